@@ -1,0 +1,36 @@
+"""From Kineto traces to tables of communication: exposed time, wait and transfer, bandwidth.
+
+    from analysis import analyse
+    result = analyse("traces/my-run")
+    result.breakdown, result.collectives, result.bandwidth     # pandas DataFrames, columns in docs/tables.md
+
+Nothing here imports torch. In the installed distribution the package is `commtrace.analysis`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import AnalysisError
+    from .measure import Analysis, analyse
+    from .run import Run, load_run
+
+__all__ = ["Analysis", "AnalysisError", "Run", "analyse", "load_run"]
+
+_HOMES = {
+    "Analysis": "measure",
+    "AnalysisError": "errors",
+    "Run": "run",
+    "analyse": "measure",
+    "load_run": "run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use (PEP 562): `import analysis` costs nothing, pandas half a second."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,203 @@
+"""Every communication activity of a rank with its metadata: which collective, over whom, how much.
+
+The ladder, best first: arguments on the kernel; the record_param_comms of the same External id; the `nccl:` annotation
+around the launch, with the input shapes; the kernel's name. Runs on gloo: `gloo_calls.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .gloo_calls import gloo_rows
+from .kinds import COMM, collective_in_name
+from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, item_bytes, size_elems
+from .schema import CALLS, Row, records
+
+_FROM_ARGS = ("in_elems", "out_elems", "group_size", "process_group", "pg_ranks", "seq", "comms_id", "root")
+
+
+def calls(
+    activities: pd.DataFrame,
+    launches: pd.DataFrame,
+    annotations: pd.DataFrame,
+    comm_args: pd.DataFrame,
+    process_groups: pd.DataFrame,
+) -> pd.DataFrame:
+    """One row per communication call, by rank and start; what no source tells is NA."""
+    rows: list[Row] = []
+    for (rank, cycle), own in activities[activities["kind"] == COMM].groupby(["rank", "cycle"], sort=True):
+        ordered = own.sort_values("start_ns", kind="stable")
+        groups = process_groups[process_groups["rank"] == rank]
+
+        def here(table: pd.DataFrame, rank: object = rank, cycle: object = cycle) -> pd.DataFrame:
+            return table[(table["rank"] == rank) & (table["cycle"] == cycle)]
+
+        if ordered["device"].iloc[0] == "cpu":
+            found = gloo_rows(ordered, here(annotations), _only_group(groups))
+        else:
+            sources = _Sources(ordered, here(launches), here(annotations), here(comm_args), groups)
+            found = [sources.row(activity) for activity in records(ordered)]
+        rows += [_finished(row, groups) for row in found]
+    return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
+
+
+class _Sources:
+    """Where the metadata of one rank's kernels may stand, indexed."""
+
+    def __init__(
+        self,
+        activities: pd.DataFrame,
+        launches: pd.DataFrame,
+        annotations: pd.DataFrame,
+        comm_args: pd.DataFrame,
+        groups: pd.DataFrame,
+    ) -> None:
+        by_kernel = comm_args[comm_args["source"] == "kernel"]
+        by_record = comm_args[comm_args["source"] == "record_param_comms"]
+        self.kernel = _by(by_kernel, "correlation")
+        self.record = _by(by_record, "external_id")
+        self.launch = _by(launches, "correlation")
+        self.group = _only_group(groups)
+        # torch ~2.0 writes the correlation as External id on kernels: it names no operator there.
+        named = activities["external_id"].notna()
+        self.ids_name_ops = bool((activities["external_id"] != activities["correlation"])[named].any())
+        self.annotation_of = _enclosing(annotations[annotations["name"].str.startswith("nccl:").fillna(False)])
+        around = [self._around(c) for c in activities["correlation"].tolist()]
+        self.kernels_in: dict[int, int] = {}
+        for key in around:
+            if key is not None:
+                self.kernels_in[id(key)] = self.kernels_in.get(id(key), 0) + 1
+
+    def row(self, activity: Row) -> Row:
+        """The call of one activity."""
+        kernel = self.kernel.get(activity["correlation"])
+        record = self._record(activity)
+        annotation = self._around(activity["correlation"])
+        launch = self.launch.get(activity["correlation"])
+        row = {key: activity[key] for key in _KEPT} | {"issue_ns": launch["start_ns"] if launch else None}
+        if kernel is not None:
+            # The root is on the record only.
+            root = record["root"] if record is not None else kernel["root"]
+            return row | _from_args(kernel) | {"root": root, "metadata_from": "kernel"}
+        if record is not None:
+            return row | _from_args(record) | {"metadata_from": "record_param_comms"}
+        if annotation is not None:
+            return row | self._from_annotation(annotation)
+        name = collective_in_name(activity["name"])
+        group = self.group if name != "peer_copy" else {}
+        return row | group | {"collective": name, "metadata_from": "name" if name else "none"}
+
+    def _record(self, activity: Row) -> Row | None:
+        if self.ids_name_ops and activity["external_id"] is not None:
+            found = self.record.get(activity["external_id"])
+            if found is not None:
+                return found
+        launch = self.launch.get(activity["correlation"])
+        return self.record.get(launch["external_id"]) if launch is not None else None
+
+    def _around(self, correlation: object) -> Row | None:
+        launch = self.launch.get(correlation)
+        return None if launch is None else self.annotation_of(launch["thread"], launch["start_ns"])
+
+    def _from_annotation(self, annotation: Row) -> Row:
+        op = annotation["name"].removeprefix("nccl:")
+        row: Row = {**self.group, "collective": collective_name(op), "metadata_from": "annotation"}
+        if op.startswith(("send ", "recv ")):
+            row["root"] = _peer(op)
+        # Shapes of an annotation around several kernels are those of all of them together.
+        if annotation["in_dims"] and self.kernels_in[id(annotation)] == 1:
+            elems = sum(math.prod(shape) for shape in annotation["in_dims"] if isinstance(shape, list))
+            types = {t for t in annotation["in_types"] or () if t}
+            row["dtype"] = dtype_name(types.pop()) if len(types) == 1 else None
+            row["in_elems"], row["out_elems"] = elems, _out_elems(row["collective"], elems, row.get("group_size"))
+        return row
+
+
+_KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
+
+
+def _by(table: pd.DataFrame, key: str) -> dict[Any, Row]:
+    return {row[key]: row for row in reversed(records(table)) if row[key] is not None}
+
+
+def _from_args(args: Row) -> Row:
+    row = {key: args[key] for key in _FROM_ARGS}
+    return row | {"collective": collective_name(args["op"]), "dtype": dtype_name(args["dtype"])}
+
+
+def _only_group(groups: pd.DataFrame) -> Row:
+    """Name, ranks and size of the process group, if the rank is in one only, else what all of them share."""
+    distinct = groups[["process_group", "pg_ranks"]].drop_duplicates()
+    if not len(distinct) or distinct["pg_ranks"].nunique(dropna=False) > 1 or distinct["pg_ranks"].isna().any():
+        return {}
+    ranks = str(distinct["pg_ranks"].iloc[0])
+    name = distinct["process_group"].iloc[0] if len(distinct) == 1 else None
+    return {"process_group": name, "pg_ranks": ranks, "group_size": len(ranks.split())}
+
+
+def _enclosing(annotations: pd.DataFrame) -> Callable[[int, int], Row | None]:
+    """A function (thread, time) -> the innermost annotation there, or None."""
+    threads: dict[int, tuple[np.ndarray[Any, np.dtype[np.int64]], list[Row]]] = {}
+    for thread, own in annotations.sort_values("start_ns").groupby("thread"):
+        threads[int(str(thread))] = (own["start_ns"].to_numpy(), records(own))
+
+    def find(thread: int, time_ns: int) -> Row | None:
+        if thread not in threads:
+            return None
+        starts, rows = threads[thread]
+        last = int(np.searchsorted(starts, time_ns, side="right"))
+        # Annotations nest a few levels at most, so the innermost that holds the time is among the last few begun.
+        for row in reversed(rows[max(0, last - 8) : last]):
+            if time_ns <= row["start_ns"] + row["dur_ns"]:
+                return row
+        return None
+
+    return find
+
+
+def _out_elems(collective: str | None, in_elems: int, group_size: int | None) -> int | None:
+    """Output elements for given input elements; None where they depend on an unknown group size."""
+    if collective not in ("all_gather", "gather", "reduce_scatter", "scatter"):
+        return in_elems
+    if group_size is None:
+        return None
+    return in_elems * group_size if collective.endswith("gather") else in_elems // group_size
+
+
+def _peer(op: str) -> int | None:
+    """Peer in `send 0->1` and `recv 0<-1`: the second number."""
+    numbers = op.replace("<-", "->").split(" ")[1].split("->")
+    return int(numbers[1]) if len(numbers) == 2 and numbers[1].isdigit() else None
+
+
+def _finished(row: Row, groups: pd.DataFrame) -> Row:
+    """The row with the group's ranks, the root as global rank, and the size, as far as they follow from the rest."""
+    if row.get("process_group") is not None and row.get("pg_ranks") is None:
+        row["pg_ranks"] = _ranks_of(row, groups)
+    ranks = row["pg_ranks"].split() if row.get("pg_ranks") else []
+    rooted = row.get("collective") in ROOTED | POINT_TO_POINT
+    root = row.get("root")
+    row["root"] = int(ranks[root]) if rooted and root is not None and 0 <= root < len(ranks) else None
+    row["size_bytes"] = _size_bytes(row)
+    return row
+
+
+def _ranks_of(row: Mapping[str, Any], groups: pd.DataFrame) -> str | None:
+    """Ranks of the group from the trace's header: the event's own list is cut, or empty, for some groups."""
+    found = groups[groups["process_group"] == row["process_group"]]["pg_ranks"].dropna().unique()
+    fitting = [r for r in found if row.get("group_size") in (None, len(str(r).split()))]
+    return str(fitting[0]) if len(fitting) == 1 else None
+
+
+def _size_bytes(row: Mapping[str, Any]) -> int | None:
+    collective, dtype, in_elems, out_elems = (row.get(k) for k in ("collective", "dtype", "in_elems", "out_elems"))
+    if collective == "barrier":
+        return 0
+    if collective is None or dtype is None or in_elems is None or out_elems is None:
+        return None
+    return size_elems(collective, in_elems, out_elems) * item_bytes(dtype)

@@ -1,0 +1,254 @@
+"""The command line: parse, call, print. No arithmetic here; every number it shows the library can return."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .errors import AnalysisError, NothingMeasured, UnreadableFile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .measure import Analysis
+
+# pandas takes half a second to import, so whatever needs it is imported where it is used: --help stays instant.
+
+
+class Format(str, Enum):
+    """How a table is written."""
+
+    table = "table"
+    csv = "csv"
+    markdown = "markdown"
+    json = "json"
+
+
+class By(str, Enum):
+    """What a row of the breakdown is."""
+
+    device = "device"
+    step = "step"
+
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
+]
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="For people, or for programs.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout.")]
+CommNames = Annotated[
+    list[str] | None,
+    typer.Option("--comm-kernel", metavar="REGEX", help="Also count kernels with such names as communication."),
+]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Leave out files that cannot be used; the exit code is 1 all the same.")
+]
+
+_HELP = """Measure communication in distributed PyTorch training from Kineto traces.
+
+\b
+RUN is a run directory, any folder of Kineto traces (one file per rank), or trace files.
+Without a command it is summarised.
+
+\b
+Examples:
+  {prog} traces/my-run
+  {prog} breakdown --by step traces/my-run
+  {prog} bandwidth --format csv --output bandwidth.csv traces/my-run
+  {prog} collectives --format json traces/my-run | jq '.rows[0]'
+  {prog} breakdown --comm-kernel 'my_all_reduce' rank0.json.gz rank1.json.gz
+
+\b
+Exit codes: 0 done, 1 the input is at fault, 2 the command line is.
+"""
+
+
+@app.callback()
+def _root() -> None:
+    """Replaced in `main`, which knows the program's name."""
+
+
+@app.command("summary")
+def summary_command(
+    runs: Runs,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    comm_kernel: CommNames = None,
+    keep_going: KeepGoing = False,
+) -> None:
+    """What was read and how far it can be trusted, then breakdown, bandwidth and ranks (the default)."""
+    analysis = _analysis(runs, comm_kernel, keep_going)
+    from .report import summary
+
+    _write(summary(analysis, output_format.value, ascii_only=_ascii_only()), output)
+    _finish(analysis)
+
+
+@app.command("breakdown")
+def breakdown_command(
+    runs: Runs,
+    by: Annotated[By, typer.Option(help="A row per device, or per device and step.")] = By.device,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    comm_kernel: CommNames = None,
+    keep_going: KeepGoing = False,
+) -> None:
+    """Where every device's time went: compute, communication, both, copies, nothing."""
+    name = "breakdown" if by is By.device else "breakdown_steps"
+    _show(name, runs, output_format, output, comm_kernel, keep_going)
+
+
+_TABLES = {
+    "calls": "Every communication call of every rank, with what is known of it.",
+    "collectives": "Every collective, all ranks together: arrival skew, transfer time, bandwidth.",
+    "participation": "Every rank's wait and transfer in every collective.",
+    "bandwidth": "Bandwidth as nccl-tests defines it, by process group, collective, dtype and size.",
+    "ranks": "Who waits, and for whom: one row per rank.",
+}
+
+
+def _add_table_command(name: str, help_text: str) -> None:
+    @app.command(name, help=help_text)
+    def table_command(
+        runs: Runs,
+        output_format: OutputFormat = Format.table,
+        output: Output = None,
+        comm_kernel: CommNames = None,
+        keep_going: KeepGoing = False,
+    ) -> None:
+        _show(name, runs, output_format, output, comm_kernel, keep_going)
+
+
+for _name, _help in _TABLES.items():
+    _add_table_command(_name, _help)
+
+
+def _show(
+    name: str,
+    runs: list[Path],
+    output_format: Format,
+    output: Path | None,
+    comm_kernel: list[str] | None,
+    keep_going: bool,
+) -> None:
+    """Print one table of the run."""
+    analysis = _analysis(runs, comm_kernel, keep_going)
+    table: pd.DataFrame = getattr(analysis, name)
+    if not len(table):
+        raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
+    from .render import FORMATS, as_text
+
+    if output_format is Format.table:
+        _write(as_text(name, table, ascii_only=_ascii_only()), output)
+    else:
+        _write(FORMATS[output_format.value](name, table), output)
+    _finish(analysis)
+
+
+def _why_empty(name: str, analysis: Analysis) -> str:
+    if not len(analysis.run.activities):
+        return (
+            "the traces show no device activity and no gloo operation; capture with ProfilerActivity.CUDA on GPUs, "
+            "ProfilerActivity.CPU on gloo"
+        )
+    if name == "breakdown_steps":
+        return "no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without --by step"
+    if name == "bandwidth" and len(analysis.calls):
+        return "no call has a size; capture with record_shapes=True, or with torch >= 2.3"
+    return "no communication in the profiled window; use `breakdown` for the rest"
+
+
+def _analysis(runs: list[Path], comm_kernel: list[str] | None, keep_going: bool) -> Analysis:
+    from .measure import Analysis
+    from .run import load_run
+
+    try:
+        with _progress() as report:
+            run = load_run(runs, comm_names=comm_kernel or (), keep_going=keep_going, progress=report)
+    except re.error as err:
+        raise typer.BadParameter(
+            f"{err.pattern!r} is no regular expression: {err}", param_hint="--comm-kernel"
+        ) from err
+    return Analysis(run)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
+    """Which file is being read, on a terminal, once that takes a while."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("reading") as status:
+        yield lambda path, number, count: status.update(f"reading {number + 1} of {count}: {path.name}")
+
+
+def _finish(analysis: Analysis) -> None:
+    if analysis.run.failed:
+        for failure in analysis.run.failed:
+            print(f"error: {failure}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    partial = output.with_name(output.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(output)
+    except OSError as err:
+        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+        raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
+
+
+def _ascii_only() -> bool:
+    return not (sys.stdout.encoding or "ascii").lower().startswith("utf")
+
+
+def _with_default_command(arguments: list[str]) -> list[str]:
+    """`RUN` alone means `summary RUN`."""
+    commands = {"summary", "breakdown", *_TABLES}
+    if not arguments or arguments[0] in commands or arguments[0] in ("-h", "--help"):
+        return arguments
+    return ["summary", *arguments]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is."""
+    program = "commtrace" if __package__ == "commtrace.analysis" else f"python -m {__package__}"
+    arguments = _with_default_command(sys.argv[1:] if argv is None else argv)
+    command = typer.main.get_command(app)
+    command.help = _HELP.format(prog=program)
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        command.main(args=arguments, prog_name=program, standalone_mode=True)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except AnalysisError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader, head(1) for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0

@@ -1,0 +1,75 @@
+"""Every error a caller can expect, as a tree.
+
+AnalysisError
+├── TraceError            one file cannot be used
+│   ├── UnreadableFile    it cannot be opened or read
+│   ├── NotATrace         it is no Kineto trace
+│   └── DamagedTrace      it is one, but ends early or is malformed
+├── RunError              the files do not form one run
+│   ├── NoTraces          nothing to read there
+│   ├── DuplicateRank     two files claim one rank
+│   ├── MixedJobs         files of different jobs
+│   └── MissingRank       a result needs a rank that has no trace
+├── NothingMeasured       the run holds nothing of what was asked for
+├── UnknownCollective     no formula for this collective
+├── UnknownDtype          no item size for this dtype
+└── SchemaError           a table does not have the columns it promises
+
+A message says which file, rank or collective, what was expected and found, and what to do next.
+"""
+
+
+class AnalysisError(Exception):
+    """Root: the input is at fault, not the program."""
+
+
+class TraceError(AnalysisError):
+    """One file cannot be used."""
+
+
+class UnreadableFile(TraceError):
+    """The file cannot be opened or read."""
+
+
+class NotATrace(TraceError):
+    """The file is no Kineto trace."""
+
+
+class DamagedTrace(TraceError):
+    """The file is a Kineto trace, but ends early or is malformed."""
+
+
+class RunError(AnalysisError):
+    """The files do not form one run."""
+
+
+class NoTraces(RunError):
+    """There is nothing to read."""
+
+
+class DuplicateRank(RunError):
+    """Two files claim one rank."""
+
+
+class MixedJobs(RunError):
+    """The files come from different jobs."""
+
+
+class MissingRank(RunError):
+    """A result needs a rank that has no trace."""
+
+
+class NothingMeasured(AnalysisError):
+    """The run holds nothing of what was asked for."""
+
+
+class UnknownCollective(AnalysisError):
+    """There is no formula for this collective."""
+
+
+class UnknownDtype(AnalysisError):
+    """There is no item size for this dtype."""
+
+
+class SchemaError(AnalysisError):
+    """A table does not have the columns it promises."""

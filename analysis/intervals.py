@@ -1,0 +1,75 @@
+"""Exact algebra on sets of time intervals, as pairs of int64 arrays.
+
+A `Spans` is *merged*: half-open intervals [start, end), sorted, disjoint, none empty, none touching.
+Every function returns merged spans and expects them, except `union`, which makes them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+
+_MIN, _MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+class Spans(NamedTuple):
+    """Intervals [starts[i], ends[i]), int64 nanoseconds, both of shape (n,)."""
+
+    starts: Times
+    ends: Times
+
+
+def spans(starts: Times, ends: Times) -> Spans:
+    """The union of the given intervals, which may overlap, touch, be empty and stand in any order."""
+    keep = ends > starts
+    starts, ends = starts[keep], ends[keep]
+    if not len(starts):
+        return Spans(starts, ends)
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    first = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return Spans(starts[first], reach[last])
+
+
+def union(*sets: Spans) -> Spans:
+    """Time covered by at least one of the sets."""
+    return spans(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets]))
+
+
+def intersect(a: Spans, b: Spans) -> Spans:
+    """Time covered by both."""
+    low = np.searchsorted(b.ends, a.starts, side="right")
+    high = np.searchsorted(b.starts, a.ends, side="left")
+    counts = np.maximum(high - low, 0)
+    in_a = np.repeat(np.arange(len(a.starts)), counts)
+    # Position in b: the first overlapping one of its a, plus how many of that a came before.
+    in_b = np.arange(len(in_a)) - np.repeat(np.cumsum(counts) - counts, counts) + low[in_a]
+    return Spans(np.maximum(a.starts[in_a], b.starts[in_b]), np.minimum(a.ends[in_a], b.ends[in_b]))
+
+
+def complement(a: Spans) -> Spans:
+    """All of time outside `a`."""
+    bounds = np.array([_MIN], dtype=np.int64), np.array([_MAX], dtype=np.int64)
+    return Spans(np.concatenate((bounds[0], a.ends)), np.concatenate((a.starts, bounds[1])))
+
+
+def subtract(a: Spans, b: Spans) -> Spans:
+    """Time covered by `a` and not by `b`."""
+    return intersect(a, complement(b))
+
+
+def clip(a: Spans, start: int, end: int) -> Spans:
+    """The part of `a` within [start, end)."""
+    if end <= start:
+        return Spans(a.starts[:0], a.ends[:0])
+    return intersect(a, Spans(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64)))
+
+
+def total(a: Spans) -> int:
+    """Length of `a`, in the unit of its times."""
+    return int((a.ends - a.starts).sum())

@@ -1,0 +1,79 @@
+"""A run -> all its tables: the one place where readers and metrics meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+import pandas as pd
+
+from . import bandwidth as bandwidth_module
+from . import breakdown as breakdown_module
+from . import calls as calls_module
+from . import clocks, matching, waiting
+from . import ranks as ranks_module
+from .run import Run, load_run
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The tables of one run, each computed when first asked for. Columns: docs/tables.md."""
+
+    run: Run
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """One row per rank and collective call."""
+        run = self.run
+        return calls_module.calls(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups)
+
+    @cached_property
+    def matches(self) -> pd.DataFrame:
+        """Which collective each call belongs to."""
+        return matching.matches(self.calls)
+
+    @cached_property
+    def clock(self) -> clocks.Clock:
+        """Whether the ranks share a clock, and why."""
+        return clocks.clock(self.run.traces, self.calls, self.matches)
+
+    @cached_property
+    def participation(self) -> pd.DataFrame:
+        """One row per collective and rank: wait and transfer."""
+        return waiting.participation(self.calls, self.matches, self.clock)
+
+    @cached_property
+    def collectives(self) -> pd.DataFrame:
+        """One row per collective, all ranks together."""
+        return waiting.collectives(self.calls, self.matches, self.participation, self.clock, self.run.world_size)
+
+    @cached_property
+    def breakdown(self) -> pd.DataFrame:
+        """One row per rank and device."""
+        return breakdown_module.breakdown(self.run.activities, self.participation)
+
+    @cached_property
+    def breakdown_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step."""
+        return breakdown_module.breakdown_steps(self.run.activities, self.participation)
+
+    @cached_property
+    def bandwidth(self) -> pd.DataFrame:
+        """One row per process group, collective, dtype and size."""
+        return bandwidth_module.bandwidth(self.collectives, self.participation)
+
+    @cached_property
+    def ranks(self) -> pd.DataFrame:
+        """One row per rank: how long it waited, how often the others waited for it."""
+        return ranks_module.ranks(self.run.traces, self.collectives, self.participation)
+
+
+def analyse(path: str | PathLike[str], *, comm_names: Iterable[str] = ()) -> Analysis:
+    """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
+
+    `comm_names` are further regular expressions for names of communication kernels. Raises AnalysisError.
+    """
+    return Analysis(load_run([Path(path)], comm_names=comm_names))

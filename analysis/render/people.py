@@ -1,0 +1,139 @@
+"""Tables for people: the columns that matter, in units that keep numbers short, as text or markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# Columns shown, by table; what is left out here stands in CSV and JSON.
+_SHOWN = {
+    "breakdown": (
+        "rank", "device", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_wait_ns",
+        "exposed_transfer_ns", "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac",
+        "hidden_comm_frac",
+    ),
+    "breakdown_steps": (
+        "rank", "device", "step", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns",
+        "exposed_wait_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac",
+    ),
+    "calls": (
+        "rank", "device", "stream", "step", "collective", "process_group", "group_size", "dtype", "size_bytes", "seq",
+        "start_ns", "dur_ns", "metadata_from",
+    ),
+    "collectives": (
+        "collective_id", "collective", "process_group", "ranks", "dtype", "size_bytes", "matched_by", "first_start_ns",
+        "arrival_skew_ns", "last_rank", "transfer_ns", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s",
+        "busbw_high_gb_per_s", "note",
+    ),
+    "participation": ("collective_id", "rank", "start_ns", "dur_ns", "wait_ns", "transfer_ns", "late_ns"),
+    "bandwidth": (
+        "process_group", "collective", "size_bytes", "count_elems", "dtype", "calls", "time_us_min", "time_us_median",
+        "time_us_p95", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s", "busbw_high_gb_per_s",
+        "busbw_from_dur_gb_per_s",
+    ),
+    "ranks": (
+        "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
+        "caused_wait_ns", "late_median_ns", "late_max_ns",
+    ),
+}  # fmt: skip
+
+_POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns")
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+_NOTHING = "-"
+
+
+def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
+    """A table for a terminal, as wide as it needs to be: never cropped, words of a header above each other."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    headers, rows, numeric = _cells(name, table)
+    grid = Table(box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for header, right in zip(headers, numeric, strict=True):
+        stacked = Text(header.replace("_", "\n").replace(" ", "\n"))
+        grid.add_column(stacked, justify="right" if right else "left", vertical="bottom", no_wrap=True)
+    for row in rows:
+        grid.add_row(*[Text(cell) for cell in row])
+    needed = sum(max(map(len, column)) + 3 for column in zip(headers, *rows, strict=True)) + 4
+    console = Console(file=StringIO(), width=max(needed, 40), color_system=None, legacy_windows=False)
+    console.print(grid)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def as_markdown(name: str, table: pd.DataFrame) -> str:
+    """A GitHub-flavoured table with the columns and units of the text form."""
+    headers, rows, numeric = _cells(name, table)
+    lines = [
+        "| " + " | ".join(_escaped(h) for h in headers) + " |",
+        "|" + "|".join("---:" if right else "---" for right in numeric) + "|",
+        *("| " + " | ".join(_escaped(c) for c in row) + " |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _cells(name: str, table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Headers, rows of text, and which columns are numbers."""
+    columns = [c for c in _SHOWN.get(name, tuple(table.columns)) if c in table.columns]
+    shown = table[columns]
+    unit = _time_unit(shown)
+    headers, cells, numeric = [], [], []
+    for column in columns:
+        header, text = _column(column, shown[column], unit)
+        headers.append(header)
+        numeric.append(pd.api.types.is_numeric_dtype(shown[column]))
+        cells.append(text)
+    return headers, [list(row) for row in zip(*cells, strict=True)], numeric
+
+
+def _time_unit(table: pd.DataFrame) -> tuple[str, float]:
+    """One unit for all durations of a table, so that they can be compared: the largest below the largest value."""
+    durations = [c for c in table.columns if c.endswith("_ns") and c not in _POINTS_IN_TIME]
+    values = table[durations].astype("float64").to_numpy() if durations else np.array([])
+    largest = np.nanmax(values) if values.size and not np.isnan(values).all() else 0.0
+    # Below 10 of a unit the next smaller one shows more without decimals.
+    return next((u for u in _UNITS if largest >= 10 * u[1]), _UNITS[-1])
+
+
+def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tuple[str, list[str]]:
+    if column in _POINTS_IN_TIME:
+        since = values - values.min()
+        return f"{column.removesuffix('_ns')} (ms)", _texts(since, lambda v: f"{v / 1e6:.3f}")
+    if column.endswith("_ns"):
+        digits = 0 if unit[0] == "ns" else 2 if unit[0] == "s" else 1
+        return f"{column.removesuffix('_ns')} ({unit[0]})", _texts(values, lambda v: f"{v / unit[1]:,.{digits}f}")
+    if column.endswith("_gb_per_s"):
+        return f"{column.removesuffix('_gb_per_s')} (GB/s)", _texts(values, _significant)
+    if column.endswith("_frac"):
+        return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.1f}")
+    if "_us" in column and pd.api.types.is_float_dtype(values):
+        return f"{column.replace('_us', '')} (us)", _texts(values, lambda v: f"{v:,.1f}")
+    if column.endswith(("_bytes", "_elems")) and pd.api.types.is_integer_dtype(values):
+        return f"{column.removesuffix('_bytes').removesuffix('_elems')} ({column[-5:].strip('_')})", _texts(
+            values, lambda v: f"{v:,}"
+        )
+    return column, _texts(values, str)
+
+
+def _significant(value: float) -> str:
+    """Two decimals, more below 0.1, so that slow links keep two digits."""
+    return f"{value:.2f}" if value >= 0.095 else f"{value:.2g}"
+
+
+def _texts(values: pd.Series[Any], text: Callable[[Any], str]) -> list[str]:
+    return [_NOTHING if pd.isna(v) else printable(text(v)) for v in values]
+
+
+def printable(text: str) -> str:
+    """`text` with control characters, which could move a terminal's cursor, written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

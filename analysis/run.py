@@ -1,0 +1,310 @@
+"""A folder, or a list of files -> a Run: which file is which rank, and the tables of all of them together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from .cpu import cpu_activities
+from .errors import AnalysisError, DuplicateRank, MixedJobs, NoTraces, UnreadableFile
+from .kinds import comm_pattern
+from .kineto import TraceFile, read_trace
+from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES
+from .steps import with_steps
+
+_TRACE_NAME = re.compile(r"\.json(\.gz)?$")
+_TORCH_NAME = re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$")
+_SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json)$")
+_RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle."""
+
+    name: str
+    traces: pd.DataFrame
+    process_groups: pd.DataFrame
+    activities: pd.DataFrame
+    launches: pd.DataFrame
+    annotations: pd.DataFrame
+    comm_args: pd.DataFrame
+    config: dict[str, Any]
+    notes: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that have a trace, ascending."""
+        return sorted(self.traces["rank"].unique().tolist())
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of the job, None where no file tells."""
+        known = self.traces["world_size"].dropna()
+        return int(known.iloc[0]) if len(known) else None
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks of the job that have no trace here."""
+        return sorted(set(range(self.world_size or 0)) - set(self.ranks))
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One trace file in its place in the run."""
+
+    file: TraceFile
+    rank: int
+    rank_from: str
+    side: dict[str, Any]
+    worker: str
+    digits: int
+    cycle: int = 0
+
+
+def load_run(
+    paths: Sequence[Path],
+    *,
+    comm_names: Iterable[str] = (),
+    keep_going: bool = False,
+    progress: Callable[[Path, int, int], None] | None = None,
+) -> Run:
+    """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
+
+    `comm_names` are further regular expressions for names of communication kernels. With `keep_going`, files that
+    cannot be used are left out and named in `failed`. `progress` is called with (file, number, count) before each file.
+    Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
+    """
+    files, skipped = trace_files(paths)
+    pattern = comm_pattern(comm_names)
+    read: list[TraceFile] = []
+    failed: list[str] = []
+    for number, path in enumerate(files):
+        if progress:
+            progress(path, number, len(files))
+        try:
+            read.append(read_trace(path, pattern))
+        except AnalysisError as err:
+            if not keep_going:
+                raise
+            failed.append(str(err))
+    if not read:
+        raise NoTraces(f"{paths[0]}: none of the {len(files)} files could be used:\n  " + "\n  ".join(failed))
+    run = _assemble(_run_name(paths), _members(read))
+    return replace(run, notes=run.notes + tuple(skipped), failed=tuple(failed))
+
+
+def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The trace files at `paths`, sorted, and a note on every folder where other JSON files were left out.
+
+    Raises NoTraces, UnreadableFile.
+    """
+    found: list[Path] = []
+    skipped: list[str] = []
+    for path in paths:
+        if path.is_dir():
+            files, others = _files_in(path)
+            found += files
+            if others:
+                skipped.append(f"{path.name}: left out {len(others)} JSON files not named like torch's traces: "
+                               f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}")  # fmt: skip
+        elif path.exists():
+            found.append(path)
+        else:
+            raise NoTraces(f"{path}: no such file or directory; expected a run directory or Kineto traces")
+    return list(dict.fromkeys(found)), skipped
+
+
+def _files_in(folder: Path) -> tuple[list[Path], list[str]]:
+    """Trace files of the folder, and names of the JSON files that are none if some bear torch's names."""
+    try:
+        names = sorted(p for p in folder.iterdir() if _TRACE_NAME.search(p.name) and not _SIDE_FILE.search(p.name))
+    except OSError as err:
+        raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
+    torch_named = [p for p in names if _TORCH_NAME.match(p.name)]
+    files = torch_named or names
+    if not files:
+        inner = sorted(p.name for p in folder.iterdir() if p.is_dir())
+        hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
+        raise NoTraces(f"{folder}: holds no Kineto trace (*.json or *.json.gz){hint}")
+    return files, [p.name for p in names if p not in files]
+
+
+def _run_name(paths: Sequence[Path]) -> str:
+    first = paths[0].resolve()
+    return first.name if first.is_dir() or len(paths) == 1 else first.parent.name
+
+
+def _members(files: list[TraceFile]) -> list[_Member]:
+    """Files with their ranks and cycles, sorted. Raises DuplicateRank, MixedJobs."""
+    sides: dict[Path, dict[str, Any]] = {}
+    members = [_member(file, alone=len(files) == 1, sides=sides) for file in files]
+    _check_one_job(members)
+    by_rank: dict[int, list[_Member]] = {}
+    for member in members:
+        by_rank.setdefault(member.rank, []).append(member)
+    result: list[_Member] = []
+    for rank in sorted(by_rank):
+        result += _cycles(rank, by_rank[rank])
+    return result
+
+
+def _member(file: TraceFile, *, alone: bool, sides: dict[Path, dict[str, Any]]) -> _Member:
+    name = _TORCH_NAME.match(file.path.name)
+    worker = name["worker"] if name else file.path.name
+    side_path = file.path.with_name(f"{worker}.meta.json")
+    if side_path not in sides:
+        sides[side_path] = side_file(side_path)
+    side = sides[side_path]
+    in_name = _RANK_IN_NAME.search(file.path.name)
+    if file.header.rank is not None:
+        rank, source = file.header.rank, "trace"
+    elif isinstance(side.get("rank"), int):
+        rank, source = side["rank"], "side file"
+    elif in_name:
+        rank, source = int(in_name[1]), "file name"
+    elif alone:
+        rank, source = 0, "only file"
+    else:
+        raise MixedJobs(
+            f"{file.path}: does not say which rank it is (no rank in distributedInfo, no side file, no rank<N> in its "
+            "name); analyse it alone, or rename it"
+        )
+    return _Member(file, rank, source, side, worker, int(name["cycle"]) if name else 0)
+
+
+def side_file(path: Path) -> dict[str, Any]:
+    """The content of a JSON side file, empty if there is none. Raises UnreadableFile."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as err:
+        raise UnreadableFile(f"{path}: side file cannot be read: {err}; repair or remove it") from err
+    return content if isinstance(content, dict) else {}
+
+
+def _check_one_job(members: list[_Member]) -> None:
+    sizes: dict[int, str] = {}
+    for member in members:
+        if member.file.header.world_size is not None:
+            sizes.setdefault(member.file.header.world_size, member.file.path.name)
+    if len(sizes) > 1:
+        (a, file_a), (b, file_b), *_ = sizes.items()
+        raise MixedJobs(
+            f"{members[0].file.path.parent}: files of different jobs: {file_a} has world size {a}, {file_b} has {b}; "
+            "analyse them apart"
+        )
+    too_high = [m for m in members for size in sizes if m.rank >= size]
+    if too_high:
+        raise MixedJobs(f"{too_high[0].file.path}: is rank {too_high[0].rank} of a world of {next(iter(sizes))}")
+
+
+def _cycles(rank: int, members: list[_Member]) -> list[_Member]:
+    """Files of one rank in order, if they are cycles of one process."""
+    members = sorted(members, key=lambda m: m.digits)
+    first = members[0]
+    for other in members[1:]:
+        if other.worker != first.worker or other.digits == first.digits:
+            raise DuplicateRank(
+                f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}; "
+                "keep the files of one run in the folder, or name them one by one"
+            )
+        if other.file.header.pid != first.file.header.pid:
+            raise MixedJobs(
+                f"{first.file.path.parent}: {first.file.path.name} (process {first.file.header.pid}) and "
+                f"{other.file.path.name} (process {other.file.header.pid}) are rank {rank} of different jobs; "
+                "analyse them apart"
+            )
+    return [replace(member, cycle=i) for i, member in enumerate(members)]
+
+
+def _assemble(name: str, members: list[_Member]) -> Run:
+    tables: dict[str, list[pd.DataFrame]] = {"activities": [], "launches": [], "annotations": [], "comm_args": []}
+    for member in members:
+        file = member.file
+        parts = {
+            "activities": with_steps(cpu_activities(file), file.launches, file.annotations),
+            "launches": file.launches,
+            "annotations": file.annotations,
+            "comm_args": file.comm_args,
+        }
+        for key, table in parts.items():
+            tables[key].append(table.assign(rank=member.rank, cycle=member.cycle))
+    schemas = {"activities": ACTIVITIES, "launches": LAUNCHES, "annotations": ANNOTATIONS, "comm_args": COMM_ARGS}
+    joined = {key: schemas[key].concat(parts) for key, parts in tables.items()}
+    return Run(
+        name=name,
+        traces=TRACES.frame(_trace_row(m) for m in members),
+        process_groups=PROCESS_GROUPS.frame(_group_rows(members)).drop_duplicates(ignore_index=True),
+        activities=joined["activities"],
+        launches=joined["launches"],
+        annotations=joined["annotations"],
+        comm_args=joined["comm_args"],
+        config=side_file(members[0].file.path.with_name("run.json")),
+        notes=tuple(_notes(members)),
+    )
+
+
+def _trace_row(member: _Member) -> dict[str, Any]:
+    header, side = member.file.header, member.side
+    device = side.get("device") or {}
+    index = device.get("index") if isinstance(device, dict) else None
+    names = header.device_names
+    used = member.file.activities["device"]
+    if len(used) and int(used.iloc[0]) < len(names):
+        index = int(used.iloc[0])
+    device_name = names[index] if isinstance(index, int) and index < len(names) else device.get("name")
+    torch_version = (side.get("versions") or {}).get("torch")
+    nccl = f"NCCL {header.nccl_version}" if header.nccl_version else None
+    versions = [f"torch {torch_version}" if torch_version else None, header.cuda_version, nccl]
+    return {
+        "rank": member.rank,
+        "cycle": member.cycle,
+        "trace": member.file.path.name,
+        "world_size": header.world_size or side.get("world_size"),
+        "rank_from": member.rank_from,
+        "host": side.get("host") or header.host,
+        "pid": header.pid,
+        "backend": header.backend,
+        "device_name": device_name,
+        "complete": side.get("complete"),
+        "incomplete_reason": side.get("reason"),
+        "versions": ", ".join(v for v in versions if v) or None,
+    }
+
+
+def _group_rows(members: list[_Member]) -> Iterable[dict[str, Any]]:
+    for member in members:
+        groups = [(g.name, g.description, g.backend, g.ranks) for g in member.file.header.process_groups]
+        if not groups:
+            groups = [
+                (str(g.get("name")), g.get("desc"), g.get("backend"), tuple(g.get("ranks") or ()))
+                for g in member.side.get("process_groups") or ()
+            ]
+        for name, description, backend, ranks in groups:
+            yield {
+                "rank": member.rank,
+                "process_group": name,
+                "description": description,
+                "backend": backend,
+                "pg_ranks": " ".join(map(str, sorted(ranks))) or None,
+            }
+
+
+def _notes(members: list[_Member]) -> Iterable[str]:
+    for member in members:
+        if member.rank_from == "only file":
+            yield f"{member.file.path.name} does not say which rank it is; being alone it is taken as rank 0"
+        on_gloo = int(member.file.annotations["name"].str.startswith("gloo:").sum())
+        if on_gloo and len(member.file.activities):
+            yield f"rank {member.rank}: {on_gloo} gloo operations on the CPU beside the GPU are not counted"
+        if member.side.get("complete") is False and member.cycle == 0:
+            yield f"rank {member.rank}: the capture ended early: {member.side.get('reason') or 'no reason given'}"

@@ -1,0 +1,321 @@
+"""The tables: every column with its dtype, unit and meaning, declared once.
+
+`docs/tables.md` is generated from here. The unit is the last word of a column's name: `_ns` nanoseconds (integer),
+`_us` microseconds, `_bytes` bytes, `_elems` elements, `_gb_per_s` 1e9 bytes per second, `_frac` 0..1.
+`Int64`, `boolean`, `string` and `Float64` columns hold NA where a value is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pandas as pd
+
+from .errors import SchemaError
+
+Row = dict[str, Any]
+"""One row of a table as plain Python values, None where the table has NA."""
+
+
+def records(table: pd.DataFrame) -> list[Row]:
+    """The rows of a table as dictionaries of plain Python values, None for NA."""
+    columns = {str(c): [None if v is pd.NA or v is pd.NaT or v != v else v for v in table[c].tolist()] for c in table}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns of one table, in order: name -> (pandas dtype, meaning)."""
+
+    name: str
+    rows: str
+    columns: Mapping[str, tuple[str, str]]
+
+    def conform(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """`frame` with exactly these columns, in this order and of these dtypes.
+
+        Raises SchemaError naming missing and surplus columns, or the column that cannot be cast.
+        """
+        missing = [c for c in self.columns if c not in frame.columns]
+        surplus = [c for c in frame.columns if c not in self.columns]
+        if missing or surplus:
+            raise SchemaError(f"table {self.name}: missing columns {missing}, surplus columns {surplus}")
+        result = frame[list(self.columns)].reset_index(drop=True)
+        for column, (dtype, _) in self.columns.items():
+            if str(result[column].dtype) == dtype:
+                continue
+            try:
+                result[column] = result[column].astype(cast("Any", dtype))
+            except (TypeError, ValueError, OverflowError) as err:
+                raise SchemaError(f"table {self.name}: column {column} is not {dtype}: {err}") from err
+        return result
+
+    def empty(self) -> pd.DataFrame:
+        """The table without rows."""
+        return pd.DataFrame({c: pd.Series(dtype=dtype) for c, (dtype, _) in self.columns.items()})
+
+    def frame(self, rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
+        """The table made of row dictionaries; a column that a row lacks is NA there."""
+        listed = list(rows)
+        if not listed:
+            return self.empty()
+        return self.conform(pd.DataFrame({c: pd.Series([r.get(c) for r in listed], dtype=self.columns[c][0])
+                                          for c in self.columns}))  # fmt: skip
+
+    def concat(self, frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+        """All rows of the frames, which conform to this schema."""
+        filled = [f for f in frames if len(f)]
+        if not filled:
+            return self.empty()
+        return self.conform(pd.concat(filled, ignore_index=True))
+
+
+_RANK = ("int64", "global rank")
+_CYCLE = ("int64", "profiling cycle of that rank, from 0: one trace file each")
+_DEVICE = (
+    "string",
+    "CUDA ordinal on that rank, or `cpu` for runs without a GPU; devices of one process are never merged",
+)
+_COLLECTIVE = (
+    "string",
+    (
+        "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, barrier, send, recv, "
+        "send_recv (a matched pair), peer_copy; NA where the trace does not tell"
+    ),
+)
+_GROUP = ("string", "name of the process group, NA where the trace does not tell")
+_PG_RANKS = ("string", "global ranks of the process group, ascending, separated by spaces")
+_DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
+_SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
+_STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none")
+
+# --- what a reader gives -------------------------------------------------------------------------------------------
+
+TRACES = Schema("traces", "trace file", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "trace": ("string", "file name"),
+    "world_size": ("Int64", "ranks in the job"),
+    "rank_from": ("string", "where the rank was found: trace, side file, file name, or only file"),
+    "host": ("string", "host name, NA where neither trace nor side file tells"),
+    "pid": ("Int64", "process id"),
+    "backend": ("string", "backend of the default process group"),
+    "device_name": ("string", "GPU, or NA"),
+    "complete": ("boolean", "False if the side file says that the capture ended early; NA without a side file"),
+    "incomplete_reason": ("string", "why it ended early"),
+    "versions": ("string", "torch, CUDA and NCCL versions as far as the files tell"),
+})  # fmt: skip
+
+PROCESS_GROUPS = Schema("process_groups", "rank and process group it belongs to", {
+    "rank": _RANK,
+    "process_group": ("string", "name"),
+    "description": ("string", "description"),
+    "backend": ("string", "backend"),
+    "pg_ranks": _PG_RANKS,
+})  # fmt: skip
+
+LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "correlation": ("int64", "equal to that of the activity"),
+    "thread": ("int64", "thread id"),
+    "start_ns": ("int64", "start"),
+    "external_id": ("Int64", "id of the enclosing operator"),
+})  # fmt: skip
+
+ANNOTATIONS = Schema("annotations", "CPU annotation of a step or a collective, or c10d operator", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "name": ("string", "ProfilerStep#N, nccl:<op>, gloo:<op>, c10d::<op>"),
+    "thread": ("int64", "thread id"),
+    "start_ns": ("int64", "start"),
+    "dur_ns": ("int64", "duration"),
+    "in_dims": ("object", "shapes of the inputs, nested lists, or None"),
+    "in_types": ("object", "types of the inputs, list of names, or None"),
+    "in_values": ("object", "values of the scalar inputs, list of strings, or None"),
+})  # fmt: skip
+
+COMM_ARGS = Schema("comm_args", "NCCL argument record, on a kernel or of a record_param_comms", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "source": ("string", "kernel or record_param_comms"),
+    "correlation": ("Int64", "of the kernel"),
+    "external_id": ("Int64", "id of the record_param_comms"),
+    "op": ("string", "name of the collective as recorded: allreduce, _allgather_base, ..."),
+    "dtype": ("string", "element type as recorded: Float, BFloat16, ..."),
+    "in_elems": ("Int64", "input elements of this rank"),
+    "out_elems": ("Int64", "output elements of this rank"),
+    "in_split": ("string", "input split sizes, as recorded"),
+    "out_split": ("string", "output split sizes, as recorded"),
+    "group_size": ("Int64", "ranks in the process group"),
+    "process_group": ("string", "name of the process group"),
+    "pg_ranks": _PG_RANKS,
+    "seq": ("Int64", "sequence number within the process group"),
+    "comms_id": ("string", "id that is equal on all ranks of one collective"),
+    "root": ("Int64", "rank within the group: the root, the peer of a send or receive, or else the rank itself"),
+})  # fmt: skip
+
+ACTIVITIES = Schema("activities", "device activity", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "device": _DEVICE,
+    "stream": ("int64", "stream; on CPU runs the thread"),
+    "kind": ("string", "compute, comm or memory"),
+    "name": ("string", "kernel, copy or operator"),
+    "start_ns": ("int64", "start on that rank's clock, since the epoch where the trace has a base time"),
+    "dur_ns": ("int64", "end - start, >= 0"),
+    "step": _STEP,
+    "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
+    "external_id": ("Int64", "id of the operator that launched it"),
+})  # fmt: skip
+
+# --- what is measured ----------------------------------------------------------------------------------------------
+
+_BREAKDOWN = {
+    "window_ns": ("int64", "first start to last end; over several cycles, their sum"),
+    "compute_ns": ("int64", "time with at least one compute kernel running"),
+    "comm_ns": ("int64", "time with at least one communication kernel running"),
+    "overlap_ns": ("int64", "time with both: communication that is hidden"),
+    "exposed_comm_ns": ("int64", "comm_ns - overlap_ns"),
+    "exposed_wait_ns": ("Int64", "part of exposed_comm_ns spent waiting for other ranks; NA if no call could be split"),
+    "exposed_transfer_ns": ("Int64", "part of exposed_comm_ns in which data moved; NA if no call could be split"),
+    "exposed_unsplit_ns": ("int64", "part of exposed_comm_ns in calls that could not be split into wait and transfer"),
+    "exposed_memory_ns": ("int64", "time with only copies and fills running"),
+    "idle_ns": ("int64", "time with nothing running"),
+    "exposed_comm_frac": ("Float64", "exposed_comm_ns / window_ns"),
+    "hidden_comm_frac": ("Float64", "overlap_ns / comm_ns, NA without communication"),
+}  # fmt: skip
+
+BREAKDOWN = Schema("breakdown", "rank and device", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "cycles": ("int64", "profiling cycles summed here"),
+    "n_compute": ("int64", "compute activities"),
+    "n_comm": ("int64", "communication activities"),
+    "n_memory": ("int64", "copies and fills"),
+    "n_no_step": ("int64", "activities launched outside every step, mostly before the profiler started"),
+    **_BREAKDOWN,
+})  # fmt: skip
+
+BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "step": ("int64", "N of ProfilerStep#N"),
+    **_BREAKDOWN,
+})  # fmt: skip
+
+CALLS = Schema("calls", "rank and collective call", {
+    "call_id": ("int64", "number of the call in this run, by rank and start"),
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "device": _DEVICE,
+    "stream": ("int64", "stream; on CPU runs the thread"),
+    "step": _STEP,
+    "name": ("string", "kernel, or gloo operation"),
+    "collective": _COLLECTIVE,
+    "process_group": _GROUP,
+    "pg_ranks": _PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group"),
+    "dtype": _DTYPE,
+    "in_elems": ("Int64", "input elements of this rank"),
+    "out_elems": ("Int64", "output elements of this rank"),
+    "size_bytes": _SIZE,
+    "seq": ("Int64", "sequence number within the process group"),
+    "comms_id": ("string", "id that is equal on all ranks of one collective"),
+    "root": ("Int64", "global rank: root of a rooted collective, peer of a send or receive"),
+    "issue_ns": ("Int64", "start of its launch, or c10d operator; NA if enqueued before the profiler started"),
+    "start_ns": ("int64", "start on that rank's clock"),
+    "dur_ns": ("int64", "duration, waiting included"),
+    "metadata_from": ("string", "kernel, record_param_comms, annotation, c10d, name or none"),
+})  # fmt: skip
+
+MATCHES = Schema("matches", "call", {
+    "call_id": ("int64", "call"),
+    "collective_id": ("int64", "calls of one collective share it"),
+    "matched_by": ("string", "comms_id, seq, order, or none"),
+    "note": ("string", "why it is unmatched"),
+})  # fmt: skip
+
+COLLECTIVES = Schema("collectives", "collective, all ranks together", {
+    "collective_id": ("int64", "number of the collective in this run, by first start"),
+    "collective": _COLLECTIVE,
+    "process_group": _GROUP,
+    "pg_ranks": _PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group; 2 for send_recv"),
+    "dtype": _DTYPE,
+    "size_bytes": ("Int64", "size S; of an uneven all_to_all the largest over the ranks"),
+    "seq": ("Int64", "sequence number within the process group"),
+    "matched_by": ("string", "comms_id, seq, order, or none: a call that could not be matched stands alone"),
+    "note": ("string", "why it is unmatched or partial"),
+    "ranks": ("string", "ranks seen, ascending, separated by spaces"),
+    "complete": ("boolean", "every rank of the process group was seen"),
+    "first_start_ns": ("int64", "earliest start"),
+    "last_start_ns": ("Int64", "latest start: the last rank arrives"),
+    "last_end_ns": ("int64", "latest end"),
+    "first_rank": ("Int64", "rank that arrived first"),
+    "last_rank": ("Int64", "rank that arrived last"),
+    "arrival_skew_ns": ("Int64", "latest start - earliest start"),
+    "end_skew_ns": ("Int64", "latest end - earliest end"),
+    "min_dur_ns": ("int64", "shortest duration: lower bound of the transfer, needs no clocks"),
+    "last_arrival_to_last_end_ns": ("Int64", "upper bound of the transfer, needs aligned clocks"),
+    "transfer_ns": ("Int64", "median over ranks of the time after the last arrival, kept within the two bounds"),
+    "algbw_gb_per_s": ("Float64", "size_bytes / transfer_ns"),
+    "algbw_low_gb_per_s": ("Float64", "size_bytes / last_arrival_to_last_end_ns"),
+    "algbw_high_gb_per_s": ("Float64", "size_bytes / min_dur_ns"),
+    "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
+    "busbw_low_gb_per_s": ("Float64", "bus bandwidth from last_arrival_to_last_end_ns"),
+    "busbw_high_gb_per_s": ("Float64", "bus bandwidth from min_dur_ns"),
+})  # fmt: skip
+
+PARTICIPATION = Schema("participation", "collective and rank", {
+    "collective_id": ("int64", "collective"),
+    "call_id": ("int64", "call"),
+    "rank": _RANK,
+    "device": _DEVICE,
+    "start_ns": ("int64", "start on that rank's clock"),
+    "dur_ns": ("int64", "duration"),
+    "wait_ns": ("Int64", "time before the last rank arrived, within [0, dur_ns]"),
+    "transfer_ns": ("Int64", "dur_ns - wait_ns"),
+    "late_ns": ("Int64", "how much later than the first rank this one arrived"),
+})  # fmt: skip
+
+BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
+    "process_group": _GROUP,
+    "pg_ranks": _PG_RANKS,
+    "collective": _COLLECTIVE,
+    "size_bytes": _SIZE,
+    "count_elems": ("Int64", "elements of that size"),
+    "dtype": _DTYPE,
+    "calls": ("int64", "collectives measured"),
+    "time_us_min": ("Float64", "transfer time, smallest"),
+    "time_us_median": ("Float64", "transfer time, median"),
+    "time_us_p95": ("Float64", "transfer time, 95th percentile"),
+    "algbw_gb_per_s": ("Float64", "sum of sizes / sum of transfer times"),
+    "busbw_gb_per_s": ("Float64", "algbw x bus factor of the collective and group size"),
+    "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
+    "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
+    "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
+})  # fmt: skip
+
+RANKS = Schema("ranks", "rank", {
+    "rank": _RANK,
+    "host": ("string", "host name"),
+    "calls": ("int64", "communication calls"),
+    "split_calls": ("int64", "calls that could be split into wait and transfer"),
+    "comm_call_ns": ("int64", "sum of their durations, waiting included"),
+    "wait_ns": ("Int64", "sum of waiting"),
+    "transfer_ns": ("Int64", "sum of the rest"),
+    "times_last": ("Int64", "how often this rank arrived last"),
+    "caused_wait_ns": ("Int64", "waiting of all other ranks in the collectives where this rank was last"),
+    "late_median_ns": ("Int64", "median lateness after the first rank, where this rank was last"),
+    "late_max_ns": ("Int64", "largest such lateness"),
+})  # fmt: skip
+
+SUMMARY = Schema("summary", "fact about the run", {
+    "item": ("string", "what"),
+    "value": ("string", "in words"),
+})  # fmt: skip
+
+PUBLISHED = (ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, RANKS)

@@ -1,0 +1,109 @@
+"""What was read and how far it can be trusted, then the tables that answer most questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from .measure import Analysis
+from .schema import SUMMARY
+
+
+def facts(analysis: Analysis) -> pd.DataFrame:
+    """One row per fact: files, ranks, steps, device, versions, calls, matching, clocks, warnings."""
+    return SUMMARY.frame({"item": item, "value": value} for item, value in _facts(analysis))
+
+
+def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    run = analysis.run
+    yield "run", run.name
+    yield "files", f"{len(run.traces)} {_plural('trace', len(run.traces))}" + _completeness(run.traces)
+    yield "ranks", _ranks(analysis)
+    yield "steps", _steps(analysis)
+    yield "device", ", ".join(sorted(set(run.traces["device_name"].dropna()))) or "not named in the traces"
+    yield "backend", ", ".join(sorted(set(run.traces["backend"].dropna()))) or "not named in the traces"
+    yield "versions", "; ".join(sorted(set(run.traces["versions"].dropna()))) or "not in the traces"
+    yield "calls", _calls(analysis)
+    yield "collectives", _collectives(analysis)
+    yield (
+        "clocks",
+        ("comparable: " if analysis.clock.shared else "NOT comparable, so no wait and transfer: ")
+        + (analysis.clock.reason),
+    )
+    for warning in warnings(analysis):
+        yield "warning", warning
+
+
+def warnings(analysis: Analysis) -> Iterator[str]:
+    """What a reader of the numbers must know, one sentence each."""
+    run = analysis.run
+    yield from run.notes
+    yield from (f"left out: {failure}" for failure in run.failed)
+    if run.missing_ranks:
+        yield f"no trace of rank {_numbers(run.missing_ranks)}: wait and transfer of their collectives are not known"
+    without = sorted(set(run.ranks) - set(run.activities["rank"]))
+    if without:
+        yield f"rank {_numbers(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
+    unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
+    for note, count in unmatched["note"].value_counts().items():
+        yield f"{count} {_plural('call', int(count))} unmatched: {note}"
+    no_size = int((analysis.calls["size_bytes"].isna()).sum())
+    if no_size:
+        yield f"{no_size} of {len(analysis.calls)} calls have no size in the trace, so there is no bandwidth for them"
+
+
+def _completeness(traces: pd.DataFrame) -> str:
+    ended_early = int((traces["complete"] == False).fillna(False).sum())  # noqa: E712
+    return f", {ended_early} of captures that ended early" if ended_early else ""
+
+
+def _ranks(analysis: Analysis) -> str:
+    run = analysis.run
+    of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say of how many)"
+    return f"{len(run.ranks)} {of}: {_numbers(run.ranks)}"
+
+
+def _steps(analysis: Analysis) -> str:
+    steps = sorted(set(analysis.run.activities["step"].dropna().astype(int)))
+    outside = int(analysis.run.activities["step"].isna().sum())
+    found = f"{len(steps)} ({_numbers(steps)})" if steps else "none marked: was profiler.step() called?"
+    return found + (f"; {outside} activities outside every step" if outside and steps else "")
+
+
+def _calls(analysis: Analysis) -> str:
+    calls = analysis.calls
+    if not len(calls):
+        return "none: this run does not communicate, or not in the profiled window"
+    sources = calls["metadata_from"].value_counts().to_dict()
+    return f"{len(calls)}, metadata from " + ", ".join(f"{source} {count}" for source, count in sources.items())
+
+
+def _collectives(analysis: Analysis) -> str:
+    found = analysis.collectives
+    if not len(found):
+        return "none"
+    matched = found[found["matched_by"] != "none"]
+    how = ", ".join(f"{count} by {rung}" for rung, count in matched["matched_by"].value_counts().items())
+    partial = int((~matched["complete"].astype(bool)).sum())
+    return (
+        f"{len(matched)} matched across ranks ({how or 'none'}), {partial} of them partial; "
+        f"{len(found) - len(matched)} calls unmatched"
+    )
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else noun + "s"
+
+
+def _numbers(values: list[Any]) -> str:
+    """`0-3, 5`."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
+    return ", ".join(parts[:12]) + (", ..." if len(parts) > 12 else "")
