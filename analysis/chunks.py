@@ -17,7 +17,7 @@ from isal import igzip
 
 from .errors import DamagedTrace, NotATrace, UnreadableFile
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 2 << 20
 _HEADER_LIMIT_BYTES = 256 << 20
 
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .chunks import EventStream
 from .errors import NotATrace
 from .kinds import COMPUTE, kernel_kind, memory_kind
-from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, Schema
+from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -46,11 +46,14 @@ class _AnnotationArgs(msgspec.Struct, gc=False):
     in_values: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
 
 
-class _CommArgs(_LaunchArgs, gc=False):
-    """Arguments of NCCL kernels and of record_param_comms; torch 2.2 called the element counts sizes."""
-
+class _ActivityArgs(_LaunchArgs, gc=False):
     device: int | None = None
     stream: int | None = None
+
+
+class _CommArgs(_ActivityArgs, gc=False):
+    """Arguments of NCCL kernels and of record_param_comms; torch 2.2 called the element counts sizes."""
+
     op: str | None = msgspec.field(default=None, name="Collective name")
     dtype: str | None = None
     in_elems: int | None = msgspec.field(default=None, name="In msg nelems")
@@ -148,6 +151,7 @@ _CPU_OP = ("cpu_op", "Operator")
 
 _ANNOTATION = re.compile(r"ProfilerStep#\d+$|(?:nccl|gloo):")
 _launch_args = msgspec.json.Decoder(_LaunchArgs, strict=False)
+_activity_args = msgspec.json.Decoder(_ActivityArgs, strict=False)
 _comm_args = msgspec.json.Decoder(_CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(_AnnotationArgs, strict=False)
 
@@ -197,7 +201,7 @@ class _Columns:
     launches: dict[str, list[Any]] = field(
         default_factory=lambda: {k: [] for k in ("correlation", "thread", "ts", "external_id")}
     )
-    annotations: list[tuple[_Event, _AnnotationArgs]] = field(default_factory=list)
+    annotations: list[tuple[str, int, float, float, _AnnotationArgs]] = field(default_factory=list)
     comm_args: list[tuple[str, _CommArgs]] = field(default_factory=list)
     op_thread: array[int] = field(default_factory=lambda: array("q"))
     op_ts: array[float] = field(default_factory=lambda: array("d"))
@@ -221,7 +225,7 @@ class _Columns:
         if kind is None:
             kind = self.kinds[event.name] = kernel_kind(event.name, self.comm_names)
         if kind == COMPUTE:
-            self._activity(event, kind, _comm_args.decode(event.args))
+            self._activity(event, kind, _activity_args.decode(event.args))
             return
         args = _comm_args.decode(event.args)
         self._activity(event, kind, args)
@@ -249,7 +253,12 @@ class _Columns:
         if self.pid is None and isinstance(event.pid, int):
             self.pid = event.pid
         if _ANNOTATION.match(event.name):
-            self.annotations.append((event, _annotation_args.decode(event.args)))
+            self._annotation(event)
+
+    def _annotation(self, event: _Event) -> None:
+        # Not the event itself: its raw arguments would keep the whole chunk in memory.
+        args = _annotation_args.decode(event.args)
+        self.annotations.append((event.name, _number(event.tid), event.ts, event.dur or 0.0, args))
 
     def cpu_op(self, event: _Event) -> None:
         if self.pid is None and isinstance(event.pid, int):
@@ -259,8 +268,8 @@ class _Columns:
             if args.op is not None and args.op != "wait":
                 self.comm_args.append(("record_param_comms", args))
         elif event.name.startswith("c10d::"):
-            self.annotations.append((event, _annotation_args.decode(event.args)))
-        else:
+            self._annotation(event)
+        elif not self.activities["ts"]:  # they matter on CPU runs only
             self.op_thread.append(_number(event.tid))
             self.op_ts.append(event.ts)
             self.op_dur.append(event.dur or 0.0)
@@ -274,7 +283,7 @@ class _Columns:
     def _name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
 
-    def _activity(self, event: _Event, kind: str, args: _CommArgs) -> None:
+    def _activity(self, event: _Event, kind: str, args: _ActivityArgs) -> None:
         columns = self.activities
         columns["device"].append(_number(event.pid if args.device is None else args.device))
         columns["stream"].append(_number(event.tid if args.stream is None else args.stream))
@@ -287,24 +296,25 @@ class _Columns:
 
     def tables(self, path: Path, surrounding: _Surrounding) -> TraceFile:
         base_ns, names = surrounding.base_ns, np.array(list(self.names), dtype=object)
-        cpu_ops = pd.DataFrame({
-            "thread": np.asarray(self.op_thread, dtype=np.int64),
-            "start_ns": _ns(self.op_ts) + base_ns,
-            "dur_ns": _ns(self.op_dur),
-            "name": names[np.asarray(self.op_name, dtype=np.int64)] if len(names) else [],
-        })  # fmt: skip
-        if self.activities["ts"]:
-            cpu_ops = cpu_ops.iloc[:0]  # they matter on CPU runs only
         return TraceFile(
             path=path,
             header=_header(surrounding, self.pid),
             activities=self._activity_table(base_ns, names),
             launches=self._launch_table(base_ns),
             annotations=self._annotation_table(base_ns),
-            comm_args=_table(COMM_ARGS, [_comm_row(source, args) for source, args in self.comm_args]),
-            cpu_ops=cpu_ops,
+            comm_args=COMM_ARGS.frame(_comm_row(source, args) for source, args in self.comm_args),
+            cpu_ops=self._cpu_op_table(base_ns, names),
             gloo_threads=frozenset(self.gloo_threads),
         )
+
+    def _cpu_op_table(self, base_ns: int, names: NDArray[np.object_]) -> pd.DataFrame:
+        count = 0 if self.activities["ts"] else len(self.op_ts)
+        return pd.DataFrame({
+            "thread": np.array(self.op_thread[:count], dtype=np.int64),
+            "start_ns": _ns(self.op_ts[:count]) + base_ns,
+            "dur_ns": _ns(self.op_dur[:count]),
+            "name": names[np.array(self.op_name[:count], dtype=np.int64)],
+        })  # fmt: skip
 
     def _activity_table(self, base_ns: int, names: NDArray[np.object_]) -> pd.DataFrame:
         columns = self.activities
@@ -342,21 +352,16 @@ class _Columns:
         }, index=range(len(keep))).drop_duplicates("correlation"))  # fmt: skip
 
     def _annotation_table(self, base_ns: int) -> pd.DataFrame:
-        start_ns = _ns([e.ts for e, _ in self.annotations]) + base_ns
-        dur_ns = _ns([e.dur or 0.0 for e, _ in self.annotations])
+        start_ns = _ns([ts for _, _, ts, _, _ in self.annotations]) + base_ns
+        dur_ns = _ns([dur for _, _, _, dur, _ in self.annotations])
         rows = [
             {
-                "rank": 0, "cycle": 0, "name": event.name, "thread": _number(event.tid),
-                "start_ns": start, "dur_ns": dur, "in_dims": args.in_dims, "in_types": args.in_types,
-                "in_values": args.in_values,
+                "rank": 0, "cycle": 0, "name": name, "thread": thread, "start_ns": start, "dur_ns": dur,
+                "in_dims": args.in_dims, "in_types": args.in_types, "in_values": args.in_values,
             }
-            for (event, args), start, dur in zip(self.annotations, start_ns, dur_ns, strict=True)
+            for (name, thread, _, _, args), start, dur in zip(self.annotations, start_ns, dur_ns, strict=True)
         ]  # fmt: skip
-        return _table(ANNOTATIONS, rows)
-
-
-def _table(schema: Schema, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    return schema.frame(rows)
+        return ANNOTATIONS.frame(rows)
 
 
 def _number(value: int | str) -> int:

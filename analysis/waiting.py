@@ -6,83 +6,68 @@ docs/metrics.md, "Wait and transfer".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from .clocks import Clock
 from .nccl_tests import SYNCHRONISING, bus_factor
-from .schema import COLLECTIVES, PARTICIPATION, Row, records
+from .schema import COLLECTIVES, PARTICIPATION
+
+_CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "size_bytes", "seq"]
+# Receivers of these need their root, or sender, and nobody else.
+_FROM_ROOT = ("broadcast", "scatter")
+_TO_ROOT = ("reduce", "gather")
 
 
 def participation(calls: pd.DataFrame, matches: pd.DataFrame, clock: Clock) -> pd.DataFrame:
     """One row per call: its wait and transfer, NA where the collective is partial, unmatched, or clocks differ."""
-    rows = []
-    for collective_id, together in calls.merge(matches, on="call_id").groupby("collective_id", sort=True):
-        members = records(together)
-        waits = _waits(members, clock)
-        first = min(m["start_ns"] for m in members)
-        comparable = clock.shared and len(members) > 1
-        for member, wait in zip(members, waits, strict=True):
-            rows.append({
-                "collective_id": collective_id,
-                "call_id": member["call_id"],
-                "rank": member["rank"],
-                "device": member["device"],
-                "start_ns": member["start_ns"],
-                "dur_ns": member["dur_ns"],
-                "wait_ns": wait,
-                "transfer_ns": None if wait is None else member["dur_ns"] - wait,
-                "late_ns": member["start_ns"] - first if comparable else None,
-            })  # fmt: skip
-    return PARTICIPATION.frame(rows)
+    joined = _joined(calls, matches)
+    grouped = joined.groupby("collective_id", sort=False)
+    comparable = clock.shared & (grouped["rank"].transform("size") > 1)
+    needed_ns = _needed_start(joined).where(comparable & _complete(joined))
+    wait_ns = (needed_ns - joined["start_ns"]).clip(lower=0)
+    wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
+    late_ns = joined["start_ns"] - grouped["start_ns"].transform("min")
+    return PARTICIPATION.conform(
+        joined[["collective_id", "call_id", "rank", "device", "start_ns", "dur_ns"]].assign(
+            wait_ns=wait_ns,
+            transfer_ns=joined["dur_ns"] - wait_ns,
+            late_ns=late_ns.astype("Int64").where(comparable),
+        )
+    )
 
 
-def _waits(members: list[Row], clock: Clock) -> list[int | None]:
-    """Wait of each member in ns, within [0, duration]; None where it cannot be known."""
-    if not clock.shared or not _complete(members):
-        return [None] * len(members)
-    return [_clipped(needed, m) for needed, m in zip(_needed_start(members), members, strict=True)]
+def _joined(calls: pd.DataFrame, matches: pd.DataFrame) -> pd.DataFrame:
+    """Calls with their collective, by collective and rank; `kind` is that of the collective as a whole."""
+    joined = calls.merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
+    kinds = joined.groupby("collective_id", sort=False)["collective"]
+    pair = joined["collective"].isin(["send", "recv"]) & (kinds.transform("nunique") == 2)
+    return joined.assign(kind=kinds.transform("first").mask(pair, "send_recv"))
 
 
-def _clipped(needed_ns: int | None, member: Row) -> int | None:
-    if needed_ns is None:
-        return None
-    return int(min(max(needed_ns - member["start_ns"], 0), member["dur_ns"]))
-
-
-def _needed_start(members: list[Row]) -> list[int | None]:
-    """When the last rank that each member needs has arrived: everybody, or by root and sender."""
-    kinds = {m["collective"] for m in members}
-    starts = [m["start_ns"] for m in members]
-    if kinds == {"send", "recv"}:
-        sent = next(m["start_ns"] for m in members if m["collective"] == "send")
-        return [sent if m["collective"] == "recv" else m["start_ns"] for m in members]
-    kind = _first_known(members, "collective")
-    if kind in SYNCHRONISING:
-        return [max(starts)] * len(members)
-    root = next((m for m in members if m["rank"] == m["root"]), None)
-    if root is None:
-        return [None] * len(members)
-    if kind in ("broadcast", "scatter"):
-        return [root["start_ns"]] * len(members)
+def _needed_start(joined: pd.DataFrame) -> pd.Series[int]:
+    """When the last rank that each call needs has arrived: everybody, or root or sender. NA without a known root."""
+    collective, kind = joined["collective_id"], joined["kind"]
+    start = joined["start_ns"].astype("Int64")
+    last = start.groupby(collective).transform("max")
+    is_source = (joined["rank"] == joined["root"]).fillna(False) | (joined["collective"] == "send").fillna(False)
+    source_start = start.where(is_source & (kind != "send_recv") | (joined["collective"] == "send").fillna(False))
+    source_start = source_start.groupby(collective).transform("max")
+    needed = start.where(kind.isin(["send_recv", *_TO_ROOT]) & source_start.notna())
+    needed = needed.mask(kind.isin(SYNCHRONISING), last)
+    needed = needed.mask(kind.isin(_FROM_ROOT) | (joined["collective"] == "recv").fillna(False), source_start)
     # reduce, gather: the root needs everybody, nobody needs the root.
-    return [max(starts) if m is root else m["start_ns"] for m in members]
+    return needed.mask(kind.isin(_TO_ROOT) & is_source, last)
 
 
-def _first_known(members: list[Row], key: str) -> Any:
-    """What the first member that knows says; matched members do not contradict each other."""
-    return next((m[key] for m in members if m[key] is not None), None)
-
-
-def _complete(members: list[Row]) -> bool:
-    if {m["collective"] for m in members} == {"send", "recv"}:
-        return True
-    ranks = members[0]["pg_ranks"]
-    if members[0]["matched_by"] == "none" and len(members) == 1 and ranks != str(members[0]["rank"]):
-        return False
-    return ranks is None or len(members) == len(ranks.split())
+def _complete(joined: pd.DataFrame, world_size: int | None = None) -> pd.Series[bool]:
+    """Was every rank of the process group seen? Where the group is not known, every rank of the world."""
+    members = joined.groupby("collective_id", sort=False)["rank"].transform("size")
+    expected = joined["pg_ranks"].str.count(" ").astype("Int64") + 1
+    expected = expected.fillna(world_size if world_size is not None else pd.NA)
+    expected = expected.mask(joined["kind"] == "send_recv", 2)
+    # Matched by everything known, and nothing says that somebody is missing.
+    return (members == expected.fillna(members)).astype(bool) & (joined["matched_by"] != "none")
 
 
 def collectives(
@@ -92,75 +77,84 @@ def collectives(
 
     Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
     """
-    transfers = participation.set_index("call_id")["transfer_ns"]
-    joined = calls.merge(matches, on="call_id").sort_values(["collective_id", "rank"])
-    joined = joined.assign(transfer_ns=joined["call_id"].map(transfers).astype("Int64"))
-    return COLLECTIVES.frame(
-        _collective(int(str(number)), records(together), clock, world_size)
-        for number, together in joined.groupby("collective_id", sort=True)
+    joined = _joined(calls, matches)
+    joined = joined.assign(
+        end_ns=joined["start_ns"] + joined["dur_ns"],
+        complete=_complete(joined, world_size),
+        transfer_ns=joined["call_id"].map(participation.set_index("call_id")["transfer_ns"]),
     )
+    grouped = joined.groupby("collective_id", sort=True)
+    table = (
+        grouped[_CARRIED]
+        .first()
+        .assign(
+            collective=grouped["kind"].first(),
+            size_bytes=grouped["size_bytes"].max(),
+            matched_by=grouped["matched_by"].first(),
+            complete=grouped["complete"].first(),
+            ranks=joined["rank"].astype(str).groupby(joined["collective_id"]).agg(" ".join),
+        )
+    )
+    members = grouped.size()
+    size = table["group_size"].mask(table["collective"] == "send_recv", 2)
+    table["group_size"] = size.mask(size.isna() & table["complete"], members)
+    table["note"] = _notes(grouped["note"].first(), table)
+    table = table.join(_times(joined, members, clock))
+    return COLLECTIVES.conform(_with_bandwidth(table, members).reset_index())
 
 
-def _collective(number: int, members: list[Row], clock: Clock, world_size: int | None) -> Row:
-    first = members[0]
-    kinds = {m["collective"] for m in members}
-    kind = "send_recv" if kinds == {"send", "recv"} else _first_known(members, "collective")
-    sizes = [m["size_bytes"] for m in members if m["size_bytes"] is not None]
-    size = max(sizes) if sizes else None
-    complete = _complete(members)
-    if first["pg_ranks"] is None and kind != "send_recv":
-        complete = complete and world_size is not None and len(members) == world_size
-    group_size = 2 if kind == "send_recv" else first["group_size"] or (len(members) if complete else None)
-    row: Row = {
-        "collective_id": number,
-        "collective": kind,
-        "process_group": first["process_group"],
-        "pg_ranks": first["pg_ranks"],
-        "group_size": group_size,
-        "dtype": _first_known(members, "dtype"),
-        "size_bytes": size,
-        "seq": first["seq"],
-        "matched_by": first["matched_by"],
-        "note": first["note"] or (None if complete else _partial_note(members)),
-        "ranks": " ".join(str(m["rank"]) for m in members),
-        "complete": complete,
-        **_times(members, clock),
+def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
+    """Why a collective is unmatched, or which ranks a partial one lacks."""
+    partial = ~table["complete"] & given.isna() & table["pg_ranks"].notna()
+    missing = [
+        [r for r in group.split() if r not in seen.split()]
+        for group, seen in zip(table["pg_ranks"][partial], table["ranks"][partial], strict=True)
+    ]
+    notes = [f"not seen on rank {', '.join(m[:8])}{', ...' if len(m) > 8 else ''}" for m in missing]
+    return given.where(~partial, pd.Series(notes, index=given.index[partial], dtype="string").reindex(given.index))
+
+
+def _times(joined: pd.DataFrame, members: pd.Series[int], clock: Clock) -> pd.DataFrame:
+    """Arrival, end and transfer of every collective; NA where that needs a shared clock, or a second rank."""
+    grouped = joined.groupby("collective_id", sort=True)
+    first, last = grouped["start_ns"].min(), grouped["start_ns"].max()
+    ended, min_dur = grouped["end_ns"].max(), grouped["dur_ns"].min()
+    upper = ended - last
+    middle = np.floor(grouped["transfer_ns"].median()).astype("Int64")
+    ranks = joined["rank"].astype("Int64")
+    compared = pd.DataFrame({
+        "last_start_ns": last,
+        "first_rank": ranks.loc[grouped["start_ns"].idxmin()].to_numpy(),
+        "last_rank": ranks.loc[grouped["start_ns"].idxmax()].to_numpy(),
+        "arrival_skew_ns": last - first,
+        "end_skew_ns": ended - grouped["end_ns"].min(),
+        "last_arrival_to_last_end_ns": upper,
+        "transfer_ns": middle.mask((middle < min_dur).fillna(False), min_dur).mask(
+            (middle > upper).fillna(False), upper
+        ),
+    }, index=last.index).astype("Int64")  # fmt: skip
+    compared = compared.where((members > 1) & clock.shared)
+    return compared.assign(first_start_ns=first, last_end_ns=ended, min_dur_ns=min_dur)
+
+
+def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFrame:
+    """Algorithm and bus bandwidth from the transfer time and from both of its bounds, where they are known."""
+    factors = {
+        pair: bus_factor(*pair)
+        for pair in zip(table["collective"], table["group_size"], strict=True)
+        if not pd.isna(pair[0]) and not pd.isna(pair[1]) and pair[0] != "barrier"
     }
-    transfer = row["transfer_ns"] if complete else None
-    bounds = {"": transfer, "_low": row["last_arrival_to_last_end_ns"] if complete else None,
-              "_high": row["min_dur_ns"] if len(members) > 1 else None}  # fmt: skip
+    pairs = zip(table["collective"], table["group_size"], strict=True)
+    factor = pd.Series([factors.get(pair, np.nan) for pair in pairs], index=table.index)
+    size = table["size_bytes"].astype("Float64").where(table["size_bytes"] > 0)
+    whole = table["complete"] & (members > 1)
+    bounds = {
+        "": table["transfer_ns"].where(whole),
+        "_low": table["last_arrival_to_last_end_ns"].where(whole),
+        "_high": table["min_dur_ns"].astype("Int64").where(whole),
+    }
     for bound, time_ns in bounds.items():
-        algbw = size / time_ns if size and time_ns and kind else None
-        row[f"algbw{bound}_gb_per_s"] = algbw
-        row[f"busbw{bound}_gb_per_s"] = algbw * bus_factor(kind, group_size) if algbw and kind and group_size else None
-    return row
-
-
-def _partial_note(members: list[Row]) -> str | None:
-    ranks = members[0]["pg_ranks"]
-    if ranks is None:
-        return None
-    missing = [r for r in ranks.split() if int(r) not in {m["rank"] for m in members}]
-    return f"not seen on rank {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}" if missing else None
-
-
-def _times(members: list[Row], clock: Clock) -> Row:
-    """Arrival, end and transfer of one collective; what needs a shared clock is NA without one."""
-    starts = np.array([m["start_ns"] for m in members], dtype=np.int64)
-    durs = np.array([m["dur_ns"] for m in members], dtype=np.int64)
-    ends = starts + durs
-    row: Row = {"first_start_ns": starts.min(), "last_end_ns": ends.max(), "min_dur_ns": durs.min()}
-    if len(members) < 2 or not clock.shared:
-        return row | dict.fromkeys(("transfer_ns", "last_arrival_to_last_end_ns"))
-    row |= {
-        "last_start_ns": starts.max(),
-        "first_rank": members[int(starts.argmin())]["rank"],
-        "last_rank": members[int(starts.argmax())]["rank"],
-        "arrival_skew_ns": np.ptp(starts),
-        "end_skew_ns": np.ptp(ends),
-        "last_arrival_to_last_end_ns": ends.max() - starts.max(),
-    }
-    transfers = [int(m["transfer_ns"]) for m in members if m["transfer_ns"] is not None]
-    middle = int(np.median(transfers)) if transfers else None
-    low, high = row["min_dur_ns"], row["last_arrival_to_last_end_ns"]
-    return row | {"transfer_ns": None if middle is None else min(max(middle, low), high)}
+        algbw = size / time_ns.where(time_ns > 0).astype("Float64")
+        table[f"algbw{bound}_gb_per_s"] = algbw
+        table[f"busbw{bound}_gb_per_s"] = algbw * factor.astype("Float64")
+    return table

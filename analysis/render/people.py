@@ -42,7 +42,8 @@ _SHOWN = {
 }  # fmt: skip
 
 _POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns")
-_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+# A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
+_UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
 _NOTHING = "-"
 
 
@@ -97,12 +98,11 @@ def _cells(name: str, table: pd.DataFrame) -> tuple[list[str], list[list[str]], 
 
 
 def _time_unit(table: pd.DataFrame) -> tuple[str, float]:
-    """One unit for all durations of a table, so that they can be compared: the largest below the largest value."""
+    """One unit for all durations of a table, so that they can be compared."""
     durations = [c for c in table.columns if c.endswith("_ns") and c not in _POINTS_IN_TIME]
     values = table[durations].astype("float64").to_numpy() if durations else np.array([])
     largest = np.nanmax(values) if values.size and not np.isnan(values).all() else 0.0
-    # Below 10 of a unit the next smaller one shows more without decimals.
-    return next((u for u in _UNITS if largest >= 10 * u[1]), _UNITS[-1])
+    return next((name, ns) for name, ns, at_least in _UNITS if largest >= at_least)
 
 
 def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tuple[str, list[str]]:
@@ -110,7 +110,7 @@ def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tup
         since = values - values.min()
         return f"{column.removesuffix('_ns')} (ms)", _texts(since, lambda v: f"{v / 1e6:.3f}")
     if column.endswith("_ns"):
-        digits = 0 if unit[0] == "ns" else 2 if unit[0] == "s" else 1
+        digits = 0 if unit[0] == "ns" else 1
         return f"{column.removesuffix('_ns')} ({unit[0]})", _texts(values, lambda v: f"{v / unit[1]:,.{digits}f}")
     if column.endswith("_gb_per_s"):
         return f"{column.removesuffix('_gb_per_s')} (GB/s)", _texts(values, _significant)
