@@ -7,7 +7,7 @@ receives go by (source, destination, order). What does not fit stays alone and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -44,6 +44,7 @@ def matches(calls: pd.DataFrame) -> pd.DataFrame:
     for call in records(calls):
         rest.setdefault(_group(call), []).append(call)
     for group in rest.values():
+        group = _without_copies(group, result)
         for step in (_by_id("comms_id"), _by_id("seq"), _point_to_point, _by_order):
             group = step(group, result)
     table = MATCHES.frame(result.rows)
@@ -68,8 +69,16 @@ def _agree(calls: Iterable[Row]) -> bool:
     """
     listed = list(calls)
     uneven = any(call["collective"] == "all_to_all" for call in listed)
-    keys = ("collective", "dtype") if uneven else ("collective", "dtype", "size_bytes")
+    keys = ("collective", "dtype", "group_size") + (() if uneven else ("size_bytes",))
     return all(len({call[key] for call in listed if call[key] is not None}) <= 1 for key in keys)
+
+
+_TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
+
+
+def _too_many(calls: Collection[Row]) -> bool:
+    """Disjoint groups can share a name; only the list of ranks, or else their number, tells them apart."""
+    return any(call["group_size"] is not None and len(calls) > call["group_size"] for call in calls)
 
 
 def _by_id(key: str) -> Callable[[list[Row], _Matches], list[Row]]:
@@ -90,6 +99,8 @@ def _by_id(key: str) -> Callable[[list[Row], _Matches], list[Row]]:
                 result.alone(together, f"{key} {value} has other kinds or sizes on other ranks")
             elif len(set(ranks)) < len(ranks):
                 result.alone(together, f"{key} {value} stands more than once on one rank")
+            elif _too_many(together):
+                result.alone(together, _TOO_MANY)
             else:
                 _add_or_alone(together, key, result)
         return others
@@ -129,6 +140,12 @@ def _point_to_point(calls: list[Row], result: _Matches) -> list[Row]:
     return others
 
 
+def _without_copies(calls: list[Row], result: _Matches) -> list[Row]:
+    """Copies between GPUs have no counterpart in another process."""
+    result.alone([c for c in calls if c["collective"] == "peer_copy"], "a copy from one GPU to another, one rank's own")
+    return [c for c in calls if c["collective"] != "peer_copy"]
+
+
 def _in_order(calls: list[Row]) -> list[Row]:
     """As the CPU issued them; on gloo two collectives of a group may start in another order."""
     known = all(call["issue_ns"] is not None for call in calls)
@@ -159,6 +176,9 @@ def _same_sequence(calls: list[Row], result: _Matches) -> None:
         result.alone(calls, f"ranks show different numbers of calls: {_listed(counts)}")
         return
     together = list(zip(*sequences, strict=True))
+    if any(_too_many(position) for position in together):
+        result.alone(calls, _TOO_MANY)
+        return
     if not all(_agree(position) for position in together):
         result.alone(calls, "ranks show other kinds or sizes at the same place in order")
         return

@@ -43,7 +43,7 @@ class Analysis:
     @cached_property
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
-        return waiting.participation(self.calls, self.matches, self.clock)
+        return waiting.participation(self.calls, self.matches, self.clock, self.run.world_size)
 
     @cached_property
     def collectives(self) -> pd.DataFrame:

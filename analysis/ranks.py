@@ -33,8 +33,15 @@ def ranks(traces: pd.DataFrame, collectives: pd.DataFrame, participation: pd.Dat
             "wait_ns": split["wait_ns"].sum() if len(split) else None,
             "transfer_ns": split["transfer_ns"].sum() if len(split) else None,
             "times_last": len(last) if len(measured) else None,
-            "caused_wait_ns": waits.reindex(last["collective_id"]).sum() if len(measured) else None,
+            "caused_wait_ns": _caused(waits.reindex(last["collective_id"]), measured=len(measured) > 0),
             "late_median_ns": int(late.median()) if len(last) else None,
             "late_max_ns": late.max() if len(last) else None,
         })  # fmt: skip
     return RANKS.frame(rows)
+
+
+def _caused(waits: pd.Series[int], *, measured: bool) -> int | None:
+    """Sum of the waits; None where collectives were measured but not split, or none were measured."""
+    if not measured or (len(waits) and waits.isna().all()):
+        return None
+    return int(waits.sum())

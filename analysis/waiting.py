@@ -19,12 +19,17 @@ _FROM_ROOT = ("broadcast", "scatter")
 _TO_ROOT = ("reduce", "gather")
 
 
-def participation(calls: pd.DataFrame, matches: pd.DataFrame, clock: Clock) -> pd.DataFrame:
-    """One row per call: its wait and transfer, NA where the collective is partial, unmatched, or clocks differ."""
+def participation(
+    calls: pd.DataFrame, matches: pd.DataFrame, clock: Clock, world_size: int | None = None
+) -> pd.DataFrame:
+    """One row per call: its wait and transfer, NA where the collective is partial, unmatched, or clocks differ.
+
+    Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
+    """
     joined = _joined(calls, matches)
     grouped = joined.groupby("collective_id", sort=False)
     comparable = clock.shared & (grouped["rank"].transform("size") > 1)
-    needed_ns = _needed_start(joined).where(comparable & _complete(joined))
+    needed_ns = _needed_start(joined).where(comparable & _complete(joined, world_size))
     wait_ns = (needed_ns - joined["start_ns"]).clip(lower=0)
     wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
     late_ns = joined["start_ns"] - grouped["start_ns"].transform("min")
@@ -60,11 +65,11 @@ def _needed_start(joined: pd.DataFrame) -> pd.Series[int]:
     return needed.mask(kind.isin(_TO_ROOT) & is_source, last)
 
 
-def _complete(joined: pd.DataFrame, world_size: int | None = None) -> pd.Series[bool]:
-    """Was every rank of the process group seen? Where the group is not known, every rank of the world."""
+def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
+    """Was every rank of the process group seen? Of a group that is not known, as many as it has, or the world."""
     members = joined.groupby("collective_id", sort=False)["rank"].transform("size")
     expected = joined["pg_ranks"].str.count(" ").astype("Int64") + 1
-    expected = expected.fillna(world_size if world_size is not None else pd.NA)
+    expected = expected.fillna(joined["group_size"]).fillna(world_size if world_size is not None else pd.NA)
     expected = expected.mask(joined["kind"] == "send_recv", 2)
     # Matched by everything known, and nothing says that somebody is missing.
     return (members == expected.fillna(members)).astype(bool) & (joined["matched_by"] != "none")
@@ -73,10 +78,7 @@ def _complete(joined: pd.DataFrame, world_size: int | None = None) -> pd.Series[
 def collectives(
     calls: pd.DataFrame, matches: pd.DataFrame, participation: pd.DataFrame, clock: Clock, world_size: int | None
 ) -> pd.DataFrame:
-    """One row per collective, with arrival and end skew, and both bounds of its transfer time and bandwidth.
-
-    Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
-    """
+    """One row per collective, with arrival and end skew, and both bounds of its transfer time and bandwidth."""
     joined = _joined(calls, matches)
     joined = joined.assign(
         end_ns=joined["start_ns"] + joined["dur_ns"],
@@ -90,6 +92,8 @@ def collectives(
         .assign(
             collective=grouped["kind"].first(),
             size_bytes=grouped["size_bytes"].max(),
+            # Of a pair each side counts its own sends and receives.
+            seq=grouped["seq"].first().mask(grouped["kind"].first() == "send_recv"),
             matched_by=grouped["matched_by"].first(),
             complete=grouped["complete"].first(),
             ranks=joined["rank"].astype(str).groupby(joined["collective_id"]).agg(" ".join),

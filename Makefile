@@ -1,0 +1,38 @@
+# Two commands do everything, set-up included: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO = traces/demo-$(shell date -u +%Y%m%dT%H%M%SZ)
+
+.PHONY: help demo test check clean
+help:
+	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
+	@echo "make test   lint, types and tests, in the same environment"
+	@echo "make check  lint and types only"
+	@echo "make clean  remove the environment and captured runs"
+
+$(READY): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "commtrace needs Python 3.10 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@touch $@
+
+demo: $(READY)
+	@set -e; run="$(DEMO)"; \
+		$(BIN)/python -m profiling train --out "$$(dirname "$$run")" --run-name "$$(basename "$$run")"; \
+		$(BIN)/python -m analysis "$$run"
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,74 @@
+"""docs/tables.md from the schemas. `python tests/docs/table_page.py`, in the root of the project, writes it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "tables.md"
+
+COMMANDS = {
+    "breakdown": "breakdown",
+    "breakdown_steps": "breakdown --by step",
+    "calls": "calls",
+    "collectives": "collectives",
+    "participation": "participation",
+    "bandwidth": "bandwidth",
+    "ranks": "ranks",
+}
+IN_SUMMARY = ("breakdown", "bandwidth", "ranks")
+
+_INTRO = """<!-- Generated from analysis/schema.py. Do not edit: run `python tests/docs/table_page.py`. -->
+
+# Tables
+
+Every table the analysis makes, with all its columns. What the numbers mean and how they are computed is told in
+[metrics.md](metrics.md).
+
+- **From the command line**, `python -m analysis COMMAND RUN` prints one table; the command stands below each heading.
+  `--format csv` and `--format json` give every column listed here, in this order, as full integers. `--format table`
+  (the default) and `--format markdown` are for people: the main columns, in units that keep the numbers short.
+  Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth and ranks.
+- **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. In the installed
+  distribution the command is `commtrace` and the package `commtrace.analysis`.
+
+The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,
+`_gb_per_s` 1e9 bytes per second, `_frac` a fraction from 0 to 1. A time called `start`, `issue` or `end` is a point on
+that rank's clock; other times are durations.
+
+`int64` columns always hold a number. `Int64`, `Float64`, `boolean` and `string` columns hold NA where a value is not
+known: an empty field in CSV, `null` in JSON, `-` in tables for people.
+"""
+
+
+def page() -> str:
+    """The whole of docs/tables.md."""
+    from analysis.schema import PUBLISHED
+
+    contents = "\n".join(f"- [{table.name}](#{table.name}): one row per {table.rows}" for table in PUBLISHED)
+    tables = "\n".join(_section(table.name, table.rows, table.columns) for table in PUBLISHED)
+    return f"{_INTRO}\n{contents}\n\n{tables}"
+
+
+def _section(name: str, rows: str, columns: dict[str, tuple[str, str]]) -> str:
+    lines = [f"| `{column}` | {dtype} | {_escaped(meaning)} |" for column, (dtype, meaning) in columns.items()]
+    return "\n".join([f"## {name}", "", f"One row per {rows}. {_printed_by(name)}", "",
+                      "| column | dtype | meaning |", "|---|---|---|", *lines, ""])  # fmt: skip
+
+
+def _printed_by(name: str) -> str:
+    if name not in COMMANDS:
+        return f"No command prints it; in Python it is `analysis.analyse(RUN).run.{name}`."
+    also = ", and in the summary" if name in IN_SUMMARY else ""
+    return f"Printed by `python -m analysis {COMMANDS[name]} RUN`{also}."
+
+
+def _escaped(meaning: str) -> str:
+    return meaning.replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))  # a script's own folder is on the path, the project is not
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")

@@ -1,0 +1,39 @@
+"""docs/tables.md is what the schemas say, and every table in it can be had as it says."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from analysis import Analysis, Run, cli, schema
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))
+PAGE = GENERATOR["PAGE"].read_text(encoding="utf-8")
+
+
+def test_the_page_is_what_the_schemas_say() -> None:
+    expected = GENERATOR["page"]()
+    assert expected == PAGE, "docs/tables.md is out of date: run python tests/docs/table_page.py"
+
+
+@pytest.mark.parametrize("table", schema.PUBLISHED, ids=lambda table: table.name)
+def test_a_table_can_be_had_in_python(table: schema.Schema) -> None:
+    in_run = f"`analysis.analyse(RUN).run.{table.name}`" in PAGE
+    holds = set(Run.__dataclass_fields__) if in_run else set(vars(Analysis))
+    assert table.name in holds
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) RUN`", PAGE))))
+def test_a_command_of_the_page_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # 2 would be an unknown command or option; 1 says that there is nothing in the folder.
+    assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
+    assert "holds no Kineto trace" in capsys.readouterr().err
+
+
+def test_every_heading_is_a_table_in_the_list() -> None:
+    assert re.findall(r"^## (\w+)$", PAGE, re.MULTILINE) == re.findall(r"^- \[(\w+)\]\(#", PAGE, re.MULTILINE)
