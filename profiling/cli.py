@@ -1,0 +1,159 @@
+"""The command line: `python -m profiling`, or `commtrace-profile` when installed. Importable without torch."""
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .config import (
+    CIFAR_IMAGE_SIZE,
+    DEFAULT_LR,
+    TRAILING_STEPS,
+    DataName,
+    DeviceName,
+    ModelName,
+    OptimizerConfig,
+    ParallelName,
+    TrainConfig,
+)
+from .errors import LibraryError, ProfilingError
+from .schedule import Schedule
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Capture distributed training: one Kineto trace per rank, and what is needed to read them.",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _require("torch")
+        app(args, obj=args, prog_name=_program())
+    except ProfilingError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return err.exit_code
+    except SystemExit as err:
+        return err.code if isinstance(err.code, int) else int(err.code is not None)
+    return 0
+
+
+@app.callback()
+def _commands() -> None:
+    # Typer drops the names of commands while there is only one, unless there is a callback.
+    pass
+
+
+@app.command(
+    epilog="""[bold]Examples[/bold]
+
+    python -m profiling train --workers 2
+
+    python -m profiling train --parallel single --with-stack --profile-memory
+
+    torchrun --nproc-per-node 4 -m profiling train --batch-size 128 --data cifar10
+
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m profiling train
+    """
+)
+def train(
+    ctx: typer.Context,
+    model: Annotated[ModelName, typer.Option(help="resnet18: the CIFAR variant; vgg16: torchvision's")] = "resnet18",
+    data: Annotated[
+        DataName, typer.Option(help="synthetic: seeded, no files; cifar10: from --data-root")
+    ] = "synthetic",
+    data_root: Annotated[Path, typer.Option(help="folder that holds cifar-10-batches-py")] = Path("data"),
+    image_size: Annotated[int, typer.Option(help="pixels, of synthetic images")] = CIFAR_IMAGE_SIZE,
+    batch_size: Annotated[int, typer.Option(help="per rank")] = 32,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="training steps", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of weights and data")] = 0,
+    optimizer_lr: Annotated[
+        float | None,
+        typer.Option(
+            help="SGD's learning rate", show_default=", ".join(f"{name}: {lr}" for name, lr in DEFAULT_LR.items())
+        ),
+    ] = None,
+    optimizer_momentum: Annotated[float, typer.Option(help="SGD's momentum")] = OptimizerConfig.momentum,
+    optimizer_weight_decay: Annotated[float, typer.Option(help="SGD's weight decay")] = OptimizerConfig.weight_decay,
+    parallel: Annotated[ParallelName, typer.Option(help="single: one process; ddp: DistributedDataParallel")] = "ddp",
+    bucket_cap_mb: Annotated[
+        int,
+        typer.Option(min=0, help="MiB in a bucket of DDP's gradients; 0: torch's default, 25 with a first one of 1"),
+    ] = TrainConfig.bucket_cap_mb,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="ranks to launch here", show_default="one per GPU, else 2")
+    ] = None,
+    device: Annotated[DeviceName, typer.Option(help="cuda communicates through NCCL, cpu through gloo")] = "auto",
+    wait: Annotated[int, typer.Option(rich_help_panel="Profiler", help="steps before the profiler warms up")] = 2,
+    warmup: Annotated[int, typer.Option(rich_help_panel="Profiler", help="profiled steps that are discarded")] = 1,
+    active: Annotated[int, typer.Option(rich_help_panel="Profiler", help="traced steps")] = 3,
+    repeat: Annotated[int, typer.Option(rich_help_panel="Profiler", help="cycles; a trace file for each")] = 1,
+    with_stack: Annotated[bool, typer.Option(rich_help_panel="Profiler", help="record source lines")] = False,
+    profile_memory: Annotated[bool, typer.Option(rich_help_panel="Profiler", help="record allocations")] = False,
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces"),
+    run_name: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="Output", help="run directory", show_default="from model, mode, ranks and time"),
+    ] = None,
+) -> None:
+    """Train a model, and trace a few of its steps on every rank.
+
+    Under torchrun this process is one rank. Alone, it launches --workers of them.
+    """
+    _require("torchvision")
+    schedule = Schedule(wait, warmup, active, repeat)
+    config = TrainConfig(
+        schedule=schedule,
+        steps=schedule.total_steps + TRAILING_STEPS if steps is None else steps,
+        model=model,
+        data=data,
+        data_root=data_root,
+        image_size=image_size,
+        parallel=parallel,
+        batch_size=batch_size,
+        bucket_cap_mb=bucket_cap_mb,
+        optimizer=OptimizerConfig(
+            DEFAULT_LR[model] if optimizer_lr is None else optimizer_lr, optimizer_momentum, optimizer_weight_decay
+        ),
+        seed=seed,
+        device=device,
+        out=out,
+        run_name=run_name,
+        with_stack=with_stack,
+        profile_memory=profile_memory,
+    )
+    if os.environ.get("RANK", "0") != "0":
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it on import; rank 0 warns for all
+    try:
+        from .ranks import run
+
+        code = run(config, workers, str(__package__), ctx.obj)
+    except KeyboardInterrupt:  # typer's own answer would be exit code 1
+        code = 128 + signal.SIGINT
+    raise typer.Exit(code)
+
+
+def _require(library: str) -> None:
+    """Raise LibraryError when `library` cannot be imported, without importing it: torch takes seconds."""
+    try:
+        found = importlib.util.find_spec(library) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise LibraryError(f'{library} is not installed, and capturing needs it: pip install "commtrace[profiling]"')
+
+
+def _program() -> str:
+    return "commtrace-profile" if "." in str(__package__) else f"python -m {__package__}"

@@ -1,0 +1,56 @@
+"""Every error of this package that a user can do something about; each message is one line.
+
+ProfilingError
+├── UsageError       options that contradict each other, or a profiler schedule that cannot work
+├── RunDirError      the run directory is taken, or cannot be written
+│   └── RunDirRefusedError    by rank 0, which says so itself
+├── DataError        a data set is missing, damaged or too small
+├── DeviceError      a device that was asked for is not there
+├── LibraryError     a library this needs is not installed, or does not load
+├── CaptureError     the profiler cannot start, or ranks did not enter it together
+└── RankFailedError  a launched rank ended with an error of its own
+"""
+
+
+class ProfilingError(Exception):
+    """Root of the errors above. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class UsageError(ProfilingError):
+    """Options that contradict each other, or a profiler schedule that cannot work."""
+
+    exit_code = 2
+
+
+class RunDirError(ProfilingError):
+    """The run directory is taken, or cannot be written."""
+
+
+class RunDirRefusedError(RunDirError):
+    """Rank 0 could not use the run directory, and says so itself."""
+
+
+class DataError(ProfilingError):
+    """A data set is missing, damaged or too small."""
+
+
+class DeviceError(ProfilingError):
+    """A device that was asked for is not there."""
+
+
+class LibraryError(ProfilingError):
+    """A library this needs is not installed, or does not load."""
+
+
+class CaptureError(ProfilingError):
+    """The profiler cannot start, or ranks did not enter it together."""
+
+
+class RankFailedError(ProfilingError):
+    """A launched rank ended with an error of its own; `exit_code` is that rank's."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

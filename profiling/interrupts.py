@@ -1,0 +1,148 @@
+"""SIGINT, SIGTERM and SIGHUP as exceptions that never hit a half-written file, and a watchdog for blocked ranks."""
+
+import functools
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+_POLL_S = 0.1
+
+
+class Interrupts:
+    """While active, raises KeyboardInterrupt for SIGINT and SystemExit(128 + number) for SIGTERM and SIGHUP.
+
+    Only in the main thread, and only for signals the program does not handle itself. Inside `shield()` a signal waits
+    until the block ends.
+
+    Python runs signal handlers between bytecodes only, and a rank inside a collective whose peer is gone may never
+    reach the next one. So a thread of its own learns of the signal too: unless `stop()` is called within `grace_s` it
+    calls `free`, and after as long again `give_up`. Time inside `busy()` does not count.
+    """
+
+    def __init__(self, free: Callable[[], None], give_up: Callable[[signal.Signals], None], grace_s: float) -> None:
+        self.received: signal.Signals | None = None
+        self._free = free
+        self._give_up = give_up
+        self._grace_s = grace_s
+        self._shields = 0
+        self._raised = False
+        self._busy = False
+        self._stopped = threading.Event()
+        self._previous: dict[signal.Signals, Any] = {}
+        self._wakeup_fd: int | None = None
+
+    def start(self) -> None:
+        """Install the handlers and the watchdog."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for signum in _SIGNALS:
+            previous = signal.getsignal(signum)
+            if previous in _DEFAULTS:
+                self._previous[signum] = previous
+                signal.signal(signum, self._handle)
+        if self._previous:
+            self._start_watchdog()
+
+    def stop(self) -> None:
+        """Put back what was there before."""
+        self._stopped.set()
+        if self._wakeup_fd is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._wakeup_fd)  # ends the watchdog
+            self._wakeup_fd = None
+        for signum, previous in self._previous.items():
+            signal.signal(signum, previous)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold signals back; one that came is raised for by the next `shield()`."""
+        self._shields += 1
+        try:
+            yield
+        finally:
+            self._shields -= 1
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Hold signals back until the block ends; when it ends without an error, raise for one that came."""
+        with self.held():
+            yield
+        if self.received and not self._shields and not self._raised:
+            self._raise(self.received)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """The block takes its time, but waits for nobody: the watchdog's clock stands still."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  (the signature of a handler)
+        if self.received is None:
+            self.received = signal.Signals(signum)
+        if not self._shields:
+            self._raise(signal.Signals(signum))
+
+    def _raise(self, signum: signal.Signals) -> None:
+        self._raised = True
+        if signum is signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + signum)
+
+    def _start_watchdog(self) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        if previous != -1:  # somebody else (asyncio) wants to be woken: do without a watchdog
+            signal.set_wakeup_fd(previous)
+            os.close(reading)
+            os.close(writing)
+            return
+        self._wakeup_fd = writing
+        # A forked child (a DataLoader worker) shares the pipe: its signals are not ours.
+        os.register_at_fork(after_in_child=functools.partial(_leave_to_parent, weakref.ref(self)))
+        threading.Thread(target=self._watch, args=(reading,), name="commtrace-watchdog", daemon=True).start()
+
+    def _watch(self, reading: int) -> None:
+        with os.fdopen(reading, "rb", buffering=0) as wakeups:
+            while byte := wakeups.read(1):
+                if byte[0] not in self._previous:
+                    continue
+                if self._out_of_time():
+                    threading.Thread(target=self._free, daemon=True).start()  # which may block as well
+                if self._out_of_time():
+                    self._give_up(signal.Signals(byte[0]))
+
+    def _out_of_time(self) -> bool:
+        """Wait for `stop()`; whether it did not come in time."""
+        left_s = self._grace_s
+        while left_s > 0:
+            if self._stopped.wait(_POLL_S):
+                return False
+            if not self._busy:
+                left_s -= _POLL_S
+        return True
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is its business."""
+        if self._wakeup_fd is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._wakeup_fd)
+            self._wakeup_fd = None
+            for signum, previous in self._previous.items():
+                signal.signal(signum, previous)
+
+
+def _leave_to_parent(reference: "weakref.ref[Interrupts]") -> None:
+    interrupts = reference()
+    if interrupts is not None:
+        interrupts._forget()  # noqa: SLF001  (this module's own)

@@ -1,0 +1,118 @@
+"""GPU links as the driver reports them, through NVML. Where NVML is missing or silent, None and the reason."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+try:
+    import pynvml
+except ImportError:
+    pynvml = None
+
+_MISSING = "the package nvidia-ml-py is not installed"
+_NVLINK_MAX_LINKS = 18  # Hopper and Blackwell; asking beyond a GPU's own links is answered with an error, and skipped
+# nvmlGpuTopologyLevel_t: how far two GPUs of a host are apart, in nvidia-smi's words.
+_TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+
+
+class _UnavailableError(Exception):
+    """NVML cannot be used; the message is the reason."""
+
+
+def driver_version(library: Any = pynvml) -> str | None:
+    """Version of the NVIDIA driver, None without one."""
+    try:
+        with _session(library):
+            return _text(library.nvmlSystemGetDriverVersion())
+    except _UnavailableError:
+        return None
+
+
+def links(uuid: str | None, library: Any = pynvml) -> tuple[dict[str, Any] | None, str | None]:
+    """NVLink, PCIe and distances to the host's other GPUs of the GPU named `uuid`, and why not where that is None.
+
+    NVLink links count those that are up; `version` is NVML's number of the NVLink generation.
+    """
+    if uuid is None:
+        return None, "not a CUDA device"
+    try:
+        with _session(library):
+            handle = _required(library, lambda: library.nvmlDeviceGetHandleByUUID(uuid), f"GPU {uuid}")
+            return {
+                "nvlink": _nvlink(library, handle),
+                "pcie": _pcie(library, handle),
+                "peers": _peers(library, handle, uuid),
+            }, None
+    except _UnavailableError as err:
+        return None, str(err)
+
+
+@contextmanager
+def _session(library: Any) -> Iterator[None]:
+    if library is None:
+        raise _UnavailableError(_MISSING)
+    _required(library, library.nvmlInit, "NVML")
+    try:
+        yield
+    finally:
+        _optional(library, library.nvmlShutdown)
+
+
+def _required(library: Any, call: Callable[[], Any], what: str) -> Any:
+    try:
+        return call()
+    except library.NVMLError as err:
+        raise _UnavailableError(f"{what}: {err}") from err
+
+
+def _optional(library: Any, call: Callable[..., Any], *args: Any) -> Any:
+    """The answer, or None where this GPU, driver or NVML does not know."""
+    try:
+        return call(*args)
+    except (library.NVMLError, AttributeError):
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _nvlink(library: Any, handle: Any) -> dict[str, Any]:
+    states = [_optional(library, library.nvmlDeviceGetNvLinkState, handle, link) for link in range(_NVLINK_MAX_LINKS)]
+    up = [link for link, state in enumerate(states) if state]
+    versions = {_optional(library, library.nvmlDeviceGetNvLinkVersion, handle, link) for link in up} - {None}
+    return {
+        "links": len(up),
+        "links_present": sum(state is not None for state in states),
+        "version": max(versions, default=None),
+        "states": states,
+    }
+
+
+def _pcie(library: Any, handle: Any) -> dict[str, Any]:
+    ask = {
+        "generation": library.nvmlDeviceGetCurrPcieLinkGeneration,
+        "width": library.nvmlDeviceGetCurrPcieLinkWidth,
+        "max_generation": library.nvmlDeviceGetMaxPcieLinkGeneration,
+        "max_width": library.nvmlDeviceGetMaxPcieLinkWidth,
+    }
+    return {name: _optional(library, call, handle) for name, call in ask.items()}
+
+
+def _peers(library: Any, handle: Any, uuid: str) -> list[dict[str, Any]]:
+    peers = []
+    for index in range(_optional(library, library.nvmlDeviceGetCount) or 0):
+        other = _optional(library, library.nvmlDeviceGetHandleByIndex, index)
+        other_uuid = _optional(library, library.nvmlDeviceGetUUID, other) if other is not None else None
+        if other_uuid is None or _text(other_uuid) == uuid:
+            continue
+        level = _optional(library, library.nvmlDeviceGetTopologyCommonAncestor, handle, other)
+        p2p = _optional(library, library.nvmlDeviceGetP2PStatus, handle, other, library.NVML_P2P_CAPS_INDEX_NVLINK)
+        peers.append(
+            {
+                "uuid": _text(other_uuid),
+                "topology": _TOPOLOGY.get(level, level),
+                "nvlink": None if p2p is None else p2p == library.NVML_P2P_STATUS_OK,
+            }
+        )
+    return peers

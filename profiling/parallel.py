@@ -1,0 +1,203 @@
+"""Which rank this process is, process groups from start to end, and the parallel modes of `train`."""
+
+import gc
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .config import TrainConfig
+from .errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError, UsageError
+
+_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
+_ENTRY_TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this process is in its job."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+
+
+def identity(env: Mapping[str, str] = os.environ) -> Identity:
+    """From torch.distributed when it is initialised, else from torchrun's variables, else rank 0 of 1."""
+    rank, world_size = int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1))
+    if dist.is_available() and dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    return Identity(rank, int(env.get("LOCAL_RANK", rank)), world_size, socket.gethostname())
+
+
+def under_torchrun(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher started this process as one rank of a job."""
+    return "RANK" in env and "WORLD_SIZE" in env
+
+
+def device(name: str, local_rank: int) -> torch.device:
+    """The device of this rank for `--device auto|cpu|cuda`. Raises DeviceError."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError(f"--device {name}: torch {torch.__version__} finds no GPU here; use --device cpu")
+    found = torch.cuda.device_count()
+    if local_rank >= found:
+        raise DeviceError(f"local rank {local_rank}: needs a GPU of its own, found {found}; use fewer workers")
+    return torch.device("cuda", local_rank)
+
+
+def current_device() -> torch.device:
+    """Where a script that says nothing trains: the GPU of this rank where there are GPUs, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", identity().local_rank % torch.cuda.device_count())
+
+
+def default_workers(name: str) -> int:
+    """Ranks to launch when nobody says how many: one per GPU, or 2 on CPU."""
+    use_cuda = name != "cpu" and torch.cuda.is_available()
+    return torch.cuda.device_count() if use_cuda else 2
+
+
+@dataclass(frozen=True)
+class ParallelMode:
+    """One way to spread training over ranks. `distributed` modes need a process group, also for one rank."""
+
+    distributed: bool
+    wrap: Callable[[nn.Module, torch.device, TrainConfig], nn.Module]
+
+
+def _unwrapped(model: nn.Module, where: torch.device, config: TrainConfig) -> nn.Module:  # noqa: ARG001
+    return model
+
+
+def _ddp(model: nn.Module, where: torch.device, config: TrainConfig) -> nn.Module:
+    return DistributedDataParallel(
+        model,
+        device_ids=[where.index] if where.type == "cuda" else None,
+        bucket_cap_mb=config.bucket_cap_mb or None,
+    )
+
+
+MODES: Mapping[str, ParallelMode] = {
+    "single": ParallelMode(distributed=False, wrap=_unwrapped),
+    "ddp": ParallelMode(distributed=True, wrap=_ddp),
+}
+
+
+@contextmanager
+def process_group(mode: ParallelMode, where: torch.device) -> Iterator[None]:
+    """The default process group for the block: NCCL for CUDA, gloo for CPU, none where `mode` needs none.
+
+    Nothing may refer to a wrapped model any more when the block ends. After an error the group is left alone: its peers
+    may be gone, and destroying it would wait for them.
+    """
+    if not mode.distributed:
+        world_size = int(os.environ.get("WORLD_SIZE", 1))
+        if world_size > 1:
+            raise UsageError(f"--parallel single is one process, but was launched as one of {world_size}")
+        yield
+        return
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+        dist.init_process_group("nccl", device_id=where)
+    else:
+        dist.init_process_group("gloo")
+    yield
+    # A DDP model that outlives its gloo group aborts the process at interpreter exit in about every fifth run.
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def process_groups() -> list[dict[str, Any]]:
+    """Every process group this rank is in, with the full list of its ranks; empty without torch.distributed."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return []
+    configs = dist.distributed_c10d._get_all_pg_configs()  # noqa: SLF001  (what torch.profiler itself records)
+    return [
+        {
+            "name": config["pg_name"],
+            "desc": config["pg_desc"],
+            "backend": config["backend_config"],
+            "ranks": [int(rank) for rank in config["ranks"]],
+        }
+        for config in configs
+    ]
+
+
+def backend() -> str | None:
+    """`gloo`, `nccl`, ...: the backend of the default process group; None without one."""
+    return dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+
+
+def ddp_facts(model: nn.Module | None) -> dict[str, Any] | None:
+    """DDP's own logging data (times in ns, sizes in bytes), bucket sizes as lists; None for other models."""
+    wrapped = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None) if model else None
+    if wrapped is None:
+        return None
+    # There is no public way to bucket sizes.
+    facts = dict(wrapped._get_ddp_logging_data())  # type: ignore[no-untyped-call]  # noqa: SLF001
+    for key in ("bucket_sizes", "rebuilt_bucket_sizes"):
+        if isinstance(facts.get(key), str):
+            facts[key] = [int(size) for size in facts[key].split(",") if size.strip().isdigit()]
+    return facts
+
+
+def agree_on_run_dir(who: Identity, run_dir: Path, create: Callable[[Path], None]) -> Path:
+    """The run directory of rank 0, which creates it; the same error on every rank when it cannot.
+
+    Goes through the store of the process group, not through a collective: no communicator has to be set up for it, and
+    rank 0 does not wait. Every rank has to call this equally often. Raises RunDirError, CaptureError.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        if who.rank == 0 and who.world_size == 1:
+            create(run_dir)
+        return run_dir
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
+    key = f"commtrace/run_dir/{store.add(f'commtrace/entries/{who.rank}', 1)}"
+    if who.rank == 0:
+        error = None
+        try:
+            create(run_dir)
+        except RunDirError as err:
+            error = str(err)
+        store.set(key, json.dumps({"path": str(run_dir), "error": error}))
+        if error:
+            raise RunDirError(error)
+        return run_dir
+    try:
+        store.wait([key], _ENTRY_TIMEOUT)
+    except RuntimeError as err:
+        raise CaptureError(
+            f"rank {who.rank}: rank 0 did not enter capture() within {_ENTRY_TIMEOUT.seconds} s; every rank has to"
+        ) from err
+    answer = json.loads(store.get(key))
+    if answer["error"]:
+        raise RunDirRefusedError(answer["error"])
+    return Path(answer["path"])
+
+
+def abort_process_groups() -> None:
+    """Make communication that waits for a lost peer fail, as far as the backend can: NCCL does, gloo does not."""
+    if dist.is_available() and dist.is_initialized():
+        with suppress(RuntimeError, ValueError, AssertionError):  # the main thread may be destroying them
+            dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether `error` looks like the consequence of another rank's end."""
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER)

@@ -1,0 +1,75 @@
+"""What rank 0 tells on stderr while it trains: a live line in a terminal, a few plain lines elsewhere."""
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from .schedule import Phase
+from .step_clock import Overhead, StepTime
+
+_MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms up", "active": "traced"}
+
+
+class Reporter:
+    """Shows steps; silent on ranks other than 0."""
+
+    def __init__(self, *, rank: int, steps: int) -> None:
+        self._console = Console(stderr=True, quiet=rank != 0, highlight=False, soft_wrap=True)
+        self._steps = steps
+        self._last_phase: Phase | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        if self._console.is_terminal and rank == 0:
+            self._bar = Progress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+
+    def __enter__(self) -> "Reporter":
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self._steps)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        """One line, above the progress bar."""
+        self._console.print(line, markup=False)
+
+    def step(self, time: StepTime | None, phase: Phase, step: int, loss: float | None) -> None:
+        """Step `step` is over."""
+        text = "  ".join(
+            part
+            for part in (
+                None if loss is None else f"loss {loss:.3f}",
+                None if time is None else f"{time.dur_ns / 1e9:.3f} s",
+                _MEANING[phase],
+            )
+            if part
+        )
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=step + 1, description=text)
+        elif phase != self._last_phase or step + 1 == self._steps:
+            self.say(f"step {step + 1:>4}/{self._steps}  {text}")
+        self._last_phase = phase
+
+    def overhead(self, found: Overhead | None) -> None:
+        """What the profiler cost."""
+        if found is not None:
+            self.say(
+                f"step time: {found.active_ns / 1e9:.3f} s traced, {found.idle_ns / 1e9:.3f} s not profiled "
+                f"({found.frac:+.1%}; medians of {found.active_steps} and {found.idle_steps} steps)"
+            )

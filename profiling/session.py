@@ -1,0 +1,239 @@
+"""One profiler session: `capture()`, which `train` and people's own loops share."""
+
+import os
+import sys
+import warnings
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from signal import Signals
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._autograd import _profiler_enabled
+from torch.profiler import ProfilerAction, ProfilerActivity, profile
+
+from . import parallel, rundir, sidefiles
+from .errors import CaptureError
+from .interrupts import Interrupts
+from .schedule import Schedule
+from .sidefiles import Subject
+from .step_clock import StepClock, StepTime
+
+# Twice this, and writing the files, fits into the 30 s after which torchrun kills a worker that it told to stop.
+_BLOCKED_GRACE_S = 8.0
+_UNFINISHED = "still running, or killed before it could say why"
+_ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
+
+
+class Session:
+    """What `capture()` returns; for the block it guards, see there. `run_dir` is final once the block is entered."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        schedule: Schedule,
+        device: torch.device,
+        subject: Subject,
+        *,
+        with_stack: bool = False,
+        profile_memory: bool = False,
+    ) -> None:
+        self.run_dir = run_dir
+        self.schedule = schedule
+        self.traces: list[str] = []
+        self.steps_done = 0
+        self._device = device
+        self._subject = subject
+        self._options: dict[str, Any] = {
+            "record_shapes": True,
+            "with_stack": with_stack,
+            "profile_memory": profile_memory,
+        }
+        self._clock = StepClock(device)
+        self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, _BLOCKED_GRACE_S)
+        self._displaced = False
+        self._facts: dict[str, Any] = {}
+
+    def __enter__(self) -> "Session":
+        self._check_no_other_profiler()
+        who = parallel.identity()
+        self._worker = rundir.worker_name(who.host, who.rank)
+        self.run_dir = parallel.agree_on_run_dir(who, self.run_dir, rundir.create)
+        rundir.make(self.run_dir)
+        rundir.claim(self.run_dir, self._worker, [rundir.RUN_FILE] if who.rank == 0 else [])
+        self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject)
+        self._facts |= {"profiler": self._options, "step_clock": self._clock.name}
+        self._refresh()
+        self._save(_UNFINISHED)
+        if who.rank == 0:
+            facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
+            rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
+        self._interrupts.start()
+        with self._interrupts.held():  # an exception from here would leave the handlers behind
+            self._start_profiler()
+        return self
+
+    def step(self) -> None:
+        """End a training step; its trace is written when it is the last active one of a cycle. Raises RunDirError."""
+        with self._interrupts.shield():
+            self._clock.stop(self.steps_done, self.schedule.phase(self.steps_done))
+            self._notice_displacement()
+            if self.schedule.starts_cycle(self.steps_done):
+                self._check_no_other_profiler()
+            self.steps_done += 1
+            with warnings.catch_warnings():
+                # Of a second cycle; each one is exported before the next begins.
+                warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+                self._profiler.step()
+            self._clock.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._interrupts.shield():
+            try:
+                self._notice_displacement()
+                self._profiler.stop()
+            except BaseException as err:
+                error = error or err
+                raise
+            finally:
+                self._refresh()
+                self._save(self._why_incomplete(error))
+                self._interrupts.stop()
+
+    @property
+    def interrupted_by(self) -> Signals | None:
+        """The signal that ended the block, if one did."""
+        return self._interrupts.received
+
+    def step_times(self) -> list[StepTime]:
+        """The time of every step so far, or as far as the device has come."""
+        return self._clock.times()
+
+    def last_step_time(self) -> StepTime | None:
+        """The last one of these."""
+        return self._clock.last()
+
+    def _start_profiler(self) -> None:
+        # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
+        self._profiler = profile(
+            activities=[ProfilerActivity.CPU, *cuda],
+            schedule=self._action,
+            on_trace_ready=self._write_trace,
+            **self._options,
+        )
+        self._profiler.start()
+        self._clock.start()
+
+    def _action(self, step: int) -> ProfilerAction:
+        if self.schedule.ends_cycle(step):
+            return ProfilerAction.RECORD_AND_SAVE
+        return _ACTIONS[self.schedule.phase(step)]
+
+    def _check_no_other_profiler(self) -> None:
+        if _profiler_enabled():
+            raise CaptureError("another profiler runs in this process, and torch has one at a time; stop that first")
+
+    def _notice_displacement(self) -> None:
+        """Exporting from a profiler that another one has ended would crash the process."""
+        if self.schedule.phase(self.steps_done) == "active" and not _profiler_enabled():
+            self._displaced = True
+
+    def _write_trace(self, profiler: profile) -> None:
+        if self._displaced:
+            return
+        with self._interrupts.busy():
+            name = rundir.trace_name(self._worker, len(self.traces))
+            rundir.write_trace(self.run_dir / name, profiler.export_chrome_trace)
+            self.traces.append(name)
+            self._refresh()
+            self._save(_UNFINISHED)
+
+    def _refresh(self) -> None:
+        """Look again at what comes and goes inside the block: subgroups, the default group, the model."""
+        model = self._subject.model() if self._subject.model else None
+        self._facts["process_groups"] = parallel.process_groups() or self._facts.get("process_groups", [])
+        self._facts["ddp"] = parallel.ddp_facts(model) or self._facts.get("ddp")
+
+    def _save(self, reason: str | None) -> None:
+        facts = {
+            **self._facts,
+            "complete": reason is None,
+            "reason": reason,
+            "steps": sidefiles.step_rows(self.step_times()),
+            "traces": self.traces,
+        }
+        rundir.write_json(self.run_dir / rundir.meta_name(self._worker), facts)
+
+    def _why_incomplete(self, error: BaseException | None) -> str | None:
+        if self._displaced:
+            return "another profiler was started inside the traced steps, and ended this one"
+        done = f"after {self.steps_done} of {self.schedule.total_steps} scheduled steps"
+        if self.interrupted_by is not None:
+            return f"{self.interrupted_by.name} {done}"
+        if error is not None and not (isinstance(error, SystemExit) and not error.code):
+            if parallel.lost_peer(error):
+                return f"another rank ended first, and broke a collective {done}"
+            message = str(error).strip().partition("\n")[0]
+            return f"{type(error).__name__}: {message} ({done})"
+        return None if self.steps_done >= self.schedule.total_steps else f"the loop ended {done}"
+
+    def _leave_blocked(self, signum: Signals) -> None:
+        """End a process whose main thread is blocked for good, with what can still be written."""
+        try:
+            self._save(f"{signum.name} while blocked, in step {self.steps_done}; the trace of that cycle is lost")
+        finally:
+            os._exit(128 + signum)
+
+
+def capture(
+    out: str | os.PathLike[str],
+    *,
+    wait: int = 1,
+    warmup: int = 1,
+    active: int = 3,
+    repeat: int = 1,
+    with_stack: bool = False,
+    profile_memory: bool = False,
+    device: torch.device | str | None = None,
+    model: nn.Module | None = None,
+    batch_size: int | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Session:
+    """Capture a training loop into the run directory `out`, which must be new or empty.
+
+        with capture("traces/mine", model=model) as session:
+            for images, labels in loader:
+                ...                # one training step
+                session.step()     # the step is over
+
+    The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times; tensor shapes
+    are always recorded, source lines and allocations on request. Under DistributedDataParallel keep wait + warmup >= 2:
+    its first iteration uses buckets that it rebuilds before the second.
+
+    With torch.distributed, every rank enters the block after init_process_group, and rank 0 decides the directory; the
+    process group may be destroyed before the block ends. Without it, this is rank 0 of 1. `device` is the current CUDA
+    device where there is one. `model` adds parameter counts and DDP's buckets to the side files, `batch_size` is per
+    rank, `config` is kept as it is.
+
+    When the block ends early - by an exception, SIGINT, SIGTERM, or too few steps - what was traced so far is written
+    all the same, and the side file says `"complete": false` and why. Signals that the program handles itself are left
+    to it.
+
+    With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
+    the interpreter exits makes some runs abort there.
+
+    Raises UsageError for a schedule that cannot be; on entering, RunDirError when `out` has files in it, and
+    CaptureError when another profiler is running in this process.
+    """
+    where = torch.device(device) if device is not None else parallel.current_device()
+    held = weakref.ref(model) if model is not None else None
+    subject = Subject(model=held, batch_size=batch_size, config=config, command=sys.argv)
+    schedule = Schedule(wait, warmup, active, repeat)
+    return Session(Path(out), schedule, where, subject, with_stack=with_stack, profile_memory=profile_memory)

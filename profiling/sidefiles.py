@@ -1,0 +1,93 @@
+"""What run.json and <host>_<rank>.meta.json say.
+
+Readers depend on these names. To what `rank_facts` holds from beginning to end, a session adds what changes: `complete`
+and `reason`, `steps` (one entry per step, profiled or not, in ns; `step_clock` says by which clock), `traces`,
+`process_groups`, `ddp`, and the `profiler`'s options.
+"""
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import environment, nvml, parallel, rundir
+from .parallel import Identity
+from .schedule import Schedule
+from .step_clock import StepTime
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is captured, as far as the caller tells. `batch_size` is per rank, `model_name` None for the class's.
+
+    The model is held weakly: whoever captures must be able to let go of it before the process group ends.
+    """
+
+    model: "weakref.ref[nn.Module] | None" = None
+    model_name: str | None = None
+    batch_size: int | None = None
+    config: Mapping[str, Any] | None = None
+    command: Sequence[str] = ()
+
+
+def run_facts(name: str, who: Identity, subject: Subject) -> dict[str, Any]:
+    """The content of run.json."""
+    return {
+        "schema_version": rundir.SCHEMA_VERSION,
+        "run": name,
+        "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": list(subject.command),
+        "config": dict(subject.config or {}),
+        "world_size": who.world_size,
+        "backend": parallel.backend(),
+        "model": model_facts(subject),
+        "versions": environment.versions(),
+    }
+
+
+def rank_facts(who: Identity, where: torch.device, schedule: Schedule, subject: Subject) -> dict[str, Any]:
+    """What meta.json says of a rank from beginning to end."""
+    device = environment.device(where)
+    links, links_reason = nvml.links(device["uuid"])
+    return {
+        "schema_version": rundir.SCHEMA_VERSION,
+        "rank": who.rank,
+        "local_rank": who.local_rank,
+        "world_size": who.world_size,
+        "host": who.host,
+        "pid": os.getpid(),
+        "worker": rundir.worker_name(who.host, who.rank),
+        "device": device,
+        "links": links,
+        "links_reason": links_reason,
+        "schedule": asdict(schedule),
+        "batch_size_per_rank": subject.batch_size,
+        "model": model_facts(subject),
+        "versions": environment.versions(),
+        "machine": environment.machine(),
+        "settings": environment.settings(),
+    }
+
+
+def model_facts(subject: Subject) -> dict[str, Any] | None:
+    """Name, number of parameters, and bytes of parameters and of buffers (which DDP broadcasts); None without one."""
+    model = subject.model() if subject.model else None
+    if model is None:
+        return None
+    parameters = list(model.parameters())
+    return {
+        "name": subject.model_name or type(getattr(model, "module", model)).__name__,
+        "parameters": sum(p.numel() for p in parameters),
+        "bytes": sum(p.numel() * p.element_size() for p in parameters),
+        "buffer_bytes": sum(b.numel() * b.element_size() for b in model.buffers()),
+    }
+
+
+def step_rows(times: Sequence[StepTime]) -> list[dict[str, Any]]:
+    """The `steps` of meta.json."""
+    return [asdict(time) for time in times]

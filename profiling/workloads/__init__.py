@@ -1,0 +1,1 @@
+"""What is trained: models and data, by the names of the command line."""

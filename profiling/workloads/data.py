@@ -1,0 +1,128 @@
+"""The data of `--data`: endless batches of (images, labels) on the host."""
+
+import signal
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ..errors import DataError
+from .torchvision_import import torchvision
+
+Batch = tuple[Tensor, Tensor]
+
+CLASSES = 10
+# From the data set's training images: what everybody normalises CIFAR-10 with.
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR10_STD = (0.2023, 0.1994, 0.2010)
+_CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+_LOADER_WORKERS = 2
+_SYNTHETIC_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Which share of which data. `batch_size` is per rank, `image_size` in pixels; `pinned` eases copies to a GPU."""
+
+    batch_size: int
+    image_size: int
+    root: Path
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    pinned: bool = False
+
+
+def synthetic(spec: DataSpec) -> Generator[Batch, None, None]:
+    """A few seeded batches over and over, other ones on every rank: no files, and next to no time per step."""
+    generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.rank)
+    shape = (spec.batch_size, 3, spec.image_size, spec.image_size)
+    batches = []
+    for _ in range(_SYNTHETIC_BATCHES):
+        images = torch.randn(shape, generator=generator)
+        labels = torch.randint(CLASSES, (spec.batch_size,), generator=generator)
+        batches.append((images.pin_memory(), labels.pin_memory()) if spec.pinned else (images, labels))
+    while True:
+        yield from batches
+
+
+def cifar10(spec: DataSpec) -> Generator[Batch, None, None]:
+    """CIFAR-10's training images: random crop, horizontal flip, normalised, shuffled anew every epoch.
+
+    Raises DataError when the data set is missing, damaged, or smaller than one batch per rank.
+    """
+    dataset = _cifar10_dataset(spec.root)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, num_replicas=spec.world_size, rank=spec.rank, shuffle=True, seed=spec.seed, drop_last=True
+    )
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=spec.batch_size,
+        sampler=sampler,
+        num_workers=_LOADER_WORKERS,
+        pin_memory=spec.pinned,
+        drop_last=True,
+        worker_init_fn=_leave_signals_to_parent,
+        generator=torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.rank),
+        persistent_workers=True,
+    )
+    if len(loader) == 0:
+        raise DataError(
+            f"{spec.root}: {len(dataset)} images are less than one batch of {spec.batch_size} on each of "
+            f"{spec.world_size} ranks; use a smaller --batch-size"
+        )
+    return _epochs(loader, sampler)
+
+
+def check_cifar10(root: Path) -> None:
+    """Raise DataError, naming the file, when CIFAR-10 under `root` is missing or damaged."""
+    kind = torchvision("datasets").CIFAR10
+    check_integrity = torchvision("datasets.utils").check_integrity
+    folder = root / kind.base_folder
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder}: CIFAR-10 is not there; get {_CIFAR10_URL} and unpack it in {root}, or use --data synthetic"
+        )
+    for name, checksum in (*kind.train_list, (kind.meta["filename"], kind.meta["md5"])):
+        if not check_integrity(folder / name, checksum):
+            found = "another checksum" if (folder / name).is_file() else "no such file"
+            raise DataError(f"{folder / name}: expected CIFAR-10's file, found {found}; unpack {_CIFAR10_URL} again")
+
+
+def _cifar10_dataset(root: Path) -> Any:
+    check_cifar10(root)
+    transforms = torchvision("transforms")
+    return torchvision("datasets").CIFAR10(
+        root,
+        train=True,
+        download=False,
+        transform=transforms.Compose(
+            [
+                transforms.RandomCrop(32, padding=4),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(CIFAR10_MEAN, CIFAR10_STD),
+            ]
+        ),
+    )
+
+
+def _epochs(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any]") -> Generator[Batch, None, None]:
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        yield from loader
+        epoch += 1
+
+
+def _leave_signals_to_parent(worker: int) -> None:  # noqa: ARG001  (the signature of a worker_init_fn)
+    """Ctrl-C and SIGTERM reach a whole process group: the rank ends its workers itself, after its files are written."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
+
+
+DATA: Mapping[str, Callable[[DataSpec], Generator[Batch, None, None]]] = {"synthetic": synthetic, "cifar10": cifar10}

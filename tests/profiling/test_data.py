@@ -1,0 +1,118 @@
+import hashlib
+import itertools
+import pickle
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from profiling.errors import DataError
+from profiling.workloads.data import CIFAR10_MEAN, CIFAR10_STD, DataSpec, check_cifar10, cifar10, synthetic
+from profiling.workloads.torchvision_import import torchvision
+
+IMAGES_PER_FILE = 8
+
+
+def spec(root: Path = Path("none"), **changes) -> DataSpec:
+    return DataSpec(**{"batch_size": 4, "image_size": 32, "root": root, **changes})
+
+
+def first(batches, count: int = 1) -> list:
+    return list(itertools.islice(batches, count))
+
+
+def test_synthetic_data_is_seeded_and_differs_between_ranks_and_batches() -> None:
+    (once,), (again,) = first(synthetic(spec(seed=3))), first(synthetic(spec(seed=3)))
+    assert torch.equal(once[0], again[0])
+    assert torch.equal(once[1], again[1])
+    assert not torch.equal(once[0], first(synthetic(spec(seed=4)))[0][0])
+    assert not torch.equal(once[0], first(synthetic(spec(seed=3, rank=1)))[0][0])
+    a, b = first(synthetic(spec()), 2)
+    assert not torch.equal(a[0], b[0])
+
+
+def test_synthetic_data_has_the_shape_of_cifar10() -> None:
+    images, labels = first(synthetic(spec(batch_size=300)))[0]
+    assert images.shape == (300, 3, 32, 32)
+    assert sorted(set(labels.tolist())) == list(range(10))
+    assert first(synthetic(spec(image_size=64)))[0][0].shape == (4, 3, 64, 64)
+
+
+@pytest.fixture
+def cifar10_root(tmp_path: Path, monkeypatch) -> Path:
+    """A tiny data set in CIFAR-10's own format; torchvision is told its checksums."""
+    kind = torchvision("datasets").CIFAR10
+    folder = tmp_path / kind.base_folder
+    folder.mkdir()
+
+    def write(name: str, content: dict) -> list[str]:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
+
+    random = np.random.default_rng(0)
+
+    def batch() -> dict:
+        data = random.integers(0, 256, (IMAGES_PER_FILE, 3 * 32 * 32), dtype=np.uint8)
+        return {"data": data, "labels": random.integers(0, 10, IMAGES_PER_FILE).tolist()}
+
+    monkeypatch.setattr(kind, "train_list", [write(name, batch()) for name, _ in kind.train_list])
+    monkeypatch.setattr(kind, "test_list", [write(name, batch()) for name, _ in kind.test_list])
+    _, checksum = write(kind.meta["filename"], {"label_names": [f"class {n}" for n in range(10)]})
+    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": checksum})
+    return tmp_path
+
+
+forks = pytest.mark.filterwarnings(
+    "ignore:.*use of fork:DeprecationWarning", "ignore:This DataLoader will create:UserWarning"
+)
+
+
+@forks
+def test_cifar10_batches_are_normalised_and_go_on_after_an_epoch(cifar10_root) -> None:
+    per_epoch = 5 * IMAGES_PER_FILE // 16
+    with closing(cifar10(spec(cifar10_root, batch_size=16))) as batches:
+        found = first(batches, 2 * per_epoch + 1)
+    images = torch.cat([images for images, _ in found])
+    assert images.shape[1:] == (3, 32, 32)
+    darkest = -torch.tensor(CIFAR10_MEAN) / torch.tensor(CIFAR10_STD)
+    assert torch.allclose(images.amin(dim=(0, 2, 3)), darkest)
+    assert not torch.equal(found[0][0], found[per_epoch][0]), "another order and other crops in every epoch"
+
+
+@forks
+def test_ranks_share_the_images_of_an_epoch(cifar10_root) -> None:
+    def labels(rank: int) -> int:
+        with closing(cifar10(spec(cifar10_root, batch_size=20, rank=rank, world_size=2))) as batches:
+            return sum(first(batches)[0][1].tolist())
+
+    everything = sum(torchvision("datasets").CIFAR10(cifar10_root).targets)
+    assert labels(0) + labels(1) == everything
+
+
+def test_batch_larger_than_the_data_set_is_said(cifar10_root) -> None:
+    with pytest.raises(DataError, match="40 images are less than one batch of 41 on each of 1 ranks"):
+        cifar10(spec(cifar10_root, batch_size=41))
+
+
+@forks
+def test_training_on_cifar10_from_the_command_line(cifar10_root, tmp_path) -> None:
+    from profiling.cli import main
+
+    options = ["--data", "cifar10", "--data-root", str(cifar10_root), "--parallel", "single", "--device", "cpu"]
+    schedule = ["--wait", "0", "--warmup", "1", "--active", "1", "--steps", "3"]
+    command = ["train", *options, *schedule, "--batch-size", "2", "--out", str(tmp_path), "--run-name", "run"]
+    assert main(command) == 0
+    assert len(list((tmp_path / "run").glob("*.pt.trace.json.gz"))) == 1
+
+
+def test_damaged_file_is_named(cifar10_root) -> None:
+    check_cifar10(cifar10_root)
+    damaged = cifar10_root / "cifar-10-batches-py" / "data_batch_3"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(DataError, match="data_batch_3: expected CIFAR-10's file, found another checksum"):
+        cifar10(spec(cifar10_root))
+    damaged.unlink()
+    with pytest.raises(DataError, match="data_batch_3: expected CIFAR-10's file, found no such file"):
+        cifar10(spec(cifar10_root))

@@ -1,0 +1,78 @@
+import signal
+
+import pytest
+from capturing import SCRIPTS, python
+
+from profiling.interrupts import Interrupts
+
+
+@pytest.fixture
+def interrupts():
+    found = Interrupts(lambda: None, lambda signum: None, grace_s=60)
+    found.start()
+    yield found
+    found.stop()
+
+
+def test_sigterm_ends_the_program_with_its_customary_code(interrupts) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        signal.raise_signal(signal.SIGTERM)
+    assert stopped.value.code == 143
+    assert interrupts.received is signal.SIGTERM
+
+
+def test_sigint_is_a_keyboard_interrupt(interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_signals_wait_for_the_outermost_shield(interrupts) -> None:
+    reached = []
+    with pytest.raises(SystemExit), interrupts.shield():  # noqa: PT012
+        with interrupts.shield():
+            signal.raise_signal(signal.SIGTERM)
+            reached.append("inner")
+        reached.append("outer")
+    assert reached == ["inner", "outer"]
+
+
+def test_an_error_in_a_shield_is_not_replaced(interrupts) -> None:
+    with pytest.raises(ValueError, match="mine"), interrupts.shield():  # noqa: PT012
+        signal.raise_signal(signal.SIGTERM)
+        raise ValueError("mine")
+
+
+def test_a_held_signal_is_raised_by_the_next_shield(interrupts) -> None:
+    with interrupts.held():
+        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SystemExit), interrupts.shield():
+        pass
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    found = Interrupts(lambda: None, lambda signum: None, grace_s=60)
+    found.start()
+    found.stop()
+    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_handler_of_the_program_is_left_alone() -> None:
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *args: seen.append("theirs"))
+    found = Interrupts(lambda: None, lambda signum: None, grace_s=60)
+    try:
+        found.start()
+        signal.raise_signal(signal.SIGTERM)
+        found.stop()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["theirs"]
+    assert found.received is None
+
+
+def test_a_blocked_process_is_freed_and_then_left() -> None:
+    done = python(SCRIPTS / "blocked.py")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == "freed SIGTERM\n"

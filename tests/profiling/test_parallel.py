@@ -1,0 +1,73 @@
+import socket
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from profiling import parallel, rundir
+from profiling.errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
+from profiling.parallel import Identity
+
+
+def who(rank: int, world_size: int = 2) -> Identity:
+    return Identity(rank, rank, world_size, "host")
+
+
+@pytest.fixture
+def store(monkeypatch) -> object:
+    """A process group that is only its store."""
+    found = dist.HashStore()
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: found)
+    return found
+
+
+def test_identity_comes_from_torchrun_when_there_is_no_process_group() -> None:
+    found = parallel.identity({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+    assert found == Identity(5, 1, 8, socket.gethostname())
+    assert parallel.identity({}) == Identity(0, 0, 1, socket.gethostname())
+
+
+def test_rank_0_names_the_run_directory_for_all(store, tmp_path) -> None:
+    mine = parallel.agree_on_run_dir(who(0), tmp_path / "of-rank-0", rundir.create)
+    theirs = parallel.agree_on_run_dir(who(1), tmp_path / "of-rank-1", rundir.create)
+    assert mine == theirs == tmp_path / "of-rank-0"
+    assert not (tmp_path / "of-rank-1").exists()
+
+
+def test_a_second_run_is_agreed_on_anew(store, tmp_path) -> None:
+    for name in ("first", "second"):
+        parallel.agree_on_run_dir(who(0), tmp_path / name, rundir.create)
+        assert parallel.agree_on_run_dir(who(1), tmp_path / "x", rundir.create) == tmp_path / name
+
+
+def test_what_rank_0_refuses_is_refused_everywhere(store, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirError, match="found files in it"):
+        parallel.agree_on_run_dir(who(0), tmp_path, rundir.create)
+    with pytest.raises(RunDirRefusedError, match="found files in it"):
+        parallel.agree_on_run_dir(who(1), tmp_path, rundir.create)
+
+
+def test_rank_0_that_never_comes_is_said(store, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(parallel, "_ENTRY_TIMEOUT", timedelta(milliseconds=10))
+    with pytest.raises(CaptureError, match=r"rank 0 did not enter capture\(\) .*; every rank has to"):
+        parallel.agree_on_run_dir(who(1), tmp_path, rundir.create)
+
+
+def test_a_rank_needs_a_gpu_of_its_own(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert parallel.device("auto", 1) == torch.device("cuda", 1)
+    assert parallel.device("cpu", 5) == torch.device("cpu")
+    with pytest.raises(DeviceError, match="local rank 2: needs a GPU of its own, found 2"):
+        parallel.device("auto", 2)
+    assert parallel.default_workers("auto") == 2
+    assert parallel.default_workers("cpu") == 2
+
+
+def test_lost_peers_are_told_from_other_errors() -> None:
+    assert parallel.lost_peer(RuntimeError("[gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:1"))
+    assert not parallel.lost_peer(RuntimeError("shapes do not fit"))
+    assert not parallel.lost_peer(ValueError("Connection closed by peer"))

@@ -1,0 +1,106 @@
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from profiling import rundir
+from profiling.errors import RunDirError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "worker"),
+    [
+        ("node-1", "node-1_3"),
+        ("gpu07.example.org", "gpu07-example-org_3"),
+        ("köln", "k-ln_3"),
+        ("机器", "host_3"),
+        ("../../etc", "etc_3"),
+        ("", "host_3"),
+        ("a b\n", "a-b_3"),
+    ],
+)
+def test_worker_names_are_safe(host, worker) -> None:
+    assert rundir.worker_name(host, 3) == worker
+
+
+@pytest.mark.parametrize("host", ["gpu07.example.org", "node.12", "a.0.pt.trace", "x_1"])
+def test_tensorboard_reads_worker_and_rank_from_trace_names(host) -> None:
+    consts = pytest.importorskip("torch_tb_profiler.consts")
+    worker = rundir.worker_name(host, 5)
+    found, span = consts.WORKER_PATTERN.match(rundir.trace_name(worker, 12)).groups()
+    assert (found, span) == (worker, ".0012")
+    assert consts.NODE_PROCESS_PATTERN.match(found).group(2) == "5"
+
+
+def test_json_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "run.json"
+    rundir.write_json(path, {"run": "first", "note": "ß"})
+
+    def power_cut(fd: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", power_cut)
+    with pytest.raises(KeyboardInterrupt):
+        rundir.write_json(path, {"run": "second"})
+    assert json.loads(path.read_text()) == {"run": "first", "note": "ß"}
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_trace_keeps_its_bytes(tmp_path) -> None:
+    content = b'{"traceEvents": [ ]}\n  odd   spacing' * 1000
+    path = tmp_path / rundir.trace_name("host_0", 0)
+
+    def export(name: str) -> None:
+        assert not name.endswith((".json", ".gz")), "readers of a live folder would take it for a trace"
+        Path(name).write_bytes(content)
+
+    rundir.write_trace(path, export)
+    assert gzip.decompress(path.read_bytes()) == content
+    assert names(tmp_path) == ["host_0.0000.pt.trace.json.gz"]
+
+
+def test_failed_export_leaves_nothing(tmp_path) -> None:
+    def export(name: str) -> None:
+        Path(name).write_bytes(b'{"trace')
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        rundir.write_trace(tmp_path / "host_0.0000.pt.trace.json.gz", export)
+    assert names(tmp_path) == []
+
+
+def test_export_that_wrote_nothing_is_an_error(tmp_path) -> None:
+    with pytest.raises(RunDirError, match=r"host_0\.0000.*wrote no trace; is the disk full"):
+        rundir.write_trace(tmp_path / "host_0.0000.pt.trace.json.gz", lambda name: None)
+
+
+def test_run_directory_with_files_is_refused(tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    rundir.create(tmp_path / "empty")
+    rundir.create(tmp_path / "new" / "deep")
+    (tmp_path / "new" / "deep" / "run.json").write_text("{}")
+    with pytest.raises(RunDirError, match="found files in it"):
+        rundir.create(tmp_path / "new" / "deep")
+    with pytest.raises(RunDirError, match="found a file"):
+        rundir.create(tmp_path / "new" / "deep" / "run.json")
+
+
+def test_files_of_a_worker_are_claimed_once(tmp_path) -> None:
+    (tmp_path / "node_1.meta.json").write_text("{}")
+    rundir.claim(tmp_path, "node_10")
+    with pytest.raises(RunDirError, match=r"already has files of node_1 \(node_1\.meta\.json\)"):
+        rundir.claim(tmp_path, "node_1")
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RunDirError, match=r"\(run\.json\)"):
+        rundir.claim(tmp_path, "node_0", ["run.json"])
+
+
+def test_unwritable_folder_names_it() -> None:
+    with pytest.raises(RunDirError, match=r"^/proc/nothing: cannot be written: "):
+        rundir.make(Path("/proc/nothing"))

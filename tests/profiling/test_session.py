@@ -1,0 +1,227 @@
+import json
+import signal
+import threading
+import weakref
+
+import pytest
+import torch
+from capturing import SCRIPTS, leftovers, metas, torchrun, trace, traced_steps
+
+from profiling import capture, rundir
+from profiling.errors import CaptureError, RunDirError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def work() -> None:
+    torch.ones(8, 8) @ torch.ones(8, 8)
+
+
+def run(session, steps: int) -> None:
+    for _ in range(steps):
+        work()
+        session.step()
+
+
+def test_without_distributed_this_is_rank_0_of_1(tmp_path) -> None:
+    model = torch.nn.Linear(3, 2)
+    with capture(tmp_path / "mine", device="cpu", model=model, batch_size=5, config={"lr": 1}) as session:
+        run(session, 6)
+    meta = metas(tmp_path / "mine")[0]
+    assert (meta["rank"], meta["world_size"], meta["complete"], meta["reason"]) == (0, 1, True, None)
+    assert meta["model"] == {"name": "Linear", "parameters": 8, "bytes": 32, "buffer_bytes": 0}
+    assert meta["batch_size_per_rank"] == 5
+    assert [step["phase"] for step in meta["steps"]] == ["idle", "warmup", "active", "active", "active", "idle"]
+    assert all(step["dur_ns"] > 0 for step in meta["steps"])
+    (name,) = session.traces
+    assert meta["traces"] == [name]
+    assert traced_steps(trace(session.run_dir / name)) == [2, 3, 4]
+    run_file = json.loads((session.run_dir / "run.json").read_text())
+    assert (run_file["run"], run_file["backend"], run_file["config"]) == ("mine", None, {"lr": 1})
+    assert leftovers(session.run_dir) == []
+
+
+def test_shapes_are_recorded(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu", wait=0, warmup=1, active=1) as session:
+        run(session, 2)
+    events = trace(session.run_dir / session.traces[0])["traceEvents"]
+    dims = [event["args"]["Input Dims"] for event in events if event.get("name") == "aten::mm"]
+    assert dims == [[[8, 8], [8, 8]]]
+
+
+def test_fewer_steps_than_scheduled_write_what_there_is(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu", wait=0, warmup=1, active=5) as session:
+        run(session, 3)
+    meta = metas(tmp_path / "run")[0]
+    assert meta["complete"] is False
+    assert meta["reason"] == "the loop ended after 3 of 6 scheduled steps"
+    assert {1, 2} <= set(traced_steps(trace(session.run_dir / session.traces[0])))
+
+
+def test_no_active_step_no_trace(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu") as session:
+        run(session, 1)
+    assert metas(tmp_path / "run")[0]["complete"] is False
+    assert session.traces == []
+    assert sorted(path.suffix for path in session.run_dir.iterdir()) == [".json", ".json"]
+
+
+def test_exception_keeps_the_trace_so_far_and_says_why(tmp_path) -> None:
+    with pytest.raises(ValueError, match="bad luck"), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+        run(session, 3)
+        raise ValueError("bad luck\nand more")
+    meta = metas(tmp_path / "run")[0]
+    assert meta["complete"] is False
+    assert meta["reason"] == "ValueError: bad luck (after 3 of 5 scheduled steps)"
+    assert 2 in traced_steps(trace(session.run_dir / session.traces[0]))
+
+
+def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> None:
+    write_trace = rundir.write_trace
+
+    def interrupted(path, export) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        write_trace(path, export)
+
+    monkeypatch.setattr(rundir, "write_trace", interrupted)
+    with pytest.raises(SystemExit) as stopped, capture(tmp_path / "run", device="cpu") as session:
+        run(session, 20)
+    assert stopped.value.code == 143
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["reason"]) == (False, "SIGTERM after 5 of 5 scheduled steps")
+    assert traced_steps(trace(session.run_dir / session.traces[0])) == [2, 3, 4]
+    assert leftovers(session.run_dir) == []
+
+
+def test_a_full_disk_is_said_and_marked(tmp_path, monkeypatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rundir.shutil, "copyfileobj", full)
+    with pytest.raises(RunDirError, match="No space left"), capture(tmp_path / "run", device="cpu") as session:
+        run(session, 5)
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["traces"]) == (False, [])
+    assert "No space left" in meta["reason"]
+    assert leftovers(session.run_dir) == []
+
+
+def test_the_session_does_not_keep_the_model(tmp_path) -> None:
+    model = torch.nn.Linear(1, 1)
+    with capture(tmp_path / "run", device="cpu", model=model) as session:
+        alive = weakref.ref(model)
+        del model
+        assert alive() is None
+        run(session, 5)
+    assert metas(tmp_path / "run")[0]["model"]["parameters"] == 2
+
+
+def test_sys_exit_0_after_the_schedule_is_complete(tmp_path) -> None:
+    with pytest.raises(SystemExit), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+        run(session, 5)
+        raise SystemExit(0)
+    assert metas(tmp_path / "run")[0]["complete"] is True
+
+
+def test_a_run_directory_is_never_used_twice(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu") as session:
+        run(session, 5)
+    before = {path.name: path.read_bytes() for path in session.run_dir.iterdir()}
+    with pytest.raises(RunDirError, match="found files in it"), capture(tmp_path / "run", device="cpu"):
+        pass
+    assert {path.name: path.read_bytes() for path in session.run_dir.iterdir()} == before
+
+
+def test_a_schedule_that_cannot_be_is_refused_at_once(tmp_path) -> None:
+    with pytest.raises(UsageError, match="active must be at least 1"):
+        capture(tmp_path / "run", active=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_inside_another_profiler_is_refused(tmp_path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as outer:
+        work()
+        with pytest.raises(CaptureError, match="another profiler runs"), capture(tmp_path / "run", device="cpu"):
+            pass
+    assert len(outer.events()) > 0, "the other profiler loses nothing"
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_profiler_at_the_start_of_a_cycle_is_refused(tmp_path) -> None:
+    other = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with pytest.raises(CaptureError), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+        other.start()
+        run(session, 1)
+    other.stop()
+    assert "another profiler runs" in metas(tmp_path / "run")[0]["reason"]
+
+
+def test_another_profiler_inside_the_traced_steps_is_noted(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu") as session:
+        run(session, 2)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            work()
+        run(session, 4)
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["traces"]) == (False, [])
+    assert "another profiler was started" in meta["reason"]
+
+
+def test_captures_follow_one_another(tmp_path) -> None:
+    for name in ("a", "b"):
+        with capture(tmp_path / name, device="cpu", repeat=2) as session:
+            run(session, 10)
+        assert [traced_steps(trace(session.run_dir / file)) for file in session.traces] == [[2, 3, 4], [7, 8, 9]]
+
+
+def test_outside_the_main_thread(tmp_path) -> None:
+    def body() -> None:
+        with capture(tmp_path / "run", device="cpu") as session:
+            run(session, 5)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert metas(tmp_path / "run")[0]["complete"] is True
+
+
+def test_distributed_loop_that_destroys_its_group_inside_the_block(tmp_path) -> None:
+    done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "finish")
+    assert done.returncode == 0, done.stderr
+    found = metas(tmp_path / "run")
+    assert sorted(found) == [0, 1]
+    for rank, meta in found.items():
+        assert meta["complete"] is True, meta["reason"]
+        assert [group["ranks"] for group in meta["process_groups"]] == [[0, 1]]
+        content = trace(tmp_path / "run" / meta["traces"][0])
+        assert content["distributedInfo"]["rank"] == rank
+        assert meta["ddp"]["rebuilt_bucket_sizes"] == [288]
+    run_file = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (run_file["world_size"], run_file["backend"], run_file["config"]) == (2, "gloo", {"ending": "finish"})
+
+
+def test_exception_in_one_rank(tmp_path) -> None:
+    done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "raise")
+    assert done.returncode != 0
+    assert "ValueError: bad luck" in done.stderr
+    found = metas(tmp_path / "run")
+    assert [found[rank]["complete"] for rank in (0, 1)] == [False, False]
+    assert found[1]["reason"] == "ValueError: bad luck (after 3 of 5 scheduled steps)"
+    assert found[0]["reason"].startswith(("another rank ended first", "SIGTERM"))
+    for rank in (0, 1):
+        assert 2 in traced_steps(trace(tmp_path / "run" / found[rank]["traces"][0]))
+    assert leftovers(tmp_path / "run") == []
+
+
+def test_killed_rank_is_marked_and_the_other_writes(tmp_path) -> None:
+    done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "kill")
+    assert done.returncode != 0
+    found = metas(tmp_path / "run")
+    assert (found[1]["complete"], found[1]["traces"]) == (False, [])
+    assert "killed" in found[1]["reason"]
+    assert found[0]["complete"] is False
+    assert 2 in traced_steps(trace(tmp_path / "run" / found[0]["traces"][0]))

@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from profiling import step_clock
+from profiling.step_clock import Overhead, StepClock, StepTime, overhead
+
+
+def steps(*times: tuple[str, int]) -> list[StepTime]:
+    return [StepTime(number, phase, 0, dur_ns) for number, (phase, dur_ns) in enumerate(times)]
+
+
+def test_only_time_between_start_and_stop_belongs_to_a_step(monkeypatch) -> None:
+    ticks = iter([100, 130, 1000, 1070])
+    monkeypatch.setattr(step_clock.time, "perf_counter_ns", lambda: next(ticks))
+    monkeypatch.setattr(step_clock.time, "time_ns", lambda: 5)
+    clock = StepClock(torch.device("cpu"))
+    clock.start()
+    clock.stop(0, "idle")
+    clock.start()
+    clock.stop(1, "active")
+    clock.stop(2, "idle")  # never begun
+    assert clock.times() == [StepTime(0, "idle", 5, 30), StepTime(1, "active", 5, 70)]
+    assert clock.last() == StepTime(1, "active", 5, 70)
+    assert clock.name == "host"
+
+
+class FakeEvent:
+    """An event on a device that is behind the host; instants in ms."""
+
+    device_ms = 0.0
+    recorded = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: object) -> None:
+        self.at_ms = 2.5 * FakeEvent.recorded
+        FakeEvent.recorded += 1
+
+    def query(self) -> bool:
+        return self.at_ms <= FakeEvent.device_ms
+
+    def elapsed_time(self, later: "FakeEvent") -> float:
+        return later.at_ms - self.at_ms
+
+
+def test_cuda_steps_are_read_once_the_device_has_passed_them(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    monkeypatch.setattr(FakeEvent, "device_ms", 0.0)
+    clock = StepClock(torch.device("cuda", 0))
+    for number in range(2):
+        clock.start()
+        clock.stop(number, "idle")
+    assert clock.times() == []
+    monkeypatch.setattr(FakeEvent, "device_ms", 3.0)
+    assert [(time.step, time.dur_ns) for time in clock.times()] == [(0, 2_500_000)]
+    monkeypatch.setattr(FakeEvent, "device_ms", 100.0)
+    assert [time.step for time in clock.times()] == [0, 1]
+    assert clock.name == "cuda_event"
+
+
+def test_overhead_is_of_medians_without_the_first_steps() -> None:
+    times = steps(
+        ("idle", 9000), ("idle", 5000), ("idle", 100), ("warmup", 700), ("active", 110), ("active", 130), ("idle", 104)
+    )
+    found = overhead(times)
+    assert found == Overhead(active_ns=120, idle_ns=102, active_steps=2, idle_steps=2)
+    assert found.frac == pytest.approx(120 / 102 - 1)
+
+
+def test_overhead_without_a_baseline_is_none() -> None:
+    assert overhead(steps(("idle", 1), ("idle", 1), ("active", 1))) is None
+    assert overhead([]) is None
