@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .intervals import Spans, clip, intersect, spans, subtract, total, union
+from .intervals import Spans, clip, covered, intersect, spans, subtract, total, union
 from .kinds import COMM, COMPUTE, MEMORY
 from .schema import BREAKDOWN, BREAKDOWN_STEPS
 from .steps import step_windows
@@ -85,6 +85,29 @@ def breakdown_steps(activities: pd.DataFrame, participation: pd.DataFrame) -> pd
             measures = whole.clipped(start_ns, end_ns).measures(end_ns - start_ns)
             rows.append({"rank": rank, "device": device, "step": step, **measures})
     return BREAKDOWN_STEPS.frame(_with_shares(rows))
+
+
+def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFrame:
+    """`participation` with the parts of every call's wait and transfer in which its device did not compute."""
+    parts = []
+    for (rank, device), calls in participation.groupby(["rank", "device"], sort=False):
+        own = activities[
+            (activities["rank"] == rank) & (activities["device"] == device) & (activities["kind"] == COMPUTE)
+        ]
+        starts = own["start_ns"].to_numpy()
+        compute = spans(starts, starts + own["dur_ns"].to_numpy())
+        known = calls[calls["wait_ns"].notna()]
+        arrived = known["start_ns"].to_numpy()
+        moving = arrived + known["wait_ns"].to_numpy(dtype=np.int64)
+        done = arrived + known["dur_ns"].to_numpy()
+        parts.append(pd.DataFrame({
+            "exposed_wait_ns": moving - arrived - covered(compute, arrived, moving),
+            "exposed_transfer_ns": done - moving - covered(compute, moving, done),
+        }, index=known.index))  # fmt: skip
+    found = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
+    return participation.assign(
+        exposed_wait_ns=found["exposed_wait_ns"], exposed_transfer_ns=found["exposed_transfer_ns"]
+    )
 
 
 def _with_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

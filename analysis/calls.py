@@ -18,7 +18,7 @@ from .kinds import COMM, collective_in_name
 from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, item_bytes, size_elems
 from .schema import CALLS, Row, records
 
-_FROM_ARGS = ("in_elems", "out_elems", "group_size", "process_group", "pg_ranks", "seq", "comms_id", "root")
+_FROM_ARGS = ("in_elems", "out_elems", "group_size", "process_group", "pg_ranks", "seq", "comms_id", "root", "peer")
 
 
 def calls(
@@ -41,9 +41,23 @@ def calls(
             found = gloo_rows(ordered, here(annotations), _only_group(groups))
         else:
             sources = _Sources(ordered, here(launches), here(annotations), here(comm_args), groups)
-            found = [sources.row(activity) for activity in records(ordered)]
+            found = _grouped_by_stream([sources.row(activity) for activity in records(ordered)])
         rows += [_finished(row, groups) for row in found]
     return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
+
+
+def _grouped_by_stream(rows: list[Row]) -> list[Row]:
+    """Rows without a process group get that of the others on their stream, if those are of one: a stream serves one."""
+    groups: dict[tuple[object, object], set[tuple[object, ...]]] = {}
+    for row in rows:
+        if row.get("process_group") is not None:
+            on = groups.setdefault((row["device"], row["stream"]), set())
+            on.add(tuple(row.get(key) for key in _GROUP))
+    for row in rows:
+        on = groups.get((row["device"], row["stream"]), set())
+        if row.get("process_group") is None and len(on) == 1 and row.get("collective") != "peer_copy":
+            row |= dict(zip(_GROUP, next(iter(on)), strict=True))
+    return rows
 
 
 class _Sources:
@@ -64,8 +78,9 @@ class _Sources:
         self.launch = _by(launches, "correlation")
         self.group = _only_group(groups)
         # torch ~2.0 writes the correlation as External id on kernels: it names no operator there.
-        named = activities["external_id"].notna()
-        self.ids_name_ops = bool((activities["external_id"] != activities["correlation"])[named].any())
+        ids = [*zip(activities["external_id"], activities["correlation"], strict=True),
+               *zip(launches["external_id"], launches["correlation"], strict=True)]  # fmt: skip
+        self.ids_name_ops = any(own != correlation for own, correlation in ids if not pd.isna(own))
         self.annotation_of = _enclosing(annotations[annotations["name"].str.startswith("nccl:").fillna(False)])
         around = [self._around(c) for c in activities["correlation"].tolist()]
         self.kernels_in: dict[int, int] = {}
@@ -98,7 +113,9 @@ class _Sources:
             if found is not None:
                 return found
         launch = self.launch.get(activity["correlation"])
-        return self.record.get(launch["external_id"]) if launch is not None else None
+        if launch is None or not self.ids_name_ops:
+            return None
+        return self.record.get(launch["external_id"])
 
     def _around(self, correlation: object) -> Row | None:
         launch = self.launch.get(correlation)
@@ -118,6 +135,7 @@ class _Sources:
         return row
 
 
+_GROUP = ("process_group", "pg_ranks", "group_size")
 _KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
 
 
@@ -181,8 +199,10 @@ def _finished(row: Row, groups: pd.DataFrame) -> Row:
         row["pg_ranks"] = _ranks_of(row, groups)
     ranks = row["pg_ranks"].split() if row.get("pg_ranks") else []
     rooted = row.get("collective") in ROOTED | POINT_TO_POINT
-    root = row.get("root")
+    root, peer = row.get("root"), row.pop("peer", None)
     row["root"] = int(ranks[root]) if rooted and root is not None and 0 <= root < len(ranks) else None
+    if row.get("collective") in POINT_TO_POINT and peer is not None:
+        row["root"] = peer
     row["size_bytes"] = _size_bytes(row)
     return row
 

@@ -25,7 +25,8 @@ _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\s*\[")
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _CLOSING = re.compile(rb"\}\s*\]")
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
+# The lone quote opens a string that the buffer does not close.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 _GUESSES = 4
 
 E = TypeVar("E")
@@ -151,6 +152,8 @@ def _exact_cut(buffer: bytes) -> tuple[int, bool]:
                 depth -= 1
             case b"," if depth == 0:
                 last_comma = token.start()
+            case b'"':
+                break
     return last_comma, False
 
 

@@ -119,7 +119,11 @@ _TABLES = {
     "collectives": "Every collective, all ranks together: arrival skew, transfer time, bandwidth.",
     "participation": "Every rank's wait and transfer in every collective.",
     "bandwidth": "Bandwidth as nccl-tests defines it, by process group, collective, dtype and size.",
-    "ranks": "Who waits, and for whom: one row per rank.",
+    "fits": "Latency and bandwidth of every collective, fitted over its sizes.",
+    "ranks": "Who waits, and for whom, and why: one row per rank.",
+    "lateness": "Every collective with a late rank, and what that rank did meanwhile.",
+    "clocks": "How far every rank's clock is off, and how uncertain that is.",
+    "verdicts": "What limits the run, and every collective, in one sentence each.",
 }
 
 
@@ -154,6 +158,8 @@ def _show(
         raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
     from .render import FORMATS, as_text
 
+    for note in analysis.run.notes:
+        _complain(note, kind="note")
     if output_format is Format.table:
         _write(as_text(name, table, ascii_only=_ascii_only()), output)
     else:
@@ -178,13 +184,14 @@ def _analysis(runs: list[Path], comm_kernel: list[str] | None, keep_going: bool)
     from .measure import Analysis
     from .run import load_run
 
-    try:
-        with _progress() as report:
-            run = load_run(runs, comm_names=comm_kernel or (), keep_going=keep_going, progress=report)
-    except re.error as err:
-        raise typer.BadParameter(
-            f"{err.pattern!r} is no regular expression: {err}", param_hint="--comm-kernel"
-        ) from err
+    for pattern in comm_kernel or ():
+        try:
+            re.compile(pattern)
+        except re.error as err:
+            message = f"{pattern!r} is no regular expression: {err}"
+            raise typer.BadParameter(message, param_hint="--comm-kernel") from err
+    with _progress() as report:
+        run = load_run(runs, comm_names=comm_kernel or (), keep_going=keep_going, progress=report)
     return Analysis(run)
 
 
@@ -202,23 +209,37 @@ def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
 
 
 def _finish(analysis: Analysis) -> None:
+    for failure in analysis.run.failed:
+        _complain(failure)
     if analysis.run.failed:
-        for failure in analysis.run.failed:
-            print(f"error: {failure}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _complain(message: str, kind: str = "error") -> None:
+    """One line on stderr; names in it come from files, and must not move a terminal's cursor."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
+    print(f"{kind}: {plain}", file=sys.stderr)
 
 
 def _write(text: str, output: Path | None) -> None:
     if output is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, head(1) for one, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    partial = output.with_name(output.name + ".partial")
+    target = output.resolve()  # a link stays one
+    partial = target.with_name(target.name + ".partial")
     try:
+        if target.exists() and not target.is_file():  # a pipe, /dev/stdout
+            target.write_text(text, encoding="utf-8")
+            return
         partial.write_text(text, encoding="utf-8")
-        partial.replace(output)
+        partial.replace(target)
     except OSError as err:
-        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+        if partial.is_file():
+            partial.unlink()
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
 
 
@@ -240,15 +261,13 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _with_default_command(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(app)
     command.help = _HELP.format(prog=program)
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         command.main(args=arguments, prog_name=program, standalone_mode=True)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     except AnalysisError as err:
-        print(f"error: {err}", file=sys.stderr)
+        _complain(str(err))
         return 1
-    except BrokenPipeError:  # the reader, head(1) for one, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return 0

@@ -1,52 +1,241 @@
-"""Do the ranks share a clock? Waiting can only be told from moving data where they do."""
+"""How far each rank's clock is ahead: known on one host, else estimated from the collectives themselves.
+
+The ends of a collective nearly coincide on all ranks, which gives the offset; and nobody ends a synchronising
+collective before everybody has begun it, which bounds it. Over long windows clocks also drift apart. Definitions:
+docs/metrics.md, "Clocks".
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from .alignment import COINCIDE_NS, ClockFrame, Ints, link_by_ends, trend
 from .nccl_tests import SYNCHRONISING
+from .schema import CLOCKS, Row
+
+# What a trace can show: timestamps of torch 2.3 and older are whole microseconds.
+RESOLUTION_NS = 2_000
+_ROWS_USED = 400_000
+_ROUNDS = 8
+_UNBOUND = 1e18
 
 
 @dataclass(frozen=True)
-class Clock:
-    """Whether start times of different ranks can be compared, and why."""
+class _Ends:
+    """Matched synchronising calls, one row per collective and clock: its latest start and earliest end."""
 
-    shared: bool
-    reason: str
-
-
-def clock(traces: pd.DataFrame, calls: pd.DataFrame, matches: pd.DataFrame) -> Clock:
-    """One host is one clock. Where hosts are not known, no collective may end on a rank before all have arrived."""
-    if traces["rank"].nunique() < 2:
-        return Clock(False, "only one rank has a trace")
-    hosts = sorted(set(traces["host"].dropna()))
-    if len(hosts) > 1:
-        return Clock(
-            False, f"the ranks ran on {len(hosts)} hosts ({', '.join(hosts[:4])}), whose clocks are not aligned"
-        )
-    impossible, checked = _impossible(calls, matches)
-    if impossible:
-        return Clock(
-            False,
-            f"{impossible} of {checked} matched collectives end on one rank before they start on another: "
-            "the clocks differ, or calls were matched wrongly",
-        )
-    if len(hosts) == 1 and traces["host"].notna().all():
-        return Clock(True, f"all ranks ran on {hosts[0]}")
-    if not checked:
-        return Clock(False, "hosts are not known, and no matched collective could show that the clocks agree")
-    return Clock(True, f"hosts are not known; all {checked} matched collectives agree with one clock")
+    collective: Ints
+    clock: Ints
+    start_ns: Ints
+    end_ns: Ints
 
 
-def _impossible(calls: pd.DataFrame, matches: pd.DataFrame) -> tuple[int, int]:
-    """How many matched collectives contradict one clock, and how many were looked at."""
-    own = calls[calls["collective"].isin(SYNCHRONISING) | calls["collective"].isna()]
-    matched = matches[matches["matched_by"] != "none"].merge(own, on="call_id")
-    if not len(matched):
-        return 0, 0
-    ends = matched["start_ns"] + matched["dur_ns"]
-    grouped = matched.assign(end_ns=ends).groupby("collective_id")
-    wrong = grouped["start_ns"].max() > grouped["end_ns"].min()
-    return int(wrong.sum()), len(wrong)
+def clocks(calls: pd.DataFrame, matches: pd.DataFrame, hosts: Mapping[int, str | None]) -> pd.DataFrame:
+    """One row per rank: its clock's offset and drift, and how uncertain they are.
+
+    `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock. Clocks are
+    compared only where collectives link them: offsets are against the first rank of those linked.
+    """
+    ranks = np.array(sorted(hosts), dtype=np.int64)
+    names = [hosts[int(r)] or f"rank {r}" for r in ranks]
+    clock_of, keys = pd.factorize(np.array(names, dtype=object))
+    ends = _ends(calls, matches, clock_of.astype(np.int64), ranks)
+    model = _estimated(ends, len(keys))
+    model, uncertainty = _settled(ends, model, *_bounds(ends, model))
+    return CLOCKS.frame(
+        _row(rank, hosts[rank], clock, model, int(uncertainty[clock]), ranks, clock_of)
+        for rank, clock in zip(ranks.tolist(), clock_of.tolist(), strict=True)
+    )
+
+
+def _row(
+    rank: int,
+    host: str | None,
+    clock: int,
+    model: ClockFrame,
+    uncertainty_ns: int,
+    ranks: Ints,
+    clock_of: NDArray[np.intp],
+) -> Row:
+    """One rank's row; the reference of linked clocks is that of their first rank."""
+    linked = model.component[clock_of] == model.component[clock]
+    reference = int(ranks[linked][0])
+    return {
+        "rank": rank,
+        "host": host,
+        "linked": reference,
+        "offset_ns": round(float(model.offset_ns[clock])),
+        "drift_ppm": float(model.drift[clock]) * 1e6,
+        "origin_ns": model.origin_ns,
+        "uncertainty_ns": uncertainty_ns,
+        "basis": _basis(clock, model, host, bool((clock_of[linked] == clock).all()), int(linked.sum())),
+    }
+
+
+def _basis(clock: int, model: ClockFrame, host: str | None, one_clock: bool, linked: int) -> str:
+    if one_clock and linked > 1:
+        return f"all linked ranks ran on {host}"
+    if one_clock:
+        return "no collective links it to another rank"
+    if model.offset_ns[clock] != 0 or model.drift[clock] != 0:
+        return "estimated from collectives"
+    return "raw clocks agree within the uncertainty"
+
+
+def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:
+    """Times without the error of each rank's clock, comparable among linked ranks."""
+    own = clocks.set_index("rank").loc[rank]
+    drift = own["drift_ppm"].to_numpy() / 1e6 * (times_ns.to_numpy() - own["origin_ns"].to_numpy())
+    error = own["offset_ns"].to_numpy() + np.rint(drift).astype(np.int64)
+    return pd.Series(times_ns.to_numpy() - error, index=times_ns.index)
+
+
+def _ends(calls: pd.DataFrame, matches: pd.DataFrame, clock_of: Ints, ranks: Ints) -> _Ends:
+    usable = calls["collective"].isin(SYNCHRONISING) | calls["collective"].isna()
+    joined = calls.loc[usable, ["call_id", "rank", "start_ns", "dur_ns"]].merge(
+        matches.loc[matches["certain"].fillna(False), ["call_id", "collective_id"]], on="call_id"
+    )
+    every = -(-len(joined) // _ROWS_USED) or 1
+    joined = joined[joined["collective_id"] % every == 0]
+    table = pd.DataFrame({
+        "collective": joined["collective_id"],
+        "clock": clock_of[np.searchsorted(ranks, joined["rank"])],
+        "start": joined["start_ns"],
+        "end": joined["start_ns"] + joined["dur_ns"],
+    }).groupby(["collective", "clock"], as_index=False).agg({"start": "max", "end": "min"})  # fmt: skip
+    table = table[table.groupby("collective")["clock"].transform("size") > 1]
+    return _Ends(*(table[c].to_numpy(dtype=np.int64) for c in ("collective", "clock", "start", "end")))
+
+
+def _estimated(ends: _Ends, count: int) -> ClockFrame:
+    """Offset and drift of every clock: ends and clocks in turn, each the median of what the others say."""
+    model = ClockFrame.unlinked(count, int(ends.end_ns.min()) if len(ends.end_ns) else 0)
+    link_by_ends(model, ends.collective, ends.clock, ends.end_ns)
+    if not len(ends.collective):
+        return model
+    for _ in range(_ROUNDS):
+        apart = _apart(ends, model)
+        change = pd.Series(apart).groupby(ends.clock).median()
+        model.offset_ns[change.index.to_numpy(dtype=np.int64)] += change.to_numpy()
+        _add_drift(ends, model)
+        if np.abs(change.to_numpy()).max() < RESOLUTION_NS / 10:
+            break
+    _refer(model)
+    return model
+
+
+def _apart(ends: _Ends, model: ClockFrame) -> NDArray[np.float64]:
+    """Each end against the median end of its collective, in ns, on the clocks of the model."""
+    times = (ends.end_ns - model.origin_ns) - model.ahead(ends.clock, ends.end_ns)
+    series = pd.Series(times)
+    result: NDArray[np.float64] = (series - series.groupby(ends.collective).transform("median")).to_numpy()
+    return result
+
+
+def _refer(model: ClockFrame) -> None:
+    """Let the first clock be right."""
+    for component in np.unique(model.component):
+        own = np.flatnonzero(model.component == component)
+        model.offset_ns[own] -= model.offset_ns[own[0]]
+        model.drift[own] -= model.drift[own[0]]
+
+
+def _add_drift(ends: _Ends, model: ClockFrame) -> None:
+    """A slope for every clock that shows one."""
+    apart = _apart(ends, model)
+    for clock in np.unique(ends.clock):
+        own = ends.clock == clock
+        drift = trend(ends.end_ns[own] - model.origin_ns, apart[own])
+        if drift is not None:
+            model.correct(int(clock), *drift)
+
+
+def _bounds(ends: _Ends, model: ClockFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How far each offset could be moved down (<= 0) and up before somebody leaves before everybody has arrived."""
+    count = len(model.offset_ns)
+    low, high = np.full(count, -np.inf), np.full(count, np.inf)
+    if not len(ends.collective):
+        return low, high
+    table = pd.DataFrame({
+        "collective": ends.collective,
+        "clock": ends.clock,
+        "start": (ends.start_ns - model.origin_ns) - model.ahead(ends.clock, ends.start_ns),
+        "end": (ends.end_ns - model.origin_ns) - model.ahead(ends.clock, ends.end_ns),
+    })  # fmt: skip
+    table["arrived"] = _of_others(table, "start", largest=True)
+    table["left"] = _of_others(table, "end", largest=False)
+    grouped = table.assign(low=table["start"] - table["left"], high=table["end"] - table["arrived"]).groupby("clock")
+    clocks = grouped["low"].max().index.to_numpy(dtype=np.int64)
+    low[clocks], high[clocks] = grouped["low"].max().to_numpy(), grouped["high"].min().to_numpy()
+    return low, high
+
+
+def _of_others(table: pd.DataFrame, column: str, *, largest: bool) -> pd.Series[float]:
+    """The largest, or smallest, value among the other clocks of the same collective."""
+    sign = 1 if largest else -1
+    ordered = (sign * table[column]).sort_values(ascending=False, kind="stable")
+    place = ordered.groupby(table["collective"].reindex(ordered.index)).cumcount()
+    best = ordered[place == 0]
+    second = ordered[place == 1]
+    of_best = pd.Series(best.to_numpy(), index=table["collective"].reindex(best.index).to_numpy())
+    of_second = pd.Series(second.to_numpy(), index=table["collective"].reindex(second.index).to_numpy())
+    is_best = pd.Series(False, index=table.index)
+    is_best[best.index] = True
+    return sign * table["collective"].map(of_second).where(is_best, table["collective"].map(of_best))
+
+
+def _against_reference(
+    ends: _Ends, model: ClockFrame, centre: NDArray[np.float64], uncertainty: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The uncertainty against the reference: by way of all the others, or from the collectives shared with it."""
+    references = np.array([np.flatnonzero(model.component == c)[0] for c in model.component])
+    is_reference = references == np.arange(len(references))
+    total = np.where(is_reference, 0, uncertainty + uncertainty[references])
+    first = is_reference[ends.clock]
+    frame = pd.DataFrame(
+        {"start": _at(ends.start_ns, ends, model, centre), "end": _at(ends.end_ns, ends, model, centre)}
+    )
+    of_first = frame[first].set_axis(ends.collective[first])
+    of_first = of_first[~of_first.index.duplicated()]
+    low = frame["start"] - pd.Series(ends.collective).map(of_first["end"])
+    high = frame["end"] - pd.Series(ends.collective).map(of_first["start"])
+    direct = pd.DataFrame({"low": low, "high": high})[~first].dropna()
+    grouped = direct.groupby(ends.clock[direct.index])
+    proven = np.maximum(-grouped["low"].max(), grouped["high"].min())
+    proven = proven[proven >= 0]
+    clocks = proven.index.to_numpy(dtype=np.int64)
+    total[clocks] = np.minimum(total[clocks], proven.to_numpy())
+    at_least: NDArray[np.float64] = np.maximum(total, RESOLUTION_NS)
+    return at_least
+
+
+def _at(times_ns: Ints, ends: _Ends, model: ClockFrame, centre: NDArray[np.float64]) -> NDArray[np.float64]:
+    since_ns: Ints = times_ns - model.origin_ns - model.ahead(ends.clock, times_ns)
+    on_clock: NDArray[np.float64] = since_ns.astype(np.float64) - centre[ends.clock]
+    return on_clock
+
+
+def _settled(
+    ends: _Ends, model: ClockFrame, low: NDArray[np.float64], high: NDArray[np.float64]
+) -> tuple[ClockFrame, Ints]:
+    """Offsets moved into their bounds, or left at 0 where the raw clocks agree; and the uncertainty of each in ns."""
+    apart = pd.Series(np.abs(_apart(ends, model))).groupby(ends.clock).quantile(0.9)
+    spread = np.zeros(len(low))
+    spread[apart.index.to_numpy(dtype=np.int64)] = apart.to_numpy()
+    low, high = np.where(np.isfinite(low), low, -_UNBOUND), np.where(np.isfinite(high), high, _UNBOUND)
+    contradiction = np.maximum(low - high, 0)
+    centre = np.where(contradiction > 0, (low + high) / 2, np.clip(0, low, high))
+    proven = np.maximum(high - centre, centre - low)
+    # Ends coincide to within COINCIDE_NS on one host; where they scatter more, so does what they tell.
+    uncertainty = np.minimum(proven, np.maximum(COINCIDE_NS, 2 * spread)) + contradiction
+    uncertainty = _against_reference(ends, model, centre, uncertainty)
+    offset = model.offset_ns + centre
+    raw = (np.abs(offset) <= uncertainty) & (-model.offset_ns >= low) & (-model.offset_ns <= high)
+    raw &= model.drift == 0
+    settled = ClockFrame(np.where(raw, 0.0, offset), model.drift, model.component, model.origin_ns)
+    return settled, np.rint(uncertainty).astype(np.int64)

@@ -11,7 +11,7 @@ from .kineto import TraceFile
 from .schema import ACTIVITIES
 
 # Sent and received on the thread that calls, not on one of gloo's.
-POINT_TO_POINT = ("gloo:send", "gloo:recv")
+POINT_TO_POINT = ("gloo:send", "gloo:recv", "gloo:recvAnySource")
 
 
 def cpu_activities(file: TraceFile) -> pd.DataFrame:

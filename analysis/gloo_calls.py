@@ -48,7 +48,7 @@ _OPS = {
     "monitored_barrier_": _Op("barrier", "barrier"),
     "send": _Op("send", "send", input=0, root=2),
     "recv_": _Op("recv", "recv", input=0, root=2),
-    "recv_any_source_": _Op("recv", "recv", input=0),
+    "recv_any_source_": _Op("recv", "recvAnySource", input=0),
 }
 
 
@@ -80,7 +80,8 @@ def gloo_rows(activities: pd.DataFrame, annotations: pd.DataFrame, group: Mappin
         annotation = by_end[activity["stream"], activity["start_ns"] + activity["dur_ns"]]
         source = _issuer(annotation, issued)
         if source is not None and source.row is not None:
-            source.row["dur_ns"] = activity["start_ns"] + activity["dur_ns"] - source.row["start_ns"]
+            end_ns = activity["start_ns"] + activity["dur_ns"]
+            source.row["dur_ns"] = max(source.row["dur_ns"], end_ns - source.row["start_ns"])
             continue
         row = {key: activity[key] for key in _KEPT} | dict(group) | _metadata(annotation, source)
         rows.append(row)

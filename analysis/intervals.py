@@ -70,6 +70,23 @@ def clip(a: Spans, start: int, end: int) -> Spans:
     return intersect(a, Spans(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64)))
 
 
+def covered(a: Spans, starts: Times, ends: Times) -> Times:
+    """How much of each interval [starts[i], ends[i]) `a` covers; all of shape (n,)."""
+    return _until(a, ends) - _until(a, starts)
+
+
+def _until(a: Spans, times: Times) -> Times:
+    """Length of the part of `a` before each time."""
+    if not len(a.starts):
+        return np.zeros(len(times), dtype=np.int64)
+    before = np.concatenate(([0], np.cumsum(a.ends - a.starts)))
+    index = np.searchsorted(a.starts, times, side="right")
+    last = np.maximum(index - 1, 0)
+    beyond = np.where(index > 0, np.maximum(a.ends[last] - times, 0), 0)
+    result: Times = before[index] - beyond
+    return result
+
+
 def total(a: Spans) -> int:
     """Length of `a`, in the unit of its times."""
     return int((a.ends - a.starts).sum())

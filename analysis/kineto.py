@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .chunks import EventStream
-from .errors import NotATrace
+from .errors import DamagedTrace, NotATrace
 from .kinds import COMPUTE, kernel_kind, memory_kind
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 
@@ -168,7 +168,12 @@ def read_trace(path: Path, comm_names: re.Pattern[str]) -> TraceFile:
         for event in batch:
             handler = handlers.get(event.cat)
             if handler is not None and event.ph == "X":
-                handler(event)
+                try:
+                    handler(event)
+                except msgspec.DecodeError as err:
+                    raise DamagedTrace(
+                        f"{path}: event {event.name!r} ({event.cat}) has arguments that Kineto does not write: {err}"
+                    ) from err
             elif event.ph == "M":
                 columns.metadata(event)
     surrounding = _surrounding(path, stream.surrounding)
@@ -382,7 +387,7 @@ def _ns(us: list[float] | array[float]) -> NDArray[np.int64]:
 
 def _comm_row(source: str, args: _CommArgs) -> dict[str, Any]:
     external_id = args.external_id if args.external_id is not None else args.external_id_1
-    peer = next((r for r in (args.dst_rank, args.src_rank, args.rank) if r is not None), None)
+    peer = args.dst_rank if args.dst_rank is not None else args.src_rank
     return {
         "rank": 0,
         "cycle": 0,
@@ -400,7 +405,8 @@ def _comm_row(source: str, args: _CommArgs) -> dict[str, Any]:
         "pg_ranks": _ranks_in(args.pg_ranks),
         "seq": args.seq,
         "comms_id": None if args.comms_id is None else str(args.comms_id),
-        "root": peer,
+        "root": args.rank,
+        "peer": peer,
     }
 
 

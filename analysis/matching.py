@@ -1,191 +1,333 @@
-"""The same collective on every rank: which calls belong together, and by what right.
+"""The same collective on every rank: which calls belong together, by what right, and how sure that is.
 
-A ladder, best first: the id that NCCL gives all ranks of a collective; the sequence number within its process group;
-the order within its process group, where every rank shows the same kinds, sizes and dtypes in the same order. Sends and
-receives go by (source, destination, order). What does not fit stays alone and says why; nothing is shifted to fit.
+A ladder, best first:
+
+- `comms_id`: the id that NCCL gives all ranks of a collective;
+- `seq`: the sequence number within the process group;
+- `order`: the order within the process group; each rank's window is laid where kinds, sizes, dtypes and times fit;
+- `time`: call by call where order alone does not fit, because a trace lacks calls.
+
+Sends and receives go by (source, destination, order). What does not fit stays alone and says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from .schema import MATCHES, Row, records
+from .alignment import COINCIDE_NS, Calls, ClockFrame, Flags, Ints, Placement, clock_offset, link_by_ends, place, trend
+from .nccl_tests import SYNCHRONISING
+from .schema import MATCHES
 
-Group = tuple[Hashable, ...]
+RUNGS = ("comms_id", "seq", "order", "time", "none")
+_ORDER, _TIME, _NONE = RUNGS.index("order"), RUNGS.index("time"), RUNGS.index("none")
+# Times of GPUs of one host are converted from their own clocks, to within some microseconds.
+SAME_CLOCK_SLACK_NS = 20_000
+
+_ROUNDS = 4
+
+_ALONE = "no other rank shows it at that time"
+_TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
+_REPEATS = "the calls repeat so regularly that other pairings fit as well"
 
 
 @dataclass
-class _Matches:
-    """The result being built."""
+class _State:
+    """Calls as columns of codes, and what has been decided about each."""
 
-    rows: list[Row] = field(default_factory=list)
+    calls: Calls
+    rank: Ints
+    device: Ints
+    member: Ints
+    clock: Ints
+    group: Ints
+    group_size: Ints
+    compatible: Flags
+    clocks: ClockFrame
+    followed: Flags
+    collective: Ints = field(init=False)
+    rung: Ints = field(init=False)
+    certain: Flags = field(init=False)
+    note: NDArray[np.object_] = field(init=False)
     collectives: int = 0
 
-    def add(self, calls: Iterable[Row], matched_by: str, note: str | None = None) -> None:
-        """One collective made of these calls."""
-        for call in calls:
-            self.rows.append({"call_id": call["call_id"], "collective_id": self.collectives, "matched_by": matched_by,
-                              "note": note})  # fmt: skip
-        self.collectives += 1
+    def __post_init__(self) -> None:
+        count = len(self.calls)
+        self.collective = np.full(count, -1, dtype=np.int64)
+        self.rung = np.full(count, _NONE, dtype=np.int64)
+        self.certain = np.ones(count, dtype=bool)
+        self.note = np.full(count, None, dtype=object)
 
-    def alone(self, calls: Iterable[Row], note: str) -> None:
-        """Calls that could not be matched, each a collective of its own."""
-        for call in calls:
-            self.add([call], "none", note)
+    def new(self, count: int) -> Ints:
+        """Numbers of that many new collectives."""
+        self.collectives += count
+        return np.arange(self.collectives - count, self.collectives)
 
-
-def matches(calls: pd.DataFrame) -> pd.DataFrame:
-    """Which collective each call belongs to: one row per call, collectives numbered by first start."""
-    result = _Matches()
-    rest: dict[Group, list[Row]] = {}
-    for call in records(calls):
-        rest.setdefault(_group(call), []).append(call)
-    for group in rest.values():
-        group = _without_copies(group, result)
-        for step in (_by_id("comms_id"), _by_id("seq"), _point_to_point, _by_order):
-            group = step(group, result)
-    table = MATCHES.frame(result.rows)
-    starts = table.merge(calls[["call_id", "start_ns"]], on="call_id").groupby("collective_id")["start_ns"].min()
-    number = {old: new for new, old in enumerate(starts.sort_values(kind="stable").index)}
-    return table.assign(collective_id=table["collective_id"].map(number)).sort_values("call_id", ignore_index=True)
+    def alone(self, rows: Ints, note: str) -> None:
+        """Calls that belong to nothing else, and why."""
+        self.collective[rows] = self.new(len(rows))
+        self.rung[rows], self.note[rows] = _NONE, note
 
 
-def _group(call: Row) -> Group:
-    """Identity of a process group: its name alone is neither unique nor the same in every job."""
-    return (call["process_group"], call["pg_ranks"])
+def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None]) -> pd.DataFrame:
+    """Which collective each call belongs to: one row per call, collectives numbered by first start.
 
-
-def _is_point_to_point(call: Row) -> bool:
-    return call["collective"] in ("send", "recv")
-
-
-def _agree(calls: Iterable[Row]) -> bool:
-    """Do kind, dtype and size not contradict each other? What a rank does not know contradicts nothing.
-
-    Sizes of an all_to_all may differ: each rank knows its own part only.
+    `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock.
     """
-    listed = list(calls)
-    uneven = any(call["collective"] == "all_to_all" for call in listed)
-    keys = ("collective", "dtype", "group_size") + (() if uneven else ("size_bytes",))
-    return all(len({call[key] for call in listed if call[key] is not None}) <= 1 for key in keys)
+    if not len(calls):
+        return MATCHES.empty()
+    state = _state(calls, hosts)
+    copies = calls["collective"].isin(["peer_copy"])
+    state.alone(np.flatnonzero(copies), "a copy from one GPU to another, one rank's own")
+    lone_ends = calls["collective"].isin(["send", "recv"]) & calls["root"].isna()
+    state.alone(np.flatnonzero(lone_ends), "its peer is not known")
+    for key in ("comms_id", "seq"):
+        _by_id(state, calls, key)
+    _link_clocks(state)
+    sizes = np.bincount(state.group)
+    for group in np.argsort(-sizes, kind="stable"):
+        rows = np.flatnonzero((state.group == group) & (state.collective < 0)) if sizes[group] else np.array([])
+        if len(rows):
+            _by_order(state, rows.astype(np.int64))
+    return _table(state, calls)
 
 
-_TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
+def _table(state: _State, calls: pd.DataFrame) -> pd.DataFrame:
+    start = pd.Series(calls["start_ns"].to_numpy()).groupby(state.collective).min().sort_values(kind="stable")
+    number = pd.Series(np.arange(len(start)), index=start.index)
+    members = np.bincount(state.collective, minlength=state.collectives)[state.collective]
+    single = (members == 1) & (state.group_size != 1)
+    rung = np.where(single, _NONE, pd.Series(state.rung).groupby(state.collective).transform("max"))
+    note = np.where(single & pd.isna(state.note), _ALONE, state.note)
+    return MATCHES.conform(pd.DataFrame({
+        "call_id": calls["call_id"].to_numpy(),
+        "collective_id": number.reindex(state.collective).to_numpy(),
+        "matched_by": [RUNGS[r] for r in rung],
+        "certain": pd.array(state.certain & ~single, dtype="boolean"),
+        "note": note,
+    }))  # fmt: skip
 
 
-def _too_many(calls: Collection[Row]) -> bool:
-    """Disjoint groups can share a name; only the list of ranks, or else their number, tells them apart."""
-    return any(call["group_size"] is not None and len(calls) > call["group_size"] for call in calls)
+_KINDS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "broadcast", "reduce", "gather", "scatter",
+    "send_recv",
+)  # fmt: skip
+_SENDS = len(_KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
+_ANY = _SENDS + 1
+_BY_SENDS = ("all_to_all", "gather", "scatter", "send_recv")
 
 
-def _by_id(key: str) -> Callable[[list[Row], _Matches], list[Row]]:
-    """A step of the ladder: calls that carry `key` belong together if it is equal. Returns the calls without it."""
-
-    def step(calls: list[Row], result: _Matches) -> list[Row]:
-        found: dict[object, list[Row]] = {}
-        others = []
-        for call in calls:
-            # The sequence number of sends and receives counts each rank's own, so it is not equal on both sides.
-            if call[key] is None or (_is_point_to_point(call) and key == "seq"):
-                others.append(call)
-            else:
-                found.setdefault(call[key], []).append(call)
-        for value, together in found.items():
-            ranks = [call["rank"] for call in together]
-            if not _agree(together):
-                result.alone(together, f"{key} {value} has other kinds or sizes on other ranks")
-            elif len(set(ranks)) < len(ranks):
-                result.alone(together, f"{key} {value} stands more than once on one rank")
-            elif _too_many(together):
-                result.alone(together, _TOO_MANY)
-            else:
-                _add_or_alone(together, key, result)
-        return others
-
-    return step
+def _compatible() -> Flags:
+    """Which kinds can be the same collective: equal ones, and what is not known with what it can be."""
+    result = np.eye(_ANY + 1, dtype=bool)
+    result[_ANY, :] = result[:, _ANY] = True
+    for kind in _BY_SENDS:
+        result[_SENDS, _KINDS.index(kind)] = result[_KINDS.index(kind), _SENDS] = True
+    return result
 
 
-def _add_or_alone(together: list[Row], matched_by: str, result: _Matches) -> None:
-    if len(together) > 1 or together[0]["group_size"] == 1:
-        result.add(together, matched_by)
-    else:
-        result.alone(together, "no other rank shows it")
+def _state(calls: pd.DataFrame, hosts: Mapping[int, str | None]) -> _State:
+    pairs = calls["collective"].isin(["send", "recv"])
+    sent, root = calls["collective"].isin(["send"]), calls["root"]
+    group = calls.assign(
+        source=calls["rank"].astype("Int64").where(sent, root).where(pairs),
+        target=root.where(sent, calls["rank"].astype("Int64")).where(pairs),
+    ).groupby(["process_group", "pg_ranks", "source", "target"], dropna=False, sort=False)
+    ranks = calls["rank"].to_numpy(dtype=np.int64)
+    names = sorted({h for h in hosts.values() if h})
+    distinct = np.unique(ranks)
+    clock_of = [names.index(h) if (h := hosts.get(int(r))) else len(names) + i for i, r in enumerate(distinct)]
+    member = calls.groupby(["rank", "device", "cycle"], sort=True).ngroup()
+    return _State(
+        calls=_columns(calls, pairs),
+        rank=ranks,
+        device=pd.factorize(calls["device"])[0].astype(np.int64),
+        member=member.to_numpy(dtype=np.int64),
+        clock=np.array(clock_of)[np.searchsorted(distinct, ranks)],
+        group=group.ngroup().to_numpy(dtype=np.int64),
+        group_size=_codes(calls["group_size"]),
+        compatible=_compatible(),
+        followed=np.zeros(len(names) + len(clock_of), dtype=bool),
+        clocks=ClockFrame.unlinked(len(names) + len(clock_of), int(calls["start_ns"].min())),
+    )
 
 
-def _point_to_point(calls: list[Row], result: _Matches) -> list[Row]:
-    """Sends and receives in order, per pair of source and destination. Returns the other calls."""
-    pairs: dict[tuple[object, object], dict[str, list[Row]]] = {}
-    others = []
-    for call in _in_order(calls):
-        if not _is_point_to_point(call):
-            others.append(call)
-        elif call["root"] is None:
-            result.alone([call], "its peer is not known")
-        else:
-            ends = (call["rank"], call["root"]) if call["collective"] == "send" else (call["root"], call["rank"])
-            pairs.setdefault(ends, {"send": [], "recv": []})[call["collective"]].append(call)
-    for (source, target), sides in pairs.items():
-        sends, receives = sides["send"], sides["recv"]
-        if not sends or not receives:
-            result.alone(sends + receives, f"no trace of the other side of {source} -> {target}")
-        elif [s["size_bytes"] for s in sends] != [r["size_bytes"] for r in receives]:
-            counts = f"{len(sends)} sends, {len(receives)} receives"
-            result.alone(sends + receives, f"{source} -> {target}: {counts}, or sizes differ")
-        else:
-            for pair in zip(sends, receives, strict=True):
-                result.add(pair, "order")
-    return others
+def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Calls:
+    kind_of = {name: i for i, name in enumerate(_KINDS)}
+    known = calls["collective"].mask(pairs, "send_recv").map(kind_of)
+    by_sends = calls["name"].str.contains("SendRecv", case=False).fillna(False)
+    kind = known.fillna(by_sends.map({True: _SENDS, False: _ANY})).to_numpy(dtype=np.int64)
+    start = calls["start_ns"].to_numpy(dtype=np.int64)
+    end = start + calls["dur_ns"].to_numpy(dtype=np.int64)
+    # Each rank knows only its own part of an uneven all_to_all.
+    size = np.where(kind == kind_of["all_to_all"], -1, _codes(calls["size_bytes"]))
+    on_cpu = (calls["device"] == "cpu").to_numpy() & calls["issue_ns"].notna().to_numpy()
+    return Calls(
+        row=np.arange(len(calls)),
+        kind=kind,
+        dtype=pd.factorize(calls["dtype"])[0].astype(np.int64),
+        size=size,
+        step=_codes(calls["step"]),
+        # On a GPU a send runs until it is received; gloo's may be done before.
+        synchronising=np.isin(kind, [kind_of[k] for k in SYNCHRONISING] + [_SENDS, _ANY])
+        | ((kind == kind_of["send_recv"]) & (calls["device"] != "cpu").to_numpy()),
+        last_start=start,
+        first_end=end,
+        end=end,
+        order=np.where(on_cpu, calls["issue_ns"].fillna(0).to_numpy(dtype=np.int64), end),
+    )
 
 
-def _without_copies(calls: list[Row], result: _Matches) -> list[Row]:
-    """Copies between GPUs have no counterpart in another process."""
-    result.alone([c for c in calls if c["collective"] == "peer_copy"], "a copy from one GPU to another, one rank's own")
-    return [c for c in calls if c["collective"] != "peer_copy"]
+def _codes(column: pd.Series[Any]) -> Ints:
+    return column.astype("Int64").fillna(-1).to_numpy(dtype=np.int64)
 
 
-def _in_order(calls: list[Row]) -> list[Row]:
-    """As the CPU issued them; on gloo two collectives of a group may start in another order."""
-    known = all(call["issue_ns"] is not None for call in calls)
-    return sorted(calls, key=lambda call: (call["issue_ns"] if known else call["start_ns"], call["start_ns"]))
-
-
-def _by_order(calls: list[Row], result: _Matches) -> list[Row]:
-    """The k-th calls of all ranks belong together, if all ranks show the same sequence. Returns nothing left."""
-    # What was enqueued before the window differs from rank to rank, and carries no metadata.
-    for before in (False, True):
-        part = [call for call in calls if (call["issue_ns"] is None) == before]
-        _same_sequence(part, result)
-    return []
-
-
-def _same_sequence(calls: list[Row], result: _Matches) -> None:
-    by_rank: dict[int, list[Row]] = {}
-    for call in calls:
-        by_rank.setdefault(call["rank"], []).append(call)
-    sequences = [_in_order(by_rank[rank]) for rank in sorted(by_rank)]
-    if len(sequences) < 2:
-        for sequence in sequences:
-            for call in sequence:
-                _add_or_alone([call], "order", result)
+def _by_id(state: _State, calls: pd.DataFrame, key: str) -> None:
+    """Calls that carry the same id are one collective, unless they contradict each other."""
+    # The sequence number of sends and receives counts each rank's own, so it is not equal on both sides.
+    usable = (state.collective < 0) & calls[key].notna().to_numpy() & ~calls["collective"].isin(["send", "recv"])
+    rows = np.flatnonzero(usable)
+    if not len(rows):
         return
-    counts = {rank: len(own) for rank, own in sorted(by_rank.items())}
-    if len(set(counts.values())) > 1:
-        result.alone(calls, f"ranks show different numbers of calls: {_listed(counts)}")
-        return
-    together = list(zip(*sequences, strict=True))
-    if any(_too_many(position) for position in together):
-        result.alone(calls, _TOO_MANY)
-        return
-    if not all(_agree(position) for position in together):
-        result.alone(calls, "ranks show other kinds or sizes at the same place in order")
-        return
-    for position in together:
-        result.add(position, "order")
+    table = pd.DataFrame({
+        "row": rows,
+        "id": pd.factorize(calls[key].iloc[rows])[0],
+        "group": 0 if key == "comms_id" else state.group[rows],
+        "member": state.member[rows],
+        "start": state.calls.last_start[rows],
+    })  # fmt: skip
+    # One collective may run as several kernels; the k-th of each rank belong together.
+    ordered = table.sort_values("start", kind="stable")
+    table["turn"] = ordered.groupby(["group", "id", "member"]).cumcount()
+    table["key"] = table.groupby(["group", "id", "turn"], sort=False).ngroup()
+    table["members"] = table.groupby("key")["member"].transform("size")
+    agree = np.ones(len(rows), dtype=bool)
+    for codes in (_known_kind(state.calls.kind), state.calls.dtype, state.calls.size, state.group_size):
+        known = pd.Series(np.where(codes[rows] < 0, np.nan, codes[rows])).groupby(table["key"].to_numpy())
+        agree &= ~(known.transform("min") < known.transform("max")).to_numpy()
+    turns = table.groupby(["group", "id"])["turn"].transform("max")
+    several = turns.gt(0) & (table.groupby(["group", "id"])["members"].transform("nunique") > 1)
+    limit = state.group_size[rows]
+    too_many = (limit > 0) & (table["members"].to_numpy() > limit)
+    bad = ~agree | several.to_numpy() | too_many
+    bad = pd.Series(bad).groupby(table["key"].to_numpy()).transform("any").to_numpy()
+    state.alone(rows[bad & agree & too_many], _TOO_MANY)
+    state.alone(rows[bad & agree & ~too_many], f"its {key} stands more often on one rank than on another")
+    state.alone(rows[bad & ~agree], f"its {key} has another kind, dtype or size on another rank")
+    good = ~bad & ((table["members"] > 1).to_numpy() | (limit == 1))
+    number, keys = pd.factorize(table["key"][good])
+    state.collective[rows[good]] = state.new(len(keys))[number]
+    state.rung[rows[good]] = RUNGS.index(key)
 
 
-def _listed(counts: dict[int, int]) -> str:
-    shown = [f"{count} on rank {rank}" for rank, count in list(counts.items())[:4]]
-    return ", ".join(shown) + (", ..." if len(counts) > 4 else "")
+def _known_kind(kind: Ints) -> Ints:
+    return np.where(kind >= _SENDS, -1, kind)
+
+
+def _link_clocks(state: _State) -> None:
+    """Offsets between clocks from the collectives that ids have matched: their ends nearly coincide."""
+    rows = np.flatnonzero((state.collective >= 0) & (state.rung < _ORDER) & state.calls.synchronising)
+    link_by_ends(state.clocks, state.collective[rows], state.clock[rows], state.calls.end[rows])
+
+
+def _by_order(state: _State, rows: Ints) -> None:
+    """Lay the windows of all ranks of one group onto one timeline."""
+    sequences = [rows[state.member[rows] == member] for member in np.unique(state.member[rows])]
+    sequences = [own[np.argsort(state.calls.order[own], kind="stable")] for own in sequences]
+    limit = state.group_size[rows].max()
+    if 0 < limit < len(np.unique(state.rank[rows])):
+        state.alone(rows, _TOO_MANY)
+        return
+    sequences.sort(key=len, reverse=True)
+    timeline = _anchors(state, state.group[rows[0]])
+    if not len(timeline):
+        timeline = _begun(state, sequences[0])
+        state.followed[state.clock[sequences[0][0]]] = True
+        sequences = sequences[1:]
+    base = int(state.clock[np.flatnonzero(state.collective == timeline.row[0])[0]])
+    for own in sequences:
+        timeline = _laid(state, own, timeline, base)
+
+
+def _anchors(state: _State, group: int) -> Calls:
+    """The collectives that ids have matched, but not on all ranks: a call without id may belong to them."""
+    rows = np.flatnonzero((state.group == group) & (state.rung < _ORDER))
+    members = np.bincount(state.collective[rows], minlength=1)[state.collective[rows]] if len(rows) else rows
+    rows = rows[members < state.group_size[rows]]
+    first = np.unique(state.collective[rows], return_index=True)[1]
+    order = np.argsort(state.calls.order[rows[first]], kind="stable")
+    timeline = state.calls.take(rows[first][order])
+    timeline = timeline.on_clock(state.clocks, state.clock[rows[first][order]])
+    timeline = Calls(**{**vars(timeline), "row": state.collective[rows[first][order]]})
+    place_of = {collective: i for i, collective in enumerate(timeline.row.tolist())}
+    for row in np.delete(rows, first):
+        one = state.calls.take(np.array([row])).on_clock(state.clocks, int(state.clock[row]))
+        _extend(timeline, np.array([place_of[int(state.collective[row])]]), one)
+    return timeline
+
+
+def _begun(state: _State, own: Ints) -> Calls:
+    """Every call a collective of its own: the start of a timeline, in the frame of its clock."""
+    state.collective[own] = state.new(len(own))
+    state.rung[own] = _ORDER
+    shown = state.calls.take(own).on_clock(state.clocks, int(state.clock[own[0]]))
+    return Calls(**{**vars(shown), "row": state.collective[own]})
+
+
+def _laid(state: _State, own: Ints, timeline: Calls, base: int) -> Calls:
+    """The timeline with one more rank's calls on it."""
+    clock = int(state.clock[own[0]])
+    certain, slack = True, SAME_CLOCK_SLACK_NS if clock == base else COINCIDE_NS
+    if not state.clocks.linked(clock, base):
+        offset = clock_offset(state.calls.take(own).on_clock(state.clocks, clock), timeline, state.compatible)
+        if offset is None:
+            return timeline.joined(_begun(state, own))
+        state.clocks.link(clock, base, offset.offset_ns)
+        certain = offset.unique
+    mine = np.isin(timeline.row, state.collective[state.member == state.member[own[0]]])
+    free = np.flatnonzero(~mine)
+    calls, placement = _placed(state, own, timeline.take(free), clock, slack)
+    found = placement.position >= 0
+    on, at = own[found], free[placement.position[found]]
+    state.collective[on] = timeline.row[at]
+    state.rung[on] = _ORDER if placement.in_order else _TIME
+    state.certain[on] = certain & ~placement.rivalled[found]
+    state.note[on[~state.certain[on]]] = _REPEATS
+    _extend(timeline, at, calls.take(found))
+    rest = own[~found]
+    return timeline.joined(_begun(state, rest)) if len(rest) else timeline
+
+
+def _placed(state: _State, own: Ints, timeline: Calls, clock: int, slack: int) -> tuple[Calls, Placement]:
+    """The calls on the timeline's clock, and where they lie; a clock is followed where it drifts."""
+    for _ in range(_ROUNDS):
+        calls = state.calls.take(own).on_clock(state.clocks, clock)
+        placement = place(calls, timeline, state.compatible, slack)
+        if state.followed[clock]:
+            break
+        found = (placement.position >= 0) & calls.synchronising
+        apart = (calls.end[found] - timeline.end[placement.position[found]]).astype(np.float64)
+        drift = trend(calls.end[found] - state.clocks.origin_ns, apart)
+        if drift is None:
+            break
+        state.clocks.correct(clock, *drift)
+    state.followed[clock] = True
+    return calls, placement
+
+
+def _extend(timeline: Calls, at: Ints, calls: Calls) -> None:
+    """Let the collectives at these positions have the calls as members."""
+    timeline.last_start[at] = np.maximum(timeline.last_start[at], calls.last_start)
+    timeline.first_end[at] = np.minimum(timeline.first_end[at], calls.first_end)
+    for mine, theirs, unknown in (
+        (timeline.kind, calls.kind, timeline.kind[at] >= _SENDS),
+        (timeline.dtype, calls.dtype, timeline.dtype[at] < 0),
+        (timeline.size, calls.size, timeline.size[at] < 0),
+        (timeline.step, calls.step, timeline.step[at] < 0),
+    ):
+        mine[at] = np.where(unknown, theirs, mine[at])

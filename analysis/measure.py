@@ -13,8 +13,11 @@ import pandas as pd
 from . import bandwidth as bandwidth_module
 from . import breakdown as breakdown_module
 from . import calls as calls_module
-from . import clocks, matching, waiting
+from . import clocks as clocks_module
+from . import lateness as lateness_module
+from . import matching, waiting
 from . import ranks as ranks_module
+from . import verdict as verdict_module
 from .run import Run, load_run
 
 
@@ -33,22 +36,24 @@ class Analysis:
     @cached_property
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
-        return matching.matches(self.calls)
+        return matching.matches(self.calls, self.run.hosts)
 
     @cached_property
-    def clock(self) -> clocks.Clock:
-        """Whether the ranks share a clock, and why."""
-        return clocks.clock(self.run.traces, self.calls, self.matches)
+    def clocks(self) -> pd.DataFrame:
+        """One row per rank: how far its clock is ahead of the first rank's, and how uncertain that is."""
+        return clocks_module.clocks(self.calls, self.matches, self.run.hosts)
 
     @cached_property
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
-        return waiting.participation(self.calls, self.matches, self.clock, self.run.world_size)
+        split = waiting.participation(self.calls, self.matches, self.clocks, self.run.world_size)
+        return breakdown_module.exposed(split, self.run.activities)
 
     @cached_property
     def collectives(self) -> pd.DataFrame:
         """One row per collective, all ranks together."""
-        return waiting.collectives(self.calls, self.matches, self.participation, self.clock, self.run.world_size)
+        run = self.run
+        return waiting.collectives(self.calls, self.matches, self.participation, self.clocks, run.world_size)
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
@@ -68,7 +73,24 @@ class Analysis:
     @cached_property
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
-        return ranks_module.ranks(self.run.traces, self.collectives, self.participation)
+        return ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+
+    @cached_property
+    def lateness(self) -> pd.DataFrame:
+        """One row per collective with a late rank: how late, and what it did longer than the others meanwhile."""
+        return lateness_module.lateness(self.run.activities, self.collectives, self.participation, self.clocks)
+
+    @cached_property
+    def fits(self) -> pd.DataFrame:
+        """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
+        return bandwidth_module.fits(self.collectives)
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """What limits the run, then every process group, collective and size, in one sentence each."""
+        return verdict_module.verdicts(
+            self.breakdown, self.collectives, self.participation, self.fits, self.ranks, self.lateness
+        )
 
 
 def analyse(path: str | PathLike[str], *, comm_names: Iterable[str] = ()) -> Analysis:

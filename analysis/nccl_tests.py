@@ -38,7 +38,7 @@ _COLLECTIVES = {
     "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter", "send": "send",
     "recv": "recv", "barrier": "barrier", "allreducebarrier": "barrier", "peercopy": "peer_copy",
 }  # fmt: skip
-_DECORATION = re.compile(r"(_into)?_tensor|_base|_coalesced|_oop|_sparse|_anysource|_any_source")
+_DECORATION = re.compile(r"(_into)?_tensor|_base|_coalesced|_oop|_sparse|_?any_?source")
 
 
 def bus_factor(collective: str, group_size: int) -> float:
@@ -88,8 +88,9 @@ def dtype_name(recorded: str | None) -> str | None:
     """A dtype as a trace spells it (`BFloat16`, `c10::Half`, `long int`) in torch's spelling, None if unknown."""
     if recorded is None:
         return None
-    if recorded.lower().startswith("float8_"):
-        return recorded.lower()
+    plain = recorded.removeprefix("c10::").lower()
+    if plain.startswith("float8_"):
+        return plain
     return _DTYPES.get(recorded)
 
 

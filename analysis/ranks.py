@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import pandas as pd
 
-from .nccl_tests import ROOTED
-from .schema import RANKS
+from .intervals import spans, total
+from .nccl_tests import bus_factor
+from .schema import RANKS, Row
 
 
-def ranks(traces: pd.DataFrame, collectives: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
+def ranks(
+    traces: pd.DataFrame, collectives: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame
+) -> pd.DataFrame:
     """Waiting and lateness of every rank that has a trace.
 
-    A rank counts as last only in collectives all of whose members could be compared, and only if it was later than the
-    others at all. In rooted collectives others may not need it, so there only the waiting is counted.
+    A rank counts as last where it was later than the others by more than the clocks are uncertain: no skew, no
+    straggler.
     """
-    measured = collectives[collectives["last_rank"].notna() & collectives["complete"].fillna(False)]
-    skewed = measured[(measured["arrival_skew_ns"] > 0) & ~measured["collective"].isin([*ROOTED, "send_recv"])]
-    waits = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
+    compared = (collectives["complete"].fillna(False) & collectives["last_rank"].notna()).any()
     hosts = traces.drop_duplicates("rank").set_index("rank")["host"]
-    rows = []
+    wire = _wire_rates(collectives, participation)
+    rows: list[Row] = []
     for rank in sorted(traces["rank"].unique()):
         own = participation[participation["rank"] == rank]
         split = own[own["wait_ns"].notna()]
-        last = skewed[skewed["last_rank"] == rank]
-        late = last["arrival_skew_ns"]
+        last = lateness[lateness["rank"] == rank]
         rows.append({
             "rank": rank,
             "host": hosts[rank],
@@ -32,16 +33,37 @@ def ranks(traces: pd.DataFrame, collectives: pd.DataFrame, participation: pd.Dat
             "comm_call_ns": own["dur_ns"].sum(),
             "wait_ns": split["wait_ns"].sum() if len(split) else None,
             "transfer_ns": split["transfer_ns"].sum() if len(split) else None,
-            "times_last": len(last) if len(measured) else None,
-            "caused_wait_ns": _caused(waits.reindex(last["collective_id"]), measured=len(measured) > 0),
-            "late_median_ns": int(late.median()) if len(last) else None,
-            "late_max_ns": late.max() if len(last) else None,
+            "times_last": len(last) if compared else None,
+            "caused_wait_ns": last["caused_wait_ns"].sum(min_count=min(len(last), 1)) if compared else None,
+            "late_median_ns": int(last["late_ns"].median()) if len(last) else None,
+            "late_max_ns": last["late_ns"].max() if len(last) else None,
+            "because": _weightiest(last, "because", "late_ns"),
+            "kernel": _weightiest(last, "kernel", "kernel_extra_ns"),
+            "wire_gb_per_s": wire.get(rank),
         })  # fmt: skip
     return RANKS.frame(rows)
 
 
-def _caused(waits: pd.Series[int], *, measured: bool) -> int | None:
-    """Sum of the waits; None where collectives were measured but not split, or none were measured."""
-    if not measured or (len(waits) and waits.isna().all()):
-        return None
-    return int(waits.sum())
+def _weightiest(last: pd.DataFrame, column: str, weight: str) -> str | None:
+    """The value of `column` that the largest sum of `weight` stands for."""
+    known = last[last[column].notna()]
+    return str(known.groupby(column)[weight].sum().idxmax()) if len(known) else None
+
+
+def _wire_rates(collectives: pd.DataFrame, participation: pd.DataFrame) -> dict[int, float]:
+    """Per rank: bytes over its links, size x bus factor of every call, by the time in which at least one moved data.
+
+    Communicators that run at the same time share the links, so each one's bandwidth alone understates them.
+    """
+    known = collectives[(collectives["size_bytes"].fillna(0) > 0) & collectives["group_size"].notna()]
+    known = known[known["collective"].notna()]
+    factors = [bus_factor(c, int(n)) for c, n in zip(known["collective"], known["group_size"], strict=True)]
+    known = known[["collective_id"]].assign(wire_bytes=known["size_bytes"].astype("float64") * factors)
+    calls = participation[participation["transfer_ns"].notna()].merge(known, on="collective_id")
+    rates = {}
+    for rank, own in calls.groupby("rank"):
+        ends = (own["start_ns"] + own["dur_ns"]).to_numpy()
+        moving = total(spans(ends - own["transfer_ns"].to_numpy(dtype="int64"), ends))
+        if moving:
+            rates[int(str(rank))] = float(own["wire_bytes"].sum()) / moving
+    return rates

@@ -16,6 +16,7 @@ _TITLES = {
     "breakdown": "Where the time went",
     "bandwidth": "Bandwidth (nccl-tests conventions, 1 GB = 1e9 bytes)",
     "ranks": "Who waits, and for whom",
+    "verdicts": "What limits it",
 }
 _MOST_ROWS = 40
 

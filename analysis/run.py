@@ -15,7 +15,7 @@ from .cpu import cpu_activities
 from .errors import AnalysisError, DuplicateRank, MixedJobs, NoTraces, UnreadableFile
 from .kinds import comm_pattern
 from .kineto import TraceFile, read_trace
-from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES
+from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES, records
 from .steps import with_steps
 
 _TRACE_NAME = re.compile(r"\.json(\.gz)?$")
@@ -43,6 +43,12 @@ class Run:
     def ranks(self) -> list[int]:
         """Ranks that have a trace, ascending."""
         return sorted(self.traces["rank"].unique().tolist())
+
+    @property
+    def hosts(self) -> dict[int, str | None]:
+        """Host of each rank, None where no file tells."""
+        known = self.traces.drop_duplicates("rank")
+        return {r["rank"]: r["host"] for r in records(known)}
 
     @property
     def world_size(self) -> int | None:
@@ -125,7 +131,11 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 def _files_in(folder: Path) -> tuple[list[Path], list[str]]:
     """Trace files of the folder, and names of the JSON files that are none if some bear torch's names."""
     try:
-        names = sorted(p for p in folder.iterdir() if _TRACE_NAME.search(p.name) and not _SIDE_FILE.search(p.name))
+        names = sorted(
+            p
+            for p in folder.iterdir()
+            if _TRACE_NAME.search(p.name) and not _SIDE_FILE.search(p.name) and p.name[0] != "."
+        )
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
     torch_named = [p for p in names if _TORCH_NAME.match(p.name)]
@@ -139,7 +149,8 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str]]:
 
 def _run_name(paths: Sequence[Path]) -> str:
     first = paths[0].resolve()
-    return first.name if first.is_dir() or len(paths) == 1 else first.parent.name
+    name = first.name if first.is_dir() or len(paths) == 1 else first.parent.name
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes of a name that are no text
 
 
 def _members(files: list[TraceFile]) -> list[_Member]:
@@ -255,39 +266,54 @@ def _assemble(name: str, members: list[_Member]) -> Run:
 
 def _trace_row(member: _Member) -> dict[str, Any]:
     header, side = member.file.header, member.side
-    device = side.get("device") or {}
-    index = device.get("index") if isinstance(device, dict) else None
-    names = header.device_names
-    used = member.file.activities["device"]
-    if len(used) and int(used.iloc[0]) < len(names):
-        index = int(used.iloc[0])
-    device_name = names[index] if isinstance(index, int) and index < len(names) else device.get("name")
-    torch_version = (side.get("versions") or {}).get("torch")
+    torch_version = _text(_mapping(side.get("versions")).get("torch"))
     nccl = f"NCCL {header.nccl_version}" if header.nccl_version else None
     versions = [f"torch {torch_version}" if torch_version else None, header.cuda_version, nccl]
+    complete, world_size = side.get("complete"), side.get("world_size")
     return {
         "rank": member.rank,
         "cycle": member.cycle,
-        "trace": member.file.path.name,
-        "world_size": header.world_size or side.get("world_size"),
+        "trace": member.file.path.name.encode("utf-8", "backslashreplace").decode("utf-8"),
+        "world_size": header.world_size or (world_size if isinstance(world_size, int) else None),
         "rank_from": member.rank_from,
-        "host": side.get("host") or header.host,
+        "host": _text(side.get("host")) or header.host,
         "pid": header.pid,
         "backend": header.backend,
-        "device_name": device_name,
-        "complete": side.get("complete"),
-        "incomplete_reason": side.get("reason"),
+        "device_name": _device_name(member),
+        "complete": complete if isinstance(complete, bool) else None,
+        "incomplete_reason": _text(side.get("reason")),
         "versions": ", ".join(v for v in versions if v) or None,
     }
+
+
+def _device_name(member: _Member) -> str | None:
+    """Name of the device the rank used, from the trace's list of devices, else from the side file."""
+    names, used = member.file.header.device_names, member.file.activities["device"]
+    device = _mapping(member.side.get("device"))
+    index = int(used.iloc[0]) if len(used) else device.get("index")
+    if isinstance(index, int) and 0 <= index < len(names):
+        return names[index]
+    return _text(device.get("name"))
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    """A side file's object, empty if it is something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _group_rows(members: list[_Member]) -> Iterable[dict[str, Any]]:
     for member in members:
         groups = [(g.name, g.description, g.backend, g.ranks) for g in member.file.header.process_groups]
         if not groups:
+            listed = member.side.get("process_groups")
             groups = [
-                (str(g.get("name")), g.get("desc"), g.get("backend"), tuple(g.get("ranks") or ()))
-                for g in member.side.get("process_groups") or ()
+                (str(g.get("name")), str(g.get("desc")), str(g.get("backend")), tuple(g.get("ranks") or ()))
+                for g in (listed if isinstance(listed, list) else [])
+                if isinstance(g, dict) and isinstance(g.get("ranks"), list)
             ]
         for name, description, backend, ranks in groups:
             yield {
@@ -307,4 +333,5 @@ def _notes(members: list[_Member]) -> Iterable[str]:
         if on_gloo and len(member.file.activities):
             yield f"rank {member.rank}: {on_gloo} gloo operations on the CPU beside the GPU are not counted"
         if member.side.get("complete") is False and member.cycle == 0:
-            yield f"rank {member.rank}: the capture ended early: {member.side.get('reason') or 'no reason given'}"
+            reason = _text(member.side.get("reason")) or "no reason given"
+            yield f"rank {member.rank}: the capture ended early: {reason}"

@@ -47,7 +47,9 @@ class Schema:
             if str(result[column].dtype) == dtype:
                 continue
             try:
-                result[column] = result[column].astype(cast("Any", dtype))
+                # By way of Int64, which refuses what int64 would cut off.
+                whole = result[column].astype("Int64") if dtype == "int64" else result[column]
+                result[column] = whole.astype(cast("Any", dtype))
             except (TypeError, ValueError, OverflowError) as err:
                 raise SchemaError(f"table {self.name}: column {column} is not {dtype}: {err}") from err
         return result
@@ -61,8 +63,8 @@ class Schema:
         listed = list(rows)
         if not listed:
             return self.empty()
-        return self.conform(pd.DataFrame({c: pd.Series([r.get(c) for r in listed], dtype=self.columns[c][0])
-                                          for c in self.columns}))  # fmt: skip
+        columns = {c: pd.Series([r.get(c) for r in listed], dtype="object") for c in self.columns}
+        return self.conform(pd.DataFrame(columns))
 
     def concat(self, frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
         """All rows of the frames, which conform to this schema."""
@@ -155,6 +157,7 @@ COMM_ARGS = Schema("comm_args", "NCCL argument record, on a kernel or of a recor
     "seq": ("Int64", "sequence number within the process group"),
     "comms_id": ("string", "id that is equal on all ranks of one collective"),
     "root": ("Int64", "rank within the group: the root, the peer of a send or receive, or else the rank itself"),
+    "peer": ("Int64", "global rank of the peer of a send or receive"),
 })  # fmt: skip
 
 ACTIVITIES = Schema("activities", "device activity", {
@@ -234,8 +237,20 @@ CALLS = Schema("calls", "rank and collective call", {
 MATCHES = Schema("matches", "call", {
     "call_id": ("int64", "call"),
     "collective_id": ("int64", "calls of one collective share it"),
-    "matched_by": ("string", "comms_id, seq, order, or none"),
-    "note": ("string", "why it is unmatched"),
+    "matched_by": ("string", "comms_id, seq, order, time or none: the weakest rung among the calls of the collective"),
+    "certain": ("boolean", "no other pairing fits as well; False where it stands alone"),
+    "note": ("string", "why it is unmatched, or not certain"),
+})  # fmt: skip
+
+CLOCKS = Schema("clocks", "rank", {
+    "rank": _RANK,
+    "host": ("string", "host name; ranks of one host share a clock"),
+    "linked": ("int64", "first of the ranks whose clocks can be compared with this one, through common collectives"),
+    "offset_ns": ("int64", "how far its clock is ahead of that rank's"),
+    "drift_ppm": ("float64", "how much faster it runs, in millionths"),
+    "origin_ns": ("int64", "the time at which the offset holds"),
+    "uncertainty_ns": ("int64", "the offset may be wrong by so much"),
+    "basis": ("string", "how the offset is known"),
 })  # fmt: skip
 
 COLLECTIVES = Schema("collectives", "collective, all ranks together", {
@@ -247,26 +262,32 @@ COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "dtype": _DTYPE,
     "size_bytes": ("Int64", "size S; of an uneven all_to_all the largest over the ranks"),
     "seq": ("Int64", "sequence number within the process group"),
-    "matched_by": ("string", "comms_id, seq, order, or none: a call that could not be matched stands alone"),
-    "note": ("string", "why it is unmatched or partial"),
+    "matched_by": ("string", "comms_id, seq, order, time, or none: a call that could not be matched stands alone"),
+    "certain": ("boolean", "no other pairing of the calls fits as well; False where a call stands alone"),
+    "note": ("string", "why it is unmatched, uncertain or partial"),
     "ranks": ("string", "ranks seen, ascending, separated by spaces"),
     "complete": ("boolean", "every rank of the process group was seen"),
+    "hot_rank": ("Int64", "rank that sends or receives most in an uneven all_to_all; NA if it is even"),
+    "imbalance_frac": ("Float64", "how much more that is than the mean over the ranks"),
     "first_start_ns": ("int64", "earliest start"),
     "last_start_ns": ("Int64", "latest start: the last rank arrives"),
     "last_end_ns": ("int64", "latest end"),
     "first_rank": ("Int64", "rank that arrived first"),
-    "last_rank": ("Int64", "rank that arrived last"),
+    "last_rank": ("Int64", "rank that arrived last, of those seen"),
+    "last_by_ns": ("Int64", "how much later the last rank arrived than the one before it"),
     "arrival_skew_ns": ("Int64", "latest start - earliest start"),
     "end_skew_ns": ("Int64", "latest end - earliest end"),
-    "min_dur_ns": ("int64", "shortest duration: lower bound of the transfer, needs no clocks"),
-    "last_arrival_to_last_end_ns": ("Int64", "upper bound of the transfer, needs aligned clocks"),
-    "transfer_ns": ("Int64", "median over ranks of the time after the last arrival, kept within the two bounds"),
+    "min_dur_ns": ("int64", "shortest duration"),
+    "last_arrival_to_last_end_ns": ("Int64", "latest end - latest start"),
+    "transfer_low_ns": ("Int64", "lower bound of the transfer: min_dur_ns, which needs no clocks"),
+    "transfer_high_ns": ("Int64", "upper bound: from when data could move to the latest end"),
+    "transfer_ns": ("Int64", "median over ranks of what is left of their durations without waiting, within the bounds"),
     "algbw_gb_per_s": ("Float64", "size_bytes / transfer_ns"),
-    "algbw_low_gb_per_s": ("Float64", "size_bytes / last_arrival_to_last_end_ns"),
-    "algbw_high_gb_per_s": ("Float64", "size_bytes / min_dur_ns"),
+    "algbw_low_gb_per_s": ("Float64", "size_bytes / transfer_high_ns"),
+    "algbw_high_gb_per_s": ("Float64", "size_bytes / transfer_low_ns"),
     "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
-    "busbw_low_gb_per_s": ("Float64", "bus bandwidth from last_arrival_to_last_end_ns"),
-    "busbw_high_gb_per_s": ("Float64", "bus bandwidth from min_dur_ns"),
+    "busbw_low_gb_per_s": ("Float64", "algbw_low x bus factor"),
+    "busbw_high_gb_per_s": ("Float64", "algbw_high x bus factor"),
 })  # fmt: skip
 
 PARTICIPATION = Schema("participation", "collective and rank", {
@@ -276,9 +297,13 @@ PARTICIPATION = Schema("participation", "collective and rank", {
     "device": _DEVICE,
     "start_ns": ("int64", "start on that rank's clock"),
     "dur_ns": ("int64", "duration"),
-    "wait_ns": ("Int64", "time before the last rank arrived, within [0, dur_ns]"),
+    "arrived_ns": ("int64", "start on the common clock of the linked ranks"),
+    "wait_ns": ("Int64", "time before the last rank it needs arrived, within [0, dur_ns]"),
     "transfer_ns": ("Int64", "dur_ns - wait_ns"),
+    "wait_clock_free_ns": ("Int64", "dur_ns - shortest duration in the collective: a check on wait_ns without clocks"),
     "late_ns": ("Int64", "how much later than the first rank this one arrived"),
+    "exposed_wait_ns": ("Int64", "part of wait_ns in which this device did not compute"),
+    "exposed_transfer_ns": ("Int64", "part of transfer_ns in which this device did not compute"),
 })  # fmt: skip
 
 BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
@@ -299,6 +324,47 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
 })  # fmt: skip
 
+LATENESS = Schema("lateness", "collective whose last rank was late by more than the clocks are uncertain", {
+    "collective_id": ("int64", "collective"),
+    "rank": ("int64", "rank that arrived last"),
+    "late_ns": ("int64", "how much later than the rank before it"),
+    "caused_wait_ns": ("Int64", "waiting of all other ranks in this collective"),
+    "extra_compute_ns": ("Int64", "compute since the last common collective, beyond the median of the other ranks"),
+    "extra_memory_ns": ("Int64", "copies and fills alone, likewise"),
+    "extra_comm_ns": ("Int64", "other communication alone, likewise"),
+    "extra_idle_ns": ("Int64", "nothing running, likewise: the device was not given work in time"),
+    "because": ("string", "the largest of these: compute, memory, comm or idle; NA without a common collective before"),
+    "kernel": ("string", "the kernel or operator that took most longer than on the other ranks"),
+    "kernel_extra_ns": ("Int64", "how much longer"),
+})  # fmt: skip
+
+FITS = Schema("fits", "process group and collective with at least three sizes", {
+    "process_group": _GROUP,
+    "pg_ranks": _PG_RANKS,
+    "collective": _COLLECTIVE,
+    "sizes": ("int64", "distinct sizes"),
+    "calls": ("int64", "collectives measured"),
+    "latency_us": ("Float64", "latency of t = latency + size / bandwidth"),
+    "algbw_gb_per_s": ("Float64", "bandwidth of t = latency + size / bandwidth"),
+    "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
+    "error_frac": ("Float64", "root mean square of the relative error over the sizes"),
+})  # fmt: skip
+
+VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the first row is the run", {
+    "process_group": _GROUP,
+    "pg_ranks": _PG_RANKS,
+    "collective": ("string", "as in bandwidth; `run` for the run as a whole"),
+    "dtype": _DTYPE,
+    "size_bytes": _SIZE,
+    "calls": ("int64", "calls of all ranks"),
+    "split_calls": ("int64", "calls that could be split into wait and transfer"),
+    "exposed_ns": ("Int64", "exposed communication of the calls that could be split, all ranks together"),
+    "exposed_wait_frac": ("Float64", "waiting / exposed_ns"),
+    "hidden_frac": ("Float64", "part of the calls' time behind compute"),
+    "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive"),
+    "because": ("string", "the numbers it rests on, in one sentence"),
+})  # fmt: skip
+
 RANKS = Schema("ranks", "rank", {
     "rank": _RANK,
     "host": ("string", "host name"),
@@ -307,10 +373,13 @@ RANKS = Schema("ranks", "rank", {
     "comm_call_ns": ("int64", "sum of their durations, waiting included"),
     "wait_ns": ("Int64", "sum of waiting"),
     "transfer_ns": ("Int64", "sum of the rest"),
-    "times_last": ("Int64", "how often this rank arrived last"),
+    "times_last": ("Int64", "how often this rank arrived last, by more than the clocks are uncertain"),
     "caused_wait_ns": ("Int64", "waiting of all other ranks in the collectives where this rank was last"),
-    "late_median_ns": ("Int64", "median lateness after the first rank, where this rank was last"),
+    "late_median_ns": ("Int64", "median lateness after the rank before it, where this rank was last"),
     "late_max_ns": ("Int64", "largest such lateness"),
+    "because": ("string", "what it did longer than the others meanwhile, mostly: compute, memory, comm, idle"),
+    "kernel": ("string", "the kernel or operator that took most longer than on the other ranks"),
+    "wire_gb_per_s": ("Float64", "size x bus factor of all its calls / time in which at least one moved data"),
 })  # fmt: skip
 
 SUMMARY = Schema("summary", "fact about the run", {
@@ -318,4 +387,7 @@ SUMMARY = Schema("summary", "fact about the run", {
     "value": ("string", "in words"),
 })  # fmt: skip
 
-PUBLISHED = (ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, RANKS)
+PUBLISHED = (
+    ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, FITS, RANKS, LATENESS, CLOCKS,
+    VERDICTS,
+)  # fmt: skip

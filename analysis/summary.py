@@ -8,7 +8,9 @@ from typing import Any
 import pandas as pd
 
 from .measure import Analysis
-from .schema import SUMMARY
+from .schema import SUMMARY, records
+
+_MOST_GROUPS = 12
 
 
 def facts(analysis: Analysis) -> pd.DataFrame:
@@ -27,11 +29,12 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     yield "versions", "; ".join(sorted(set(run.traces["versions"].dropna()))) or "not in the traces"
     yield "calls", _calls(analysis)
     yield "collectives", _collectives(analysis)
-    yield (
-        "clocks",
-        ("comparable: " if analysis.clock.shared else "NOT comparable, so no wait and transfer: ")
-        + (analysis.clock.reason),
-    )
+    for group, text in _matching(analysis):
+        yield f"group {group}", text
+    yield "clocks", _clocks(analysis)
+    if len(analysis.verdicts):
+        first = records(analysis.verdicts.head(1))[0]
+        yield "verdict", f"{first['verdict']}: {first['because']}"
     for warning in warnings(analysis):
         yield "warning", warning
 
@@ -84,13 +87,40 @@ def _collectives(analysis: Analysis) -> str:
     found = analysis.collectives
     if not len(found):
         return "none"
-    matched = found[found["matched_by"] != "none"]
-    how = ", ".join(f"{count} by {rung}" for rung, count in matched["matched_by"].value_counts().items())
-    partial = int((~matched["complete"].astype(bool)).sum())
+    matched = found["matched_by"] != "none"
+    partial = int((matched & ~found["complete"].astype(bool)).sum())
+    uncertain = int((matched & ~found["certain"].astype(bool)).sum())
     return (
-        f"{len(matched)} matched across ranks ({how or 'none'}), {partial} of them partial; "
-        f"{len(found) - len(matched)} calls unmatched"
+        f"{int(matched.sum())} matched across ranks, {partial} of them partial, {uncertain} not certain; "
+        f"{len(found) - int(matched.sum())} calls unmatched"
     )
+
+
+def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """Per process group: how many calls were matched by which rung."""
+    joined = analysis.calls.merge(analysis.matches, on="call_id")
+    if not len(joined):
+        return
+    groups = list(joined.groupby(["process_group", "pg_ranks"], dropna=False, sort=True))
+    for (name, ranks), own in groups[:_MOST_GROUPS]:
+        rungs = ", ".join(f"{count} by {rung}" for rung, count in own["matched_by"].value_counts().items())
+        known = name if isinstance(name, str) else "not known"
+        of = f" (ranks {_numbers([int(r) for r in ranks.split()])})" if isinstance(ranks, str) else ""
+        yield f"{known}", f"{len(own)} calls{of}: {rungs.replace('by none', 'unmatched')}"
+    if len(groups) > _MOST_GROUPS:
+        yield "...", f"{len(groups) - _MOST_GROUPS} more"
+
+
+def _clocks(analysis: Analysis) -> str:
+    clocks = analysis.clocks
+    if len(clocks) < 2:
+        return "one rank only: nothing to compare, so no wait and transfer"
+    if clocks["linked"].nunique() == len(clocks):
+        return "not comparable, so no wait and transfer: no collective links two ranks"
+    bases = ", ".join(dict.fromkeys(clocks["basis"]))
+    moved = clocks["offset_ns"].abs().max() / 1e6
+    uncertain = clocks["uncertainty_ns"].max() / 1e3
+    return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us"
 
 
 def _plural(noun: str, count: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from .clocks import Clock
+from .clocks import aligned
 from .nccl_tests import SYNCHRONISING, bus_factor
 from .schema import COLLECTIVES, PARTICIPATION
 
@@ -20,67 +20,96 @@ _TO_ROOT = ("reduce", "gather")
 
 
 def participation(
-    calls: pd.DataFrame, matches: pd.DataFrame, clock: Clock, world_size: int | None = None
+    calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame, world_size: int | None
 ) -> pd.DataFrame:
     """One row per call: its wait and transfer, NA where the collective is partial, unmatched, or clocks differ.
 
     Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
     """
-    joined = _joined(calls, matches)
+    joined = _joined(calls, matches, clocks)
     grouped = joined.groupby("collective_id", sort=False)
-    comparable = clock.shared & (grouped["rank"].transform("size") > 1)
-    needed_ns = _needed_start(joined).where(comparable & _complete(joined, world_size))
-    wait_ns = (needed_ns - joined["start_ns"]).clip(lower=0)
+    split = joined["comparable"] & _complete(joined, world_size)
+    wait_ns = (_needed_start(joined).where(split) - joined["arrived_ns"]).clip(lower=0)
     wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
-    late_ns = joined["start_ns"] - grouped["start_ns"].transform("min")
+    several = grouped["rank"].transform("size") > 1
     return PARTICIPATION.conform(
         joined[["collective_id", "call_id", "rank", "device", "start_ns", "dur_ns"]].assign(
+            arrived_ns=joined["arrived_ns"],
             wait_ns=wait_ns,
             transfer_ns=joined["dur_ns"] - wait_ns,
-            late_ns=late_ns.astype("Int64").where(comparable),
+            wait_clock_free_ns=(joined["dur_ns"] - grouped["dur_ns"].transform("min")).astype("Int64").where(several),
+            late_ns=(joined["arrived_ns"] - grouped["arrived_ns"].transform("min"))
+            .astype("Int64")
+            .where(joined["comparable"]),
+            exposed_wait_ns=None,
+            exposed_transfer_ns=None,
         )
     )
 
 
-def _joined(calls: pd.DataFrame, matches: pd.DataFrame) -> pd.DataFrame:
-    """Calls with their collective, by collective and rank; `kind` is that of the collective as a whole."""
+def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+    """Calls with their collective, by collective and rank.
+
+    `kind` is that of the collective as a whole, `arrived_ns` the start on the common clock, `comparable` whether there
+    are several members, all on linked clocks.
+    """
     joined = calls.merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
     kinds = joined.groupby("collective_id", sort=False)["collective"]
     pair = joined["collective"].isin(["send", "recv"]) & (kinds.transform("nunique") == 2)
-    return joined.assign(kind=kinds.transform("first").mask(pair, "send_recv"))
+    joined = joined.assign(
+        kind=kinds.transform("first").mask(pair, "send_recv"),
+        arrived_ns=aligned(joined["start_ns"], joined["rank"], clocks),
+    )
+    linked = joined["rank"].map(clocks.set_index("rank")["linked"]).groupby(joined["collective_id"], sort=False)
+    comparable = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
+    return joined.assign(comparable=comparable)
 
 
 def _needed_start(joined: pd.DataFrame) -> pd.Series[int]:
     """When the last rank that each call needs has arrived: everybody, or root or sender. NA without a known root."""
-    collective, kind = joined["collective_id"], joined["kind"]
-    start = joined["start_ns"].astype("Int64")
+    collective, kind, start = joined["collective_id"], joined["kind"], joined["arrived_ns"].astype("Int64")
     last = start.groupby(collective).transform("max")
-    is_source = (joined["rank"] == joined["root"]).fillna(False) | (joined["collective"] == "send").fillna(False)
-    source_start = start.where(is_source & (kind != "send_recv") | (joined["collective"] == "send").fillna(False))
-    source_start = source_start.groupby(collective).transform("max")
+    is_source = _is_source(joined)
+    source_start = start.where(is_source).groupby(collective).transform("max")
     needed = start.where(kind.isin(["send_recv", *_TO_ROOT]) & source_start.notna())
     needed = needed.mask(kind.isin(SYNCHRONISING), last)
-    needed = needed.mask(kind.isin(_FROM_ROOT) | (joined["collective"] == "recv").fillna(False), source_start)
+    needed = needed.mask(kind.isin(_FROM_ROOT) | joined["collective"].isin(["recv"]), source_start)
     # reduce, gather: the root needs everybody, nobody needs the root.
     return needed.mask(kind.isin(_TO_ROOT) & is_source, last)
+
+
+def _is_source(joined: pd.DataFrame) -> pd.Series[bool]:
+    """Is this call that of the root, or of the sender?"""
+    rooted = joined["kind"].isin([*_FROM_ROOT, *_TO_ROOT])
+    return (rooted & (joined["rank"] == joined["root"]).fillna(False)) | joined["collective"].isin(["send"])
 
 
 def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
     """Was every rank of the process group seen? Of a group that is not known, as many as it has, or the world."""
     members = joined.groupby("collective_id", sort=False)["rank"].transform("size")
-    expected = joined["pg_ranks"].str.count(" ").astype("Int64") + 1
+    # Counted once per list: of a thousand ranks it is long.
+    sizes = {ranks: ranks.count(" ") + 1 for ranks in joined["pg_ranks"].dropna().unique()}
+    expected = joined["pg_ranks"].map(sizes).astype("Int64")
     expected = expected.fillna(joined["group_size"]).fillna(world_size if world_size is not None else pd.NA)
-    expected = expected.mask(joined["kind"] == "send_recv", 2)
+    expected = expected.mask(joined["kind"].isin(["send_recv"]), 2)
+    # One process that drives several GPUs is one rank: then its devices are the members.
+    ranks = joined.groupby("collective_id", sort=False)["rank"].transform("nunique")
+    expected = expected.mask((ranks == 1) & (members > 1), members)
     # Matched by everything known, and nothing says that somebody is missing.
     return (members == expected.fillna(members)).astype(bool) & (joined["matched_by"] != "none")
 
 
 def collectives(
-    calls: pd.DataFrame, matches: pd.DataFrame, participation: pd.DataFrame, clock: Clock, world_size: int | None
+    calls: pd.DataFrame,
+    matches: pd.DataFrame,
+    participation: pd.DataFrame,
+    clocks: pd.DataFrame,
+    world_size: int | None,
 ) -> pd.DataFrame:
     """One row per collective, with arrival and end skew, and both bounds of its transfer time and bandwidth."""
-    joined = _joined(calls, matches)
+    joined = _joined(calls, matches, clocks)
     joined = joined.assign(
+        ended_ns=joined["arrived_ns"] + joined["dur_ns"],
         end_ns=joined["start_ns"] + joined["dur_ns"],
         complete=_complete(joined, world_size),
         transfer_ns=joined["call_id"].map(participation.set_index("call_id")["transfer_ns"]),
@@ -93,22 +122,36 @@ def collectives(
             collective=grouped["kind"].first(),
             size_bytes=grouped["size_bytes"].max(),
             # Of a pair each side counts its own sends and receives.
-            seq=grouped["seq"].first().mask(grouped["kind"].first() == "send_recv"),
+            seq=grouped["seq"].first().mask(grouped["kind"].first().isin(["send_recv"])),
             matched_by=grouped["matched_by"].first(),
+            certain=grouped["certain"].all(),
             complete=grouped["complete"].first(),
             ranks=joined["rank"].astype(str).groupby(joined["collective_id"]).agg(" ".join),
         )
     )
     members = grouped.size()
-    size = table["group_size"].mask(table["collective"] == "send_recv", 2)
+    size = table["group_size"].mask(table["collective"].isin(["send_recv"]), 2)
     table["group_size"] = size.mask(size.isna() & table["complete"], members)
+    table = table.join(_imbalance(joined))
     table["note"] = _notes(grouped["note"].first(), table)
-    table = table.join(_times(joined, members, clock))
+    table = table.join(_times(joined, grouped["comparable"].first()))
     return COLLECTIVES.conform(_with_bandwidth(table, members).reset_index())
 
 
+def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
+    """Of every uneven all_to_all the rank that moves most, and by how much more than the mean."""
+    uneven = joined[joined["kind"].isin(["all_to_all"]) & joined["size_bytes"].notna()]
+    sizes = uneven.groupby("collective_id")["size_bytes"]
+    largest, smallest = sizes.max(), sizes.min()
+    ordered = uneven.sort_values("size_bytes", ascending=False, kind="stable")
+    hot = ordered.groupby("collective_id")["rank"].first().astype("Int64")
+    more = (largest / sizes.mean() - 1).astype("Float64")
+    table = pd.DataFrame({"hot_rank": hot, "imbalance_frac": more}).where(largest > smallest)
+    return table.astype({"hot_rank": "Int64", "imbalance_frac": "Float64"})
+
+
 def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
-    """Why a collective is unmatched, or which ranks a partial one lacks."""
+    """Why a collective is unmatched or not certain, or which ranks a partial one lacks."""
     partial = ~table["complete"] & given.isna() & table["pg_ranks"].notna()
     missing = [
         [r for r in group.split() if r not in seen.split()]
@@ -118,47 +161,58 @@ def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
     return given.where(~partial, pd.Series(notes, index=given.index[partial], dtype="string").reindex(given.index))
 
 
-def _times(joined: pd.DataFrame, members: pd.Series[int], clock: Clock) -> pd.DataFrame:
-    """Arrival, end and transfer of every collective; NA where that needs a shared clock, or a second rank."""
+def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
+    """Arrival, end and transfer of every collective; NA where that needs linked clocks, or a second rank."""
     grouped = joined.groupby("collective_id", sort=True)
-    first, last = grouped["start_ns"].min(), grouped["start_ns"].max()
-    ended, min_dur = grouped["end_ns"].max(), grouped["dur_ns"].min()
-    upper = ended - last
-    middle = np.floor(grouped["transfer_ns"].median()).astype("Int64")
-    ranks = joined["rank"].astype("Int64")
+    first, last = grouped["arrived_ns"].min().astype("Int64"), grouped["arrived_ns"].max().astype("Int64")
+    ended, min_dur = grouped["ended_ns"].max(), grouped["dur_ns"].min().astype("Int64")
+    ordered = joined.sort_values(["collective_id", "arrived_ns"], kind="stable").groupby("collective_id", sort=True)
+    # From when on data can move at all: a root sends before others have come, and takes what has come.
+    arrived = joined["arrived_ns"].astype("Int64")
+    source = arrived.where(_is_source(joined)).groupby(joined["collective_id"]).max()
+    kind = grouped["kind"].first()
+    begun = last.mask(kind.isin([*_FROM_ROOT, "send_recv"]), source).mask(kind.isin(_TO_ROOT), first)
+    low, high = min_dur, (ended - begun).astype("Int64")
+    middle = (grouped["transfer_ns"].median().astype("Float64") // 1).astype("Int64")
+    middle = middle.mask((middle < low).fillna(False), low).mask((middle > high).fillna(False), high)
     compared = pd.DataFrame({
         "last_start_ns": last,
-        "first_rank": ranks.loc[grouped["start_ns"].idxmin()].to_numpy(),
-        "last_rank": ranks.loc[grouped["start_ns"].idxmax()].to_numpy(),
+        # No skew, no last rank.
+        "first_rank": ordered["rank"].first().astype("Int64").where(last > first),
+        "last_rank": ordered["rank"].last().astype("Int64").where(last > first),
+        "last_by_ns": last - ordered["arrived_ns"].nth(-2).set_axis(last.index[grouped.size() > 1]).reindex(last.index),
         "arrival_skew_ns": last - first,
-        "end_skew_ns": ended - grouped["end_ns"].min(),
-        "last_arrival_to_last_end_ns": upper,
-        "transfer_ns": middle.mask((middle < min_dur).fillna(False), min_dur).mask(
-            (middle > upper).fillna(False), upper
-        ),
-    }, index=last.index).astype("Int64")  # fmt: skip
-    compared = compared.where((members > 1) & clock.shared)
-    return compared.assign(first_start_ns=first, last_end_ns=ended, min_dur_ns=min_dur)
+        "end_skew_ns": ended - grouped["ended_ns"].min(),
+        "last_arrival_to_last_end_ns": ended - last,
+        "transfer_ns": middle,
+        "transfer_high_ns": high,
+    }).astype("Int64").where(comparable)  # fmt: skip
+    raw = pd.DataFrame({"first_start_ns": grouped["start_ns"].min(), "last_end_ns": grouped["end_ns"].max()})
+    return compared.assign(
+        # On the common clock where there is one, else on each rank's own.
+        first_start_ns=first.where(comparable, raw["first_start_ns"]),
+        last_end_ns=ended.where(comparable, raw["last_end_ns"]),
+        min_dur_ns=min_dur,
+        transfer_low_ns=min_dur.where(grouped.size() > 1),
+    )
 
 
 def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFrame:
     """Algorithm and bus bandwidth from the transfer time and from both of its bounds, where they are known."""
+    pairs = list(zip(table["collective"], table["group_size"], strict=True))
     factors = {
         pair: bus_factor(*pair)
-        for pair in zip(table["collective"], table["group_size"], strict=True)
+        for pair in dict.fromkeys(pairs)
         if not pd.isna(pair[0]) and not pd.isna(pair[1]) and pair[0] != "barrier"
     }
-    pairs = zip(table["collective"], table["group_size"], strict=True)
-    factor = pd.Series([factors.get(pair, np.nan) for pair in pairs], index=table.index)
+    factor = pd.Series([factors.get(pair, np.nan) for pair in pairs], index=table.index).astype("Float64")
     size = table["size_bytes"].astype("Float64").where(table["size_bytes"] > 0)
     whole = table["complete"] & (members > 1)
-    bounds = {
-        "": table["transfer_ns"].where(whole),
-        "_low": table["last_arrival_to_last_end_ns"].where(whole),
-        "_high": table["min_dur_ns"].astype("Int64").where(whole),
-    }
-    for bound, time_ns in bounds.items():
-        algbw = size / time_ns.where(time_ns > 0).astype("Float64")
-        table[f"algbw{bound}_gb_per_s"] = algbw
-        table[f"busbw{bound}_gb_per_s"] = algbw * factor.astype("Float64")
+    bounds = {"": "transfer_ns", "_low": "transfer_high_ns", "_high": "transfer_low_ns"}
+    for bound, column in bounds.items():
+        time_ns = table[column].where(whole & (table[column] > 0))
+        table[f"algbw{bound}_gb_per_s"] = size / time_ns.astype("Float64")
+        table[f"busbw{bound}_gb_per_s"] = table[f"algbw{bound}_gb_per_s"] * factor
+    # Of a partial collective nobody knows whether the ranks that were not seen came later still.
+    table["transfer_ns"] = table["transfer_ns"].where(whole)
     return table

@@ -29,7 +29,10 @@ _SHOWN = {
         "arrival_skew_ns", "last_rank", "transfer_ns", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s",
         "busbw_high_gb_per_s", "note",
     ),
-    "participation": ("collective_id", "rank", "start_ns", "dur_ns", "wait_ns", "transfer_ns", "late_ns"),
+    "participation": (
+        "collective_id", "rank", "arrived_ns", "dur_ns", "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns",
+        "exposed_wait_ns", "exposed_transfer_ns",
+    ),
     "bandwidth": (
         "process_group", "collective", "size_bytes", "count_elems", "dtype", "calls", "time_us_min", "time_us_median",
         "time_us_p95", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s", "busbw_high_gb_per_s",
@@ -37,11 +40,23 @@ _SHOWN = {
     ),
     "ranks": (
         "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
-        "caused_wait_ns", "late_median_ns", "late_max_ns",
+        "caused_wait_ns", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s",
+    ),
+    "lateness": (
+        "collective_id", "rank", "late_ns", "caused_wait_ns", "extra_compute_ns", "extra_memory_ns", "extra_comm_ns",
+        "extra_idle_ns", "because", "kernel", "kernel_extra_ns",
+    ),
+    "clocks": ("rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "basis"),
+    "fits": (
+        "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s", "error_frac",
+    ),
+    "verdicts": (
+        "process_group", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac", "hidden_frac",
+        "verdict", "because",
     ),
 }  # fmt: skip
 
-_POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns")
+_POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns", "arrived_ns")
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
 _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
 _NOTHING = "-"
@@ -50,6 +65,7 @@ _NOTHING = "-"
 def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
     """A table for a terminal, as wide as it needs to be: never cropped, words of a header above each other."""
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -61,7 +77,7 @@ def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
         grid.add_column(stacked, justify="right" if right else "left", vertical="bottom", no_wrap=True)
     for row in rows:
         grid.add_row(*[Text(cell) for cell in row])
-    needed = sum(max(map(len, column)) + 3 for column in zip(headers, *rows, strict=True)) + 4
+    needed = sum(max(map(cell_len, column)) + 3 for column in zip(headers, *rows, strict=True)) + 4
     console = Console(file=StringIO(), width=max(needed, 40), color_system=None, legacy_windows=False)
     console.print(grid)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]

@@ -1,0 +1,62 @@
+"""The wheel, in an empty environment without torch: the analyser works, the profiler says what it lacks."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the console scripts of an environment that holds nothing but the wheel and what it needs."""
+    pytest.importorskip("build")
+    folder = tmp_path_factory.mktemp("distribution")
+    sources = folder / "sources"
+    listed = run("git", "-C", ROOT, "ls-files", "-co", "--exclude-standard")
+    if listed.returncode:
+        pytest.skip("needs a git checkout to copy the sources from")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file() and name.startswith(("analysis/", "profiling/", "pyproject", "README", "LICENSE")):
+            (sources / name).parent.mkdir(parents=True, exist_ok=True)
+            (sources / name).write_bytes((ROOT / name).read_bytes())
+    built = run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, sources)
+    assert built.returncode == 0, built.stderr
+    venv.create(folder / "venv", with_pip=True)
+    (wheel,) = folder.glob("*.whl")
+    installed = run(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel)
+    assert installed.returncode == 0, installed.stderr
+    return folder / "venv/bin"
+
+
+@pytest.mark.slow
+def test_the_analyser_prints_the_summary_without_torch(scripts: Path, gloo_run: Path) -> None:
+    assert run(scripts / "python", "-c", "import torch").returncode == 1
+    done = run(scripts / "commtrace", gloo_run, cwd=scripts)
+    assert done.returncode == 0, done.stderr
+    assert "ranks        2 of 2: 0-1" in done.stdout
+    assert "Bandwidth" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_profiler_says_that_it_needs_torch(scripts: Path) -> None:
+    done = run(scripts / "commtrace-profile", "train", cwd=scripts)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "commtrace[profiling]" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_library_is_importable_under_its_own_name(scripts: Path, gloo_run: Path) -> None:
+    code = f"from commtrace.analysis import analyse; print(len(analyse({str(gloo_run)!r}).calls))"
+    done = run(scripts / "python", "-c", code, cwd=scripts)
+    assert done.stdout.strip() == "16", done.stderr

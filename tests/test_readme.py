@@ -1,0 +1,102 @@
+"""Every command of the README is run, and what it says they print is what they print."""
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.split("    #")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.strip()
+]
+# Small enough for two CPU cores; everything else stays as the README has it.
+SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
+
+
+def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        shlex.split(command), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def matching(start: str) -> list[str]:
+    return [command for command in COMMANDS if command.startswith(start)]
+
+
+def test_every_command_is_run_by_a_test() -> None:
+    run_below = matching("make") + matching("torchrun") + matching("tensorboard") + matching("python -m analysis")
+    assert sorted(COMMANDS) == sorted(run_below)
+
+
+@pytest.mark.parametrize("command", matching("make"))
+def test_make_targets_exist(command: str) -> None:
+    # Not run: this is one of them, and the other takes minutes. What they call is tested elsewhere.
+    done = run(f"{command} --dry-run", ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", matching("python -m analysis"))
+def test_analysis_commands(command: str, tmp_path: Path) -> None:
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    done = run(command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or (tmp_path / "calls.csv").stat().st_size
+
+
+def test_summary_is_the_one_shown() -> None:
+    shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    assert run("python -m analysis traces/resnet18-ddp-w2", ROOT).stdout == shown[1]
+
+
+def test_torchrun_captures_four_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    command = next(c for c in matching("torchrun") if "--nnodes" not in c)
+    done = run(f"{command.replace('--batch-size 128', '')} {SMALL} --run-name four", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "traces/four").glob("*.pt.trace.json.gz"))) == 4
+
+
+def test_torchrun_captures_two_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    command = next(c for c in matching("torchrun") if "--nnodes" in c)
+    command = command.replace("--nproc-per-node 8", "--nproc-per-node 1").replace(
+        "node0:29500", f"127.0.0.1:{free_port()}"
+    )
+    script = (
+        f"{command} {SMALL} --run-name nodes & {command} {SMALL} --run-name nodes; first=$?; wait $! && exit $first"
+    )
+    done = run(f"bash -c {shlex.quote(script)}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "traces/nodes").glob("*.pt.trace.json.gz"))) == 2
+
+
+def test_python_examples(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(examples) == 2
+    code = "import torch\nloader, train_step = range(12), lambda batch: torch.ones(8).sum()\n" + "\n".join(examples)
+    (tmp_path / "example.py").write_text(code)
+    done = run("python example.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "process_group" in done.stdout
+    assert list((tmp_path / "traces/mine").glob("*.pt.trace.json.gz"))
