@@ -216,8 +216,8 @@ def _one_by_one(calls: Calls, timeline: Calls, compatible: Flags, slack_ns: int)
     our_end, our_order, their_end, their_order = (
         column.tolist() for column in (calls.end, calls.order, timeline.end, timeline.order)
     )
-    i = j = 0
-    while i < len(calls) and j < len(timeline):
+    i, j, ours, theirs = 0, 0, len(calls), len(timeline)
+    while i < ours and j < theirs:
         if not fit(i, j):
             if our_order[i] <= their_order[j]:
                 i += 1
@@ -225,8 +225,8 @@ def _one_by_one(calls: Calls, timeline: Calls, compatible: Flags, slack_ns: int)
                 j += 1
             continue
         apart = abs(our_end[i] - their_end[j])
-        next_call = i + 1 < len(calls) and fit(i + 1, j)
-        next_collective = j + 1 < len(timeline) and fit(i, j + 1)
+        next_call = i + 1 < ours and fit(i + 1, j)
+        next_collective = j + 1 < theirs and fit(i, j + 1)
         if next_call and abs(our_end[i + 1] - their_end[j]) < apart:
             i += 1
         elif next_collective and abs(our_end[i] - their_end[j + 1]) < apart:
@@ -281,12 +281,15 @@ def clock_offset(calls: Calls, timeline: Calls, compatible: Flags) -> Offset | N
 
 def _coinciding_as_is(ours: Calls, theirs: Calls, compatible: Flags) -> Offset | None:
     """Offset 0 if at least half of the calls within the other's window end where one that fits does."""
-    placed = place(ours, theirs, compatible, COINCIDE_NS).position
-    matched = placed >= 0
+    theirs = theirs.take(np.argsort(theirs.end, kind="stable"))
+    after = np.searchsorted(theirs.end, ours.end).clip(0, len(theirs) - 1)
+    before = np.maximum(after - 1, 0)
+    closer = np.abs(theirs.end[before] - ours.end) < np.abs(theirs.end[after] - ours.end)
+    nearest = theirs.take(np.where(closer, before, after))
+    coincides = same_kind(ours, nearest, compatible) & (np.abs(nearest.end - ours.end) <= COINCIDE_NS)
     within = (ours.end >= theirs.last_start[0]) & (ours.end <= theirs.end[-1] + COINCIDE_NS)
-    apart = np.abs(ours.end[matched] - theirs.end[placed[matched]])
-    coinciding = int((apart <= COINCIDE_NS).sum())
-    if coinciding and coinciding >= 0.5 * max(int(within.sum()), 1):
+    coinciding = int(coincides.sum())
+    if coinciding and coinciding >= 0.5 * int(within.sum()):
         return Offset(0, coinciding, unique=True)
     return None
 

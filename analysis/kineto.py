@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -34,10 +34,13 @@ class _Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class _LaunchArgs(msgspec.Struct, gc=False):
-    correlation: int | None = None
-    external_id: int | None = msgspec.field(default=None, name="External id")
-    external_id_1: int | None = msgspec.field(default=None, name="external id")  # torch <= 1.12
+    correlation: _Int64 | None = None
+    external_id: _Int64 | None = msgspec.field(default=None, name="External id")
+    external_id_1: _Int64 | None = msgspec.field(default=None, name="external id")  # torch <= 1.12
 
 
 class _AnnotationArgs(msgspec.Struct, gc=False):
@@ -47,8 +50,8 @@ class _AnnotationArgs(msgspec.Struct, gc=False):
 
 
 class _ActivityArgs(_LaunchArgs, gc=False):
-    device: int | None = None
-    stream: int | None = None
+    device: _Int64 | None = None
+    stream: _Int64 | None = None
 
 
 class _CommArgs(_ActivityArgs, gc=False):

@@ -87,10 +87,10 @@ def _is_source(joined: pd.DataFrame) -> pd.Series[bool]:
 def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
     """Was every rank of the process group seen? Of a group that is not known, as many as it has, or the world."""
     members = joined.groupby("collective_id", sort=False)["rank"].transform("size")
-    # Counted once per list: of a thousand ranks it is long.
-    sizes = {ranks: ranks.count(" ") + 1 for ranks in joined["pg_ranks"].dropna().unique()}
-    expected = joined["pg_ranks"].map(sizes).astype("Int64")
-    expected = expected.fillna(joined["group_size"]).fillna(world_size if world_size is not None else pd.NA)
+    # Lists of ranks are long in large groups, so they are counted only where nothing else tells the size.
+    unknown = joined["pg_ranks"].where(joined["group_size"].isna())
+    expected = joined["group_size"].fillna(unknown.str.count(" ").astype("Int64") + 1)
+    expected = expected.fillna(world_size if world_size is not None else pd.NA)
     expected = expected.mask(joined["kind"].isin(["send_recv"]), 2)
     # One process that drives several GPUs is one rank: then its devices are the members.
     ranks = joined.groupby("collective_id", sort=False)["rank"].transform("nunique")
