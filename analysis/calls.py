@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .gloo_calls import gloo_rows
-from .kinds import COMM, collective_in_name
+from .kinds import COMM, COMPUTE, collective_in_name
 from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, item_bytes, size_elems
 from .schema import CALLS, Row, records
 
@@ -41,13 +41,19 @@ def calls(
             found = gloo_rows(ordered, here(annotations), _only_group(groups))
         else:
             sources = _Sources(ordered, here(launches), here(annotations), here(comm_args), groups)
-            found = _grouped_by_stream([sources.row(activity) for activity in records(ordered)])
+            own_activities = here(activities)
+            computing = own_activities.loc[own_activities["kind"] == COMPUTE, ["device", "stream"]].drop_duplicates()
+            streams = set(zip(computing["device"], computing["stream"], strict=True))
+            found = _grouped_by_stream([sources.row(activity) for activity in records(ordered)], streams)
         rows += [_finished(row, groups) for row in found]
     return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
 
 
-def _grouped_by_stream(rows: list[Row]) -> list[Row]:
-    """Rows without a process group get that of the others on their stream, if those are of one: a stream serves one."""
+def _grouped_by_stream(rows: list[Row], computing: set[tuple[object, object]]) -> list[Row]:
+    """NCCL's kernels without a process group get that of the others on their stream, if those are of one.
+
+    NCCL gives every communicator a stream of its own, but for collectives that run on a stream in `computing`.
+    """
     groups: dict[tuple[object, object], set[tuple[object, ...]]] = {}
     for row in rows:
         if row.get("process_group") is not None:
@@ -55,7 +61,9 @@ def _grouped_by_stream(rows: list[Row]) -> list[Row]:
             on.add(tuple(row.get(key) for key in _GROUP))
     for row in rows:
         on = groups.get((row["device"], row["stream"]), set())
-        if row.get("process_group") is None and len(on) == 1 and row.get("collective") != "peer_copy":
+        of_nccl = row["name"].lower().startswith(("nccl", "rccl"))
+        alone = (row["device"], row["stream"]) not in computing
+        if row.get("process_group") is None and of_nccl and alone and len(on) == 1:
             row |= dict(zip(_GROUP, next(iter(on)), strict=True))
     return rows
 

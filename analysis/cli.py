@@ -154,17 +154,24 @@ def _show(
     """Print one table of the run."""
     analysis = _analysis(runs, comm_kernel, keep_going)
     table: pd.DataFrame = getattr(analysis, name)
-    if not len(table):
+    if not len(table) and not (name in _FINE_EMPTY and len(analysis.calls)):
         raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
     from .render import FORMATS, as_text
 
-    for note in analysis.run.notes:
+    for note in analysis.run.notes if len(table) else (*analysis.run.notes, _FINE_EMPTY[name]):
         _complain(note, kind="note")
     if output_format is Format.table:
         _write(as_text(name, table, ascii_only=_ascii_only()), output)
     else:
         _write(FORMATS[output_format.value](name, table), output)
     _finish(analysis)
+
+
+# Tables in which no row is a result too.
+_FINE_EMPTY = {
+    "lateness": "no rank was late by more than the clocks are uncertain",
+    "fits": "no collective was measured with three sizes or more",
+}
 
 
 def _why_empty(name: str, analysis: Analysis) -> str:

@@ -52,9 +52,10 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
     for note, count in unmatched["note"].value_counts().items():
         yield f"{count} {_plural('call', int(count))} unmatched: {note}"
-    no_size = int((analysis.calls["size_bytes"].isna()).sum())
+    no_size = int(analysis.collectives["size_bytes"].isna().sum())
     if no_size:
-        yield f"{no_size} of {len(analysis.calls)} calls have no size in the trace, so there is no bandwidth for them"
+        count = len(analysis.collectives)
+        yield f"{no_size} of {count} collectives have no size in any trace, so there is no bandwidth for them"
 
 
 def _completeness(traces: pd.DataFrame) -> str:
