@@ -89,12 +89,18 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None]) -> pd.DataFram
     for key in ("comms_id", "seq"):
         _by_id(state, calls, key)
     _link_clocks(state)
-    sizes = np.bincount(state.group)
-    for group in np.argsort(-sizes, kind="stable"):
-        rows = np.flatnonzero((state.group == group) & (state.collective < 0)) if sizes[group] else np.array([])
-        if len(rows):
-            _by_order(state, rows.astype(np.int64))
+    anchored = _by_key(state.group, np.flatnonzero((state.collective >= 0) & (state.rung < _ORDER)))
+    left = _by_key(state.group, np.flatnonzero(state.collective < 0))
+    for group, rows in sorted(left.items(), key=lambda item: -len(item[1])):
+        _by_order(state, rows, anchored.get(group, np.array([], dtype=np.int64)))
     return _table(state, calls)
+
+
+def _by_key(keys: Ints, rows: Ints) -> dict[int, Ints]:
+    """`rows` by their key, each in ascending order."""
+    ordered = rows[np.argsort(keys[rows], kind="stable")]
+    distinct, starts = np.unique(keys[ordered], return_index=True)
+    return dict(zip(distinct.tolist(), np.split(ordered, starts[1:]), strict=True)) if len(rows) else {}
 
 
 def _table(state: _State, calls: pd.DataFrame) -> pd.DataFrame:
@@ -235,30 +241,34 @@ def _link_clocks(state: _State) -> None:
     link_by_ends(state.clocks, state.collective[rows], state.clock[rows], state.calls.end[rows])
 
 
-def _by_order(state: _State, rows: Ints) -> None:
-    """Lay the windows of all ranks of one group onto one timeline."""
-    sequences = [rows[state.member[rows] == member] for member in np.unique(state.member[rows])]
-    sequences = [own[np.argsort(state.calls.order[own], kind="stable")] for own in sequences]
+def _by_order(state: _State, rows: Ints, anchored: Ints) -> None:
+    """Lay the windows of all ranks of one group onto one timeline; `anchored` are its calls that ids have matched."""
+    sequences = [own[np.argsort(state.calls.order[own], kind="stable")] for own in _by_key(state.member, rows).values()]
     limit = state.group_size[rows].max()
     if 0 < limit < len(np.unique(state.rank[rows])):
         state.alone(rows, _TOO_MANY)
         return
     sequences.sort(key=len, reverse=True)
-    timeline = _anchors(state, state.group[rows[0]])
+    timeline, base = _anchors(state, anchored)
     if not len(timeline):
-        timeline = _begun(state, sequences[0])
-        state.followed[state.clock[sequences[0][0]]] = True
+        timeline, base = _begun(state, sequences[0]), int(state.clock[sequences[0][0]])
+        state.followed[base] = True
         sequences = sequences[1:]
-    base = int(state.clock[np.flatnonzero(state.collective == timeline.row[0])[0]])
+    taken = _by_key(state.member, anchored)
     for own in sequences:
-        timeline = _laid(state, own, timeline, base)
+        mine = state.collective[taken.get(int(state.member[own[0]]), anchored[:0])]
+        timeline = _laid(state, own, timeline, base, mine)
 
 
-def _anchors(state: _State, group: int) -> Calls:
-    """The collectives that ids have matched, but not on all ranks: a call without id may belong to them."""
-    rows = np.flatnonzero((state.group == group) & (state.rung < _ORDER))
+def _anchors(state: _State, rows: Ints) -> tuple[Calls, int]:
+    """The collectives that ids have matched, but not on all ranks: a call without id may belong to them.
+
+    With the clock that their times are on.
+    """
     members = np.bincount(state.collective[rows], minlength=1)[state.collective[rows]] if len(rows) else rows
     rows = rows[members < state.group_size[rows]]
+    if not len(rows):
+        return state.calls.take(rows), -1
     first = np.unique(state.collective[rows], return_index=True)[1]
     order = np.argsort(state.calls.order[rows[first]], kind="stable")
     timeline = state.calls.take(rows[first][order])
@@ -268,7 +278,7 @@ def _anchors(state: _State, group: int) -> Calls:
     for row in np.delete(rows, first):
         one = state.calls.take(np.array([row])).on_clock(state.clocks, int(state.clock[row]))
         _extend(timeline, np.array([place_of[int(state.collective[row])]]), one)
-    return timeline
+    return timeline, int(state.clock[rows[first][order][0]])
 
 
 def _begun(state: _State, own: Ints) -> Calls:
@@ -279,8 +289,8 @@ def _begun(state: _State, own: Ints) -> Calls:
     return Calls(**{**vars(shown), "row": state.collective[own]})
 
 
-def _laid(state: _State, own: Ints, timeline: Calls, base: int) -> Calls:
-    """The timeline with one more rank's calls on it."""
+def _laid(state: _State, own: Ints, timeline: Calls, base: int, mine: Ints) -> Calls:
+    """The timeline with one more rank's calls on it, not where ids have put another of its calls: in `mine`."""
     clock = int(state.clock[own[0]])
     certain, slack = True, SAME_CLOCK_SLACK_NS if clock == base else COINCIDE_NS
     if not state.clocks.linked(clock, base):
@@ -289,8 +299,7 @@ def _laid(state: _State, own: Ints, timeline: Calls, base: int) -> Calls:
             return timeline.joined(_begun(state, own))
         state.clocks.link(clock, base, offset.offset_ns)
         certain = offset.unique
-    mine = np.isin(timeline.row, state.collective[state.member == state.member[own[0]]])
-    free = np.flatnonzero(~mine)
+    free = np.flatnonzero(~np.isin(timeline.row, mine))
     calls, placement = _placed(state, own, timeline.take(free), clock, slack)
     found = placement.position >= 0
     on, at = own[found], free[placement.position[found]]
