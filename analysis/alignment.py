@@ -23,12 +23,15 @@ Flags = NDArray[np.bool_]
 COINCIDE_NS = 150_000
 _SEARCHED = 64
 _PEAKS = 6
+# Fewer ends may coincide by chance.
+_LEAST_COINCIDING = 4
 _BINS = 16
 _LEAST_DRIFT_NS = 5_000
 _SIGNIFICANT = 5.0
 _TIMES = ("last_start", "first_end", "end", "order")
 _UNKNOWN = -1
-_COMPARED = ("kind", "dtype", "size", "last_start", "first_end", "synchronising")
+_MUST_AGREE = ("dtype", "size", "seq", "comms_id")
+_COMPARED = ("kind", *_MUST_AGREE, "last_start", "first_end", "synchronising")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Calls:
     dtype: Ints
     size: Ints
     step: Ints
+    seq: Ints
+    comms_id: Ints
     synchronising: Flags
     last_start: Ints
     first_end: Ints
@@ -164,9 +169,10 @@ def fits(calls: Calls, timeline: Calls, compatible: Flags, slack_ns: int) -> Fla
 
 
 def same_kind(calls: Calls, timeline: Calls, compatible: Flags) -> Flags:
-    """Elementwise: do kind, dtype and size not contradict each other?"""
+    """Elementwise: do kind, dtype, size and ids not contradict each other?"""
     result: Flags = compatible[calls.kind, timeline.kind]
-    for one, other in ((calls.dtype, timeline.dtype), (calls.size, timeline.size)):
+    for name in _MUST_AGREE:
+        one, other = getattr(calls, name), getattr(timeline, name)
         result = result & ((one == other) | (one == _UNKNOWN) | (other == _UNKNOWN))
     return result
 
@@ -244,12 +250,14 @@ def _fit_one(calls: Calls, timeline: Calls, compatible: Flags, slack_ns: int) ->
     may_be = compatible.tolist()
 
     def fit(i: int, j: int) -> bool:
-        kind, dtype, size, start, end, synchronising = ours[i]
-        other_kind, other_dtype, other_size, other_start, other_end, _ = theirs[j]
+        kind, dtype, size, seq, comms_id, start, end, synchronising = ours[i]
+        other_kind, other_dtype, other_size, other_seq, other_comms_id, other_start, other_end, _ = theirs[j]
         return bool(
             may_be[kind][other_kind]
             and (dtype in (other_dtype, _UNKNOWN) or other_dtype == _UNKNOWN)
             and (size in (other_size, _UNKNOWN) or other_size == _UNKNOWN)
+            and (seq in (other_seq, _UNKNOWN) or other_seq == _UNKNOWN)
+            and (comms_id in (other_comms_id, _UNKNOWN) or other_comms_id == _UNKNOWN)
             and (not synchronising or max(start, other_start) <= min(end, other_end) + slack_ns)
         )
 
@@ -274,9 +282,9 @@ def clock_offset(calls: Calls, timeline: Calls, compatible: Flags) -> Offset | N
     candidates.sort(key=lambda c: (-c.same_step, -c.coinciding, abs(c.offset_ns)))
     best = candidates[0]
     rivals = [
-        c for c in candidates[1:] if c.coinciding >= 0.9 * best.coinciding and c.same_step >= best.same_step - 0.3
+        c for c in candidates[1:] if c.coinciding >= 0.5 * best.coinciding and c.same_step >= best.same_step - 0.3
     ]
-    return Offset(best.offset_ns, best.coinciding, unique=not rivals and best.coinciding >= 3)
+    return Offset(best.offset_ns, best.coinciding, unique=not rivals and best.coinciding >= _LEAST_COINCIDING)
 
 
 def _coinciding_as_is(ours: Calls, theirs: Calls, compatible: Flags) -> Offset | None:
@@ -289,7 +297,8 @@ def _coinciding_as_is(ours: Calls, theirs: Calls, compatible: Flags) -> Offset |
     coincides = same_kind(ours, nearest, compatible) & (np.abs(nearest.end - ours.end) <= COINCIDE_NS)
     within = (ours.end >= theirs.last_start[0]) & (ours.end <= theirs.end[-1] + COINCIDE_NS)
     coinciding = int(coincides.sum())
-    if coinciding and coinciding >= 0.5 * int(within.sum()):
+    least = min(_LEAST_COINCIDING, len(ours), len(theirs))
+    if coinciding >= max(least, 0.5 * int(within.sum())):
         return Offset(0, coinciding, unique=True)
     return None
 

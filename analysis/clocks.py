@@ -21,7 +21,7 @@ from .schema import CLOCKS, Row
 # What a trace can show: timestamps of torch 2.3 and older are whole microseconds.
 RESOLUTION_NS = 2_000
 _ROWS_USED = 400_000
-_ROUNDS = 8
+_ROUNDS = 30
 _UNBOUND = 1e18
 
 
@@ -46,6 +46,7 @@ def clocks(calls: pd.DataFrame, matches: pd.DataFrame, hosts: Mapping[int, str |
     clock_of, keys = pd.factorize(np.array(names, dtype=object))
     ends = _ends(calls, matches, clock_of.astype(np.int64), ranks)
     model = _estimated(ends, len(keys))
+    _move_into_bounds(ends, model)
     model, uncertainty = _settled(ends, model, *_bounds(ends, model))
     return CLOCKS.frame(
         _row(rank, hosts[rank], clock, model, int(uncertainty[clock]), ranks, clock_of)
@@ -122,8 +123,8 @@ def _estimated(ends: _Ends, count: int) -> ClockFrame:
         apart = _apart(ends, model)
         change = pd.Series(apart).groupby(ends.clock).median()
         model.offset_ns[change.index.to_numpy(dtype=np.int64)] += change.to_numpy()
-        _add_drift(ends, model)
-        if np.abs(change.to_numpy()).max() < RESOLUTION_NS / 10:
+        drifted = _add_drift(ends, model)
+        if not drifted and np.abs(change.to_numpy()).max() < RESOLUTION_NS / 10:
             break
     _refer(model)
     return model
@@ -145,14 +146,29 @@ def _refer(model: ClockFrame) -> None:
         model.drift[own] -= model.drift[own[0]]
 
 
-def _add_drift(ends: _Ends, model: ClockFrame) -> None:
-    """A slope for every clock that shows one."""
+def _add_drift(ends: _Ends, model: ClockFrame) -> bool:
+    """A slope for every clock that shows one; did any?"""
+    drifted = False
     apart = _apart(ends, model)
     for clock in np.unique(ends.clock):
         own = ends.clock == clock
         drift = trend(ends.end_ns[own] - model.origin_ns, apart[own])
         if drift is not None:
             model.correct(int(clock), *drift)
+            drifted = True
+    return drifted
+
+
+def _move_into_bounds(ends: _Ends, model: ClockFrame) -> None:
+    """Offsets by which nobody leaves before everybody has arrived; half way at a time, for the others move too."""
+    for _ in range(2 * _ROUNDS):
+        low, high = _bounds(ends, model)
+        low, high = np.maximum(low, -_UNBOUND), np.minimum(high, _UNBOUND)
+        step = np.where(low > high, (low + high) / 2, np.clip(0, low, high)) / 2
+        if np.abs(step).max() < 1:
+            break
+        model.offset_ns += step
+    _refer(model)
 
 
 def _bounds(ends: _Ends, model: ClockFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -206,8 +222,8 @@ def _against_reference(
     high = frame["end"] - pd.Series(ends.collective).map(of_first["start"])
     direct = pd.DataFrame({"low": low, "high": high})[~first].dropna()
     grouped = direct.groupby(ends.clock[direct.index])
-    proven = np.maximum(-grouped["low"].max(), grouped["high"].min())
-    proven = proven[proven >= 0]
+    lowest, highest = grouped["low"].max(), grouped["high"].min()
+    proven = np.maximum(-lowest, highest)[(lowest <= 0) & (highest >= 0)]
     clocks = proven.index.to_numpy(dtype=np.int64)
     total[clocks] = np.minimum(total[clocks], proven.to_numpy())
     at_least: NDArray[np.float64] = np.maximum(total, RESOLUTION_NS)
@@ -234,6 +250,7 @@ def _settled(
     # Ends coincide to within COINCIDE_NS on one host; where they scatter more, so does what they tell.
     uncertainty = np.minimum(proven, np.maximum(COINCIDE_NS, 2 * spread)) + contradiction
     uncertainty = _against_reference(ends, model, centre, uncertainty)
+    centre = centre - centre[[np.flatnonzero(model.component == c)[0] for c in model.component]]
     offset = model.offset_ns + centre
     raw = (np.abs(offset) <= uncertainty) & (-model.offset_ns >= low) & (-model.offset_ns <= high)
     raw &= model.drift == 0

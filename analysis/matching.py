@@ -2,7 +2,7 @@
 
 A ladder, best first:
 
-- `comms_id`: the id that NCCL gives all ranks of a collective;
+- `comms_id`: the id that torch gives all ranks of a collective of a process group;
 - `seq`: the sequence number within the process group;
 - `order`: the order within the process group; each rank's window is laid where kinds, sizes, dtypes and times fit;
 - `time`: call by call where order alone does not fit, because a trace lacks calls.
@@ -30,6 +30,8 @@ _ORDER, _TIME, _NONE = RUNGS.index("order"), RUNGS.index("time"), RUNGS.index("n
 SAME_CLOCK_SLACK_NS = 20_000
 
 _ROUNDS = 4
+# So many coinciding ends tell where a clock is.
+_LEAST_SETTLED = 8
 
 _ALONE = "no other rank shows it at that time"
 _TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
@@ -179,6 +181,9 @@ def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Calls:
         dtype=pd.factorize(calls["dtype"])[0].astype(np.int64),
         size=size,
         step=_codes(calls["step"]),
+        # Of sends and receives each rank counts its own.
+        seq=np.where(pairs, -1, _codes(calls["seq"])),
+        comms_id=np.where(pairs, -1, pd.factorize(calls["comms_id"])[0]),
         # On a GPU a send runs until it is received; gloo's may be done before.
         synchronising=np.isin(kind, [kind_of[k] for k in SYNCHRONISING] + [_SENDS, _ANY])
         | ((kind == kind_of["send_recv"]) & (calls["device"] != "cpu").to_numpy()),
@@ -203,7 +208,8 @@ def _by_id(state: _State, calls: pd.DataFrame, key: str) -> None:
     table = pd.DataFrame({
         "row": rows,
         "id": pd.factorize(calls[key].iloc[rows])[0],
-        "group": 0 if key == "comms_id" else state.group[rows],
+        # The id is a hash of the group's name and the sequence number: disjoint groups of one name share ids.
+        "group": state.group[rows] if key == "seq" else pd.factorize(calls["pg_ranks"].iloc[rows])[0],
         "member": state.member[rows],
         "start": state.calls.last_start[rows],
     })  # fmt: skip
@@ -305,11 +311,23 @@ def _laid(state: _State, own: Ints, timeline: Calls, base: int, mine: Ints) -> C
     on, at = own[found], free[placement.position[found]]
     state.collective[on] = timeline.row[at]
     state.rung[on] = _ORDER if placement.in_order else _TIME
-    state.certain[on] = certain & ~placement.rivalled[found]
+    state.certain[on] = (
+        certain & ~placement.rivalled[found] & ~_far_apart(calls.take(found), timeline.take(at), placement)
+    )
     state.note[on[~state.certain[on]]] = _REPEATS
     _extend(timeline, at, calls.take(found))
     rest = own[~found]
     return timeline.joined(_begun(state, rest)) if len(rest) else timeline
+
+
+def _far_apart(calls: Calls, timeline: Calls, placement: Placement) -> Flags:
+    """Of calls placed one by one, those that end farther from their collective than nearly all others do."""
+    apart = np.abs(calls.end - timeline.end)
+    if placement.in_order or not calls.synchronising.any():
+        return np.zeros(len(calls), dtype=bool)
+    usual = max(float(np.quantile(apart[calls.synchronising], 0.9)), SAME_CLOCK_SLACK_NS / 4)
+    far: Flags = calls.synchronising & (apart > 2 * usual)
+    return far
 
 
 def _placed(state: _State, own: Ints, timeline: Calls, clock: int, slack: int) -> tuple[Calls, Placement]:
@@ -325,8 +343,24 @@ def _placed(state: _State, own: Ints, timeline: Calls, clock: int, slack: int) -
         if drift is None:
             break
         state.clocks.correct(clock, *drift)
+    if not state.followed[clock]:
+        slack = _settle(state, clock, calls, timeline, placement, slack)
+        calls = state.calls.take(own).on_clock(state.clocks, clock)
+        placement = place(calls, timeline, state.compatible, slack)
     state.followed[clock] = True
     return calls, placement
+
+
+def _settle(state: _State, clock: int, calls: Calls, timeline: Calls, placement: Placement, slack: int) -> int:
+    """Put the clock where the ends say; the slack that is then left, for ends scatter less than clocks may differ."""
+    found = (placement.position >= 0) & calls.synchronising
+    apart = (calls.end[found] - timeline.end[placement.position[found]]).astype(np.float64)
+    if len(apart) < _LEAST_SETTLED:
+        return slack
+    level = float(np.median(apart))
+    state.clocks.correct(clock, level, 0.0)
+    scatter = float(np.quantile(np.abs(apart - level), 0.9))
+    return min(slack, max(SAME_CLOCK_SLACK_NS // 4, round(scatter)))
 
 
 def _extend(timeline: Calls, at: Ints, calls: Calls) -> None:
@@ -338,5 +372,7 @@ def _extend(timeline: Calls, at: Ints, calls: Calls) -> None:
         (timeline.dtype, calls.dtype, timeline.dtype[at] < 0),
         (timeline.size, calls.size, timeline.size[at] < 0),
         (timeline.step, calls.step, timeline.step[at] < 0),
+        (timeline.seq, calls.seq, timeline.seq[at] < 0),
+        (timeline.comms_id, calls.comms_id, timeline.comms_id[at] < 0),
     ):
         mine[at] = np.where(unknown, theirs, mine[at])

@@ -17,7 +17,7 @@ def ranks(
     A rank counts as last where it was later than the others by more than the clocks are uncertain: no skew, no
     straggler.
     """
-    compared = (collectives["complete"].fillna(False) & collectives["last_rank"].notna()).any()
+    compared = (collectives["complete"].fillna(False) & collectives["arrival_skew_ns"].notna()).any()
     hosts = traces.drop_duplicates("rank").set_index("rank")["host"]
     wire = _wire_rates(collectives, participation)
     rows: list[Row] = []

@@ -45,11 +45,11 @@ def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False)
 
 
 def _facts_text(known: pd.DataFrame) -> str:
-    width = max(len(item) for item in known["item"])
+    width = max(len(printable(item)) for item in known["item"])
     rows = zip(known["item"], known["value"], strict=True)
-    return "".join(f"{item:<{width}}  {printable(value)}\n" for item, value in rows)
+    return "".join(f"{printable(item):<{width}}  {printable(value)}\n" for item, value in rows)
 
 
 def _facts_markdown(known: pd.DataFrame) -> str:
     rows = zip(known["item"], known["value"], strict=True)
-    return "".join(f"- **{item}**: {printable(value)}\n" for item, value in rows)
+    return "".join(f"- **{printable(item)}**: {printable(value)}\n" for item, value in rows)

@@ -22,13 +22,14 @@ _TO_ROOT = ("reduce", "gather")
 def participation(
     calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame, world_size: int | None
 ) -> pd.DataFrame:
-    """One row per call: its wait and transfer, NA where the collective is partial, unmatched, or clocks differ.
+    """One row per call: its wait and transfer, NA where the collective is partial, uncertain, or clocks differ.
 
     Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
     """
     joined = _joined(calls, matches, clocks)
     grouped = joined.groupby("collective_id", sort=False)
-    split = joined["comparable"] & _complete(joined, world_size)
+    certain = grouped["certain"].transform("min").astype(bool)
+    split = joined["comparable"] & _complete(joined, world_size) & certain
     wait_ns = (_needed_start(joined).where(split) - joined["arrived_ns"]).clip(lower=0)
     wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
     several = grouped["rank"].transform("size") > 1

@@ -1,0 +1,177 @@
+"""Who may import whom, and which module knows what: read from the source."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
+
+LEAVES = {"errors", "kinds", "schema", "intervals", "nccl_tests", "alignment"}
+READERS = {"chunks", "kineto", "cpu", "run"}
+METRICS = {
+    "breakdown", "calls", "gloo_calls", "matching", "clocks", "waiting", "bandwidth", "lateness", "ranks", "verdict",
+}  # fmt: skip
+TOP = {"measure", "summary", "report", "cli", "__init__", "__main__"}
+
+# module -> what it may import. `render` is the folder.
+ALLOWED = {
+    # leaves: nothing, but for the errors they raise
+    "errors": set(),
+    "kinds": set(),
+    "intervals": set(),
+    "schema": {"errors"},
+    "nccl_tests": {"errors"},
+    "alignment": set(),
+    # readers: files -> tables
+    "chunks": {"errors"},
+    "kineto": {"chunks", "errors", "kinds", "schema"},
+    "steps": {"schema"},
+    "cpu": {"kineto", "kinds", "schema"},
+    "run": {"cpu", "errors", "kinds", "kineto", "schema", "steps"},
+    # metrics: tables -> tables; `steps` serves both sides
+    "breakdown": {"intervals", "kinds", "schema", "steps"},
+    "gloo_calls": {"nccl_tests", "schema"},
+    "calls": {"gloo_calls", "kinds", "nccl_tests", "schema"},
+    "matching": {"alignment", "nccl_tests", "schema"},
+    "clocks": {"alignment", "nccl_tests", "schema"},
+    "waiting": {"clocks", "nccl_tests", "schema"},
+    "bandwidth": {"nccl_tests", "schema"},
+    "lateness": {"intervals", "kinds", "nccl_tests", "schema"},
+    "ranks": {"intervals", "nccl_tests", "schema"},
+    "verdict": {"schema"},
+    # tables -> text
+    "render": {"schema"},
+    # where they meet
+    "measure": METRICS | {"run", "schema"},
+    "summary": {"measure", "schema"},
+    "report": {"measure", "render", "schema", "summary"},
+    "cli": LEAVES | {"measure", "render", "report", "run", "summary"},
+    "__init__": {"errors", "measure", "run"},
+    "__main__": {"cli"},
+}
+
+# Keys of a trace's arguments and events that only the reader may know.
+RAW_KEYS = (
+    "In msg nelems", "Out msg nelems", "In msg size", "External id", "Collective name", "Process Group Name",
+    "Process Group Ranks", "Comms Id", "Input Dims", "Input type", "Concrete Inputs", "Group size", "Src Rank",
+    "baseTimeNanoseconds", "distributedInfo", "deviceProperties", "pg_config", "gpu_memcpy", "cuda_runtime",
+    "gpu_memset", "cpu_op", "user_annotation", "thread_name", "record_param_comms",
+)  # fmt: skip
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Module or folder of every file, by path within the package."""
+    return {str(path.relative_to(package)): path for path in sorted(package.rglob("*.py"))}
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """(level, dotted name) of every import, those inside functions and type-checking blocks included."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append((node.level, node.module))
+        elif isinstance(node, ast.ImportFrom):
+            found += [(node.level, alias.name) for alias in node.names]
+    return found
+
+
+def edges(name: str, path: Path) -> set[str]:
+    """Modules of the package that this file imports; imports within the `render` folder are its own business."""
+    depth = name.count("/")
+    return {target.split(".")[0] for level, target in imports(path) if level == depth + 1}
+
+
+def module_of(name: str) -> str:
+    return name.split("/")[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("name", modules(ANALYSIS))
+def test_imports_go_one_way(name):
+    surplus = edges(name, ANALYSIS / name) - ALLOWED[module_of(name)]
+    assert not surplus, f"analysis/{name} may not import {sorted(surplus)}"
+
+
+def test_the_table_of_imports_has_no_cycle_and_no_stale_entry():
+    assert set(ALLOWED) == {module_of(name) for name in modules(ANALYSIS)}
+    placed: set[str] = set()
+    while placed != set(ALLOWED):
+        free = {m for m, needs in ALLOWED.items() if m not in placed and needs <= placed}
+        assert free, f"a cycle among {sorted(set(ALLOWED) - placed)}"
+        placed |= free
+
+
+def test_readers_and_metrics_do_not_know_each_other():
+    for name, path in modules(ANALYSIS).items():
+        module = module_of(name)
+        if module in READERS:
+            assert not edges(name, path) & (METRICS | TOP | {"render"})
+        if module in METRICS | {"steps"}:
+            assert not edges(name, path) & (READERS | TOP | {"render"})
+        if module in LEAVES:
+            assert edges(name, path) <= {"errors"}
+
+
+def test_nobody_imports_the_command_line_but_main():
+    importers = {name for name, path in modules(ANALYSIS).items() if "cli" in edges(name, path)}
+    assert importers == {"__main__.py"}
+
+
+@pytest.mark.parametrize("package", [ANALYSIS, PROFILING], ids=lambda p: p.name)
+def test_imports_within_a_package_are_relative(package):
+    for name, path in modules(package).items():
+        absolute = {target.split(".")[0] for level, target in imports(path) if level == 0}
+        assert not absolute & {"analysis", "profiling", "commtrace"}, name
+
+
+def test_relative_imports_stay_within_the_package():
+    for package in (ANALYSIS, PROFILING):
+        for name, path in modules(package).items():
+            assert all(level <= name.count("/") + 1 for level, _ in imports(path)), name
+
+
+def test_analysis_needs_no_torch():
+    for name, path in modules(ANALYSIS).items():
+        outside = {target.split(".")[0] for level, target in imports(path) if level == 0}
+        assert not outside & {"torch", "torchvision", "hta", "profiling"}, name
+
+
+def test_only_the_reader_knows_raw_keys():
+    for name, path in modules(ANALYSIS).items():
+        if module_of(name) == "kineto":
+            continue
+        texts = {
+            node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }  # fmt: skip
+        exact = {"cat", "ph", "args", *RAW_KEYS} - {"record_param_comms"}
+        assert not texts & exact, name
+        assert name == "chunks.py" or not any('"traceEvents"' in text for text in texts), name
+
+
+def test_only_readers_and_the_command_line_touch_files():
+    openers = {"open", "read_text", "write_text", "read_bytes", "write_bytes"}
+    for name, path in modules(ANALYSIS).items():
+        called = {
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        }
+        if module_of(name) not in READERS | {"cli"}:
+            assert not called & openers, name
+
+
+@pytest.mark.parametrize("package", [ANALYSIS, PROFILING], ids=lambda p: p.name)
+def test_no_module_is_named_like_one_of_the_standard_library(package):
+    for name, path in modules(package).items():
+        if not path.name.startswith("__"):
+            assert path.stem not in sys.stdlib_module_names, name
+
+
+def test_modules_stay_small():
+    long = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules(ANALYSIS).items()}
+    assert {name: lines for name, lines in long.items() if lines > 450} == {}

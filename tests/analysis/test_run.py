@@ -1,0 +1,327 @@
+"""A folder becomes a run: which file is which rank, what belongs together, and what does not."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from builders import BASE_NS, MS, Trace, traces_table, write_bytes
+
+import analysis
+from analysis.errors import AnalysisError, DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
+from analysis.run import load_run
+from analysis.schema import records
+
+
+def small(rank: int | None = 0, world: int | None = 1, **more) -> Trace:
+    return Trace(rank, world, **more).kernel("gemm", 0, 1 * MS)
+
+
+def ranks_from(folder: Path) -> list[tuple[int, str]]:
+    return [(row["rank"], row["rank_from"]) for row in records(load_run([folder]).traces)]
+
+
+# --- which rank ------------------------------------------------------------------------------------------------------
+
+
+def test_the_trace_says_its_rank_whatever_its_name(tmp_path):
+    small(3, 8).write(tmp_path, "rank5.json")
+    assert ranks_from(tmp_path) == [(3, "trace")]
+
+
+def test_else_the_side_file_says_it(tmp_path):
+    for rank in (0, 1):
+        small(None, None).write(tmp_path, f"node_{rank}.0001.pt.trace.json.gz")
+        write_bytes(
+            tmp_path / f"node_{rank}.meta.json", json.dumps({"rank": rank, "world_size": 2, "host": "node"}).encode()
+        )
+    run = load_run([tmp_path])
+    assert ranks_from(tmp_path) == [(0, "side file"), (1, "side file")]
+    assert (run.world_size, run.traces["host"].tolist()) == (2, ["node", "node"])
+
+
+@pytest.mark.parametrize(
+    "name", ["rank{}.json", "my run - rank{}-chrome-trace.json.gz", "trace_Rank_{}.json", "rank-{}.x.json"]
+)
+def test_else_the_file_name_says_it(tmp_path, name):
+    for rank in (0, 11):
+        small(None, None).write(tmp_path, name.format(rank), gz=name.endswith("gz"))
+    assert ranks_from(tmp_path) == [(0, "file name"), (11, "file name")]
+
+
+def test_else_a_lone_file_is_rank_0_with_a_note(tmp_path):
+    small(None, None).write(tmp_path, "trace.json")
+    assert ranks_from(tmp_path) == [(0, "only file")]
+    assert load_run([tmp_path]).notes == (
+        "trace.json does not say which rank it is; being alone it is taken as rank 0",
+    )
+
+
+def test_else_it_is_an_error(tmp_path):
+    for name in ("a.json", "b.json"):
+        small(None, None).write(tmp_path, name)
+    with pytest.raises(MixedJobs, match=r"a\.json: does not say which rank it is"):
+        load_run([tmp_path])
+
+
+def test_ranks_stand_in_order(tmp_path):
+    for rank in (10, 9, 0):
+        small(rank, 16).write(tmp_path)
+    run = load_run([tmp_path])
+    assert run.ranks == run.traces["rank"].tolist() == [0, 9, 10]
+    assert run.missing_ranks == [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15]
+
+
+# --- what belongs together -------------------------------------------------------------------------------------------
+
+
+def test_two_files_of_one_rank_are_an_error_that_names_both(tmp_path):
+    small(1, 2).write(tmp_path, "a.json")
+    small(1, 2).write(tmp_path, "b.json")
+    with pytest.raises(DuplicateRank, match=r"a\.json and b\.json both claim rank 1"):
+        load_run([tmp_path])
+
+
+def test_two_jobs_of_other_sizes_are_an_error_that_names_them(tmp_path):
+    small(0, 2).write(tmp_path, "a.json")
+    small(1, 4).write(tmp_path, "b.json")
+    with pytest.raises(MixedJobs, match=r"a\.json has world size 2, b\.json has 4"):
+        load_run([tmp_path])
+
+
+def test_two_processes_under_one_workers_name_are_two_jobs(tmp_path):
+    small(0, 1, pid=10).op("aten::mm", 0, 1).write(tmp_path, "node_0.0001.pt.trace.json.gz")
+    small(0, 1, pid=11).op("aten::mm", 0, 1).write(tmp_path, "node_0.0002.pt.trace.json.gz")
+    with pytest.raises(MixedJobs, match=r"process 10.*process 11"):
+        load_run([tmp_path])
+
+
+def test_a_rank_beyond_its_world_is_an_error(tmp_path):
+    small(4, 4).write(tmp_path)
+    with pytest.raises(MixedJobs, match="is rank 4 of a world of 4"):
+        load_run([tmp_path])
+
+
+def test_cycles_of_one_process_are_one_run_in_order_of_their_digits(tmp_path):
+    for cycle, start in ((10, 3), (9, 2), (2, 1)):
+        Trace().kernel(f"cycle {cycle}", start, 1).write(tmp_path, f"node_0.{cycle}.pt.trace.json.gz")
+    run = load_run([tmp_path])
+    assert run.traces["cycle"].tolist() == [0, 1, 2]
+    assert run.activities["name"].tolist() == ["cycle 2", "cycle 9", "cycle 10"]
+    assert run.ranks == [0]
+
+
+# --- which files -----------------------------------------------------------------------------------------------------
+
+
+def test_side_files_are_no_traces(tmp_path):
+    small().write(tmp_path)
+    write_bytes(tmp_path / "run.json", b'{"model": "resnet18"}')
+    write_bytes(tmp_path / "node_0.meta.json", b"{}")
+    run = load_run([tmp_path])
+    assert len(run.traces) == 1
+    assert run.config == {"model": "resnet18"}
+
+
+def test_other_json_beside_traces_named_by_torch_is_left_out_with_a_note(tmp_path):
+    small().write(tmp_path)
+    write_bytes(tmp_path / "results.json", b"[1, 2]")
+    assert load_run([tmp_path]).notes == (
+        f"{tmp_path.name}: left out 1 JSON files not named like torch's traces: results.json",
+    )
+
+
+def test_half_written_and_hidden_files_are_left_alone(tmp_path):
+    small().write(tmp_path)
+    write_bytes(tmp_path / ".node_1.0001.4711.tmp", b"half")
+    write_bytes(tmp_path / "node_1.0001.pt.trace.json.gz.part", b"half")
+    assert load_run([tmp_path]).ranks == [0]
+
+
+def test_hidden_json_is_no_trace(tmp_path):
+    small(None, None).write(tmp_path, "rank0.json")
+    write_bytes(tmp_path / "._rank0.json", b"\x00\x05\x16\x07Mac OS X")
+    assert load_run([tmp_path]).ranks == [0]
+
+
+def test_files_may_be_given_one_by_one_and_twice(tmp_path):
+    one, two = small(0, 2).write(tmp_path), small(1, 2).write(tmp_path)
+    run = load_run([two, one, two, tmp_path])
+    assert run.ranks == [0, 1]
+    assert run.name == tmp_path.name
+
+
+def test_names_with_blanks_and_brackets(tmp_path):
+    folder = tmp_path / "my run [v2] (final)"
+    small(0).write(folder, "a trace of mine [rank0].json")
+    assert load_run([folder]).name == "my run [v2] (final)"
+
+
+def test_a_trace_may_come_through_a_pipe(tmp_path):
+    content = small(2, 4).write(tmp_path / "elsewhere").read_bytes()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    run = load_run([pipe])
+    writer.join()
+    assert run.ranks == [2]
+
+
+def test_a_symbolic_link_is_followed(tmp_path):
+    target = small(1, 2).write(tmp_path / "store")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rank1.json.gz").symlink_to(target)
+    assert load_run([tmp_path / "run"]).ranks == [1]
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(NoTraces, match="nowhere: no such file or directory"):
+        load_run([tmp_path / "nowhere"])
+
+
+def test_a_folder_without_traces_names_the_folders_in_it(tmp_path):
+    small().write(tmp_path / "run-a")
+    with pytest.raises(NoTraces, match=r"holds no Kineto trace .*did you mean one of its folders \(run-a\)"):
+        load_run([tmp_path])
+
+
+def test_a_folder_named_like_a_trace_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "rank0.json").mkdir()
+    with pytest.raises(AnalysisError, match=r"rank0\.json: cannot be read: Is a directory"):
+        load_run([tmp_path])
+
+
+def test_a_link_to_nowhere_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "rank0.json").symlink_to(tmp_path / "gone")
+    with pytest.raises(UnreadableFile, match=r"rank0\.json: cannot be read: No such file"):
+        load_run([tmp_path])
+
+
+# --- keeping going ---------------------------------------------------------------------------------------------------
+
+
+def test_one_bad_file_fails_the_run(tmp_path):
+    small(0, 2).write(tmp_path)
+    write_bytes(tmp_path / "node_1.0001.pt.trace.json.gz", b"")
+    with pytest.raises(TraceError, match=r"node_1\.0001\.pt\.trace\.json\.gz: is empty"):
+        load_run([tmp_path])
+
+
+def test_the_others_come_when_asked_for(tmp_path):
+    small(0, 2).write(tmp_path)
+    write_bytes(tmp_path / "node_1.0001.pt.trace.json.gz", b"")
+    run = load_run([tmp_path], keep_going=True)
+    assert run.ranks == [0]
+    assert run.missing_ranks == [1]
+    assert len(run.failed) == 1
+    assert "node_1.0001.pt.trace.json.gz: is empty" in run.failed[0]
+
+
+def test_with_no_good_file_there_is_no_run(tmp_path):
+    for rank in (0, 1):
+        write_bytes(tmp_path / f"node_{rank}.0001.pt.trace.json.gz", b"")
+    with pytest.raises(NoTraces, match="none of the 2 files could be used"):
+        load_run([tmp_path], keep_going=True)
+
+
+# --- side files ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_capture_that_ended_early_says(tmp_path):
+    small(0, 1).write(tmp_path)
+    write_bytes(
+        tmp_path / "node_0.meta.json",
+        json.dumps({"rank": 0, "complete": False, "reason": "SIGTERM in step 7"}).encode(),
+    )
+    run = load_run([tmp_path])
+    assert run.traces[["complete", "incomplete_reason"]].to_numpy().tolist() == [[False, "SIGTERM in step 7"]]
+    assert "rank 0: the capture ended early: SIGTERM in step 7" in run.notes
+
+
+def test_process_groups_of_the_side_file_where_the_trace_has_none(tmp_path):
+    small(0, 2).write(tmp_path)
+    groups = [{"name": "0", "desc": "default_pg", "backend": "gloo", "ranks": [1, 0]}]
+    write_bytes(tmp_path / "node_0.meta.json", json.dumps({"process_groups": groups}).encode())
+    assert records(load_run([tmp_path]).process_groups) == [
+        {"rank": 0, "process_group": "0", "description": "default_pg", "backend": "gloo", "pg_ranks": "0 1"}
+    ]
+
+
+def test_a_broken_side_file_is_an_error_that_names_it(tmp_path):
+    small(0, 2).write(tmp_path)
+    write_bytes(tmp_path / "node_0.meta.json", b'{"rank": 0')
+    with pytest.raises(UnreadableFile, match=r"node_0\.meta\.json: side file cannot be read"):
+        load_run([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"device": "cpu"},
+        {"versions": "2.13"},
+        {"process_groups": ["0"]},
+        {"process_groups": {"0": [0, 1]}},
+        {"host": 7, "reason": 5, "complete": "yes"},
+        {"world_size": "two", "rank": "zero"},
+    ],
+    ids=str,
+)
+def test_a_side_file_of_other_shape_is_no_crash(tmp_path, content):
+    small(0, 2, device_names=()).write(tmp_path)
+    write_bytes(tmp_path / "node_0.meta.json", json.dumps(content).encode())
+    try:
+        assert load_run([tmp_path]).ranks == [0]
+    except AnalysisError as err:
+        assert "node_0.meta.json" in str(err)  # noqa: PT017
+
+
+def test_versions_and_devices(tmp_path):
+    trace = small(0, 1, device=1, device_names=("NVIDIA H100", "NVIDIA H200"), more={"cuda_runtime_version": 12060})
+    trace.write(tmp_path)
+    write_bytes(tmp_path / "node_0.meta.json", json.dumps({"versions": {"torch": "2.13.0"}}).encode())
+    (row,) = records(load_run([tmp_path]).traces)
+    assert (row["device_name"], row["versions"]) == ("NVIDIA H200", "torch 2.13.0, CUDA 12.6")
+
+
+def test_a_device_that_no_header_lists(tmp_path):
+    Trace(device_names=()).event("kernel", "k", 0, 5, pid="GPU 0", tid="stream 7").write(tmp_path)
+    (row,) = records(load_run([tmp_path]).traces)
+    assert row["device_name"] is None
+
+
+# --- the package -----------------------------------------------------------------------------------------------------
+
+
+def test_the_package_offers_the_analysis_in_one_call(tmp_path):
+    small().write(tmp_path)
+    found = analysis.analyse(str(tmp_path))
+    assert found.breakdown["compute_ns"].tolist() == [1 * MS]
+    assert isinstance(found, analysis.Analysis)
+    assert analysis.load_run([tmp_path]).activities["start_ns"].tolist() == [BASE_NS]
+    assert issubclass(NoTraces, analysis.AnalysisError)
+
+
+def test_what_the_package_does_not_have():
+    with pytest.raises(AttributeError, match="no attribute 'magic'"):
+        _ = analysis.magic
+
+
+def test_an_analysis_never_changes_its_run(tmp_path):
+    small(0, 2).nccl("all_reduce", 2 * MS, 1 * MS).write(tmp_path)
+    run = load_run([tmp_path])
+    before = {
+        name: getattr(run, name).copy() for name in ("activities", "launches", "annotations", "comm_args", "traces")
+    }
+    found = analysis.Analysis(run)
+    for name in ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "ranks"):
+        first = getattr(found, name)
+        assert first.equals(getattr(analysis.Analysis(run), name))
+    for name, table in before.items():
+        assert table.equals(getattr(run, name)), name
+
+
+def test_a_table_of_traces_is_what_the_clock_needs():
+    assert traces_table(["a", None])["host"].isna().tolist() == [False, True]

@@ -1,0 +1,166 @@
+"""What limits communication: each verdict from a run of which it is true, with the numbers it names."""
+
+import pytest
+from builders import MS, US, Collective, Trace, analysed, traces_of
+
+from analysis.measure import Analysis
+from analysis.schema import Row, records
+
+EVERY = 50 * MS
+
+
+def verdicts_of(found: Analysis) -> list[tuple[str, str]]:
+    return [(row["collective"], row["verdict"]) for row in records(found.verdicts)]
+
+
+def run_row(found: Analysis) -> Row:
+    row = records(found.verdicts)[0]
+    assert row["collective"] == "run"
+    return row
+
+
+def made(folder, *, transfer: int, late: int = 0, behind: bool = False, count: int = 6, elems: int = 10**6) -> Analysis:
+    """Per 50 ms, 20 ms of compute and an all_reduce of 4 ranks, exposed or behind compute."""
+    truth = [
+        Collective([k * EVERY + 21 * MS + (late if rank == 2 else 0) for rank in range(4)], transfer, elems=elems)
+        for k in range(count)
+    ]
+    traces = traces_of(4, truth, host="node")
+    for rank, trace in enumerate(traces):
+        for k in range(count):
+            trace.kernel("gemm", k * EVERY, 20 * MS)
+            if behind:
+                trace.kernel("gemm", k * EVERY + 20 * MS, transfer + late + 5 * MS)
+            elif rank == 2 and late:
+                trace.kernel("void slow_kernel<float, 4>(float*)", k * EVERY + 21 * MS, late)
+    return analysed(folder, *traces)
+
+
+def test_transfer_bound(tmp_path):
+    found = made(tmp_path, transfer=10 * MS)
+    assert verdicts_of(found) == [("run", "transfer-bound"), ("all_reduce", "transfer-bound")]
+    run, size = records(found.verdicts)
+    assert (run["calls"], run["split_calls"], run["exposed_wait_frac"]) == (24, 24, 0)
+    assert run["exposed_ns"] == size["exposed_ns"] == 240 * MS
+    assert (size["size_bytes"], size["dtype"], size["pg_ranks"]) == (4_000_000, "float32", "0 1 2 3")
+    assert "100%" in size["because"]
+
+
+def test_skew_bound_names_the_rank_and_why(tmp_path):
+    found = made(tmp_path, transfer=1 * MS, late=8 * MS)
+    assert verdicts_of(found) == [("run", "skew-bound"), ("all_reduce", "skew-bound")]
+    run = run_row(found)
+    # 3 of 4 ranks wait 8 ms, all move for 1 ms.
+    assert run["exposed_wait_frac"] == pytest.approx(24 / 28)
+    assert "100% of it for rank 2" in run["because"]
+    assert "computes 8.0 ms longer" in run["because"]
+    assert "slow_kernel" in run["because"]
+    assert "<" not in run["because"]
+
+
+def test_hidden(tmp_path):
+    found = made(tmp_path, transfer=10 * MS, behind=True)
+    assert verdicts_of(found) == [("run", "hidden"), ("all_reduce", "hidden")]
+    assert records(found.verdicts)[1]["hidden_frac"] == 1
+    assert records(found.verdicts)[0]["exposed_ns"] == 0
+
+
+def test_waiting_behind_compute_is_hidden_too(tmp_path):
+    assert verdicts_of(made(tmp_path, transfer=1 * MS, late=8 * MS, behind=True))[1] == ("all_reduce", "hidden")
+
+
+def test_latency_bound(tmp_path):
+    # 10 us + size at 100 GB/s: of 4 kB that is latency, of 4 GB it is not.
+    found = analysed(tmp_path, *traces_of(2, at_100_gb_per_s(1_000, 1_000_000, 1_000_000_000, late=0), host="node"))
+    by_size = {row["size_bytes"]: row["verdict"] for row in records(found.verdicts)[1:]}
+    assert by_size == {4_000: "latency-bound", 4_000_000: "transfer-bound", 4_000_000_000: "transfer-bound"}
+    (small,) = [row for row in records(found.verdicts) if row["size_bytes"] == 4_000]
+    assert "10 us are latency" in small["because"]
+
+
+def test_inconclusive_without_the_other_ranks(tmp_path):
+    trace = Trace(0, 2, groups={"0": [0, 1]}).kernel("gemm", 0, 5 * MS)
+    found = analysed(tmp_path, *[trace.nccl("all_reduce", k * EVERY + 6 * MS, 9 * MS, Seq=k) for k in range(3)][:1])
+    assert verdicts_of(found) == [("run", "inconclusive"), ("all_reduce", "inconclusive")]
+    assert "0 of 3 calls" in run_row(found)["because"]
+    assert run_row(found)["exposed_ns"] is None
+
+
+def test_the_longest_exposed_comes_first(tmp_path):
+    truth = []
+    for k in range(3):
+        truth += [Collective((k * EVERY,) * 2, 2 * MS, elems=100), Collective((k * EVERY + 9 * MS,) * 2, 7 * MS)]
+    found = records(analysed(tmp_path, *traces_of(2, truth)).verdicts)[1:]
+    assert [row["size_bytes"] for row in found] == [4096, 400]
+    assert [row["exposed_ns"] for row in found] == [42 * MS, 12 * MS]
+
+
+def test_no_communication_no_verdict(tmp_path):
+    assert len(analysed(tmp_path, Trace().kernel("gemm", 0, 5 * MS)).verdicts) == 0
+
+
+def test_exposed_parts_of_the_calls_add_up_to_those_of_the_breakdown(tmp_path):
+    found = made(tmp_path, transfer=3 * MS, late=4 * MS)
+    split, whole = found.participation, found.breakdown
+    assert split["exposed_wait_ns"].sum() == whole["exposed_wait_ns"].sum()
+    assert split["exposed_transfer_ns"].sum() == whole["exposed_transfer_ns"].sum()
+    assert (whole["exposed_wait_ns"] + whole["exposed_transfer_ns"] == whole["exposed_comm_ns"]).all()
+    assert whole["exposed_unsplit_ns"].tolist() == [0] * 4
+
+
+# --- fits ------------------------------------------------------------------------------------------------------------
+
+
+def at_100_gb_per_s(*elems: int, latency: int = 10 * US, late: int = 3 * MS) -> list[Collective]:
+    """Collectives that take exactly `latency` and 10 ps a byte, one rank late."""
+    return [
+        Collective((k * 100 * MS, k * 100 * MS + late), latency + 4 * count // 100, elems=count)
+        for k, count in enumerate(elems)
+    ]
+
+
+def test_a_fit_recovers_latency_and_bandwidth(tmp_path):
+    truth = at_100_gb_per_s(25_000, 250_000, 2_500_000, 25_000_000, 100_000_000)
+    (row,) = records(analysed(tmp_path, *traces_of(2, truth)).fits)
+    assert (row["collective"], row["sizes"], row["calls"]) == ("all_reduce", 5, 5)
+    assert row["latency_us"] == pytest.approx(10, rel=0.01)
+    assert row["algbw_gb_per_s"] == pytest.approx(100, rel=0.01)
+    assert row["busbw_gb_per_s"] == row["algbw_gb_per_s"]  # 2 (n - 1) / n of 2 ranks is 1
+    assert row["error_frac"] < 0.001
+
+
+def test_the_median_of_each_size_is_fitted(tmp_path):
+    truth = at_100_gb_per_s(25_000, 2_500_000, 25_000_000, 25_000, 2_500_000, 25_000_000, 25_000, 2_500_000, 25_000_000)
+    slow = Collective(truth[4].arrivals, 40 * MS, elems=truth[4].elems)
+    (row,) = records(analysed(tmp_path, *traces_of(2, [*truth[:4], slow, *truth[5:]])).fits)
+    assert (row["sizes"], row["calls"]) == (3, 9)
+    assert row["latency_us"] == pytest.approx(10, rel=0.01)
+    assert row["algbw_gb_per_s"] == pytest.approx(100, rel=0.01)
+
+
+def test_two_sizes_are_no_fit(tmp_path):
+    truth = at_100_gb_per_s(25_000, 250_000, 25_000, 250_000)
+    assert len(analysed(tmp_path, *traces_of(2, truth)).fits) == 0
+
+
+def test_times_that_do_not_grow_show_no_bandwidth(tmp_path):
+    truth = [Collective((k * 20 * MS,) * 2, (9 - k) * MS, elems=1000 * 4**k) for k in range(4)]
+    assert len(analysed(tmp_path, *traces_of(2, truth)).fits) == 0
+
+
+def test_latency_is_never_below_zero(tmp_path):
+    truth = [Collective((k * 20 * MS,) * 2, n * n * 10 * US, elems=n * 1000) for k, n in enumerate((1, 2, 3, 4))]
+    (row,) = records(analysed(tmp_path, *traces_of(2, truth)).fits)
+    assert row["latency_us"] == 0
+    assert row["error_frac"] > 0.1
+
+
+def test_groups_and_collectives_have_fits_of_their_own(tmp_path):
+    truth = []
+    for k, count in enumerate((25_000, 250_000, 2_500_000)):
+        for group, kind, turn in (("dp", "all_reduce", 0), ("tp", "all_reduce", 1), ("dp", "all_gather", 2)):
+            time = (turn + 1) * (10 * US + 4 * count // 100)
+            truth.append(Collective(((3 * k + turn) * 9 * MS,) * 2, time, kind, count, group=group))
+    table = analysed(tmp_path, *traces_of(2, truth)).fits
+    found = {(r["process_group"], r["collective"]): round(r["latency_us"], 1) for r in records(table)}
+    assert found == {("dp", "all_reduce"): 10, ("tp", "all_reduce"): 20, ("dp", "all_gather"): 30}
