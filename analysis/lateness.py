@@ -106,6 +106,8 @@ def _extra(activities: pd.DataFrame, spent: pd.DataFrame, rank: int) -> Row:
     extra = {part: int(own[part].iloc[0] - others[part].median()) for part in _PARTS}
     because = max(extra, key=lambda part: extra[part])
     row: Row = {f"extra_{part}_ns": value for part, value in extra.items()}
+    if extra[because] <= 0:  # it only left the collective before late
+        return row
     row["because"] = because
     if because == "compute":
         row["kernel"], row["kernel_extra_ns"] = _kernel(activities, own, others)

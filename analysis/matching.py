@@ -13,6 +13,7 @@ Sends and receives go by (source, destination, order). What does not fit stays a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -299,7 +300,9 @@ def _laid(state: _State, own: Ints, timeline: Calls, base: int, mine: Ints) -> C
     """The timeline with one more rank's calls on it, not where ids have put another of its calls: in `mine`."""
     clock = int(state.clock[own[0]])
     certain, slack = True, SAME_CLOCK_SLACK_NS if clock == base else COINCIDE_NS
+    known, followed = state.clocks, state.followed
     if not state.clocks.linked(clock, base):
+        state.clocks, state.followed = deepcopy(known), followed.copy()
         offset = clock_offset(state.calls.take(own).on_clock(state.clocks, clock), timeline, state.compatible)
         if offset is None:
             return timeline.joined(_begun(state, own))
@@ -317,7 +320,10 @@ def _laid(state: _State, own: Ints, timeline: Calls, base: int, mine: Ints) -> C
     state.note[on[~state.certain[on]]] = _REPEATS
     _extend(timeline, at, calls.take(found))
     rest = own[~found]
-    return timeline.joined(_begun(state, rest)) if len(rest) else timeline
+    timeline = timeline.joined(_begun(state, rest)) if len(rest) else timeline
+    if not certain:  # another group may tell better, and none shall build on a guess
+        state.clocks, state.followed = known, followed
+    return timeline
 
 
 def _far_apart(calls: Calls, timeline: Calls, placement: Placement) -> Flags:

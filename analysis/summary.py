@@ -7,7 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from .matching import SAME_CLOCK_SLACK_NS
 from .measure import Analysis
+from .nccl_tests import SYNCHRONISING
 from .schema import SUMMARY, records
 
 _MOST_GROUPS = 12
@@ -49,6 +51,12 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     without = sorted(set(run.ranks) - set(run.activities["rank"]))
     if without:
         yield f"rank {_numbers(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
+    impossible = _impossible(analysis.collectives)
+    if impossible:
+        yield (
+            f"{impossible} collectives end on one rank before they begin on another: calls were matched wrongly, or "
+            "ranks of one host do not share a clock"
+        )
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
     for note, count in unmatched["note"].value_counts().items():
         yield f"{count} {_plural('call', int(count))} unmatched: {note}"
@@ -56,6 +64,14 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     if no_size:
         count = len(analysis.collectives)
         yield f"{no_size} of {count} collectives have no size in any trace, so there is no bandwidth for them"
+
+
+def _impossible(collectives: pd.DataFrame) -> int:
+    """How many matched synchronising collectives contradict the clocks by more than GPUs of one host differ."""
+    synchronising = collectives[collectives["collective"].isin(SYNCHRONISING) & collectives["certain"].fillna(False)]
+    # Earliest end - latest start, from columns that are there.
+    met_ns = synchronising["last_arrival_to_last_end_ns"] - synchronising["end_skew_ns"]
+    return int((met_ns < -SAME_CLOCK_SLACK_NS).sum())
 
 
 def _completeness(traces: pd.DataFrame) -> str:

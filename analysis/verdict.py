@@ -112,7 +112,8 @@ def _for_whom(ranks: pd.DataFrame, lateness: pd.DataFrame) -> str:
     extra_ms = float(reasons.loc[reasons["because"] == because, f"extra_{because}_ns"].median()) / 1e6
     kernel = ranks.loc[ranks["rank"] == rank, "kernel"].iloc[0]
     where = f", mostly in {_short(str(kernel))}" if because == "compute" and not pd.isna(kernel) else ""
-    return text + f", which {_DOES[because]} {extra_ms:.1f} ms longer than the others{where}"
+    longer = f"{extra_ms:.1f} ms" if extra_ms >= 0.1 else f"{extra_ms * 1000:.0f} us"
+    return text + f", which {_DOES[because]} {longer} longer than the others{where}"
 
 
 _DOES = {

@@ -208,7 +208,7 @@ def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFram
     }
     factor = pd.Series([factors.get(pair, np.nan) for pair in pairs], index=table.index).astype("Float64")
     size = table["size_bytes"].astype("Float64").where(table["size_bytes"] > 0)
-    whole = table["complete"] & (members > 1)
+    whole = table["complete"] & table["certain"] & (members > 1)
     bounds = {"": "transfer_ns", "_low": "transfer_high_ns", "_high": "transfer_low_ns"}
     for bound, column in bounds.items():
         time_ns = table[column].where(whole & (table[column] > 0))

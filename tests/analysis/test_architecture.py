@@ -46,7 +46,7 @@ ALLOWED = {
     "render": {"schema"},
     # where they meet
     "measure": METRICS | {"run", "schema"},
-    "summary": {"measure", "schema"},
+    "summary": {"matching", "measure", "nccl_tests", "schema"},
     "report": {"measure", "render", "schema", "summary"},
     "cli": LEAVES | {"measure", "render", "report", "run", "summary"},
     "__init__": {"errors", "measure", "run"},

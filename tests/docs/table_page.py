@@ -15,9 +15,13 @@ COMMANDS = {
     "collectives": "collectives",
     "participation": "participation",
     "bandwidth": "bandwidth",
+    "fits": "fits",
     "ranks": "ranks",
+    "lateness": "lateness",
+    "clocks": "clocks",
+    "verdicts": "verdicts",
 }
-IN_SUMMARY = ("breakdown", "bandwidth", "ranks")
+IN_SUMMARY = ("breakdown", "bandwidth", "ranks", "verdicts")
 
 _INTRO = """<!-- Generated from analysis/schema.py. Do not edit: run `python tests/docs/table_page.py`. -->
 
@@ -29,7 +33,8 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
 - **From the command line**, `python -m analysis COMMAND RUN` prints one table; the command stands below each heading.
   `--format csv` and `--format json` give every column listed here, in this order, as full integers. `--format table`
   (the default) and `--format markdown` are for people: the main columns, in units that keep the numbers short.
-  Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth and ranks.
+  Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth, ranks and
+  verdicts.
 - **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. In the installed
   distribution the command is `commtrace` and the package `commtrace.analysis`.
 

@@ -107,8 +107,9 @@ EXAMPLES = [
 def analysis_of(example: list[Part]) -> Analysis:
     """The tables of the run that the `given` parts describe."""
     given = {p.table: [_parsed(row) for row in p.rows] for p in example if p.role == "given"}
-    unknown = set(given) - {"traces", "activities", "calls", "cpu_operators", "annotations"}
+    unknown = set(given) - {"traces", "activities", "calls", "cpu_operators", "annotations", "repetition"}
     assert not unknown, f"no such table to give: {unknown}"
+    given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
     activities = _activities(given)
     ranks = sorted({row["rank"] for row in activities})
     traces = given.get("traces") or [{"rank": rank, "host": "node0"} for rank in ranks]
@@ -158,6 +159,16 @@ def _activities(given: dict[str, list[Row]]) -> list[Row]:
     return result
 
 
+def _repeated(calls: list[Row], repetition: list[Row]) -> list[Row]:
+    """The calls of each rank, again and again: `times` in all, each `every_ns` after the one before."""
+    every = {row["rank"]: row for row in repetition}
+    return [
+        call | {"seq": call["seq"] + turn, "start_ns": call["start_ns"] + turn * every[call["rank"]]["every_ns"]}
+        for call in calls
+        for turn in range(every[call["rank"]]["times"])
+    ] if every else calls  # fmt: skip
+
+
 def _on_cpu(given: dict[str, list[Row]]) -> pd.DataFrame:
     annotations = schema.ANNOTATIONS.frame({"rank": 0, "cycle": 0, **row} for row in given["annotations"])
     gloo = annotations["name"].str.startswith("gloo:")
@@ -199,7 +210,7 @@ def _arguments(call: Row) -> Row:
         "source": "kernel",
         "op": call["collective"],
         "dtype": spelled[call["dtype"]] if call.get("dtype") else None,
-        "group_size": len(ranks) or None,
+        "group_size": len(ranks) or call.get("group_size"),
         "root": ranks.index(str(root)) if root is not None else None,
     }
 
@@ -214,8 +225,10 @@ def computed(then: Part, analysis: Analysis) -> list[Row]:
                 for row in map(_parsed, then.rows)]  # fmt: skip
     if then.table == "kinds":
         return [{**row, "kind": _kind(row["name"]), "collective": collective_in_name(row["name"])} for row in then.rows]
-    if then.table == "clock":
-        return [vars(analysis.clock)]
+    if then.table == "verdict_of_the_run":
+        return records(analysis.verdicts.head(1))
+    if then.table == "verdicts":
+        return records(analysis.verdicts.iloc[1:])
     return records(getattr(analysis.run if then.table == "activities" else analysis, then.table))
 
 
@@ -304,7 +317,8 @@ def test_a_changed_number_is_noticed(text: str) -> None:
 def _recomputed(found: list[Section]) -> set[tuple[str, str]]:
     """Table and column of everything the examples of these sections make come out."""
     thens = [p for s in found for e in s.blocks("example") for p in parts(e) if p.role == "then"]
-    return {(p.table, name) for p in thens for row in p.rows for name in row}
+    named = {"verdict_of_the_run": "verdicts"}
+    return {(named.get(p.table, p.table), name) for p in thens for row in p.rows for name in row}
 
 
 @pytest.mark.parametrize("section", [pytest.param(s, id=s.title) for s in SECTIONS if s.blocks("formula")])
@@ -346,7 +360,7 @@ def test_the_drawing_shows_its_example() -> None:
         assert times == [row["start_ns"], row["wait_ns"], row["transfer_ns"]], f"rank {row['rank']}"
     [collective] = records(analysis.collectives)
     widths = [10_000 * bar.count("=") for bar in re.findall(r"^\w+ +\|([ =]*)\|", drawing, re.MULTILINE)]
-    assert widths == [collective["min_dur_ns"], collective["last_arrival_to_last_end_ns"]]
+    assert widths == [collective["transfer_low_ns"], collective["transfer_high_ns"]]
     assert re.search(r"^last arrival +\|( *)v", drawing, re.MULTILINE)[1] == " " * (
         collective["last_start_ns"] // 10_000
     )

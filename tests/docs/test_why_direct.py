@@ -1,0 +1,92 @@
+"""docs/why-direct.md: its script runs for real with four ranks, one made slow on purpose, and is named.
+
+The figures of the document are those of one run and are not compared; the ones on the run in the repository are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from capturing import ROOT, torchrun
+
+from analysis import Analysis, analyse
+from analysis.schema import records
+
+PAGE = (ROOT / "docs" / "why-direct.md").read_text(encoding="utf-8")
+[SCRIPT] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+[(SLEEP, SLOW_RANK)] = re.findall(r"^SLEEP_S, SLOW_RANK = ([\d.]+), (\d+)$", SCRIPT, re.MULTILINE)
+SLEEP_NS, LATE = float(SLEEP) * 1e9, int(SLOW_RANK)
+
+
+@pytest.fixture(scope="module")
+def straggler(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """The tables of the document's script, run by four processes."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("why-direct")
+    script = folder / "straggler.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    done = torchrun(4, script, folder / "run")
+    assert done.returncode == 0, done.stderr
+    return analyse(folder / "run")
+
+
+def test_every_all_reduce_is_found_on_all_four_ranks(straggler: Analysis) -> None:
+    found = straggler.collectives
+    assert found["collective"].tolist() == ["all_reduce"] * 6
+    assert found["complete"].all()
+    assert found["certain"].all()
+
+
+def test_the_others_wait_for_as_long_as_the_slow_rank_sleeps(straggler: Analysis) -> None:
+    waits = straggler.participation
+    others = waits.loc[waits["rank"] != LATE, "wait_ns"]
+    # Two cores for four ranks: medians, and a sleep that is long against what the ranks take from each other.
+    assert others.median() == pytest.approx(SLEEP_NS, rel=0.1)
+    assert waits.loc[waits["rank"] == LATE, "wait_ns"].median() < 0.1 * SLEEP_NS
+
+
+def test_the_slow_rank_is_named_with_what_it_did(straggler: Analysis) -> None:
+    (run,) = records(straggler.verdicts.head(1))
+    assert run["verdict"] == "skew-bound"
+    assert f"for rank {LATE}, which gets no work from its CPU" in run["because"]
+    ranks = straggler.ranks.set_index("rank")
+    assert ranks["times_last"].idxmax() == ranks["caused_wait_ns"].idxmax() == LATE
+    late = straggler.lateness[straggler.lateness["rank"] == LATE]
+    assert late["extra_idle_ns"].median() == pytest.approx(SLEEP_NS, rel=0.1)
+
+
+def test_whole_durations_understate_the_bandwidth(straggler: Analysis) -> None:
+    (row,) = records(straggler.bandwidth)
+    assert row["busbw_from_dur_gb_per_s"] < 0.5 * row["busbw_gb_per_s"]
+
+
+def test_the_figures_of_the_run_in_the_repository() -> None:
+    section = PAGE.partition("## A run without a culprit")[2]
+    folder = ROOT / "traces" / "resnet18-ddp-w2"
+    found = analyse(folder)
+    rank = records(found.breakdown)[0]
+    steps = [step["dur_ns"] / 1e6 for step in json.loads((folder / "vm_0.meta.json").read_text())["steps"][1:]]
+    written = [
+        f"between {min(steps):.1f} and {max(steps):.1f} ms",
+        f"{rank['exposed_comm_ns'] / 2e6:.1f} ms per\n  step",
+        f"communicates for {rank['comm_ns'] / 1e6:.1f} ms of its window of {rank['window_ns'] / 1e6:,.1f} ms",
+        f"which is {rank['comm_ns'] / rank['window_ns']:.0%}".replace("%", " %"),
+        f"{rank['overlap_ns'] / 1e6:.1f} ms ran behind compute",
+        f"{rank['exposed_comm_ns'] / 1e6:.1f} ms, or {100 * rank['exposed_comm_frac']:.1f} %, is what it costs",
+        f"the verdict is `{found.verdicts['verdict'][0]}`: {found.verdicts['because'][0].split(';')[0]}.",
+    ]
+    written += [
+        f"| {row['collective']} | {row['size_bytes']:,} | {row['busbw_from_dur_gb_per_s']:.3f} GB/s "
+        f"| {row['busbw_gb_per_s']:.3f} GB/s |"
+        for row in records(found.bandwidth)
+        if row["size_bytes"] > 160
+    ]
+    assert not [text for text in written if text not in section]
+
+
+def test_its_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", PAGE):
+        assert (Path(ROOT, "docs") / target).exists(), target
