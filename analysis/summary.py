@@ -114,8 +114,12 @@ def _collectives(analysis: Analysis) -> str:
 
 
 def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """Per process group: how many calls were matched by which rung."""
-    joined = analysis.calls.merge(analysis.matches, on="call_id")
+    """Per process group: how many calls were matched by which rung, and how many of these are partial or not certain.
+
+    Why calls are unmatched stands among the warnings.
+    """
+    whole = analysis.collectives[["collective_id", "complete"]]
+    joined = analysis.calls.merge(analysis.matches, on="call_id").merge(whole, on="collective_id")
     if not len(joined):
         return
     groups = list(joined.groupby(["process_group", "pg_ranks"], dropna=False, sort=True))
@@ -123,7 +127,11 @@ def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
         rungs = ", ".join(f"{count} by {rung}" for rung, count in own["matched_by"].value_counts().items())
         known = name if isinstance(name, str) else "not known"
         of = f" (ranks {_numbers([int(r) for r in ranks.split()])})" if isinstance(ranks, str) else ""
-        yield f"{known}", f"{len(own)} calls{of}: {rungs.replace('by none', 'unmatched')}"
+        matched = own["matched_by"] != "none"
+        partial = int((matched & ~own["complete"].astype(bool)).sum())
+        uncertain = int((matched & ~own["certain"].astype(bool)).sum())
+        doubts = [f"{n} {what}" for n, what in ((partial, "in partial collectives"), (uncertain, "not certain")) if n]
+        yield known, f"{len(own)} calls{of}: " + "; ".join([rungs.replace("by none", "unmatched"), *doubts])
     if len(groups) > _MOST_GROUPS:
         yield "...", f"{len(groups) - _MOST_GROUPS} more"
 
