@@ -8,8 +8,7 @@ AnalysisError
 ├── RunError              the files do not form one run
 │   ├── NoTraces          nothing to read there
 │   ├── DuplicateRank     two files claim one rank
-│   ├── MixedJobs         files of different jobs
-│   └── MissingRank       a result needs a rank that has no trace
+│   └── MixedJobs         files of different jobs
 ├── NothingMeasured       the run holds nothing of what was asked for
 ├── UnknownCollective     no formula for this collective
 ├── UnknownDtype          no item size for this dtype
@@ -53,10 +52,6 @@ class DuplicateRank(RunError):
 
 class MixedJobs(RunError):
     """The files come from different jobs."""
-
-
-class MissingRank(RunError):
-    """A result needs a rank that has no trace."""
 
 
 class NothingMeasured(AnalysisError):

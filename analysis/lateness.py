@@ -7,8 +7,6 @@ all, because the CPU did not hand over work in time.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 
@@ -18,13 +16,6 @@ from .nccl_tests import SYNCHRONISING
 from .schema import LATENESS, Row
 
 _PARTS = ("compute", "memory", "comm", "idle")
-
-
-class _Gap(NamedTuple):
-    """The time of one rank between two collectives of a group."""
-
-    start_ns: int
-    end_ns: int
 
 
 def lateness(
