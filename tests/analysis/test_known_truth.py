@@ -197,3 +197,16 @@ def test_kernels_from_before_the_window(tmp_path, ids):
     assert table["ranks"].tolist() == ["0", "0", *["0 1"] * 6]
     assert table["arrival_skew_ns"].dropna().tolist() == [0] * 6
     assert found.breakdown["n_comm"].tolist() == [8, 6]
+
+
+def test_the_devices_of_one_process_are_the_participants(tmp_path):
+    # nn.DataParallel: one rank, several devices, no arguments on any kernel.
+    trace = Trace(0, 1)
+    for k in range(5):
+        for device in (0, 1):
+            late = device * MS
+            trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", k * 10 * MS + late, 4 * MS - late, device=device)
+    found = analysed(tmp_path, trace)
+    assert len(found.collectives) == 5
+    assert found.collectives["complete"].all()
+    assert found.participation.sort_values(["collective_id", "device"])["wait_ns"].tolist() == [MS, 0] * 5
