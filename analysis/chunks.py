@@ -1,132 +1,270 @@
-"""A trace file as decoded batches of events, a few MiB at a time, and the JSON that surrounds them.
+"""A trace file as the texts of its events, some hundred KiB at a time, and the JSON that surrounds them.
 
-Where a chunk may be cut is guessed and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of
-the array, because a cut inside a string or a nested value leaves it open. So any layout of JSON gives the same events.
+Kineto writes one event after another in one layout, so there a chunk is cut and split by searching for what stands
+between two events: nothing is decoded that nobody asks for. In any other layout, where a chunk may be cut is guessed
+and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of the array, because a cut inside a
+string or a nested value leaves it open. So any layout of JSON gives the same events. See docs/design/0005.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
-from isal import igzip
+from isal import igzip, isal_zlib
 
 from .errors import DamagedTrace, NotATrace, UnreadableFile
+from .repairs import without_numbers_that_are_none
 
-CHUNK_BYTES = 2 << 20
-_HEADER_LIMIT_BYTES = 256 << 20
+CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
+ENTRY_LIMIT_BYTES = 256 << 20  # of one event, and of what surrounds the events
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\s*\[")
+# What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is nowhere else.
+_OPENING = b'\n  {\n    "'
+_SEPARATOR = b"\n  }," + _OPENING
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _CLOSING = re.compile(rb"\}\s*\]")
 # The lone quote opens a string that the buffer does not close.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _GUESSES = 4
-
-E = TypeVar("E")
+_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
+# What decoding raises for bytes that are no JSON, or nested too deep; and unpacking for bytes that are no gzip.
+NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NO_GZIP: tuple[type[Exception], ...] = (EOFError, igzip.BadGzipFile, isal_zlib.error)
 
 
 class _Input(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    def read1(self, size: int, /) -> bytes: ...
 
 
-@dataclass
-class EventStream(Generic[E]):
-    """Iterate over it for lists of events; afterwards `surrounding` is the document without its events."""
+class _Malformed(Exception):
+    """A buffer is no JSON; `texts` are those of the events before that place, `at` its offset."""
 
-    path: Path
-    event_type: type[E]
-    surrounding: bytes = b""
-    events_read: int = 0
-    bytes_read: int = 0
-    _decoder: msgspec.json.Decoder[list[E]] = field(init=False)
+    def __init__(self, texts: list[bytes], at: int) -> None:
+        self.texts = texts
+        self.at = at
 
-    def __post_init__(self) -> None:
-        self._decoder = msgspec.json.Decoder(list[self.event_type], strict=False)  # type: ignore[name-defined]
 
-    def __iter__(self) -> Iterator[list[E]]:
-        """Lists of events in file order.
+@dataclass(frozen=True)
+class Batch:
+    """Texts of successive events, each without its braces and its first quote: `{"` + text + `}` is the event.
+
+    `first_event` is the number of the first one in the file, from 0. In Kineto's layout, a text that begins with
+    `ph": "X", "cat": "` says the event's category there.
+    """
+
+    texts: list[bytes]
+    first_event: int
+    in_kineto_layout: bool
+
+
+class EventStream:
+    """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
+
+    After an error, `events_read` and `bytes_read` (unpacked) say how far it got.
+    """
+
+    def __init__(self, path: Path, progress: Callable[[int], None] | None = None) -> None:
+        """`progress` is called now and then with the position in the file, in bytes as they are on disk."""
+        self.path = path
+        self.surrounding = b""
+        self.events_read = 0
+        self.bytes_read = 0
+        self._progress = progress
+        self._broken: Exception | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches in file order.
 
         Raises UnreadableFile, NotATrace, DamagedTrace.
         """
         try:
-            with self.path.open("rb") as raw:
-                is_gzip = raw.peek(2)[:2] == _GZIP_MAGIC
-                # The magic number decides, not the name: tools rename files.
-                yield from self._batches(igzip.GzipFile(fileobj=raw) if is_gzip else raw)
-        except (EOFError, igzip.BadGzipFile) as err:
-            raise DamagedTrace(
-                f"{self.path}: the gzip data end early or are damaged after {self.bytes_read:,} unpacked bytes "
-                f"({self.events_read:,} events were good); capture or copy it again"
-            ) from err
+            with self.path.open("rb") as file:
+                for batch in self._unpacked(file):
+                    self.events_read += len(batch.texts)
+                    yield batch
+                    if self._progress and file.seekable():
+                        self._progress(file.tell())
         except OSError as err:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
 
-    def _batches(self, source: _Input) -> Iterator[list[E]]:
+    def _unpacked(self, file: BufferedReader) -> Iterator[Batch]:
+        # The magic number decides, not the name: tools rename files.
+        magic = file.peek(4)[:4]
+        if magic == _ZSTD_MAGIC:
+            raise NotATrace(f"{self.path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
+        if magic[:2] != _GZIP_MAGIC:
+            yield from self._batches(file)
+            return
+        yield from self._batches(igzip.GzipFile(fileobj=file, mode="rb"))
+
+    def _batches(self, source: _Input) -> Iterator[Batch]:
         buffer = self._skip_prefix(source)
+        ended = False
         while True:
-            events, cut, closed = self._whole_events(buffer)
-            self.events_read += len(events)
-            yield events
-            if closed:
-                self.surrounding += buffer[cut:] + self._rest(source)
-                return
-            if cut:
-                buffer = buffer[cut + 1 :]  # past the comma
+            split = None if ended else _split_as_kineto(buffer)
+            if split is not None:
+                texts, buffer = split
+                yield Batch(texts, self.events_read, in_kineto_layout=True)
+            else:
+                try:
+                    texts, cut, closed = _whole_events(buffer)
+                except _Malformed as err:
+                    yield Batch(err.texts, self.events_read, in_kineto_layout=False)
+                    raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
+                if texts:
+                    yield Batch(texts, self.events_read, in_kineto_layout=False)
+                if closed:
+                    self.surrounding += buffer[cut:] + self._rest(source)
+                    return
+                if cut:
+                    buffer = buffer[cut + 1 :]  # past the comma
+                elif ended:
+                    raise self._unfinished(buffer)
             more = self._read(source, max(CHUNK_BYTES, len(buffer)))
-            if not more and not cut:
-                raise DamagedTrace(
-                    f"{self.path}: ends in the middle of its events after {self.bytes_read:,} bytes "
-                    f"({self.events_read:,} events were good); the writer did not finish, or the copy is incomplete"
-                )
+            ended = not more
             buffer += more
+            self._check_size(buffer, "an event")
 
     def _read(self, source: _Input, size: int) -> bytes:
-        data = source.read(size)
-        self.bytes_read += len(data)
-        return data
+        """Up to `size` bytes; fewer only at the end, or where unpacking fails."""
+        parts: list[bytes] = []
+        while size > 0 and self._broken is None:
+            try:
+                data = source.read1(size)
+            except _NO_GZIP as err:
+                self._broken = err  # what was unpacked before it is good
+                break
+            if not data:
+                break
+            parts.append(data)
+            size -= len(data)
+            self.bytes_read += len(data)
+        return b"".join(parts)
 
     def _rest(self, source: _Input) -> bytes:
-        parts = []
-        while data := self._read(source, CHUNK_BYTES):
-            parts.append(data)
-        return b"".join(parts)
+        rest = b""
+        while data := self._read(source, max(CHUNK_BYTES, len(rest))):
+            rest += data
+            self._check_size(rest, "what follows the events")
+        if self._broken is not None:
+            raise self._cut_short()
+        return rest
+
+    def _cut_short(self) -> DamagedTrace:
+        """The error for a file that ends before its events do; or whose packing breaks."""
+        good = f"after {self.bytes_read:,} bytes ({self.events_read:,} events were good)"
+        if self._broken is not None:
+            error: DamagedTrace = DamagedTrace(
+                f"{self.path}: the gzip data end early or are damaged {good}; capture or copy it again"
+            )
+            error.__cause__ = self._broken
+            return error
+        return DamagedTrace(
+            f"{self.path}: ends in the middle of its events {good}; "
+            "the writer did not finish, or the copy is incomplete"
+        )
+
+    def _unfinished(self, buffer: bytes) -> DamagedTrace:
+        """The error for a file that ends before its events do: it is cut short, or a quote in it opens no string."""
+        at = _malformed_at(buffer)
+        if self._broken is not None or at is None:
+            return self._cut_short()
+        return self._malformed(self.bytes_read - len(buffer) + at)
+
+    def _malformed(self, byte: int) -> DamagedTrace:
+        return DamagedTrace(
+            f"{self.path}: is no JSON at byte {byte:,} ({self.events_read:,} events before it were good); "
+            "repair it there, or capture it again"
+        )
+
+    def _check_size(self, buffer: bytes, what: str) -> None:
+        """Raise DamagedTrace rather than fill the memory with a file that is none, or a gzip bomb."""
+        if len(buffer) > ENTRY_LIMIT_BYTES:
+            raise DamagedTrace(
+                f"{self.path}: {what} takes more than {ENTRY_LIMIT_BYTES >> 20} MiB before byte {self.bytes_read:,} "
+                f"({self.events_read:,} events were good); no trace of torch.profiler has that"
+            )
 
     def _skip_prefix(self, source: _Input) -> bytes:
         """Read up to the opening bracket of the events; what follows it in the buffer is returned."""
         buffer = b""
-        while len(buffer) <= _HEADER_LIMIT_BYTES:
-            data = self._read(source, CHUNK_BYTES)
-            buffer += data
+        while len(buffer) <= ENTRY_LIMIT_BYTES:
+            data = self._read(source, max(CHUNK_BYTES, len(buffer)))
+            buffer = (buffer + data).removeprefix(_BYTE_ORDER_MARK)
             start = _ARRAY_START.search(buffer) or _BARE_ARRAY.match(buffer)
             if start:
                 self.surrounding = buffer[: start.end()]
                 return buffer[start.end() :]
             if not data:
                 break
+        if self._broken is not None:
+            raise self._cut_short()
         raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
 
-    def _whole_events(self, buffer: bytes) -> tuple[list[E], int, bool]:
-        """The whole events in the buffer, how many bytes they take, and whether the array closes behind them."""
-        for cut, closed in _guesses(buffer):
-            try:
-                return self._decoder.decode(b"[" + buffer[:cut] + b"]"), cut, closed
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
-        cut, closed = _exact_cut(buffer)
+
+def _split_as_kineto(buffer: bytes) -> tuple[list[bytes], bytes] | None:
+    """Texts of all events but the last, which may not be whole, and the rest; None in another layout."""
+    cut = buffer.rfind(_SEPARATOR)
+    if cut < 0 or not buffer.startswith(_OPENING):
+        return None
+    return buffer[len(_OPENING) : cut].split(_SEPARATOR), buffer[cut + len(_SEPARATOR) - len(_OPENING) :]
+
+
+def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:
+    """Texts of the whole events in the buffer, how many bytes they take, and whether the array closes behind them.
+
+    Raises _Malformed.
+    """
+    for cut, closed in _guesses(buffer):
         try:
-            return self._decoder.decode(b"[" + buffer[:cut] + b"]"), cut, closed
-        except (msgspec.DecodeError, UnicodeDecodeError) as err:
-            raise DamagedTrace(
-                f"{self.path}: malformed events within the {len(buffer):,} bytes before byte {self.bytes_read:,} "
-                f"({self.events_read:,} events were good): {err}"
-            ) from err
+            return _texts(buffer[:cut]), cut, closed
+        except NO_JSON:
+            continue
+    cut, closed = _exact_cut(buffer)
+    try:
+        return _texts(without_numbers_that_are_none(buffer[: cut + closed])[:cut]), cut, closed
+    except NO_JSON as err:
+        at = _malformed_at(buffer[:cut] + b"]") or 0
+        raise _Malformed(_texts_before(buffer, at), at) from err
+
+
+def _malformed_at(elements: bytes) -> int | None:
+    """Where the elements of an array stop being JSON; None if they only end too early."""
+    try:
+        _EVENTS.decode(b"[" + elements)
+    except NO_JSON as err:
+        found = _AT_BYTE.search(str(err))
+        return max(0, int(found[1]) - 1) if found else None
+    return None
+
+
+def _texts_before(buffer: bytes, at: int) -> list[bytes]:
+    """Texts of the events that are whole before the byte `at`, as far as they are JSON."""
+    try:
+        return _texts(buffer[: _exact_cut(buffer[:at])[0]])
+    except NO_JSON:
+        return []
+
+
+def _texts(elements: bytes) -> list[bytes]:
+    """Texts of the elements of an array; empty objects say nothing, and are left out."""
+    objects = [bytes(raw) for raw in _EVENTS.decode(b"[" + elements + b"]")]
+    if not all(text.startswith(b"{") for text in objects):
+        raise msgspec.ValidationError("an event is no object")
+    inner = (text[1:-1].lstrip() for text in objects)
+    return [text[1:] for text in inner if text]
 
 
 def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
@@ -163,7 +301,7 @@ def _what_it_is(document: bytes) -> str:
         return "is empty; the capture was interrupted before torch wrote it"
     try:
         content = msgspec.json.decode(document)
-    except msgspec.DecodeError as err:
+    except NO_JSON as err:
         return f"is neither JSON nor gzip ({err}); expected a Kineto trace as torch.profiler exports it"
     if isinstance(content, dict) and "nodes" in content and "schema" in content:
         return (

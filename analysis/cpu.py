@@ -7,8 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .kinds import COMM, COMPUTE
-from .kineto import TraceFile
 from .schema import ACTIVITIES
+from .trace_file import TraceFile
 
 # Sent and received on the thread that calls, not on one of gloo's.
 POINT_TO_POINT = ("gloo:send", "gloo:recv", "gloo:recvAnySource")

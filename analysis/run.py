@@ -14,9 +14,10 @@ import pandas as pd
 from .cpu import cpu_activities
 from .errors import AnalysisError, DuplicateRank, MixedJobs, NoTraces, UnreadableFile
 from .kinds import comm_pattern
-from .kineto import TraceFile, read_trace
+from .kineto import read_kineto
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES, records
 from .steps import with_steps
+from .trace_file import TraceFile, trace_file
 
 _TRACE_NAME = re.compile(r"\.json(\.gz)?$")
 _TORCH_NAME = re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$")
@@ -96,7 +97,7 @@ def load_run(
         if progress:
             progress(path, number, len(files))
         try:
-            read.append(read_trace(path, pattern))
+            read.append(trace_file(path, read_kineto(path, pattern)))
         except AnalysisError as err:
             if not keep_going:
                 raise
@@ -228,10 +229,10 @@ def _cycles(rank: int, members: list[_Member]) -> list[_Member]:
                 f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}; "
                 "keep the files of one run in the folder, or name them one by one"
             )
-        if other.file.header.pid != first.file.header.pid:
+        if other.file.pid != first.file.pid:
             raise MixedJobs(
-                f"{first.file.path.parent}: {first.file.path.name} (process {first.file.header.pid}) and "
-                f"{other.file.path.name} (process {other.file.header.pid}) are rank {rank} of different jobs; "
+                f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
+                f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "
                 "analyse them apart"
             )
     return [replace(member, cycle=i) for i, member in enumerate(members)]
@@ -277,7 +278,7 @@ def _trace_row(member: _Member) -> dict[str, Any]:
         "world_size": header.world_size or (world_size if isinstance(world_size, int) else None),
         "rank_from": member.rank_from,
         "host": _text(side.get("host")) or header.host,
-        "pid": header.pid,
+        "pid": member.file.pid,
         "backend": header.backend,
         "device_name": _device_name(member),
         "complete": complete if isinstance(complete, bool) else None,

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from builders import LAYOUTS, write_bytes
 from hypothesis import given, settings
@@ -34,9 +33,8 @@ NASTY = [
 ]
 
 
-class Event(msgspec.Struct):
-    name: str = ""
-    args: msgspec.Raw = msgspec.Raw(b"{}")
+def events_in(stream: EventStream) -> list[dict[str, Any]]:
+    return [json.loads(b'{"' + text + b"}") for batch in stream for text in batch.texts]
 
 
 def document(names: list[str]) -> dict[str, Any]:
@@ -58,8 +56,8 @@ def document(names: list[str]) -> dict[str, Any]:
 
 def read(path: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Name and arguments of every event, and the document without its events."""
-    stream = EventStream(path, Event)
-    events = [(e.name, json.loads(bytes(e.args))) for batch in stream for e in batch]
+    stream = EventStream(path)
+    events = [(e["name"], e["args"]) for e in events_in(stream)]
     return events, json.loads(stream.surrounding)
 
 
@@ -123,8 +121,7 @@ def test_one_event_larger_than_a_chunk(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", ["[]", ' \n[{"name": "a"}, {"name": "b"}]\n', '[{"name": "},{"}]'])
 def test_a_bare_array_of_events(tmp_path, content):
     path = write_bytes(tmp_path / "trace.json", content.encode())
-    stream = EventStream(path, Event)
-    assert [e.name for batch in stream for e in batch] == [e["name"] for e in json.loads(content)]
+    assert events_in(EventStream(path)) == json.loads(content)
 
 
 @pytest.mark.usefixtures("chunk_bytes")
@@ -148,8 +145,8 @@ def test_gzip_of_several_members(tmp_path):
 
 def test_it_counts_what_it_read(tmp_path):
     content = LAYOUTS["compact"](document(NASTY))
-    stream = EventStream(write_bytes(tmp_path / "trace.json", content), Event)
-    assert sum(len(batch) for batch in stream) == stream.events_read == len(NASTY)
+    stream = EventStream(write_bytes(tmp_path / "trace.json", content))
+    assert len(events_in(stream)) == stream.events_read == len(NASTY)
     assert stream.bytes_read == len(content)
 
 
@@ -184,7 +181,7 @@ def test_malformed_events_are_damaged(tmp_path):
     path = write_bytes(
         tmp_path / "trace.json", b'{"traceEvents": [{"name": "a"}, {"name": "un"quoted"}, {"name": "b"}]}'
     )
-    with pytest.raises(DamagedTrace, match="malformed"):
+    with pytest.raises(DamagedTrace, match=r"no JSON at byte 45 \(1 events before it were good\)"):
         read(path)
 
 

@@ -1,7 +1,9 @@
 """What a trace file becomes: activities, launches, annotations and arguments, exact to the nanosecond."""
 
 import json
+import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,7 +13,8 @@ from builders import BASE_NS, GLOO_THREAD, LAYOUTS, MS, US, Trace, comm_args, wr
 import analysis.chunks
 from analysis.errors import AnalysisError, DamagedTrace, NotATrace
 from analysis.kinds import comm_pattern
-from analysis.kineto import read_trace
+from analysis.kineto import read_kineto
+from analysis.trace_file import TraceFile, trace_file
 
 PATTERN = comm_pattern()
 DEVICE_CATEGORIES = {"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
@@ -33,6 +36,10 @@ def busy_trace() -> Trace:
     trace.event("cuda_sync", "Stream Sync", 300 * US, 50 * US, tid=7, pid=0, stream=7)
     trace.event("overhead", "CUPTI", 300 * US, 50 * US).op("aten::mm", 5 * US, 20 * US)
     return trace.c10d("allreduce_", 44 * US, dims=[[[77]], []], types=["TensorList", ""])
+
+
+def read_trace(path: Path, comm_names: re.Pattern[str]) -> TraceFile:
+    return trace_file(path, read_kineto(path, comm_names))
 
 
 def tables(path) -> dict[str, list[dict[str, Any]]]:
@@ -68,10 +75,11 @@ def test_every_layout_gives_the_same_tables(tmp_path, layout, chunk_bytes, monke
 
 
 def test_the_header_is_read_wherever_it_stands(tmp_path):
-    headers = {read_trace(busy_trace().write(tmp_path, layout=layout), PATTERN).header for layout in LAYOUTS}
-    assert len(headers) == 1
-    header = headers.pop()
-    assert (header.rank, header.world_size, header.backend, header.host, header.pid) == (1, 2, "nccl", "node-1", 1000)
+    files = [read_trace(busy_trace().write(tmp_path, layout=layout), PATTERN) for layout in LAYOUTS]
+    assert len({file.header for file in files}) == 1
+    header = files[0].header
+    assert (header.rank, header.world_size, header.backend, header.host) == (1, 2, "nccl", "node-1")
+    assert {file.pid for file in files} == {1000}
     assert [(g.name, g.ranks) for g in header.process_groups] == [("0", (0, 1))]
     assert header.device_names[1] == "NVIDIA H100 80GB HBM3"
 

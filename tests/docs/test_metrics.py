@@ -22,12 +22,13 @@ import pytest
 from analysis import schema
 from analysis.cpu import cpu_activities
 from analysis.kinds import collective_in_name, comm_pattern, kernel_kind, memory_kind
-from analysis.kineto import Header, TraceFile
+from analysis.kineto_header import Header
 from analysis.measure import Analysis
 from analysis.nccl_tests import bus_factor, dtype_name
 from analysis.run import Run
 from analysis.schema import Row, records
 from analysis.steps import with_steps
+from analysis.trace_file import TraceFile
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 
@@ -175,7 +176,8 @@ def _on_cpu(given: dict[str, list[Row]]) -> pd.DataFrame:
     return cpu_activities(
         TraceFile(
             path=Path("example"),
-            header=Header(0, 1, "gloo", "node0", 1, (), (), None, None),
+            header=Header(0, 1, "gloo", "node0", (), (), None, None),
+            pid=1,
             activities=schema.ACTIVITIES.empty(),
             launches=schema.LAUNCHES.empty(),
             annotations=annotations,

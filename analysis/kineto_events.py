@@ -1,0 +1,230 @@
+"""The events of a Kineto trace that communication is measured from: what tells them apart, and what is read of them.
+
+Facts about versions are in the comments where they matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+
+from .chunks import NO_JSON, Batch
+from .repairs import with_quoted_names, without_numbers_that_are_none
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+MISSING = -(2**63)
+"""An integer that is not there. No id or count comes near it."""
+
+
+class ActivityArgs(msgspec.Struct, gc=False, frozen=True):
+    """Arguments of kernels, copies and fills."""
+
+    correlation: Int64 | None = MISSING
+    external_id: Int64 | None = msgspec.field(default=MISSING, name="External id")
+    external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")  # torch <= 1.12
+    device: Int64 | None = MISSING
+    stream: Int64 | None = MISSING
+
+
+class Activity(msgspec.Struct, gc=False):
+    """A kernel, copy or fill on a device. Times in us."""
+
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float | None = 0.0
+    args: ActivityArgs = ActivityArgs()
+
+
+class LaunchArgs(msgspec.Struct, gc=False, frozen=True):
+    """Arguments of a runtime call."""
+
+    correlation: Int64 | None = MISSING
+    external_id: Int64 | None = msgspec.field(default=MISSING, name="External id")
+    external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")
+
+
+class Launch(msgspec.Struct, gc=False):
+    """A runtime call, which may launch an activity. Times in us."""
+
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    args: LaunchArgs = LaunchArgs()
+
+
+class CpuEvent(msgspec.Struct, gc=False):
+    """An annotation, an operator, or metadata of a thread. Times in us."""
+
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float | None = 0.0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class AnnotationArgs(msgspec.Struct, gc=False):
+    """Inputs of an annotation or operator, with record_shapes."""
+
+    in_dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
+    in_types: list[Any] | None = msgspec.field(default=None, name="Input type")
+    in_values: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
+
+
+class CommArgs(msgspec.Struct, gc=False):
+    """Arguments of NCCL kernels and of record_param_comms; torch 2.2 called the element counts sizes."""
+
+    correlation: Int64 | None = None
+    external_id: Int64 | None = msgspec.field(default=None, name="External id")
+    external_id_1: Int64 | None = msgspec.field(default=None, name="external id")
+    op: str | None = msgspec.field(default=None, name="Collective name")
+    dtype: str | None = None
+    in_elems: Int64 | None = msgspec.field(default=None, name="In msg nelems")
+    out_elems: Int64 | None = msgspec.field(default=None, name="Out msg nelems")
+    in_elems_2_2: Int64 | None = msgspec.field(default=None, name="In msg size")
+    out_elems_2_2: Int64 | None = msgspec.field(default=None, name="Out msg size")
+    in_split: str | None = msgspec.field(default=None, name="In split size")
+    out_split: str | None = msgspec.field(default=None, name="Out split size")
+    group_size: Int64 | None = msgspec.field(default=None, name="Group size")
+    process_group: str | None = msgspec.field(default=None, name="Process Group Name")
+    pg_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    seq: Int64 | None = msgspec.field(default=None, name="Seq")
+    comms_id: int | str | None = msgspec.field(default=None, name="Comms Id")  # unsigned 64 bit
+    rank: Int64 | None = msgspec.field(default=None, name="Rank")
+    src_rank: Int64 | None = msgspec.field(default=None, name="Src Rank")
+    dst_rank: Int64 | None = msgspec.field(default=None, name="Dst Rank")
+    bytes: Int64 | None = None  # of a copy
+
+
+class CommEvent(msgspec.Struct, gc=False):
+    """The arguments of an event that may say which collective it is."""
+
+    args: CommArgs
+
+
+class _Key(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+
+
+@dataclass
+class Sorted:
+    """Texts of a batch's events by what they are, each in file order; all others are left out."""
+
+    activities: list[bytes] = field(default_factory=list)
+    launches: list[bytes] = field(default_factory=list)
+    annotations: list[bytes] = field(default_factory=list)
+    operators: list[bytes] = field(default_factory=list)
+    threads: list[bytes] = field(default_factory=list)
+
+
+# Categories, with the spelling of torch <= 1.12 behind the newer one.
+KERNELS = ("kernel", "Kernel")
+_ACTIVITIES = (*KERNELS, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
+_LAUNCHES = ("cuda_runtime", "cuda_driver", "Runtime")
+_ROOMS = {
+    **dict.fromkeys(_ACTIVITIES, "activities"),
+    **dict.fromkeys(_LAUNCHES, "launches"),
+    "user_annotation": "annotations",
+    **dict.fromkeys(("cpu_op", "Operator"), "operators"),
+}
+
+# Kineto's own layout says the category first; a text that begins otherwise has to be decoded to know.
+_HEAD = b'ph": "X", "cat": "'
+# Half of a trace, and of no interest here: the ends of arrows, Python's frames, GPU copies of annotations.
+_IDLE = (b'ph": "s"', b'ph": "f"', _HEAD + b'python_function"', _HEAD + b'gpu_user_annotation"')
+# On GPU runs neither are operators, but for those that hand a collective over.
+_IDLE_ON_GPU = (_HEAD + b'cpu_op", "name": "aten::', *_IDLE, _HEAD + b'cpu_op", "name": "autograd::')
+_key = msgspec.json.Decoder(_Key)
+
+E = TypeVar("E")
+
+
+def _heads(categories: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(_HEAD + category.encode() + b'"' for category in categories)
+
+
+# Without the older spellings, which `_place` knows too.
+_ACTIVITY_HEADS = _heads(("kernel", "gpu_memcpy", "gpu_memset"))
+_LAUNCH_HEADS = _heads(("cuda_runtime", "cuda_driver"))
+
+
+def sorted_texts(batch: Batch, *, with_operators: bool) -> Sorted:
+    """The texts of a batch by what they are. Without operators, those of ATen and autograd may be left out.
+
+    Raises MalformedEvent.
+    """
+    result = Sorted()
+    texts = batch.texts
+    if batch.in_kineto_layout:  # a pass for each sort is faster than a look at each text
+        idle = _IDLE if with_operators else _IDLE_ON_GPU
+        texts = [text for text in texts if not text.startswith(idle)]
+        result.activities = [text for text in texts if text.startswith(_ACTIVITY_HEADS)]
+        result.launches = [text for text in texts if text.startswith(_LAUNCH_HEADS)]
+        texts = [text for text in texts if not text.startswith(_ACTIVITY_HEADS + _LAUNCH_HEADS)]
+    rooms: dict[str, list[bytes]] = vars(result)
+    for text in texts:
+        _place(text, rooms)
+    return result
+
+
+def _place(text: bytes, rooms: dict[str, list[bytes]]) -> None:
+    try:
+        key = _key.decode(b'{"' + text + b"}")
+    except NO_JSON:
+        key = _one(_key, text)
+    room = _ROOMS.get(key.cat) if key.ph == "X" else "threads" if key.name == "thread_name" else None
+    if room is not None:
+        rooms[room].append(text)
+
+
+class MalformedEvent(Exception):
+    """The event with this text is no JSON, or not as Kineto writes it."""
+
+    def __init__(self, text: bytes, why: str) -> None:
+        super().__init__(why)
+        self.text = text
+
+
+class Decoder(Generic[E]):
+    """Texts -> events of one type."""
+
+    def __init__(self, event: type[E]) -> None:
+        self._all = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+        self._one = msgspec.json.Decoder(event, strict=False)
+
+    def all(self, texts: Sequence[bytes]) -> list[E]:
+        """One event per text. Raises MalformedEvent."""
+        if not texts:
+            return []
+        try:
+            events = self._all.decode(b'[{"' + b'},{"'.join(texts) + b"}]")
+        except NO_JSON:
+            events = []
+        # A text that is two events, or half of one, shows in their number.
+        return events if len(events) == len(texts) else [self.one(text) for text in texts]
+
+    def one(self, text: bytes) -> E:
+        """The event of a text. Raises MalformedEvent."""
+        return _one(self._one, text)
+
+
+def _one(decoder: msgspec.json.Decoder[E], text: bytes) -> E:
+    event = b'{"' + text + b"}"
+    try:
+        return decoder.decode(event)
+    except NO_JSON as err:
+        repaired = with_quoted_names(without_numbers_that_are_none(event))
+        if repaired == event:
+            raise MalformedEvent(text, str(err)) from err
+    try:
+        return decoder.decode(repaired)
+    except NO_JSON as err:
+        raise MalformedEvent(text, str(err)) from err

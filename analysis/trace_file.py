@@ -1,0 +1,152 @@
+"""What was read from one file -> its tables. Times become integer nanoseconds here and stay so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .errors import DamagedTrace
+from .kineto import Annotation, Columns, RawTrace
+from .kineto_events import MISSING
+from .kineto_header import Header
+from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
+
+    `damage` says what ended the reading before the file did, None for a sound file.
+    """
+
+    path: Path
+    header: Header
+    pid: int | None
+    activities: pd.DataFrame
+    launches: pd.DataFrame
+    annotations: pd.DataFrame
+    comm_args: pd.DataFrame
+    cpu_ops: pd.DataFrame
+    gloo_threads: frozenset[int]
+    damage: str | None = None
+
+
+def trace_file(path: Path, raw: RawTrace) -> TraceFile:
+    """The tables of the file at `path`, of which `raw` was read. Raises DamagedTrace for times that are no numbers."""
+    for columns in (raw.activities, raw.launches, raw.operators):
+        if not all(np.isfinite(_doubles(columns[name])).all() for name in ("ts", "dur") if name in columns):
+            raise DamagedTrace(f"{path}: an event has a time that is no finite number; capture it again")
+    base_ns = raw.header.base_ns
+    return TraceFile(
+        path=path,
+        header=raw.header,
+        pid=raw.pid,
+        activities=_activity_table(raw, base_ns),
+        launches=_launch_table(raw.launches, base_ns),
+        annotations=_annotation_table(raw.annotations, base_ns),
+        comm_args=COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in raw.comm_args),
+        cpu_ops=_cpu_op_table(raw, base_ns),
+        gloo_threads=frozenset(raw.gloo_threads),
+        damage=raw.damage,
+    )
+
+
+def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    columns = raw.activities
+    name = _integers(columns["name"])
+    if not len(name):
+        return ACTIVITIES.empty()
+    device, devices = pd.factorize(_integers(columns["device"]))
+    return ACTIVITIES.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "device": _texts([str(d) for d in devices], device),
+        "stream": _integers(columns["stream"]),
+        "kind": _texts(raw.kinds, name),
+        "name": _texts(raw.names, name),
+        "start_ns": _ns(_doubles(columns["ts"])) + base_ns,
+        "dur_ns": _durations(columns),
+        "step": _known(np.full(len(name), MISSING)),
+        "correlation": _known(_integers(columns["correlation"])),
+        "external_id": _known(_integers(columns["external_id"])),
+    }))  # fmt: skip
+
+
+def _launch_table(columns: Columns, base_ns: int) -> pd.DataFrame:
+    """A correlation may have several calls, the first counts."""
+    start_ns = _ns(_doubles(columns["ts"])) + base_ns
+    order = np.argsort(start_ns, kind="stable")
+    correlation = _integers(columns["correlation"])[order]
+    order = order[~pd.Series(correlation).duplicated().to_numpy()]
+    return LAUNCHES.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "correlation": _integers(columns["correlation"])[order],
+        "thread": _integers(columns["thread"])[order],
+        "start_ns": start_ns[order],
+        "external_id": _known(_integers(columns["external_id"])[order]),
+    }, index=range(len(order))))  # fmt: skip
+
+
+def _annotation_table(annotations: list[Annotation], base_ns: int) -> pd.DataFrame:
+    start_ns = _ns(np.array([a.ts for a in annotations])) + base_ns
+    dur_ns = np.maximum(_ns(np.array([a.dur for a in annotations])), 0)
+    rows = (
+        {
+            "rank": 0, "cycle": 0, "name": a.name, "thread": a.thread, "start_ns": start, "dur_ns": dur,
+            "in_dims": a.in_dims, "in_types": a.in_types, "in_values": a.in_values,
+        }
+        for a, start, dur in zip(annotations, start_ns, dur_ns, strict=True)
+    )  # fmt: skip
+    return ANNOTATIONS.frame(rows)
+
+
+def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    columns = raw.operators
+    return pd.DataFrame({
+        "thread": _integers(columns["thread"]),
+        "start_ns": _ns(_doubles(columns["ts"])) + base_ns,
+        "dur_ns": _durations(columns),
+        "name": np.array(raw.names, dtype=object)[_integers(columns["name"])],
+    })  # fmt: skip
+
+
+def _integers(column: bytes) -> Ints:
+    return np.frombuffer(column, dtype=np.int64)
+
+
+def _doubles(column: bytes) -> NDArray[np.float64]:
+    return np.frombuffer(column, dtype=np.float64)
+
+
+def _known(values: Ints) -> Any:
+    """Integers with NA where they are MISSING."""
+    missing = values == MISSING
+    return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)
+
+
+def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:
+    """A text column from its distinct texts: checked once each, not once per row."""
+    return pd.array(distinct, dtype="string").take(numbers)
+
+
+def _durations(columns: Columns) -> Ints:
+    """Durations in ns; one that a writer made negative is 0."""
+    return np.maximum(_ns(_doubles(columns["dur"])), 0)
+
+
+def _ns(us: NDArray[np.float64]) -> Ints:
+    """Microseconds with 3 decimals -> integer nanoseconds, exact below 2^43 us, and for whole microseconds always.
+
+    The product us * 1000 of an absolute time (1.7e15 us) would not fit a double, so the whole part goes separately.
+    """
+    whole = np.floor(us)
+    ns: Ints = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    return ns
