@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from isal import igzip, isal_zlib
@@ -32,6 +32,7 @@ _BARE_ARRAY = re.compile(rb"\s*\[")
 # What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is nowhere else.
 _OPENING = b'\n  {\n    "'
 _SEPARATOR = b"\n  }," + _OPENING
+_FIRST_OPENING = re.compile(rb'\s*\{\n    "')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _CLOSING = re.compile(rb"\}\s*\]")
 # The lone quote opens a string that the buffer does not close.
@@ -41,7 +42,7 @@ _GUESSES = 4
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 # What decoding raises for bytes that are no JSON, or nested too deep; and unpacking for bytes that are no gzip.
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_NO_GZIP: tuple[type[Exception], ...] = (EOFError, igzip.BadGzipFile, isal_zlib.error)
+_NO_GZIP: Any = (EOFError, igzip.BadGzipFile, isal_zlib.error)
 
 
 class _Input(Protocol):
@@ -60,8 +61,8 @@ class _Malformed(Exception):
 class Batch:
     """Texts of successive events, each without its braces and its first quote: `{"` + text + `}` is the event.
 
-    `first_event` is the number of the first one in the file, from 0. In Kineto's layout, a text that begins with
-    `ph": "X", "cat": "` says the event's category there.
+    `first_event` is the number of the first one in the file, from 0. In Kineto's layout, a text that begins with phase
+    and category tells these truly; in others every key may come later, and again.
     """
 
     texts: list[bytes]
@@ -110,7 +111,7 @@ class EventStream:
         yield from self._batches(igzip.GzipFile(fileobj=file, mode="rb"))
 
     def _batches(self, source: _Input) -> Iterator[Batch]:
-        buffer = self._skip_prefix(source)
+        buffer = _FIRST_OPENING.sub(_OPENING, self._skip_prefix(source), count=1)
         ended = False
         while True:
             split = None if ended else _split_as_kineto(buffer)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import AnalysisError, NothingMeasured, UnreadableFile
+from .kinds import comm_pattern
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from .measure import Analysis
+    from .reading import Reading
+
+_QUIET_S = 1.0
 
 # pandas takes half a second to import, so whatever needs it is imported where it is used: --help stays instant.
 
@@ -188,8 +194,8 @@ def _why_empty(name: str, analysis: Analysis) -> str:
 
 
 def _analysis(runs: list[Path], comm_kernel: list[str] | None, keep_going: bool) -> Analysis:
-    from .measure import Analysis
-    from .run import load_run
+    from .reading import Reading, cores
+    from .trace_paths import trace_files
 
     for pattern in comm_kernel or ():
         try:
@@ -197,22 +203,39 @@ def _analysis(runs: list[Path], comm_kernel: list[str] | None, keep_going: bool)
         except re.error as err:
             message = f"{pattern!r} is no regular expression: {err}"
             raise typer.BadParameter(message, param_hint="--comm-kernel") from err
-    with _progress() as report:
-        run = load_run(runs, comm_names=comm_kernel or (), keep_going=keep_going, progress=report)
-    return Analysis(run)
+    files, skipped = trace_files(runs)
+    with Reading(files, comm_pattern(comm_kernel or ()), workers=cores(), keep_damaged=keep_going) as reading:
+        from .measure import Analysis  # which takes its time while others read
+        from .run import run_of
+
+        with _progress(reading) as report:
+            run = run_of(runs, reading, keep_going=keep_going, progress=report)
+    return Analysis(replace(run, notes=run.notes + tuple(skipped)))
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
-    """Which file is being read, on a terminal, once that takes a while."""
+def _progress(reading: Reading) -> Iterator[Callable[[int], None] | None]:
+    """How much of the files is read, on a terminal, once that takes more than a second."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    with console.status("reading") as status:
-        yield lambda path, number, count: status.update(f"reading {number + 1} of {count}: {path.name}")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(f"reading {len(reading.paths)} files", total=sum(reading.sizes))
+    begun = time.monotonic()
+
+    def report(done: int) -> None:
+        bar.update(task, completed=done)
+        if time.monotonic() - begun > _QUIET_S and not bar.live.is_started:
+            bar.start()
+
+    try:
+        yield report
+    finally:
+        bar.stop()
 
 
 def _finish(analysis: Analysis) -> None:

@@ -136,24 +136,40 @@ _ROOMS = {
     **dict.fromkeys(("cpu_op", "Operator"), "operators"),
 }
 
-# Kineto's own layout says the category first; a text that begins otherwise has to be decoded to know.
-_HEAD = b'ph": "X", "cat": "'
-# Half of a trace, and of no interest here: the ends of arrows, Python's frames, GPU copies of annotations.
-_IDLE = (b'ph": "s"', b'ph": "f"', _HEAD + b'python_function"', _HEAD + b'gpu_user_annotation"')
-# On GPU runs neither are operators, but for those that hand a collective over.
-_IDLE_ON_GPU = (_HEAD + b'cpu_op", "name": "aten::', *_IDLE, _HEAD + b'cpu_op", "name": "autograd::')
 _key = msgspec.json.Decoder(_Key)
 
 E = TypeVar("E")
 
 
-def _heads(categories: Sequence[str]) -> tuple[bytes, ...]:
-    return tuple(_HEAD + category.encode() + b'"' for category in categories)
+@dataclass(frozen=True)
+class _Heads:
+    """How texts of events begin in one of Kineto's own layouts, by what is done with them."""
+
+    begin: bytes
+    activities: tuple[bytes, ...]
+    launches: tuple[bytes, ...]
+    idle: tuple[bytes, ...]
+    idle_on_gpu: tuple[bytes, ...]
 
 
-# Without the older spellings, which `_place` knows too.
-_ACTIVITY_HEADS = _heads(("kernel", "gpu_memcpy", "gpu_memset"))
-_LAUNCH_HEADS = _heads(("cuda_runtime", "cuda_driver"))
+def _heads(gap: bytes) -> _Heads:
+    """Heads with `gap` between two keys; without the older spellings of categories, which `_place` knows too."""
+    begin = b'ph": "X",' + gap + b'"cat": "'
+    operator = begin + b'cpu_op",' + gap + b'"name": "'
+    # Half of a trace, and of no interest: the ends of arrows, Python's frames, GPU copies of annotations.
+    idle = (b'ph": "s"', b'ph": "f"', begin + b'python_function"', begin + b'gpu_user_annotation"')
+    return _Heads(
+        begin,
+        activities=tuple(begin + c + b'"' for c in (b"kernel", b"gpu_memcpy", b"gpu_memset")),
+        launches=tuple(begin + c + b'"' for c in (b"cuda_runtime", b"cuda_driver")),
+        idle=idle,
+        # Nor are operators on GPU runs, but for those that hand a collective over. The most frequent one first.
+        idle_on_gpu=(operator + b"aten::", *idle, operator + b"autograd::"),
+    )
+
+
+# Up to torch 2.12, and since.
+_LAYOUTS = (_heads(b" "), _heads(b"\n    "))
 
 
 def sorted_texts(batch: Batch, *, with_operators: bool) -> Sorted:
@@ -163,16 +179,22 @@ def sorted_texts(batch: Batch, *, with_operators: bool) -> Sorted:
     """
     result = Sorted()
     texts = batch.texts
-    if batch.in_kineto_layout:  # a pass for each sort is faster than a look at each text
-        idle = _IDLE if with_operators else _IDLE_ON_GPU
+    heads = _heads_of(texts) if batch.in_kineto_layout else None
+    if heads is not None:  # a pass for each sort is faster than a look at each text
+        idle = heads.idle if with_operators else heads.idle_on_gpu
         texts = [text for text in texts if not text.startswith(idle)]
-        result.activities = [text for text in texts if text.startswith(_ACTIVITY_HEADS)]
-        result.launches = [text for text in texts if text.startswith(_LAUNCH_HEADS)]
-        texts = [text for text in texts if not text.startswith(_ACTIVITY_HEADS + _LAUNCH_HEADS)]
+        result.activities = [text for text in texts if text.startswith(heads.activities)]
+        result.launches = [text for text in texts if text.startswith(heads.launches)]
+        texts = [text for text in texts if not text.startswith(heads.activities + heads.launches)]
     rooms: dict[str, list[bytes]] = vars(result)
     for text in texts:
         _place(text, rooms)
     return result
+
+
+def _heads_of(texts: Sequence[bytes]) -> _Heads | None:
+    """The heads of the layout that the first event with a duration is in."""
+    return next((heads for text in texts for heads in _LAYOUTS if text.startswith(heads.begin)), None)
 
 
 def _place(text: bytes, rooms: dict[str, list[bytes]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,14 @@ from typing import Any
 import pandas as pd
 
 from .cpu import cpu_activities
-from .errors import AnalysisError, DuplicateRank, MixedJobs, NoTraces, UnreadableFile
+from .errors import DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
 from .kinds import comm_pattern
-from .kineto import read_kineto
+from .reading import Progress, Reading
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES, records
 from .steps import with_steps
 from .trace_file import TraceFile, trace_file
+from .trace_paths import TORCH_NAME, trace_files
 
-_TRACE_NAME = re.compile(r"\.json(\.gz)?$")
-_TORCH_NAME = re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$")
-_SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json)$")
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d+)", re.IGNORECASE)
 
 
@@ -81,71 +79,43 @@ def load_run(
     *,
     comm_names: Iterable[str] = (),
     keep_going: bool = False,
-    progress: Callable[[Path, int, int], None] | None = None,
+    progress: Progress | None = None,
+    workers: int = 1,
 ) -> Run:
     """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
 
     `comm_names` are further regular expressions for names of communication kernels. With `keep_going`, files that
-    cannot be used are left out and named in `failed`. `progress` is called with (file, number, count) before each file.
+    cannot be used are left out, of damaged ones what stands before the damage is used, and `failed` names both.
+    `progress` is called with the bytes read so far, of all files. `workers` processes read, one is this one.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
     files, skipped = trace_files(paths)
-    pattern = comm_pattern(comm_names)
+    with Reading(files, comm_pattern(comm_names), workers=workers, keep_damaged=keep_going) as reading:
+        run = run_of(paths, reading, keep_going=keep_going, progress=progress)
+    return replace(run, notes=run.notes + tuple(skipped))
+
+
+def run_of(
+    paths: Sequence[Path], reading: Reading, *, keep_going: bool = False, progress: Progress | None = None
+) -> Run:
+    """The run that files being read form. Arguments and errors: see `load_run`."""
     read: list[TraceFile] = []
     failed: list[str] = []
-    for number, path in enumerate(files):
-        if progress:
-            progress(path, number, len(files))
+    for path, found in zip(reading.paths, reading.results(progress), strict=True):
         try:
-            read.append(trace_file(path, read_kineto(path, pattern)))
-        except AnalysisError as err:
+            if isinstance(found, TraceError):
+                raise found
+            file = trace_file(path, found)
+        except TraceError as err:
             if not keep_going:
                 raise
             failed.append(str(err))
-    if not read:
-        raise NoTraces(f"{paths[0]}: none of the {len(files)} files could be used:\n  " + "\n  ".join(failed))
-    run = _assemble(_run_name(paths), _members(read))
-    return replace(run, notes=run.notes + tuple(skipped), failed=tuple(failed))
-
-
-def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The trace files at `paths`, sorted, and a note on every folder where other JSON files were left out.
-
-    Raises NoTraces, UnreadableFile.
-    """
-    found: list[Path] = []
-    skipped: list[str] = []
-    for path in paths:
-        if path.is_dir():
-            files, others = _files_in(path)
-            found += files
-            if others:
-                skipped.append(f"{path.name}: left out {len(others)} JSON files not named like torch's traces: "
-                               f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}")  # fmt: skip
-        elif path.exists():
-            found.append(path)
         else:
-            raise NoTraces(f"{path}: no such file or directory; expected a run directory or Kineto traces")
-    return list(dict.fromkeys(found)), skipped
-
-
-def _files_in(folder: Path) -> tuple[list[Path], list[str]]:
-    """Trace files of the folder, and names of the JSON files that are none if some bear torch's names."""
-    try:
-        names = sorted(
-            p
-            for p in folder.iterdir()
-            if _TRACE_NAME.search(p.name) and not _SIDE_FILE.search(p.name) and p.name[0] != "."
-        )
-    except OSError as err:
-        raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
-    torch_named = [p for p in names if _TORCH_NAME.match(p.name)]
-    files = torch_named or names
-    if not files:
-        inner = sorted(p.name for p in folder.iterdir() if p.is_dir())
-        hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
-        raise NoTraces(f"{folder}: holds no Kineto trace (*.json or *.json.gz){hint}")
-    return files, [p.name for p in names if p not in files]
+            read.append(file)
+            failed += [file.damage] if file.damage else []
+    if not read:
+        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
+    return replace(_assemble(_run_name(paths), _members(read)), failed=tuple(failed))
 
 
 def _run_name(paths: Sequence[Path]) -> str:
@@ -169,7 +139,7 @@ def _members(files: list[TraceFile]) -> list[_Member]:
 
 
 def _member(file: TraceFile, *, alone: bool, sides: dict[Path, dict[str, Any]]) -> _Member:
-    name = _TORCH_NAME.match(file.path.name)
+    name = TORCH_NAME.match(file.path.name)
     worker = name["worker"] if name else file.path.name
     side_path = file.path.with_name(f"{worker}.meta.json")
     if side_path not in sides:

@@ -286,6 +286,22 @@ def _kineto(document: Mapping[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(around + last)).encode()
 
 
+def _kineto_of_torch_2_13(document: Mapping[str, Any]) -> bytes:
+    """The same since torch 2.13: a line for every key, and an empty one before the first event."""
+
+    def event(e: Event) -> str:
+        keys = [f'"{k}": {json.dumps(e[k])}' for k in ("ph", "cat", "name", "pid", "tid") if k in e]
+        keys += [f'"{k}": {e[k]:.3f}' for k in ("ts", "dur") if k in e]
+        args = ", ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in e.get("args", {}).items())
+        lines = ",\n    ".join(keys)
+        return f'  {{\n    {lines}\n    ,\n    "args": {{\n      {args}\n    }}\n  }}'
+
+    around = [f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items() if k != "traceEvents"]
+    events = ",\n".join(event(e) for e in document["traceEvents"])
+    lines = ",\n".join([*around, f'    "traceEvents": [\n    \n{events}\n  ],"traceName": "trace.json" }}'])
+    return ("{\n" + lines).encode()
+
+
 def _ordered(document: Mapping[str, Any], position: str) -> dict[str, Any]:
     events = {"traceEvents": document["traceEvents"]}
     rest = {k: v for k, v in document.items() if k != "traceEvents"}
@@ -310,6 +326,7 @@ def _compact(document: Mapping[str, Any]) -> bytes:
 
 LAYOUTS: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
     "kineto": _kineto,
+    "kineto of torch 2.13": _kineto_of_torch_2_13,
     "compact": _compact,
     "indented": lambda d: json.dumps(d, indent=2).encode(),
     "crlf": lambda d: json.dumps(d, indent=4).encode().replace(b"\n", b"\r\n"),

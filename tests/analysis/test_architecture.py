@@ -10,7 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
 LEAVES = {"errors", "kinds", "schema", "intervals", "nccl_tests", "alignment"}
-READERS = {"repairs", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "cpu", "run"}
+READERS = {
+    "repairs", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths", "read_worker",
+    "reading", "cpu", "run",
+}  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "matching", "clocks", "waiting", "bandwidth", "lateness", "ranks", "verdict",
 }  # fmt: skip
@@ -31,10 +34,13 @@ ALLOWED = {
     "kineto_events": {"chunks", "repairs"},
     "kineto_header": {"chunks", "errors"},
     "kineto": {"chunks", "errors", "kinds", "kineto_events", "kineto_header"},
+    "read_worker": {"errors", "kineto"},
+    "reading": {"errors", "kineto", "read_worker"},
+    "trace_paths": {"errors"},
     "trace_file": {"errors", "kineto", "kineto_events", "kineto_header", "schema"},
     "steps": {"schema"},
     "cpu": {"kinds", "schema", "trace_file"},
-    "run": {"cpu", "errors", "kinds", "kineto", "schema", "steps", "trace_file"},
+    "run": {"cpu", "errors", "kinds", "reading", "schema", "steps", "trace_file", "trace_paths"},
     # metrics: tables -> tables; `steps` serves both sides
     "breakdown": {"intervals", "kinds", "schema", "steps"},
     "gloo_calls": {"nccl_tests", "schema"},
@@ -52,7 +58,7 @@ ALLOWED = {
     "measure": METRICS | {"run", "schema"},
     "summary": {"matching", "measure", "nccl_tests", "schema"},
     "report": {"measure", "render", "schema", "summary"},
-    "cli": LEAVES | {"measure", "render", "report", "run", "summary"},
+    "cli": LEAVES | {"measure", "reading", "render", "report", "run", "summary", "trace_paths"},
     "__init__": {"errors", "measure", "run"},
     "__main__": {"cli"},
 }

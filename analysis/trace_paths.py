@@ -1,0 +1,53 @@
+"""Where trace files are, and what their names tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import NoTraces, UnreadableFile
+
+TORCH_NAME = re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$")
+_TRACE_NAME = re.compile(r"\.json(\.gz)?$")
+_SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json)$")
+
+
+def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The trace files at `paths`, sorted, and a note on every folder where other JSON files were left out.
+
+    Raises NoTraces, UnreadableFile.
+    """
+    found: list[Path] = []
+    skipped: list[str] = []
+    for path in paths:
+        if path.is_dir():
+            files, others = _files_in(path)
+            found += files
+            if others:
+                skipped.append(f"{path.name}: left out {len(others)} JSON files not named like torch's traces: "
+                               f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}")  # fmt: skip
+        elif path.exists():
+            found.append(path)
+        else:
+            raise NoTraces(f"{path}: no such file or directory; expected a run directory or Kineto traces")
+    return list(dict.fromkeys(found)), skipped
+
+
+def _files_in(folder: Path) -> tuple[list[Path], list[str]]:
+    """Trace files of the folder, and names of the JSON files that are none if some bear torch's names."""
+    try:
+        names = sorted(
+            p
+            for p in folder.iterdir()
+            if _TRACE_NAME.search(p.name) and not _SIDE_FILE.search(p.name) and p.name[0] != "."
+        )
+    except OSError as err:
+        raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
+    torch_named = [p for p in names if TORCH_NAME.match(p.name)]
+    files = torch_named or names
+    if not files:
+        inner = sorted(p.name for p in folder.iterdir() if p.is_dir())
+        hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
+        raise NoTraces(f"{folder}: holds no Kineto trace (*.json or *.json.gz){hint}")
+    return files, [p.name for p in names if p not in files]

@@ -1,0 +1,108 @@
+"""Files read by other processes are what they are when read here, in the same order, whatever becomes of those."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from builders import US, Trace, write_bytes
+
+import analysis.reading
+from analysis.errors import DamagedTrace, TraceError, UnreadableFile
+from analysis.kinds import comm_pattern
+from analysis.kineto import RawTrace
+from analysis.reading import Reading, cores
+
+
+@pytest.fixture(autouse=True)
+def every_file_is_worth_a_process(monkeypatch):
+    monkeypatch.setattr(analysis.reading, "WORTH_A_PROCESS_BYTES", 0)
+
+
+def trace(rank: int, kernels: int = 5) -> Trace:
+    made = Trace(rank, 4, groups={"0": [0, 1, 2, 3]}).step(1, 0, 900 * US)
+    for number in range(kernels):
+        made.kernel(f"gemm {number % 7}", number * US, 500)
+    return made.nccl("all_reduce", 100 * US, 10 * US, elems=rank + 1, Seq=3, **{"Comms Id": 18446744073709551557})
+
+
+def written(folder: Path) -> list[Path]:
+    """Files of unequal length, the longest first, one of them packed."""
+    return [trace(rank, 4000 - 1000 * rank).write(folder, gz=rank == 2) for rank in range(4)]
+
+
+def read(paths: list[Path], workers: int, **options: bool) -> list[RawTrace | TraceError]:
+    with Reading(paths, comm_pattern(), workers=workers, **options) as reading:
+        return list(reading)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 9])
+def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, workers):
+    paths = written(tmp_path)
+    here = read(paths, 1)
+    assert [found.header.rank for found in here if isinstance(found, RawTrace)] == [0, 1, 2, 3]
+    assert read(paths, workers) == here
+
+
+def test_patterns_of_the_user_reach_the_workers(tmp_path):
+    paths = [Trace().kernel("MY_fancy_kernel", 0, 5).write(tmp_path, f"t{n}.json") for n in range(2)]
+    with Reading(paths, comm_pattern(["my_fancy"]), workers=2) as reading:
+        assert [found.kinds for found in reading if isinstance(found, RawTrace)] == [["comm"], ["comm"]]
+
+
+def test_errors_come_back_as_what_they_are(tmp_path):
+    damaged = write_bytes(tmp_path / "damaged.json", b'{"traceEvents": [{"ph": "X"}, {"na')
+    foreign = write_bytes(tmp_path / "foreign.json", b"[1, 2")
+    good, gone = trace(0).write(tmp_path), tmp_path / "gone \udcff.json"
+    for workers in (1, 2):
+        found = read([damaged, good, foreign, gone], workers)
+        assert [type(f) for f in found] == [DamagedTrace, RawTrace, DamagedTrace, UnreadableFile]
+        assert [str(f).split(": ")[0] for f in found if isinstance(f, TraceError)] == list(
+            map(str, (damaged, foreign, gone))
+        )
+
+
+def test_of_damaged_files_the_good_part_is_kept_on_request(tmp_path):
+    path = trace(0, 50).write(tmp_path, gz=False)
+    path.write_bytes(path.read_bytes()[:9_000])
+    for workers in (1, 2):
+        (found,) = read([path], workers, keep_damaged=True)
+        assert isinstance(found, RawTrace)
+        assert found.damage is not None
+        assert 0 < found.events < 50
+
+
+def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
+    paths = written(tmp_path)
+    with Reading(paths, comm_pattern(), workers=2) as reading:
+        for worker in reading.processes:
+            os.kill(worker.pid, signal.SIGKILL)
+        assert list(reading) == read(paths, 1)
+
+
+def test_no_worker_outlives_the_block(tmp_path):
+    with Reading(written(tmp_path), comm_pattern(), workers=2) as reading:
+        workers = reading.processes
+        assert len(workers) == 2
+    assert all(worker.returncode is not None for worker in workers)
+
+
+def test_progress_ends_at_the_size_of_all_files(tmp_path):
+    paths = written(tmp_path)
+    for workers in (1, 2):
+        told: list[int] = []
+        with Reading(paths, comm_pattern(), workers=workers) as reading:
+            list(reading.results(told.append))
+        assert told == sorted(told)
+        assert told[-1] == sum(path.stat().st_size for path in paths)
+
+
+def test_little_is_read_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis.reading, "WORTH_A_PROCESS_BYTES", 1 << 30)
+    with Reading(written(tmp_path), comm_pattern(), workers=2) as reading:
+        assert not reading.processes
+        assert len(list(reading)) == 4
+
+
+def test_there_is_a_core():
+    assert cores() >= 1
