@@ -219,7 +219,9 @@ def _assemble(name: str, members: list[_Member]) -> Run:
             "comm_args": file.comm_args,
         }
         for key, table in parts.items():
-            tables[key].append(table.assign(rank=member.rank, cycle=member.cycle))
+            placed = table.copy(deep=False)
+            placed["rank"], placed["cycle"] = member.rank, member.cycle
+            tables[key].append(placed)
     schemas = {"activities": ACTIVITIES, "launches": LAUNCHES, "annotations": ANNOTATIONS, "comm_args": COMM_ARGS}
     joined = {key: schemas[key].concat(parts) for key, parts in tables.items()}
     return Run(

@@ -42,7 +42,9 @@ class Schema:
         surplus = [c for c in frame.columns if c not in self.columns]
         if missing or surplus:
             raise SchemaError(f"table {self.name}: missing columns {missing}, surplus columns {surplus}")
-        result = frame[list(self.columns)].reset_index(drop=True)
+        # New columns replace old ones below, so no value of `frame` is touched; and none need be copied.
+        result = frame[list(self.columns)] if list(frame.columns) != list(self.columns) else frame.copy(deep=False)
+        result.index = pd.RangeIndex(len(result))
         for column, (dtype, _) in self.columns.items():
             if str(result[column].dtype) == dtype:
                 continue
@@ -71,7 +73,7 @@ class Schema:
         filled = [f for f in frames if len(f)]
         if not filled:
             return self.empty()
-        return self.conform(pd.concat(filled, ignore_index=True))
+        return self.conform(pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0])
 
 
 _RANK = ("int64", "global rank")

@@ -34,9 +34,9 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd
     times = launched_ns.fillna(np.iinfo(np.int64).min).to_numpy(dtype=np.int64)
     index = np.searchsorted(starts, times, side="right") - 1
     inside = (index >= 0) & (times < ends[index])
-    return activities.assign(step=pd.array(np.where(inside, numbers[index], 0), dtype="Int64")).assign(
-        step=lambda frame: frame["step"].mask(~inside)
-    )
+    result = activities.copy(deep=False)
+    result["step"] = pd.arrays.IntegerArray(np.where(inside, numbers[index], 0).astype(np.int64), ~inside)
+    return result
 
 
 def _launch_times(activities: pd.DataFrame, launches: pd.DataFrame) -> pd.Series[int]:
