@@ -11,21 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
-from isal import igzip, isal_zlib
 
 from .errors import DamagedTrace, NotATrace, UnreadableFile
+from .packed import BrokenPacking, Source, unpacked
 from .repairs import without_numbers_that_are_none
 
 CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
 ENTRY_LIMIT_BYTES = 256 << 20  # of one event, and of what surrounds the events
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\s*\[")
@@ -40,13 +36,8 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _GUESSES = 4
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
-# What decoding raises for bytes that are no JSON, or nested too deep; and unpacking for bytes that are no gzip.
+# What decoding raises for bytes that are no JSON, or nested too deep.
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_NO_GZIP: Any = (EOFError, igzip.BadGzipFile, isal_zlib.error)
-
-
-class _Input(Protocol):
-    def read1(self, size: int, /) -> bytes: ...
 
 
 class _Malformed(Exception):
@@ -92,7 +83,7 @@ class EventStream:
         """
         try:
             with self.path.open("rb") as file:
-                for batch in self._unpacked(file):
+                for batch in self._batches(unpacked(self.path, file)):
                     self.events_read += len(batch.texts)
                     yield batch
                     if self._progress and file.seekable():
@@ -100,17 +91,7 @@ class EventStream:
         except OSError as err:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
 
-    def _unpacked(self, file: BufferedReader) -> Iterator[Batch]:
-        # The magic number decides, not the name: tools rename files.
-        magic = file.peek(4)[:4]
-        if magic == _ZSTD_MAGIC:
-            raise NotATrace(f"{self.path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
-        if magic[:2] != _GZIP_MAGIC:
-            yield from self._batches(file)
-            return
-        yield from self._batches(igzip.GzipFile(fileobj=file, mode="rb"))
-
-    def _batches(self, source: _Input) -> Iterator[Batch]:
+    def _batches(self, source: Source) -> Iterator[Batch]:
         buffer = _FIRST_OPENING.sub(_OPENING, self._skip_prefix(source), count=1)
         ended = False
         while True:
@@ -138,13 +119,13 @@ class EventStream:
             buffer += more
             self._check_size(buffer, "an event")
 
-    def _read(self, source: _Input, size: int) -> bytes:
+    def _read(self, source: Source, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end, or where unpacking fails."""
         parts: list[bytes] = []
         while size > 0 and self._broken is None:
             try:
                 data = source.read1(size)
-            except _NO_GZIP as err:
+            except BrokenPacking as err:
                 self._broken = err  # what was unpacked before it is good
                 break
             if not data:
@@ -154,7 +135,7 @@ class EventStream:
             self.bytes_read += len(data)
         return b"".join(parts)
 
-    def _rest(self, source: _Input) -> bytes:
+    def _rest(self, source: Source) -> bytes:
         rest = b""
         while data := self._read(source, max(CHUNK_BYTES, len(rest))):
             rest += data
@@ -198,7 +179,7 @@ class EventStream:
                 f"({self.events_read:,} events were good); no trace of torch.profiler has that"
             )
 
-    def _skip_prefix(self, source: _Input) -> bytes:
+    def _skip_prefix(self, source: Source) -> bytes:
         """Read up to the opening bracket of the events; what follows it in the buffer is returned."""
         buffer = b""
         while len(buffer) <= ENTRY_LIMIT_BYTES:

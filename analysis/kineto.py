@@ -59,7 +59,7 @@ class RawTrace(msgspec.Struct):
     """What is read from one file. Times in us since the header's zero; MISSING where an integer is not there.
 
     `names` and `kinds` belong together; the column `name` counts into them. Operators are read on CPU runs only.
-    `damage` says what ended the reading before the file did, None for a sound file.
+    `damage` says what ended the reading before the file did, None for a sound file; `notes` what else there is to say.
     """
 
     header: Header
@@ -74,6 +74,7 @@ class RawTrace(msgspec.Struct):
     gloo_threads: list[int]
     events: int
     damage: str | None = None
+    notes: list[str] = []
 
 
 def read_kineto(

@@ -17,18 +17,23 @@ from typing import IO
 import msgspec
 
 from . import errors
+from .cache import Cache
 from .kineto import RawTrace, read_kineto
 
 _TELL_EVERY_S = 0.1
 
 
 class Task(msgspec.Struct, array_like=True):
-    """Read this file. `number` is the caller's; for the rest see `read_kineto`."""
+    """Read this file. `number` is the caller's; `cache` the folder of the cache, empty beside the file, None for none.
+
+    For the rest see `read_kineto`.
+    """
 
     number: int
     path: bytes
     comm_names: str
     keep_damaged: bool
+    cache: bytes | None
 
 
 class Position(msgspec.Struct, array_like=True, tag="position"):
@@ -93,14 +98,16 @@ def _serve(task: Task, answers: IO[bytes]) -> None:
             told = time.monotonic()
             send(answers, Position(task.number, position))
 
+    read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
     try:
-        found = read_kineto(
-            Path(os.fsdecode(task.path)),
-            re.compile(task.comm_names, re.IGNORECASE),
-            keep_damaged=task.keep_damaged,
-            progress=tell,
+        found = read(
+            _path(task.path), re.compile(task.comm_names, re.IGNORECASE), keep_damaged=task.keep_damaged, progress=tell
         )
     except errors.TraceError as err:
         send(answers, Failed(task.number, type(err).__name__, str(err).encode("utf-8", "surrogateescape")))
     else:
         send(answers, Found(task.number, found))
+
+
+def _path(name: bytes) -> Path:
+    return Path(os.fsdecode(name))

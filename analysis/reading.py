@@ -18,13 +18,15 @@ from typing import IO
 import msgspec
 
 from . import errors
+from .cache import Cache
 from .errors import TraceError
 from .kineto import RawTrace, read_kineto
 from .read_worker import Answer, Found, Position, Task, frame, send
 
-# Below this a file is read before a process has started; packed files are about 15 times larger than they look.
+# Below these a file is read before a process has started, or a cache found.
 WORTH_A_PROCESS_BYTES = 32 << 20
-_PACKED = 15
+WORTH_A_CACHE_BYTES = 32 << 20
+_PACKED = 15  # so many times larger is a packed file than it looks
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 Progress = Callable[[int], None]
@@ -40,21 +42,30 @@ class Reading:
     """Trace files being read. Iterate over it once, within a `with` block."""
 
     def __init__(
-        self, paths: Sequence[Path], comm_names: re.Pattern[str], *, workers: int = 1, keep_damaged: bool = False
+        self,
+        paths: Sequence[Path],
+        comm_names: re.Pattern[str],
+        *,
+        workers: int = 1,
+        keep_damaged: bool = False,
+        cache: Cache | None = None,
     ) -> None:
         """With one worker, or little to read, everything happens in this process, while it is asked for.
 
-        With `keep_damaged`, damaged files give what was read before the damage.
+        With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
         """
         self.paths = list(paths)
         self.sizes = [_size(path) for path in self.paths]
+        packed = [path.suffix == ".gz" for path in self.paths]
+        self._weights = [size * (_PACKED if gz else 1) for size, gz in zip(self.sizes, packed, strict=True)]
         self._comm_names = comm_names
         self._keep_damaged = keep_damaged
+        self._cache = cache
         self._positions = [0] * len(self.paths)
         self._waiting = list(range(len(self.paths)))
         self._found: dict[int, RawTrace | TraceError] = {}
         wanted = min(workers, len(self.paths))
-        if workers < 2 or sum(map(_weight, self.paths, self.sizes)) < WORTH_A_PROCESS_BYTES or not sys.executable:
+        if workers < 2 or sum(self._weights) < WORTH_A_PROCESS_BYTES or not sys.executable:
             wanted = 0
         self.processes = [_start_worker() for _ in range(wanted)]
         for worker in self.processes:
@@ -106,11 +117,16 @@ class Reading:
                 progress(sum(self._positions))
 
         try:
-            return read_kineto(self.paths[number], self._comm_names, keep_damaged=self._keep_damaged, progress=tell)
+            cache = self._cache_of(number)
+            read = cache.read if cache else read_kineto
+            return read(self.paths[number], self._comm_names, keep_damaged=self._keep_damaged, progress=tell)
         except TraceError as err:
             return err
         finally:
             tell(self.sizes[number])
+
+    def _cache_of(self, number: int) -> Cache | None:
+        return self._cache if self._weights[number] >= WORTH_A_CACHE_BYTES else None
 
     def _hand_out(self, worker: subprocess.Popen[bytes]) -> None:
         """The next file for an idle worker; or the end, if there is none."""
@@ -120,7 +136,9 @@ class Reading:
             if self._waiting:
                 number = self._waiting.pop(0)
                 path = os.fsencode(self.paths[number].absolute())
-                send(stdin, Task(number, path, self._comm_names.pattern, self._keep_damaged))
+                cache = self._cache_of(number)
+                folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
+                send(stdin, Task(number, path, self._comm_names.pattern, self._keep_damaged, folder))
             else:
                 stdin.close()
         except BrokenPipeError:
@@ -164,7 +182,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _weight(path: Path, size: int) -> int:
-    return size * _PACKED if path.suffix == ".gz" else size

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from .cache import Cache
 from .cpu import cpu_activities
 from .errors import DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
 from .kinds import comm_pattern
@@ -81,16 +82,18 @@ def load_run(
     keep_going: bool = False,
     progress: Progress | None = None,
     workers: int = 1,
+    cache: Cache | None = None,
 ) -> Run:
     """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
 
     `comm_names` are further regular expressions for names of communication kernels. With `keep_going`, files that
     cannot be used are left out, of damaged ones what stands before the damage is used, and `failed` names both.
-    `progress` is called with the bytes read so far, of all files. `workers` processes read, one is this one.
+    `progress` is called with the bytes read so far, of all files. `workers` processes read; 1 is this one. What was
+    read of large files is kept in a `cache`, if there is one.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
     files, skipped = trace_files(paths)
-    with Reading(files, comm_pattern(comm_names), workers=workers, keep_damaged=keep_going) as reading:
+    with Reading(files, comm_pattern(comm_names), workers=workers, keep_damaged=keep_going, cache=cache) as reading:
         run = run_of(paths, reading, keep_going=keep_going, progress=progress)
     return replace(run, notes=run.notes + tuple(skipped))
 
@@ -300,6 +303,7 @@ def _group_rows(members: list[_Member]) -> Iterable[dict[str, Any]]:
 
 def _notes(members: list[_Member]) -> Iterable[str]:
     for member in members:
+        yield from member.file.notes
         if member.rank_from == "only file":
             yield f"{member.file.path.name} does not say which rank it is; being alone it is taken as rank 0"
         on_gloo = int(member.file.annotations["name"].str.startswith("gloo:").sum())

@@ -36,6 +36,7 @@ class TraceFile:
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
     damage: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
@@ -55,6 +56,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         cpu_ops=_cpu_op_table(raw, base_ns),
         gloo_threads=frozenset(raw.gloo_threads),
         damage=raw.damage,
+        notes=tuple(raw.notes),
     )
 
 

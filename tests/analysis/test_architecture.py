@@ -11,8 +11,8 @@ ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
 LEAVES = {"errors", "kinds", "schema", "intervals", "nccl_tests", "alignment"}
 READERS = {
-    "repairs", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths", "read_worker",
-    "reading", "cpu", "run",
+    "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
+    "read_worker", "reading", "cache", "cpu", "run",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "matching", "clocks", "waiting", "bandwidth", "lateness", "ranks", "verdict",
@@ -30,17 +30,19 @@ ALLOWED = {
     "alignment": set(),
     # readers: files -> tables
     "repairs": set(),
-    "chunks": {"errors", "repairs"},
+    "packed": {"errors"},
+    "chunks": {"errors", "packed", "repairs"},
     "kineto_events": {"chunks", "repairs"},
     "kineto_header": {"chunks", "errors"},
     "kineto": {"chunks", "errors", "kinds", "kineto_events", "kineto_header"},
-    "read_worker": {"errors", "kineto"},
-    "reading": {"errors", "kineto", "read_worker"},
+    "cache": {"kineto"},
+    "read_worker": {"cache", "errors", "kineto"},
+    "reading": {"cache", "errors", "kineto", "read_worker"},
     "trace_paths": {"errors"},
     "trace_file": {"errors", "kineto", "kineto_events", "kineto_header", "schema"},
     "steps": {"schema"},
     "cpu": {"kinds", "schema", "trace_file"},
-    "run": {"cpu", "errors", "kinds", "reading", "schema", "steps", "trace_file", "trace_paths"},
+    "run": {"cache", "cpu", "errors", "kinds", "reading", "schema", "steps", "trace_file", "trace_paths"},
     # metrics: tables -> tables; `steps` serves both sides
     "breakdown": {"intervals", "kinds", "schema", "steps"},
     "gloo_calls": {"nccl_tests", "schema"},

@@ -1,0 +1,126 @@
+"""What was read of a trace file, kept beside it, so that a large file is read once.
+
+A cache file is `commtrace-cache`, a key, a checksum, and the content as msgpack. The key says of which bytes, and by
+which reader, it was made; where anything does not fit, the trace is read again and the cache written again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+from isal import isal_zlib
+
+from .kineto import RawTrace, read_kineto
+
+# To be raised when the reader reads more, or otherwise.
+READER_VERSION = 1
+FOLDER = ".commtrace-cache"
+
+_MAGIC = b"commtrace-cache\n"
+_KEY_BYTES, _SUM_BYTES = 32, 4
+_ENDS_BYTES = 64 << 10
+_CONTENT = msgspec.msgpack.Decoder(RawTrace)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where to keep what was read: in `folder`, or (None) in a hidden folder beside each file."""
+
+    folder: Path | None = None
+
+    def read(
+        self,
+        path: Path,
+        comm_names: re.Pattern[str],
+        *,
+        keep_damaged: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> RawTrace:
+        """As `read_kineto`, from the cache where it holds that. Of damaged files nothing is kept."""
+        key = _key(path, comm_names)
+        if key is None:  # no regular file; the reader says why it cannot be read, if it cannot
+            return read_kineto(path, comm_names, keep_damaged=keep_damaged, progress=progress)
+        place = self.place(path)
+        found, why = _load(place, key)
+        if found is not None:
+            return found
+        found = read_kineto(path, comm_names, keep_damaged=keep_damaged, progress=progress)
+        if why is not None:
+            found.notes.append(f"{path.name}: its cache {why}; the trace was read again")
+        # A file that has been written to meanwhile is of no key.
+        if found.damage is None and _key(path, comm_names) == key:
+            _store(place, key, found)
+        return found
+
+    def place(self, path: Path) -> Path:
+        """The cache file of the trace at `path`."""
+        if self.folder is None:
+            return path.parent / FOLDER / f"{path.name}.cache"
+        folder = blake2b(os.fsencode(path.absolute().parent), digest_size=8).hexdigest()
+        return self.folder / f"{folder}-{path.name}.cache"
+
+
+def _key(path: Path, comm_names: re.Pattern[str]) -> bytes | None:
+    """Size, time of change, both ends of the file, and what the reading depends on; None for what is no file."""
+    try:
+        status = path.stat()
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            head = file.read(_ENDS_BYTES)
+            file.seek(max(0, status.st_size - _ENDS_BYTES))
+            tail = file.read(_ENDS_BYTES)
+    except OSError:
+        return None
+    facts = f"{READER_VERSION} {status.st_size} {status.st_mtime_ns} {comm_names.pattern}".encode()
+    return blake2b(b"\0".join((facts, head, tail)), digest_size=_KEY_BYTES).digest()
+
+
+def _load(place: Path, key: bytes) -> tuple[RawTrace | None, str | None]:
+    """What is kept there; or nothing, and what is wrong with it, if there is something at all."""
+    try:
+        content = memoryview(place.read_bytes())
+    except FileNotFoundError:
+        return None, None
+    except OSError as err:
+        return None, f"cannot be read ({err.strerror})"
+    begin = len(_MAGIC) + _KEY_BYTES + _SUM_BYTES
+    if bytes(content[: len(_MAGIC)]) != _MAGIC or len(content) < begin:
+        return None, "is damaged"
+    if bytes(content[len(_MAGIC) : len(_MAGIC) + _KEY_BYTES]) != key:
+        return None, "is of another state of the file, or of another version"
+    if bytes(content[begin - _SUM_BYTES : begin]) != _sum(content[begin:]):
+        return None, "is damaged"
+    try:
+        return _CONTENT.decode(content[begin:]), None
+    except msgspec.DecodeError:
+        return None, "is damaged"
+
+
+def _store(place: Path, key: bytes, found: RawTrace) -> None:
+    """Keep it, whoever else does so at the same time; not keeping it, in a read-only folder, costs time only."""
+    content = msgspec.msgpack.encode(msgspec.structs.replace(found, notes=[]))
+    partial = None
+    try:
+        place.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".partial-", delete=False) as file:
+            partial = Path(file.name)
+            file.write(_MAGIC + key + _sum(memoryview(content)))
+            file.write(content)
+        partial.replace(place)
+    except OSError:
+        if partial is not None:
+            with suppress(OSError):
+                partial.unlink()
+
+
+def _sum(content: memoryview) -> bytes:
+    return isal_zlib.crc32(content).to_bytes(_SUM_BYTES, "little")

@@ -1,0 +1,77 @@
+"""The bytes of a file, unpacked where it is gzip: as many as asked for, and all that are good of a damaged one."""
+
+from __future__ import annotations
+
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Protocol
+
+from isal import igzip_lib
+
+from .errors import NotATrace
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_PACKED_BYTES = 64 << 10
+_NO_GZIP: Any = (igzip_lib.error, EOFError)
+
+
+class Source(Protocol):
+    """Something to read."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Up to `size` bytes, none at the end."""
+
+
+class BrokenPacking(Exception):
+    """The packed data end early or are damaged; all bytes before that have been given."""
+
+
+def unpacked(path: Path, file: BufferedReader) -> Source:
+    """The content of an open file. Raises NotATrace for packings that are not read."""
+    # The magic number decides, not the name: tools rename files.
+    magic = file.peek(4)[:4]
+    if magic == _ZSTD_MAGIC:
+        raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
+    return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else file
+
+
+class _Gunzip:
+    """One gzip member after another. Never more is unpacked than asked for, so that a bomb does not go off."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._member = _member()
+        self._packed = b""
+
+    def read1(self, size: int, /) -> bytes:
+        """Up to `size` bytes. Raises BrokenPacking."""
+        while True:
+            if self._member.eof and not self._begin_member():
+                return b""
+            if self._member.needs_input and not self._packed:
+                self._packed = self._file.read1(_PACKED_BYTES)
+                if not self._packed:
+                    raise BrokenPacking("the last gzip member has no end")
+            packed, self._packed = self._packed, b""
+            try:
+                data: bytes = self._member.decompress(packed, size)
+            except _NO_GZIP as err:
+                raise BrokenPacking(str(err)) from err
+            if data:
+                return data
+
+    def _begin_member(self) -> bool:
+        """Whether another member follows; zeros may stand between them."""
+        rest = self._member.unused_data.lstrip(b"\0")
+        while not rest:
+            rest = self._file.read1(_PACKED_BYTES)
+            if not rest:
+                return False
+            rest = rest.lstrip(b"\0")
+        self._member, self._packed = _member(), rest
+        return True
+
+
+def _member() -> igzip_lib.IgzipDecompressor:
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)

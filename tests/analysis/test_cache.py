@@ -1,0 +1,151 @@
+"""The second reading of a file gives what the first one gave, or reads again and says why."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from builders import US, Trace
+
+import analysis.cache
+import analysis.reading
+from analysis.cache import Cache
+from analysis.errors import DamagedTrace
+from analysis.kinds import comm_pattern
+from analysis.kineto import RawTrace, read_kineto
+from analysis.reading import Reading
+from analysis.run import load_run
+
+PATTERN = comm_pattern()
+
+
+@pytest.fixture
+def trace(tmp_path) -> Path:
+    made = Trace(1, 2, groups={"0": [0, 1]}).step(3, 0, 900 * US).kernel("gemm", 0, 5 * US)
+    made.nccl("all_reduce", 100 * US, 10 * US, elems=7, Seq=3, **{"Comms Id": 18446744073709551557})
+    made.annotation("nccl:all_reduce", 45 * US, 50 * US, dims=[[7, 11]], types=["float"])
+    return made.write(tmp_path / "run")
+
+
+@pytest.fixture
+def reads(monkeypatch) -> list[Path]:
+    """Every file that is really read."""
+    done: list[Path] = []
+
+    def counted(path: Path, *args, **options) -> RawTrace:
+        done.append(path)
+        return read_kineto(path, *args, **options)
+
+    monkeypatch.setattr(analysis.cache, "read_kineto", counted)
+    return done
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside the file", "in a folder"])
+def test_the_second_reading_reads_nothing(tmp_path, trace, reads, beside):
+    cache = Cache(None if beside else tmp_path / "cache")
+    first = cache.read(trace, PATTERN)
+    assert cache.read(trace, PATTERN) == first == read_kineto(trace, PATTERN)
+    assert len(reads) == 1
+    assert cache.place(trace).is_file()
+    assert not first.notes
+
+
+def test_the_hidden_folder_is_no_part_of_the_run(trace):
+    Cache().read(trace, PATTERN)
+    assert load_run([trace.parent]).traces["trace"].tolist() == [trace.name]
+
+
+@pytest.mark.parametrize("change", ["longer", "other bytes", "later"])
+def test_a_file_that_has_changed_is_read_again(trace, reads, change):
+    cache = Cache()
+    cache.read(trace, PATTERN)
+    status, content = trace.stat(), trace.read_bytes()
+    if change == "longer":
+        trace.write_bytes(content + b"\0" * 8)  # padding, which gzip allows
+        os.utime(trace, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "other bytes":
+        trace.write_bytes(content[:4] + b"\1" + content[5:])  # the time in gzip's header
+        os.utime(trace, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        os.utime(trace, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    again = cache.read(trace, PATTERN)
+    assert len(reads) == 2
+    assert "another state of the file" in again.notes[0]
+    assert not cache.read(trace, PATTERN).notes
+    assert len(reads) == 2
+
+
+def test_a_cache_of_an_older_reader_is_written_again(trace, reads, monkeypatch):
+    Cache().read(trace, PATTERN)
+    monkeypatch.setattr(analysis.cache, "READER_VERSION", analysis.cache.READER_VERSION + 1)
+    assert "another version" in Cache().read(trace, PATTERN).notes[0]
+    assert not Cache().read(trace, PATTERN).notes
+    assert len(reads) == 2
+
+
+def test_other_patterns_are_another_reading(trace, reads):
+    Cache().read(trace, PATTERN)
+    assert Cache().read(trace, comm_pattern(["gemm"])).kinds == ["comm", "comm"]
+    assert len(reads) == 2
+
+
+def test_a_damaged_cache_is_said_and_written_again(trace, reads):
+    cache = Cache()
+    first = cache.read(trace, PATTERN)
+    place = cache.place(trace)
+    good = place.read_bytes()
+    for number, at in enumerate(range(0, len(good), 17)):
+        damaged = good[:at] if number % 2 else good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :]
+        place.write_bytes(damaged)
+        again = cache.read(trace, PATTERN)
+        assert again.notes, at
+        again.notes.clear()
+        assert again == first
+        assert place.read_bytes() == good
+
+
+def test_a_folder_in_place_of_the_cache(trace, reads):
+    Cache().place(trace).mkdir(parents=True)
+    assert "cannot be read" in Cache().read(trace, PATTERN).notes[0]
+    assert list(Cache().place(trace).parent.iterdir()) == [Cache().place(trace)]  # and nothing half-written is left
+
+
+def test_a_place_where_nothing_can_be_written_costs_time_only(tmp_path, trace, reads):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    cache = Cache(blocked)
+    assert cache.read(trace, PATTERN).events == cache.read(trace, PATTERN).events
+    assert len(reads) == 2
+
+
+def test_many_writers_at_once(trace):
+    cache, plain = Cache(), read_kineto(trace, PATTERN)
+    found: list[RawTrace] = []
+    threads = [threading.Thread(target=lambda: found.append(cache.read(trace, PATTERN))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(f == plain for f in found)
+    assert [p.name for p in cache.place(trace).parent.iterdir()] == [cache.place(trace).name]
+
+
+def test_damaged_traces_are_not_kept(trace, reads):
+    trace.write_bytes(trace.read_bytes()[:-40])
+    for _ in range(2):
+        with pytest.raises(DamagedTrace):
+            Cache().read(trace, PATTERN)
+        assert Cache().read(trace, PATTERN, keep_damaged=True).damage
+    assert len(reads) == 4
+
+
+def test_workers_use_it_for_large_files(tmp_path, trace, monkeypatch):
+    monkeypatch.setattr(analysis.reading, "WORTH_A_PROCESS_BYTES", 0)
+    for limit, kept in ((1 << 30, False), (0, True)):
+        monkeypatch.setattr(analysis.reading, "WORTH_A_CACHE_BYTES", limit)
+        for workers in (1, 2):
+            cache = Cache(tmp_path / f"cache {limit} {workers}")
+            with Reading([trace], PATTERN, workers=workers, cache=cache) as reading:
+                assert list(reading) == [read_kineto(trace, PATTERN)]
+            assert cache.place(trace).is_file() == kept
