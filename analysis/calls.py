@@ -83,12 +83,10 @@ class _Sources:
         by_record = comm_args[comm_args["source"] == "record_param_comms"]
         self.kernel = _by(by_kernel, "correlation")
         self.record = _by(by_record, "external_id")
-        self.launch = _by(launches, "correlation")
+        self.launch = _by(launches[launches["correlation"].isin(activities["correlation"])], "correlation")
         self.group = _only_group(groups)
         # torch ~2.0 writes the correlation as External id on kernels: it names no operator there.
-        ids = [*zip(activities["external_id"], activities["correlation"], strict=True),
-               *zip(launches["external_id"], launches["correlation"], strict=True)]  # fmt: skip
-        self.ids_name_ops = any(own != correlation for own, correlation in ids if not pd.isna(own))
+        self.ids_name_ops = any((t["external_id"] != t["correlation"]).any() for t in (activities, launches))
         self.annotation_of = _enclosing(annotations[annotations["name"].str.startswith("nccl:").fillna(False)])
         around = [self._around(c) for c in activities["correlation"].tolist()]
         self.kernels_in: dict[int, int] = {}
