@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
-LEAVES = {"errors", "kinds", "schema", "intervals", "nccl_tests", "alignment"}
+LEAVES = {"errors", "kinds", "tables", "schema", "intervals", "nccl_tests", "alignment"}
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "run",
@@ -25,7 +25,8 @@ ALLOWED = {
     "errors": set(),
     "kinds": set(),
     "intervals": set(),
-    "schema": {"errors"},
+    "tables": {"errors"},
+    "schema": {"tables"},
     "nccl_tests": {"errors"},
     "alignment": set(),
     # readers: files -> tables
@@ -125,7 +126,7 @@ def test_readers_and_metrics_do_not_know_each_other():
         if module in METRICS | {"steps"}:
             assert not edges(name, path) & (READERS | TOP | {"render"})
         if module in LEAVES:
-            assert edges(name, path) <= {"errors"}
+            assert edges(name, path) <= {"errors", "tables"}
 
 
 def test_nobody_imports_the_command_line_but_main():

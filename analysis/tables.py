@@ -1,0 +1,71 @@
+"""What a table is: columns declared once, with dtype and meaning, and frames made to conform to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pandas as pd
+
+from .errors import SchemaError
+
+Row = dict[str, Any]
+"""One row of a table as plain Python values, None where the table has NA."""
+
+
+def records(table: pd.DataFrame) -> list[Row]:
+    """The rows of a table as dictionaries of plain Python values, None for NA."""
+    columns = {str(c): [None if v is pd.NA or v is pd.NaT or v != v else v for v in table[c].tolist()] for c in table}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns of one table, in order: name -> (pandas dtype, meaning)."""
+
+    name: str
+    rows: str
+    columns: Mapping[str, tuple[str, str]]
+
+    def conform(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """`frame` with exactly these columns, in this order and of these dtypes.
+
+        Raises SchemaError naming missing and surplus columns, or the column that cannot be cast.
+        """
+        missing = [c for c in self.columns if c not in frame.columns]
+        surplus = [c for c in frame.columns if c not in self.columns]
+        if missing or surplus:
+            raise SchemaError(f"table {self.name}: missing columns {missing}, surplus columns {surplus}")
+        # New columns replace old ones below, so no value of `frame` is touched; and none need be copied.
+        result = frame[list(self.columns)] if list(frame.columns) != list(self.columns) else frame.copy(deep=False)
+        result.index = pd.RangeIndex(len(result))
+        for column, (dtype, _) in self.columns.items():
+            if str(result[column].dtype) == dtype:
+                continue
+            try:
+                # By way of Int64, which refuses what int64 would cut off.
+                whole = result[column].astype("Int64") if dtype == "int64" else result[column]
+                result[column] = whole.astype(cast("Any", dtype))
+            except (TypeError, ValueError, OverflowError) as err:
+                raise SchemaError(f"table {self.name}: column {column} is not {dtype}: {err}") from err
+        return result
+
+    def empty(self) -> pd.DataFrame:
+        """The table without rows."""
+        return pd.DataFrame({c: pd.Series(dtype=dtype) for c, (dtype, _) in self.columns.items()})
+
+    def frame(self, rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
+        """The table made of row dictionaries; a column that a row lacks is NA there."""
+        listed = list(rows)
+        if not listed:
+            return self.empty()
+        columns = {c: pd.Series([r.get(c) for r in listed], dtype="object") for c in self.columns}
+        return self.conform(pd.DataFrame(columns))
+
+    def concat(self, frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+        """All rows of the frames, which conform to this schema."""
+        filled = [f for f in frames if len(f)]
+        if not filled:
+            return self.empty()
+        return self.conform(pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0])
