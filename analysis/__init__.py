@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import AnalysisError
     from .measure import Analysis, analyse
+    from .measure_sweep import SweepAnalysis, analyse_sweep
     from .run import Run, load_run
 
-__all__ = ["Analysis", "AnalysisError", "Run", "analyse", "load_run"]
+__all__ = ["Analysis", "AnalysisError", "Run", "SweepAnalysis", "analyse", "analyse_sweep", "load_run"]
 
 _HOMES = {
     "Analysis": "measure",
     "AnalysisError": "errors",
     "Run": "run",
+    "SweepAnalysis": "measure_sweep",
     "analyse": "measure",
+    "analyse_sweep": "measure_sweep",
     "load_run": "run",
 }
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -15,27 +10,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .errors import AnalysisError, NothingMeasured, UnreadableFile
+from . import cli_sweeps
+from .cli_common import (
+    CommNames,
+    Format,
+    KeepGoing,
+    Output,
+    OutputFormat,
+    ascii_only,
+    checked_patterns,
+    complain,
+    reading_progress,
+    write,
+)
+from .errors import AnalysisError, NothingMeasured
 from .kinds import comm_pattern
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from .measure import Analysis
-    from .reading import Reading
-
-_QUIET_S = 1.0
 
 # pandas takes half a second to import, so whatever needs it is imported where it is used: --help stays instant.
-
-
-class Format(str, Enum):
-    """How a table is written."""
-
-    table = "table"
-    csv = "csv"
-    markdown = "markdown"
-    json = "json"
 
 
 class By(str, Enum):
@@ -56,16 +52,6 @@ app = typer.Typer(
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
 ]
-OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="For people, or for programs.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout.")]
-CommNames = Annotated[
-    list[str] | None,
-    typer.Option("--comm-kernel", metavar="REGEX", help="Also count kernels with such names as communication."),
-]
-KeepGoing = Annotated[
-    bool, typer.Option("--keep-going", help="Leave out files that cannot be used; the exit code is 1 all the same.")
-]
-
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
 
 \b
@@ -78,6 +64,7 @@ Examples:
   {prog} breakdown --by step traces/my-run
   {prog} bandwidth --format csv --output bandwidth.csv traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
+  {prog} scaling --format latex traces/my-sweep
   {prog} breakdown --comm-kernel 'my_all_reduce' rank0.json.gz rank1.json.gz
 
 \b
@@ -102,7 +89,7 @@ def summary_command(
     analysis = _analysis(runs, comm_kernel, keep_going)
     from .report import summary
 
-    _write(summary(analysis, output_format.value, ascii_only=_ascii_only()), output)
+    write(summary(analysis, output_format.value, ascii_only=ascii_only()), output)
     _finish(analysis)
 
 
@@ -148,6 +135,9 @@ def _add_table_command(name: str, help_text: str) -> None:
 for _name, _help in _TABLES.items():
     _add_table_command(_name, _help)
 
+for _name, _command in cli_sweeps.COMMANDS.items():
+    app.command(_name, epilog=cli_sweeps.EXAMPLES[_name])(_command)
+
 
 def _show(
     name: str,
@@ -165,11 +155,11 @@ def _show(
     from .render import FORMATS, as_text
 
     for note in analysis.run.notes if len(table) else (*analysis.run.notes, _FINE_EMPTY[name]):
-        _complain(note, kind="note")
+        complain(note, kind="note")
     if output_format is Format.table:
-        _write(as_text(name, table, ascii_only=_ascii_only()), output)
+        write(as_text(name, table, ascii_only=ascii_only()), output)
     else:
-        _write(FORMATS[output_format.value](name, table), output)
+        write(FORMATS[output_format.value](name, table), output)
     _finish(analysis)
 
 
@@ -197,89 +187,27 @@ def _analysis(runs: list[Path], comm_kernel: list[str] | None, keep_going: bool)
     from .reading import Reading, cores
     from .trace_paths import trace_files
 
-    for pattern in comm_kernel or ():
-        try:
-            re.compile(pattern)
-        except re.error as err:
-            message = f"{pattern!r} is no regular expression: {err}"
-            raise typer.BadParameter(message, param_hint="--comm-kernel") from err
+    patterns = checked_patterns(comm_kernel)
     files, skipped = trace_files(runs)
-    with Reading(files, comm_pattern(comm_kernel or ()), workers=cores(), keep_damaged=keep_going) as reading:
+    with Reading(files, comm_pattern(patterns), workers=cores(), keep_damaged=keep_going) as reading:
         from .measure import Analysis  # which takes its time while others read
         from .run import run_of
 
-        with _progress(reading) as report:
+        with reading_progress(reading) as report:
             run = run_of(runs, reading, keep_going=keep_going, progress=report)
     return Analysis(replace(run, notes=run.notes + tuple(skipped)))
 
 
-@contextmanager
-def _progress(reading: Reading) -> Iterator[Callable[[int], None] | None]:
-    """How much of the files is read, on a terminal, once that takes more than a second."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(f"reading {len(reading.paths)} files", total=sum(reading.sizes))
-    begun = time.monotonic()
-
-    def report(done: int) -> None:
-        bar.update(task, completed=done)
-        if time.monotonic() - begun > _QUIET_S and not bar.live.is_started:
-            bar.start()
-
-    try:
-        yield report
-    finally:
-        bar.stop()
-
-
 def _finish(analysis: Analysis) -> None:
     for failure in analysis.run.failed:
-        _complain(failure)
+        complain(failure)
     if analysis.run.failed:
         raise typer.Exit(1)
 
 
-def _complain(message: str, kind: str = "error") -> None:
-    """One line on stderr; names in it come from files, and must not move a terminal's cursor."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
-    print(f"{kind}: {plain}", file=sys.stderr)
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader, head(1) for one, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    target = output.resolve()  # a link stays one
-    partial = target.with_name(target.name + ".partial")
-    try:
-        if target.exists() and not target.is_file():  # a pipe, /dev/stdout
-            target.write_text(text, encoding="utf-8")
-            return
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    except OSError as err:
-        if partial.is_file():
-            partial.unlink()
-        raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
-
-
-def _ascii_only() -> bool:
-    return not (sys.stdout.encoding or "ascii").lower().startswith("utf")
-
-
 def _with_default_command(arguments: list[str]) -> list[str]:
     """`RUN` alone means `summary RUN`."""
-    commands = {"summary", "breakdown", *_TABLES}
+    commands = {"summary", "breakdown", *_TABLES, *cli_sweeps.COMMANDS}
     if not arguments or arguments[0] in commands or arguments[0] in ("-h", "--help"):
         return arguments
     return ["summary", *arguments]
@@ -291,6 +219,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _with_default_command(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(app)
     command.help = _HELP.format(prog=program)
+    for each in command.commands.values():  # type: ignore[attr-defined]
+        each.epilog = each.epilog and each.epilog.replace("{prog}", program)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -298,6 +228,6 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     except AnalysisError as err:
-        _complain(str(err))
+        complain(str(err))
         return 1
     return 0

@@ -9,6 +9,10 @@ AnalysisError
 │   ├── NoTraces          nothing to read there
 │   ├── DuplicateRank     two files claim one rank
 │   └── MixedJobs         files of different jobs
+├── TimingsError          the timings of a sweep cannot be used
+│   ├── DamagedTimings    a file that holds them is malformed, or contradicts another
+│   ├── NoTimings         there are none
+│   └── DuplicateCell     two timings of one cell
 ├── NothingMeasured       the run holds nothing of what was asked for
 ├── UnknownCollective     no formula for this collective
 ├── UnknownDtype          no item size for this dtype
@@ -52,6 +56,22 @@ class DuplicateRank(RunError):
 
 class MixedJobs(RunError):
     """The files come from different jobs."""
+
+
+class TimingsError(AnalysisError):
+    """The timings of a sweep cannot be used."""
+
+
+class DamagedTimings(TimingsError):
+    """A file that holds timings is malformed, or contradicts another."""
+
+
+class NoTimings(TimingsError):
+    """There are no timings."""
+
+
+class DuplicateCell(TimingsError):
+    """Two timings of one cell."""
 
 
 class NothingMeasured(AnalysisError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -54,12 +55,30 @@ _SHOWN = {
         "process_group", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac", "hidden_frac",
         "verdict", "because",
     ),
+    "scaling": (
+        "model", "parallel", "workers", "batch_size_per_worker", "status", "epoch_ns", "samples_per_s", "epoch_work",
+        "speedup_fixed_work", "speedup_scaled_work", "strong_efficiency_frac", "weak_efficiency_frac",
+        "speedup_same_batch", "note",
+    ),
+    "subtraction": (
+        "model", "parallel", "workers", "batch_size_per_worker", "status", "epoch_ns", "subtracted_comm_ns",
+        "not_compute_ns", "loader_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns",
+        "difference_ns", "subtracted_busbw_gb_per_s", "busbw_gb_per_s", "note",
+    ),
+    "mistakes": (
+        "model", "parallel", "workers", "batch_size_per_worker", "mistake", "reports", "subtracted_comm_ns",
+        "subtracted_busbw_gb_per_s", "mistaken_busbw_gb_per_s", "mistaken_factor", "because", "note",
+    ),
 }  # fmt: skip
 
 _POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns", "arrived_ns")
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
 _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
+# Times of whole epochs: in seconds, as reports give them.
+_IN_SECONDS = ("scaling", "subtraction", "mistakes")
 _NOTHING = "-"
+# Underscores mark up at the edge of a word only.
+_MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
@@ -70,7 +89,7 @@ def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    headers, rows, numeric = _cells(name, table)
+    headers, rows, numeric = cells(name, table)
     grid = Table(box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for header, right in zip(headers, numeric, strict=True):
         stacked = Text(header.replace("_", "\n").replace(" ", "\n"))
@@ -86,39 +105,45 @@ def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
 
 def as_markdown(name: str, table: pd.DataFrame) -> str:
     """A GitHub-flavoured table with the columns and units of the text form."""
-    headers, rows, numeric = _cells(name, table)
+    headers, rows, numeric = cells(name, table)
     lines = [
-        "| " + " | ".join(_escaped(h) for h in headers) + " |",
+        "| " + " | ".join(escaped(h) for h in headers) + " |",
         "|" + "|".join("---:" if right else "---" for right in numeric) + "|",
-        *("| " + " | ".join(_escaped(c) for c in row) + " |" for row in rows),
+        *("| " + " | ".join(escaped(c) for c in row) + " |" for row in rows),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _escaped(cell: str) -> str:
-    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+def escaped(cell: str) -> str:
+    """Text that GitHub-flavoured markdown shows as it is: names of kernels hold stars, bars and brackets."""
+    return _MARKUP.sub(r"\\\g<0>", cell).replace("&", "&amp;").replace("<", "&lt;")
 
 
-def _cells(name: str, table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
+def cells(name: str, table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headers, rows of text, and which columns are numbers."""
     columns = [c for c in _SHOWN.get(name, tuple(table.columns)) if c in table.columns]
     shown = table[columns]
     unit = _time_unit(shown)
-    headers, cells, numeric = [], [], []
+    headers, texts, numeric = [], [], []
     for column in columns:
-        header, text = _column(column, shown[column], unit)
+        whole = name in _IN_SECONDS and column.endswith("_ns")
+        header, text = _seconds(column, shown[column]) if whole else _column(column, shown[column], unit)
         headers.append(header)
         numeric.append(pd.api.types.is_numeric_dtype(shown[column]))
-        cells.append(text)
-    return headers, [list(row) for row in zip(*cells, strict=True)], numeric
+        texts.append(text)
+    return headers, [list(row) for row in zip(*texts, strict=True)], numeric
 
 
 def _time_unit(table: pd.DataFrame) -> tuple[str, float]:
     """One unit for all durations of a table, so that they can be compared."""
     durations = [c for c in table.columns if c.endswith("_ns") and c not in _POINTS_IN_TIME]
-    values = table[durations].astype("float64").to_numpy() if durations else np.array([])
+    values = np.abs(table[durations].astype("float64").to_numpy()) if durations else np.array([])
     largest = np.nanmax(values) if values.size and not np.isnan(values).all() else 0.0
     return next((name, ns) for name, ns, at_least in _UNITS if largest >= at_least)
+
+
+def _seconds(column: str, values: pd.Series[Any]) -> tuple[str, list[str]]:
+    return f"{column.removesuffix('_ns')} (s)", _texts(values, lambda v: _significant(v / 1e9))
 
 
 def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tuple[str, list[str]]:
@@ -130,6 +155,10 @@ def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tup
         return f"{column.removesuffix('_ns')} ({unit[0]})", _texts(values, lambda v: f"{v / unit[1]:,.{digits}f}")
     if column.endswith("_gb_per_s"):
         return f"{column.removesuffix('_gb_per_s')} (GB/s)", _texts(values, _significant)
+    if column.endswith("_per_s"):
+        return f"{column.removesuffix('_per_s')} (1/s)", _texts(values, lambda v: f"{v:,.1f}")
+    if column.startswith("speedup_") or column.endswith("_factor"):
+        return column, _texts(values, _significant)
     if column.endswith("_frac"):
         return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.1f}")
     if "_us" in column and pd.api.types.is_float_dtype(values):
@@ -143,7 +172,7 @@ def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tup
 
 def _significant(value: float) -> str:
     """Two decimals, more below 0.1, so that slow links keep two digits."""
-    return f"{value:.2f}" if value >= 0.095 else f"{value:.2g}"
+    return f"{value:,.2f}" if abs(value) >= 0.095 else f"{value:.2g}"
 
 
 def _texts(values: pd.Series[Any], text: Callable[[Any], str]) -> list[str]:
@@ -152,4 +181,6 @@ def _texts(values: pd.Series[Any], text: Callable[[Any], str]) -> list[str]:
 
 def printable(text: str) -> str:
     """`text` with control characters, which could move a terminal's cursor, written out."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

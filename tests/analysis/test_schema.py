@@ -19,6 +19,8 @@ UNITLESS = {
     "rank", "cycle", "device", "stream", "thread", "step", "correlation", "external_id", "call_id", "collective_id",
     "world_size", "pid", "group_size", "seq", "root", "first_rank", "last_rank", "cycles", "calls", "split_calls",
     "times_last", "complete", "peer", "hot_rank", "linked", "sizes", "n_compute", "n_comm", "n_memory", "n_no_step",
+    "cell", "workers", "batch_size_per_worker", "timed_steps", "epoch_steps", "traced_steps", "dataset_samples",
+    "speedup_fixed_work", "speedup_scaled_work", "speedup_same_batch", "mistaken_factor",
 }  # fmt: skip
 
 

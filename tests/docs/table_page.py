@@ -20,6 +20,15 @@ COMMANDS = {
     "lateness": "lateness",
     "clocks": "clocks",
     "verdicts": "verdicts",
+    "scaling": "scaling",
+    "subtraction": "subtraction",
+    "mistakes": "subtraction --mistake all",
+}
+ACROSS_RUNS = {
+    "timings": "`analysis.analyse_sweep(SWEEP).timings`",
+    "scaling": "`analysis.analyse_sweep(SWEEP).scaling`",
+    "subtraction": "`analysis.analyse_sweep(SWEEP).subtraction`",
+    "mistakes": "`analysis.analyse_sweep(SWEEP).mistakes(NAMES)`",
 }
 IN_SUMMARY = ("breakdown", "bandwidth", "ranks", "verdicts")
 
@@ -32,11 +41,15 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
 
 - **From the command line**, `python -m analysis COMMAND RUN` prints one table; the command stands below each heading.
   `--format csv` and `--format json` give every column listed here, in this order, as full integers. `--format table`
-  (the default) and `--format markdown` are for people: the main columns, in units that keep the numbers short.
+  (the default), `--format markdown` and `--format latex` are for people: the main columns, in units that keep the
+  numbers short. In CSV, control characters in text are written out, and text that a spreadsheet would run as a
+  formula stands after a `'`; JSON has names as they are.
   Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth, ranks and
   verdicts.
-- **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. In the installed
-  distribution the command is `commtrace` and the package `commtrace.analysis`.
+- **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame, and
+  `analysis.analyse_sweep(SWEEP)` those across runs. In the installed distribution the command is `commtrace` and the
+  package `commtrace.analysis`.
+- **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
 
 The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,
 `_gb_per_s` 1e9 bytes per second, `_frac` a fraction from 0 to 1. A time called `start`, `issue` or `end` is a point on
@@ -63,6 +76,11 @@ def _section(name: str, rows: str, columns: dict[str, tuple[str, str]]) -> str:
 
 
 def _printed_by(name: str) -> str:
+    if name in ACROSS_RUNS:
+        printed = (
+            f"Printed by `python -m analysis {COMMANDS[name]} SWEEP`" if name in COMMANDS else "No command prints it"
+        )
+        return f"{printed}; in Python it is {ACROSS_RUNS[name]}."
     if name not in COMMANDS:
         return f"No command prints it; in Python it is `analysis.analyse(RUN).run.{name}`."
     also = ", and in the summary" if name in IN_SUMMARY else ""

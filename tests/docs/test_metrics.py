@@ -26,8 +26,11 @@ from analysis.kineto_header import Header
 from analysis.measure import Analysis
 from analysis.nccl_tests import bus_factor, dtype_name
 from analysis.run import Run
+from analysis.scaling import scaling
 from analysis.schema import Row, records
 from analysis.steps import with_steps
+from analysis.subtraction import measured_epoch, measured_table, mistakes, subtraction
+from analysis.sweeps import RankEpoch, whole_epoch
 from analysis.trace_file import TraceFile
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -37,6 +40,8 @@ COPIED = {
     *("rank", "cycle", "device", "stream", "name", "start_ns", "dur_ns", "issue_ns", "correlation", "external_id"),
     *("process_group", "pg_ranks", "group_size", "dtype", "in_elems", "out_elems", "seq", "comms_id", "root", "host"),
     *("call_id", "collective_id", "step", "collective"),
+    *("cell", "run", "model", "parallel", "workers", "batch_size_per_worker", "status", "reason"),
+    *("dataset_samples", "sample_bytes", "parameters_elems", "parameters_bytes"),
 }
 NOT_COPIED = {"activities": {"step"}, "calls": {"collective"}, "collectives": {"collective"}}
 
@@ -105,9 +110,13 @@ EXAMPLES = [
 # What goes in
 
 
-def analysis_of(example: list[Part]) -> Analysis:
-    """The tables of the run that the `given` parts describe."""
+def analysis_of(example: list[Part]) -> Analysis | Across | Epochs:
+    """The tables of the run, or the sweep, that the `given` parts describe."""
     given = {p.table: [_parsed(row) for row in p.rows] for p in example if p.role == "given"}
+    if "epochs" in given:
+        return Epochs(schema.TIMINGS.frame([_cell(0, whole_epoch([RankEpoch(**row) for row in given["epochs"]]))]))
+    if "timings" in given:
+        return _across(given)
     unknown = set(given) - {"traces", "activities", "calls", "cpu_operators", "annotations", "repetition"}
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -132,6 +141,54 @@ def analysis_of(example: list[Part]) -> Analysis:
             notes=(),
         )
     )
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """What the timed epochs of one cell's ranks come to."""
+
+    timings: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Across:
+    """The tables across runs, of cells that are given instead of read."""
+
+    timings: pd.DataFrame
+    measured: pd.DataFrame
+
+    @property
+    def scaling(self) -> pd.DataFrame:
+        return scaling(self.timings)
+
+    @property
+    def subtraction(self) -> pd.DataFrame:
+        return subtraction(self.timings, self.measured)
+
+    def mistakes(self, names: list[str]) -> pd.DataFrame:
+        return mistakes(self.timings, names)
+
+
+def _across(given: dict[str, list[Row]]) -> Across:
+    """The tables of these cells; steps and collectives are those of the first with several workers."""
+    timings = schema.TIMINGS.frame(_cell(number, row) for number, row in enumerate(given["timings"]))
+    if "breakdown_steps" not in given:
+        return Across(timings, measured_table([]))
+    steps = pd.DataFrame(given["breakdown_steps"])
+    collectives = pd.DataFrame(given["collectives"]).astype({"busbw_gb_per_s": "Float64"})
+    cell = next(row for row in records(timings) if row["workers"] > 1)
+    return Across(timings, measured_table([measured_epoch(cell, steps, collectives)]))
+
+
+def _cell(number: int, row: Row) -> Row:
+    plain = {"model": "resnet18", "parallel": "ddp", "workers": 1, "batch_size_per_worker": 32, "status": "done"}
+    cell = plain | row
+    steps = None
+    if cell.get("dataset_samples"):
+        steps = -(-cell["dataset_samples"] // (cell["workers"] * cell["batch_size_per_worker"]))
+    timed = cell.get("timed_steps") or steps
+    name = f"w{cell['workers']}-b{cell['batch_size_per_worker']}"
+    return {"cell": number, "run": name, "epoch_steps": steps, **cell, "timed_steps": timed}
 
 
 def _parsed(row: dict[str, str]) -> Row:
@@ -220,8 +277,10 @@ def _arguments(call: Row) -> Row:
 # What comes out
 
 
-def computed(then: Part, analysis: Analysis) -> list[Row]:
+def computed(then: Part, analysis: Any) -> list[Row]:
     """The rows that the project computes for a `then` part."""
+    if then.table == "mistakes":
+        return records(analysis.mistakes([row["mistake"] for row in then.rows]))
     if then.table == "bus_factors":
         return [{**row, "bus_factor": bus_factor(row["collective"], row["group_size"])}
                 for row in map(_parsed, then.rows)]  # fmt: skip

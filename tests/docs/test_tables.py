@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, Run, cli, schema
+from analysis import Analysis, Run, SweepAnalysis, cli, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))
@@ -23,6 +23,9 @@ def test_the_page_is_what_the_schemas_say() -> None:
 
 @pytest.mark.parametrize("table", schema.PUBLISHED, ids=lambda table: table.name)
 def test_a_table_can_be_had_in_python(table: schema.Schema) -> None:
+    if f"analysis.analyse_sweep(SWEEP).{table.name}" in PAGE:
+        assert hasattr(SweepAnalysis, table.name)
+        return
     in_run = f"`analysis.analyse(RUN).run.{table.name}`" in PAGE
     holds = set(Run.__dataclass_fields__) if in_run else set(vars(Analysis))
     assert table.name in holds
@@ -33,6 +36,12 @@ def test_a_command_of_the_page_exists(command: str, tmp_path: Path, capsys: pyte
     # 2 would be an unknown command or option; 1 says that there is nothing in the folder.
     assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
     assert "holds no Kineto trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) SWEEP`", PAGE))))
+def test_a_command_across_runs_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
+    assert "expected a sweep" in capsys.readouterr().err
 
 
 def test_every_heading_is_a_table_in_the_list() -> None:

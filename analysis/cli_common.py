@@ -1,0 +1,126 @@
+"""What all commands share: options, and what they say and write. Only here is anything written."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .errors import UnreadableFile
+
+if TYPE_CHECKING:
+    from .reading import Reading
+
+_QUIET_S = 1.0
+
+
+class Format(str, Enum):
+    """How a table is written."""
+
+    table = "table"
+    csv = "csv"
+    markdown = "markdown"
+    json = "json"
+    latex = "latex"
+
+
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="For people, or for programs.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout.")]
+CommNames = Annotated[
+    list[str] | None,
+    typer.Option("--comm-kernel", metavar="REGEX", help="Also count kernels with such names as communication."),
+]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Leave out files that cannot be used; the exit code is 1 all the same.")
+]
+
+
+def checked_patterns(comm_kernel: list[str] | None) -> list[str]:
+    """The patterns of --comm-kernel, none if it was not given. Raises BadParameter."""
+    for pattern in comm_kernel or ():
+        try:
+            re.compile(pattern)
+        except re.error as err:
+            message = f"{pattern!r} is no regular expression: {err}"
+            raise typer.BadParameter(message, param_hint="--comm-kernel") from err
+    return comm_kernel or []
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
+    """Which file is being read, on a terminal, once that takes a while."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("reading") as status:
+        yield lambda path, number, count: status.update(f"reading {number + 1} of {count}: {path.name}")
+
+
+@contextmanager
+def reading_progress(reading: Reading) -> Iterator[Callable[[int], None] | None]:
+    """How much of the files is read, on a terminal, once that takes more than a second."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(f"reading {len(reading.paths)} files", total=sum(reading.sizes))
+    begun = time.monotonic()
+
+    def report(done: int) -> None:
+        bar.update(task, completed=done)
+        if time.monotonic() - begun > _QUIET_S and not bar.live.is_started:
+            bar.start()
+
+    try:
+        yield report
+    finally:
+        bar.stop()
+
+
+def complain(message: str, kind: str = "error") -> None:
+    """One line on stderr; names in it come from files, and must not move a terminal's cursor."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
+    print(f"{kind}: {plain}", file=sys.stderr)
+
+
+def write(text: str, output: Path | None) -> None:
+    """To stdout, or to a file, whole or not at all. Raises UnreadableFile."""
+    if output is None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, head(1) for one, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    target = output.resolve()  # a link stays one
+    partial = target.with_name(target.name + ".partial")
+    try:
+        if target.exists() and not target.is_file():  # a pipe, /dev/stdout
+            target.write_text(text, encoding="utf-8")
+            return
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+    except OSError as err:
+        if partial.is_file():
+            partial.unlink()
+        raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
+
+
+def ascii_only() -> bool:
+    """Whether stdout takes nothing but ASCII."""
+    return not (sys.stdout.encoding or "ascii").lower().startswith("utf")
