@@ -7,8 +7,9 @@ import json
 import pandas as pd
 
 from .measure import Analysis
-from .render import as_csv, as_markdown, as_text
-from .render.people import printable
+from .render import as_csv, as_latex, as_markdown, as_text
+from .render.latex import latex_escaped
+from .render.people import escaped, printable
 from .schema import records
 from .summary import facts
 
@@ -22,7 +23,10 @@ _MOST_ROWS = 40
 
 
 def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False) -> str:
-    """The facts about the run and its main tables as `table`, `markdown`, `json` or `csv` (the facts alone)."""
+    """The facts about the run and its main tables.
+
+    `output_format` is `table`, `markdown`, `latex`, `json` or `csv`, which has the facts alone.
+    """
     known = facts(analysis)
     tables = {name: getattr(analysis, name) for name in _TITLES}
     if output_format == "csv":
@@ -30,18 +34,23 @@ def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False)
     if output_format == "json":
         content = {"table": "summary", "facts": records(known)}
         return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
-    parts = [_facts_markdown(known) if output_format == "markdown" else _facts_text(known)]
+    parts = [_FACTS[output_format](known)]
     for name, table in tables.items():
-        if not len(table):
-            continue
-        shown = table.head(_MOST_ROWS)
-        if output_format == "markdown":
-            parts.append(f"### {_TITLES[name]}\n\n{as_markdown(name, shown)}")
-        else:
-            parts.append(f"{_TITLES[name]}\n\n{as_text(name, shown, ascii_only=ascii_only)}")
-        if len(table) > len(shown):
-            parts.append(f"{len(table) - len(shown)} more rows: use the command `{name}`.\n")
+        if len(table):
+            parts.append(_part(name, table.head(_MOST_ROWS), output_format, ascii_only))
+        if len(table) > _MOST_ROWS:
+            more = f"{len(table) - _MOST_ROWS} more rows: use the command `{name}`."
+            parts.append((latex_escaped(more) if output_format == "latex" else more) + "\n")
     return "\n".join(parts)
+
+
+def _part(name: str, table: pd.DataFrame, output_format: str, ascii_only: bool) -> str:
+    title = _TITLES[name]
+    if output_format == "markdown":
+        return f"### {title}\n\n{as_markdown(name, table)}"
+    if output_format == "latex":
+        return f"\\paragraph{{{latex_escaped(title)}}}\n\n{as_latex(name, table)}"
+    return f"{title}\n\n{as_text(name, table, ascii_only=ascii_only)}"
 
 
 def _facts_text(known: pd.DataFrame) -> str:
@@ -52,4 +61,13 @@ def _facts_text(known: pd.DataFrame) -> str:
 
 def _facts_markdown(known: pd.DataFrame) -> str:
     rows = zip(known["item"], known["value"], strict=True)
-    return "".join(f"- **{printable(item)}**: {printable(value)}\n" for item, value in rows)
+    return "".join(f"- **{escaped(printable(item))}**: {escaped(printable(value))}\n" for item, value in rows)
+
+
+def _facts_latex(known: pd.DataFrame) -> str:
+    rows = zip(known["item"], known["value"], strict=True)
+    items = "".join(f"\\item[{latex_escaped(printable(i))}] {latex_escaped(printable(v))}\n" for i, v in rows)
+    return f"\\begin{{description}}\n{items}\\end{{description}}\n"
+
+
+_FACTS = {"table": _facts_text, "markdown": _facts_markdown, "latex": _facts_latex}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from .data import as_csv, as_json
+from .latex import as_latex
 from .people import as_markdown, as_text
 
 FORMATS: dict[str, Callable[[str, pd.DataFrame], str]] = {
@@ -14,6 +15,7 @@ FORMATS: dict[str, Callable[[str, pd.DataFrame], str]] = {
     "csv": as_csv,
     "markdown": as_markdown,
     "json": as_json,
+    "latex": as_latex,
 }
 
-__all__ = ["FORMATS", "as_csv", "as_json", "as_markdown", "as_text"]
+__all__ = ["FORMATS", "as_csv", "as_json", "as_latex", "as_markdown", "as_text"]

@@ -17,7 +17,7 @@ from analysis.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("summary", "breakdown", "calls", "collectives", "participation", "bandwidth", "ranks")
 TABLES = COMMANDS[1:]
-FORMATS = ("table", "csv", "markdown", "json")
+FORMATS = ("table", "csv", "markdown", "json", "latex")
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """Tables as text: for people without loss of meaning, for programs without loss of digits."""
 
 import csv
+import html
 import io
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from builders import MS, Collective, analysed, calls_table, traces_of
 
 from analysis.render import FORMATS, as_csv, as_json, as_markdown, as_text
 from analysis.report import summary
-from analysis.schema import BREAKDOWN, COLLECTIVES, RANKS, Schema, records
+from analysis.schema import BREAKDOWN, COLLECTIVES, RANKS, SUBTRACTION, Schema, records
 
 NASTY = 'a|b\n"c", <d>\\ \x1b[31mred\x07\x9b2J\u202e\r'
 NAMES = (
@@ -104,6 +106,52 @@ def test_control_characters_are_written_out(output):
     text = output("calls", table)
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "\\x1b" in text.replace("\\\\", "\\")
+
+
+@pytest.mark.parametrize("name", ["__init__", "f(int*, int*)", "`x`", "[a](b)", "~~x~~", "$x$", "a&lt;b", "_a _b_"])
+def test_markdown_marks_nothing_up(name):
+    line = as_markdown("calls", calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": name}]))
+    (shown,) = re.findall(r"all_reduce \| (.*?) \| 2 \|", line)
+    bare = re.sub(r"\\(.)", "", shown)  # what a backslash stands before is text
+    assert not re.search(r"[*`\[\]~$]|\b__|__\b", bare)
+    assert html.unescape(re.sub(r"\\(.)", r"\1", shown)) == name
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1+2", "@SUM(A1)", "-", '=HYPERLINK("x")'])
+def test_csv_text_that_a_spreadsheet_would_run_is_made_text(name):
+    table = calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": name}])
+    (row,) = csv.DictReader(io.StringIO(as_csv("calls", table), newline=""))
+    assert row["process_group"] == "'" + name
+
+
+def test_every_row_of_a_csv_is_a_line():
+    table = calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": NASTY}])
+    text = as_csv("calls", table)
+    assert text.count("\n") == 2
+    assert all(c.isprintable() or c == "\n" for c in text)
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+    assert row["process_group"] == 'a|b\\n"c", <d>\\ \\x1b[31mred\\x07\\x9b2J\\u202e\\r'
+
+
+def test_csv_leaves_numbers_and_other_text_alone():
+    row = {"rank": 0, "start_ns": -5, "dur_ns": 5, "process_group": "a=-+@b", "name": "'=", "size_bytes": None}
+    (shown,) = csv.DictReader(io.StringIO(as_csv("calls", calls_table([row]))))
+    assert [shown[c] for c in ("start_ns", "process_group", "name", "size_bytes")] == ["-5", "a=-+@b", "'=", ""]
+    table = SUBTRACTION.frame([{"model": "-m", "workers": 2, "batch_size_per_worker": 1, "subtracted_comm_ns": -7}])
+    (shown,) = csv.DictReader(io.StringIO(as_csv("subtraction", table)))
+    assert (shown["model"], shown["subtracted_comm_ns"]) == ("'-m", "-7")
+
+
+def test_epochs_are_in_seconds_and_may_be_negative():
+    row = {"model": "m", "workers": 2, "batch_size_per_worker": 1, "epoch_ns": 16_100_000_000}
+    table = SUBTRACTION.frame([row | {"subtracted_comm_ns": -345_000_000_000, "difference_ns": -4_200_000}])
+    header, _, line = as_markdown("subtraction", table).splitlines()
+    shown = dict(zip(cells(header), cells(line), strict=True))
+    assert (shown["epoch (s)"], shown["subtracted_comm (s)"], shown["difference (s)"]) == (
+        "16.10",
+        "-345.00",
+        "-0.0042",
+    )
 
 
 def test_names_in_brackets_are_not_taken_for_markup():
