@@ -10,71 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
 
-import msgspec
 import pandas as pd
 
 from .errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
 from .schema import TIMINGS, Row
+from .sweep_files import RUN_FILE, SWEEP_FILE, Cell, Model, Side, run_file, side_files, sweep_file
 from .timings_csv import MODES, csv_rows
 
-_SWEEP_FILE, _RUN_FILE, _SIDE_FILES = "sweep.json", "run.json", "*.meta.json"
-_SCHEMA_VERSION = 1
 _KEY = ("model", "parallel", "workers", "batch_size_per_worker")
+_YEARS = 100
+_LONGEST_NS = _YEARS * 366 * 86_400 * 10**9
 _CHANNELS = 3  # of an image, one byte each
-
-_Count = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
-_Duration = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-_Mode = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
-
-
-class _Cell(msgspec.Struct):
-    run: str
-    model: str
-    parallel: _Mode
-    workers: _Count
-    batch_size_per_rank: _Count
-    status: Literal["open", "done", "out_of_memory", "out_of_data", "failed", "skipped"]
-    reason: str | None = None
-
-
-class _SweepFile(msgspec.Struct):
-    schema_version: int
-    cells: list[_Cell]
-
-
-class _Config(msgspec.Struct):
-    model: str
-    parallel: _Mode
-    workers: _Count | None = None
-    image_size: _Count | None = None
-
-
-class _RunFile(msgspec.Struct):
-    config: _Config
-    world_size: _Count
-
-
-class _Epoch(msgspec.Struct):
-    phase: Literal["warmup", "timed"]
-    steps: _Count
-    data_ns: _Duration
-    step_ns: _Count
-
-
-class _Model(msgspec.Struct):
-    parameters: _Duration | None = None
-    bytes: _Duration | None = None
-
-
-class _Side(msgspec.Struct):
-    rank: _Duration
-    batch_size_per_rank: _Count
-    epochs: list[_Epoch]
-    dataset_samples: _Count
-    full_epoch_steps: _Count
-    model: _Model | None = None
 
 
 @dataclass(frozen=True)
@@ -143,26 +90,21 @@ def whole_epoch(ranks: Sequence[RankEpoch]) -> Row:
 
 def _rows(path: Path, failed: list[str] | None) -> list[Row]:
     """The cells at one path; failures of single cells go to `failed`, or are raised if that is None."""
-    if path.name == _SWEEP_FILE:
+    if path.name == SWEEP_FILE:
         return _sweep_rows(path.parent, failed)
-    if not path.exists():
+    try:
+        there, is_folder, is_sweep = path.exists(), path.is_dir(), (path / SWEEP_FILE).exists()
+    except OSError as err:  # a folder on the way may not be entered, or the name is too long
+        raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
+    if not there:
         raise NoTimings(f"{path}: no such file or directory; expected a sweep, a run directory or a CSV of timings")
-    if not path.is_dir():
-        return [{**row, "source": str(path)} for row in csv_rows(path)]
-    if (path / _SWEEP_FILE).exists():
+    if is_sweep:
         return _sweep_rows(path, failed)
-    return [_run_row(path)]
+    return [_run_row(path)] if is_folder else [{**row, "source": str(path)} for row in csv_rows(path)]
 
 
 def _sweep_rows(folder: Path, failed: list[str] | None) -> list[Row]:
-    path = folder / _SWEEP_FILE
-    sweep = _converted(_json(path), _SweepFile, path)
-    if sweep.schema_version != _SCHEMA_VERSION:
-        raise DamagedTimings(
-            f"{path}: has schema_version {sweep.schema_version}, expected {_SCHEMA_VERSION}; update commtrace"
-        )
-    if not sweep.cells:
-        raise NoTimings(f"{path}: lists no cell; expected the cells of the sweep")
+    sweep = sweep_file(folder / SWEEP_FILE)
     rows = []
     for cell in sweep.cells:
         try:
@@ -175,7 +117,7 @@ def _sweep_rows(folder: Path, failed: list[str] | None) -> list[Row]:
     return rows
 
 
-def _planned(folder: Path, cell: _Cell) -> Row:
+def _planned(folder: Path, cell: Cell) -> Row:
     return {
         "run": cell.run,
         "source": str(folder),
@@ -188,10 +130,10 @@ def _planned(folder: Path, cell: _Cell) -> Row:
     }
 
 
-def _cell_row(folder: Path, cell: _Cell) -> Row:
+def _cell_row(folder: Path, cell: Cell) -> Row:
     planned = _planned(folder, cell)
     if cell.run in ("", ".", "..") or any(c in cell.run for c in "/\\\0"):
-        raise DamagedTimings(f"{folder / _SWEEP_FILE}: run {cell.run!r} is no name of a folder beside it; repair it")
+        raise DamagedTimings(f"{folder / SWEEP_FILE}: run {cell.run!r} is no name of a folder beside it; repair it")
     if cell.status != "done":
         return planned
     run = _run_row(folder / cell.run)
@@ -206,18 +148,21 @@ def _cell_row(folder: Path, cell: _Cell) -> Row:
 
 def _run_row(folder: Path) -> Row:
     """The cell that one run directory is. Raises UnreadableFile, DamagedTimings, NoTimings."""
-    run = _converted(_json(folder / _RUN_FILE), _RunFile, folder / _RUN_FILE)
-    sides = _sides(folder, run.world_size)
+    run = run_file(folder)
+    sides = side_files(folder, run.world_size)
     first = sides[0]
     for name in ("dataset_samples", "batch_size_per_rank"):
         values = sorted({getattr(side, name) for side in sides})
         if len(values) > 1:
             raise DamagedTimings(f"{folder}: the ranks differ in {name}: {values[0]} and {values[-1]}; run it again")
-    config, model = run.config, first.model or _Model()
+    config, model = run.config, first.model or Model()
+    epoch = whole_epoch([_rank_epoch(folder, side) for side in sides])
+    if max(epoch["epoch_ns"], epoch["data_ns"]) > _LONGEST_NS:
+        raise DamagedTimings(f"{folder}: its epoch would take more than {_YEARS} years; run it again")
     workers = run.world_size
     if config.parallel == "dp":  # one process, so one rank, that drives several devices
         if config.workers is None:
-            raise DamagedTimings(f"{folder / _RUN_FILE}: dp, but config has no workers; expected the number of devices")
+            raise DamagedTimings(f"{folder / RUN_FILE}: dp, but config has no workers; expected the number of devices")
         workers = config.workers
     return {
         "run": folder.resolve().name.encode("utf-8", "backslashreplace").decode("utf-8"),
@@ -228,7 +173,7 @@ def _run_row(folder: Path) -> Row:
         "workers": workers,
         "batch_size_per_worker": first.batch_size_per_rank,
         "status": "done",
-        **whole_epoch([_rank_epoch(folder, side) for side in sides]),
+        **epoch,
         "dataset_samples": first.dataset_samples,
         "sample_bytes": _CHANNELS * config.image_size**2 if config.image_size else None,
         "parameters_elems": model.parameters or None,
@@ -236,29 +181,7 @@ def _run_row(folder: Path) -> Row:
     }
 
 
-def _sides(folder: Path, world_size: int) -> list[_Side]:
-    """The side files of all ranks, in order."""
-    sides: dict[int, _Side] = {}
-    for path in sorted(folder.glob(_SIDE_FILES)):
-        content = _json(path)
-        if isinstance(content, dict) and not content.get("epochs"):
-            raise NoTimings(
-                f"{path}: has no timed epoch; expected `epochs`, which `python -m profiling sweep` writes and a plain "
-                "run does not: run a sweep, or give a CSV of timings"
-            )
-        side = _converted(content, _Side, path)
-        if side.rank in sides:
-            raise DamagedTimings(f"{path}: another side file beside it is of rank {side.rank} too; keep one run here")
-        sides[side.rank] = side
-    if sorted(sides) != list(range(world_size)):
-        raise DamagedTimings(
-            f"{folder}: {_RUN_FILE} says {world_size} ranks, but side files (*.meta.json) are there of rank "
-            f"{', '.join(map(str, sorted(sides))) or 'none'}; the slowest rank's epoch counts, so copy all of them"
-        )
-    return [sides[rank] for rank in range(world_size)]
-
-
-def _rank_epoch(folder: Path, side: _Side) -> RankEpoch:
+def _rank_epoch(folder: Path, side: Side) -> RankEpoch:
     timed = [epoch for epoch in side.epochs if epoch.phase == "timed"]
     if len(timed) != 1:
         raise DamagedTimings(
@@ -270,28 +193,6 @@ def _rank_epoch(folder: Path, side: _Side) -> RankEpoch:
             "run it again"
         )
     return RankEpoch(side.rank, timed[0].step_ns, timed[0].data_ns, timed[0].steps, side.full_epoch_steps)
-
-
-def _json(path: Path) -> Any:
-    try:
-        return msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError as err:
-        raise NoTimings(f"{path}: is not there; expected a sweep (sweep.json), a run directory that a sweep wrote "
-                        "(run.json, *.meta.json), or a CSV of timings") from err  # fmt: skip
-    except OSError as err:
-        raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
-    except (msgspec.DecodeError, RecursionError) as err:
-        raise DamagedTimings(f"{path}: is damaged: {err}; expected JSON: copy it again, or run the cell again") from err
-
-
-_File = TypeVar("_File", bound=msgspec.Struct)
-
-
-def _converted(content: Any, kind: type[_File], path: Path) -> _File:
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as err:
-        raise DamagedTimings(f"{path}: is not as a sweep writes it: {err}; repair it, or run the cell again") from err
 
 
 def _check_distinct(rows: list[Row]) -> None:

@@ -61,9 +61,10 @@ _SHOWN = {
         "speedup_same_batch", "note",
     ),
     "subtraction": (
-        "model", "parallel", "workers", "batch_size_per_worker", "status", "epoch_ns", "subtracted_comm_ns",
-        "not_compute_ns", "loader_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns",
-        "difference_ns", "subtracted_busbw_gb_per_s", "busbw_gb_per_s", "note",
+        "model", "parallel", "workers", "batch_size_per_worker", "status", "epoch_ns", "subtracted_compute_ns",
+        "subtracted_comm_ns", "not_compute_ns", "loader_ns", "compute_ns", "comm_ns", "exposed_comm_ns",
+        "exposed_wait_ns", "exposed_transfer_ns", "difference_ns", "subtracted_busbw_gb_per_s", "busbw_gb_per_s",
+        "note",
     ),
     "mistakes": (
         "model", "parallel", "workers", "batch_size_per_worker", "mistake", "reports", "subtracted_comm_ns",

@@ -12,7 +12,7 @@ ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 LEAVES = {"errors", "kinds", "tables", "schema", "intervals", "nccl_tests", "alignment", "by_hand"}
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
-    "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweeps",
+    "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "matching", "clocks", "waiting", "bandwidth", "lateness", "ranks", "verdict",
@@ -49,7 +49,8 @@ ALLOWED = {
     "cpu": {"kinds", "schema", "trace_file"},
     "run": {"cache", "cpu", "errors", "kinds", "reading", "schema", "steps", "trace_file", "trace_paths"},
     "timings_csv": {"errors", "schema"},
-    "sweeps": {"errors", "schema", "timings_csv"},
+    "sweep_files": {"errors"},
+    "sweeps": {"errors", "schema", "sweep_files", "timings_csv"},
     # metrics: tables -> tables; `steps` serves both sides
     "breakdown": {"intervals", "kinds", "schema", "steps"},
     "gloo_calls": {"nccl_tests", "schema"},

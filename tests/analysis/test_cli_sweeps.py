@@ -122,6 +122,12 @@ def test_bad_input_is_one_line(capsys, sweep, tmp_path, command):
     assert ran(capsys, command, code=2).out == ""
 
 
+def test_a_sweep_is_no_run_but_holds_some(capsys, sweep):
+    fails(
+        capsys, "breakdown", sweep, naming="did you mean one of its folders (resnet18-ddp-w1-b32, resnet18-ddp-w2-b32)?"
+    )
+
+
 def test_only_one_worker(capsys, tmp_path):
     write_sweep(tmp_path, [Cell(1)])
     fails(capsys, "subtraction", tmp_path, naming="no cell has more than one worker")

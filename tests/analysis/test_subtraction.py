@@ -1,16 +1,20 @@
 """Communication by subtraction beside what the traces of the same cells measured, and the known mistakes."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from builders import MS, Collective, traces_of, write_bytes
 from sweep_builders import RESNET18, Cell, edited, write_sweep
 
-from analysis import analyse_sweep
+from analysis import analyse, analyse_sweep
 from analysis.by_hand import MISTAKES, Estimate, Facts
 from analysis.errors import DamagedTrace
 from analysis.schema import SUBTRACTION, TIMINGS, records
 from analysis.subtraction import measured_table, mistakes, subtraction
 from analysis.sweeps import load_sweep
 
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 782  # of an epoch of 50,000 samples, two workers and a batch of 32 each
 SIZE = RESNET18["bytes"]
 
@@ -159,6 +163,24 @@ def test_names_of_kernels_are_passed_on(tmp_path):
     write_sweep(tmp_path, [Cell(2, traced=traces)])
     plain, named = only(tmp_path), only(tmp_path, comm_names=["^my_"])
     assert named["comm_ns"] - plain["comm_ns"] == plain["compute_ns"] - named["compute_ns"] == 4 * MS * STEPS
+
+
+def test_a_real_capture_with_timed_epochs(tmp_path):
+    """The run in the repository, with the epochs that a sweep would have added to its side files."""
+    run = tmp_path / "run"
+    shutil.copytree(ROOT / "traces" / "resnet18-ddp-w2", run)
+    timed = {"phase": "timed", "steps": 9, "step_ns": 5_000 * MS, "data_ns": 30 * MS}
+    for side in run.glob("*.meta.json"):
+        edited(side, epochs=[timed], dataset_samples=50_000, full_epoch_steps=3125)
+    row = only(run)
+    found = analyse(run)
+    assert (row["batch_size_per_worker"], row["traced_steps"]) == (8, 2)
+    for name in ("window_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns"):
+        assert row[name] == pytest.approx(found.breakdown_steps[name].mean() * 3125), name
+    reduced = found.bandwidth[found.bandwidth["collective"] == "all_reduce"]["busbw_gb_per_s"]
+    assert reduced.min() < row["busbw_gb_per_s"] < reduced.max()
+    # Half of a step and more is compute: what is not compute is no communication by far.
+    assert row["not_compute_ns"] > row["exposed_comm_ns"]
 
 
 def test_nothing_to_subtract():

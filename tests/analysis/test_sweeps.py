@@ -7,6 +7,7 @@ import shutil
 import pytest
 from sweep_builders import Cell, edited, write_json, write_sweep
 
+from analysis import analyse_sweep
 from analysis.errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
 from analysis.schema import records
 from analysis.sweeps import RankEpoch, load_sweep, whole_epoch
@@ -33,10 +34,13 @@ def fails(error, *paths, naming):
     return str(caught.value)
 
 
+TWO = Cell(workers=2, batch=128, epoch_s=(5.5, 6.0))
+
+
 @pytest.fixture
 def sweep(tmp_path):
     cells = [
-        Cell(workers=2, batch=128, epoch_s=(5.5, 6.0)),
+        TWO,
         Cell(workers=1, batch=128, epoch_s=10),
         Cell(workers=2, batch=2048, status="out_of_memory", reason="tried to allocate 9 GiB"),
     ]
@@ -237,7 +241,47 @@ def test_ranks_that_contradict_each_other(tmp_path):
 def test_an_epoch_too_long_to_count(tmp_path):
     folder = Cell().write(tmp_path)
     edited(folder / "node_0.meta.json", epochs=epochs(step_ns=2**62, steps=1))
-    fails(AnalysisError, folder, naming="epoch_ns")
+    fails(DamagedTimings, folder, naming="its epoch would take more than 100 years")
+
+
+def leaves(content, path=()):
+    """The places of all values in a JSON document, containers included."""
+    yield path
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if isinstance(value, dict | list):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def replaced(content, path, value):
+    if not path:
+        return value
+    copy = dict(content) if isinstance(content, dict) else list(content)
+    copy[path[0]] = replaced(content[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize(
+    "name", ["sweep.json", "resnet18-ddp-w2-b128/run.json", "resnet18-ddp-w2-b128/node_1.meta.json"]
+)
+@pytest.mark.parametrize("value", [None, -1, 0, 3, 2**63, 1.5, "x", "", True, [], {}], ids=repr)
+def test_any_value_anywhere_is_used_or_named(sweep, name, value):
+    original = json.loads((sweep / name).read_text(encoding="utf-8"))
+    for place in leaves(original):
+        write_json(sweep / name, replaced(original, place, value))
+        try:
+            found = analyse_sweep(sweep)
+            assert len(found.scaling) == len(found.timings)
+            assert len(found.subtraction) == (found.timings["workers"] > 1).sum()
+        except AnalysisError as err:
+            assert str(sweep) in str(err)  # noqa: PT017
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "bad\udcff"], ids=["long", "no text"])
+def test_a_path_that_cannot_be(tmp_path, name):
+    with pytest.raises(AnalysisError):
+        load_sweep([tmp_path / name])
 
 
 def test_nothing_there(tmp_path):
