@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,20 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import cli_sweeps
-from .cli_common import (
-    CommNames,
-    Format,
-    KeepGoing,
-    Output,
-    OutputFormat,
-    ascii_only,
-    checked_patterns,
-    complain,
-    reading_progress,
-    write,
-)
+from .cli_common import Format, Output, OutputFormat, ascii_only, complain, write
+from .cli_reading import ReadingOptions, analysis_of, finish, reads_traces
 from .errors import AnalysisError, NothingMeasured
-from .kinds import comm_pattern
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,33 +66,35 @@ def _root() -> None:
 
 
 @app.command("summary")
+@reads_traces
 def summary_command(
     runs: Runs,
     output_format: OutputFormat = Format.table,
     output: Output = None,
-    comm_kernel: CommNames = None,
-    keep_going: KeepGoing = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """What was read and how far it can be trusted, then breakdown, bandwidth and ranks (the default)."""
-    analysis = _analysis(runs, comm_kernel, keep_going)
+    analysis = analysis_of(runs, reading)
     from .report import summary
 
     write(summary(analysis, output_format.value, ascii_only=ascii_only()), output)
-    _finish(analysis)
+    finish(analysis)
 
 
 @app.command("breakdown")
+@reads_traces
 def breakdown_command(
     runs: Runs,
     by: Annotated[By, typer.Option(help="A row per device, or per device and step.")] = By.device,
     output_format: OutputFormat = Format.table,
     output: Output = None,
-    comm_kernel: CommNames = None,
-    keep_going: KeepGoing = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Where every device's time went: compute, communication, both, copies, nothing."""
     name = "breakdown" if by is By.device else "breakdown_steps"
-    _show(name, runs, output_format, output, comm_kernel, keep_going)
+    _show(name, runs, output_format, output, reading)
 
 
 _TABLES = {
@@ -122,14 +112,15 @@ _TABLES = {
 
 def _add_table_command(name: str, help_text: str) -> None:
     @app.command(name, help=help_text)
+    @reads_traces
     def table_command(
         runs: Runs,
         output_format: OutputFormat = Format.table,
         output: Output = None,
-        comm_kernel: CommNames = None,
-        keep_going: KeepGoing = False,
+        *,
+        reading: ReadingOptions,
     ) -> None:
-        _show(name, runs, output_format, output, comm_kernel, keep_going)
+        _show(name, runs, output_format, output, reading)
 
 
 for _name, _help in _TABLES.items():
@@ -139,16 +130,9 @@ for _name, _command in cli_sweeps.COMMANDS.items():
     app.command(_name, epilog=cli_sweeps.EXAMPLES[_name])(_command)
 
 
-def _show(
-    name: str,
-    runs: list[Path],
-    output_format: Format,
-    output: Path | None,
-    comm_kernel: list[str] | None,
-    keep_going: bool,
-) -> None:
+def _show(name: str, runs: list[Path], output_format: Format, output: Path | None, reading: ReadingOptions) -> None:
     """Print one table of the run."""
-    analysis = _analysis(runs, comm_kernel, keep_going)
+    analysis = analysis_of(runs, reading)
     table: pd.DataFrame = getattr(analysis, name)
     if not len(table) and not (name in _FINE_EMPTY and len(analysis.calls)):
         raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
@@ -160,7 +144,7 @@ def _show(
         write(as_text(name, table, ascii_only=ascii_only()), output)
     else:
         write(FORMATS[output_format.value](name, table), output)
-    _finish(analysis)
+    finish(analysis)
 
 
 # Tables in which no row is a result too.
@@ -181,28 +165,6 @@ def _why_empty(name: str, analysis: Analysis) -> str:
     if name == "bandwidth" and len(analysis.calls):
         return "no call has a size; capture with record_shapes=True, or with torch >= 2.3"
     return "no communication in the profiled window; use `breakdown` for the rest"
-
-
-def _analysis(runs: list[Path], comm_kernel: list[str] | None, keep_going: bool) -> Analysis:
-    from .reading import Reading, cores
-    from .trace_paths import trace_files
-
-    patterns = checked_patterns(comm_kernel)
-    files, skipped = trace_files(runs)
-    with Reading(files, comm_pattern(patterns), workers=cores(), keep_damaged=keep_going) as reading:
-        from .measure import Analysis  # which takes its time while others read
-        from .run import run_of
-
-        with reading_progress(reading) as report:
-            run = run_of(runs, reading, keep_going=keep_going, progress=report)
-    return Analysis(replace(run, notes=run.notes + tuple(skipped)))
-
-
-def _finish(analysis: Analysis) -> None:
-    for failure in analysis.run.failed:
-        complain(failure)
-    if analysis.run.failed:
-        raise typer.Exit(1)
 
 
 def _with_default_command(arguments: list[str]) -> list[str]:

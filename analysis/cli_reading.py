@@ -1,0 +1,106 @@
+"""The options of all commands that read traces, and the reading itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from .cli_common import CommNames, KeepGoing, checked_patterns, complain, reading_progress
+from .kinds import comm_pattern
+
+if TYPE_CHECKING:
+    from .measure import Analysis
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, help="Processes that read.", show_default="one per core", rich_help_panel=_READING
+    ),
+]
+CacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        metavar="DIR",
+        help="Keep what was read of large traces there.",
+        show_default="a hidden folder beside them",
+    ),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew, and keep nothing.")]
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """What --comm-kernel, --keep-going, --workers, --cache and --no-cache say."""
+
+    comm_names: list[str]
+    keep_going: bool
+    workers: int | None
+    cache_folder: Path | None
+    no_cache: bool
+
+
+def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with these options, which it takes together as its argument `reading`."""
+
+    def with_options(
+        *,
+        comm_kernel: CommNames = None,
+        keep_going: KeepGoing = False,
+        workers: Workers = None,
+        cache: CacheFolder = None,
+        no_cache: NoCache = False,
+        **own: Any,
+    ) -> None:
+        if cache is not None and no_cache:
+            raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
+        options = ReadingOptions(checked_patterns(comm_kernel), keep_going, workers, cache, no_cache)
+        command(**own, reading=options)
+
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "reading"
+    ]
+    shared = [p for p in inspect.signature(with_options, eval_str=True).parameters.values() if p.name != "own"]
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    with_options.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+    return with_options
+
+
+def analysis_of(runs: list[Path], options: ReadingOptions) -> Analysis:
+    """The analysis of a run. Raises AnalysisError."""
+    from .cache import Cache
+    from .reading import Reading, cores
+    from .trace_paths import trace_files
+
+    files, skipped = trace_files(runs)
+    reading = Reading(
+        files,
+        comm_pattern(options.comm_names),
+        workers=options.workers or cores(),
+        keep_damaged=options.keep_going,
+        cache=None if options.no_cache else Cache(options.cache_folder),
+    )
+    with reading:
+        from .measure import Analysis  # which takes its time while others read
+        from .run import run_of
+
+        with reading_progress(reading) as report:
+            run = run_of(runs, reading, keep_going=options.keep_going, progress=report)
+    return Analysis(replace(run, notes=run.notes + tuple(skipped)))
+
+
+def finish(analysis: Analysis) -> None:
+    """Say which files could not be used, and end with exit code 1 if there are any."""
+    for failure in analysis.run.failed:
+        complain(failure)
+    if analysis.run.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,249 @@
+"""How fast, and in how much memory, are large traces read? Beside HolisticTraceAnalysis, in the same run, alternating.
+
+python benchmarks/reading.py --source RANK0.pt.trace.json.gz          (or: make bench SOURCE=...)
+python benchmarks/reading.py --source RANK0.pt.trace.json.gz --cases one,one-gz --rounds 5
+
+Inputs are made from a real trace of one GPU rank, by repeating its events with later times and other ids, and are kept
+in --work for the next run. A command is timed from the start of Python to its printed table; memory is the largest sum
+of what its processes held at one time.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MB = 1_000_000
+_HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+print(TraceAnalysis(trace_files=dict(enumerate(sys.argv[1:])), trace_dir=".").get_temporal_breakdown(visualize=False))
+"""
+_SHIFTED = re.compile(rb'"(ts|correlation|External id|id)": ([\d.]+)')
+_STACK = b"""  },
+  {
+    "ph": "X", "cat": "python_function", "name": "torch/nn/modules/module.py(1775): _call_impl", "pid": 75, "tid": 75,
+    "ts": %.3f, "dur": 20.123,
+    "args": {
+      "Python parent id": %d, "Python id": %d, "Ev Idx": %d
+    }
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An input, and what is compared on it."""
+
+    name: str
+    paths: list[Path]
+    hta: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One command: median seconds and largest memory over the rounds."""
+
+    case: str
+    command: str
+    json_mb: float
+    seconds: float
+    seconds_all: list[float]
+    peak_mb: float
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.json_mb / self.seconds
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+class Repeated:
+    """A trace in Kineto's own layout, as often as needed."""
+
+    def __init__(self, source: Path) -> None:
+        text = gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
+        begin = text.index(b'"traceEvents": [') + len(b'"traceEvents": [')
+        end = text.rindex(b"\n  }\n  ]")
+        self.head, self.events, self.tail = text[:begin], text[begin:end], text[end:]
+        times = [float(t) for t in re.findall(rb'"ts": ([\d.]+)', self.events)]
+        self.length_us = statistics.quantiles(times, n=100)[98] - statistics.quantiles(times, n=100)[0]
+        self.first_us = min(t for t in times if t > 0)
+
+    def write(self, path: Path, size: int, *, rank: int = 0, stacks: bool = False) -> Path:
+        """At least `size` bytes of JSON, packed if the name says so."""
+        opened: Callable[..., object] = gzip.open if path.suffix == ".gz" else open
+        options = {"compresslevel": 1} if path.suffix == ".gz" else {}
+        partial = path.with_name(".partial-" + path.name)
+        written, turn = 0, 0
+        with opened(partial, "wb", **options) as file:  # type: ignore[attr-defined]
+            file.write(re.sub(rb'"rank": \d+', b'"rank": %d' % rank, self.head))
+            while written < size:
+                piece = self._turn(turn, stacks=stacks)
+                file.write(piece if turn == 0 else b"\n  }," + piece)
+                written, turn = written + len(piece), turn + 1
+            file.write(self.tail)
+        partial.rename(path)
+        return path
+
+    def _turn(self, turn: int, *, stacks: bool) -> bytes:
+        def later(found: re.Match[bytes]) -> bytes:
+            key, value = found[1], found[2]
+            if key == b"ts":
+                return b'"ts": %.3f' % (float(value) + turn * self.length_us)
+            return b'"%s": %d' % (key, int(value) + turn * 10_000_000)
+
+        events = _SHIFTED.sub(later, self.events)
+        if stacks:  # four frames for every hundred bytes of other events, as with_stack=True gives
+            begin = self.first_us + turn * self.length_us
+            frames = (_STACK % (begin + n, n, n + 1, n) for n in range(len(events) // 160))
+            events += b"\n" + b"".join(frames).removesuffix(b"\n")
+        return events
+
+
+def cases(source: Path, work: Path, wanted: set[str]) -> list[Case]:
+    """The wanted inputs, made where they are not there yet."""
+    repeated = Repeated(source)
+    made: list[Case] = []
+    sizes = {"one": ("rank0.212mb.json", 212, False), "one-gz": ("rank0.212mb.json.gz", 212, False),
+             "stacks": ("rank0.1gb.stacks.json", 1000, True)}  # fmt: skip
+    for name, (file, size, stacks) in sizes.items():
+        if name in wanted:
+            path = work / name / file
+            made.append(Case(name, [_once(path, repeated, size, stacks=stacks)], hta=not stacks))
+    if "16" in wanted:
+        paths = [
+            _once(work / "16" / f"node_{rank}.0001.pt.trace.json.gz", repeated, 50, rank=rank) for rank in range(16)
+        ]
+        made.append(Case("16", paths, hta=False))
+    return made
+
+
+def _once(path: Path, repeated: Repeated, size: int, *, rank: int = 0, stacks: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        print(f"making {path.name}", file=sys.stderr)
+        repeated.write(path, size * MB, rank=rank, stacks=stacks)
+    return path
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def run(command: list[str]) -> tuple[float, float]:
+    """Seconds and peak MB of a command with its children."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, sum(map(_resident_bytes, _tree(process.pid))))
+        time.sleep(0.01)
+    seconds = time.perf_counter() - begin
+    assert process.stderr is not None
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{process.stderr.read().decode()}")
+    return seconds, peak / MB
+
+
+def _tree(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid, *(grandchild for child in children for grandchild in _tree(int(child)))]
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def commands(case: Case, work: Path) -> dict[str, list[str]]:
+    """What is compared on a case, by name."""
+    files = [str(path) for path in case.paths]
+    ours = [sys.executable, "-m", "analysis", "breakdown", *files]
+    named = {"commtrace": [*ours, "--no-cache"]}
+    if case.name == "16":
+        named["commtrace, one process"] = [*ours, "--no-cache", "--workers", "1"]
+    if case.name == "stacks":
+        named["commtrace, from its cache"] = [*ours, "--cache", str(work / "cache")]
+    if case.hta:
+        named["HTA"] = [sys.executable, "-c", _HTA, *files]
+    return named
+
+
+def measured(case: Case, rounds: int, work: Path) -> list[Measured]:
+    """Every command of a case, in turn, `rounds` times."""
+    named = commands(case, work)
+    if "commtrace, from its cache" in named:
+        run(named["commtrace, from its cache"])  # which writes it
+    seconds: dict[str, list[float]] = {name: [] for name in named}
+    peaks: dict[str, list[float]] = {name: [] for name in named}
+    for turn in range(rounds):
+        for name, command in named.items():
+            print(f"{case.name}: {name}, round {turn + 1} of {rounds}", file=sys.stderr)
+            spent, peak = run(command)
+            seconds[name].append(spent)
+            peaks[name].append(peak)
+    size = sum(map(_json_bytes, case.paths)) / MB
+    return [
+        Measured(case.name, name, size, statistics.median(seconds[name]), seconds[name], max(peaks[name]))
+        for name in named
+    ]
+
+
+def _json_bytes(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[-4:], "little") if path.suffix == ".gz" else path.stat().st_size
+
+
+# --- output ----------------------------------------------------------------------------------------------------------
+
+
+def table(results: list[Measured]) -> str:
+    """Markdown; the ratio is against `commtrace` on the same input, how many times as long or as large."""
+    lines = [
+        "| input | command | JSON MB | s | MB/s | peak MB | time ratio | memory ratio |",
+        "|---|---|" + "---:|" * 6,
+    ]
+    for result in results:
+        base = next(r for r in results if (r.case, r.command) == (result.case, "commtrace"))
+        lines.append(
+            f"| {result.case} | {result.command} | {result.json_mb:,.0f} | {result.seconds:.2f} | "
+            f"{result.mb_per_s:,.0f} | {result.peak_mb:,.0f} | {result.seconds / base.seconds:.1f} | "
+            f"{result.peak_mb / base.peak_mb:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, required=True, help="a Kineto trace of one GPU rank, as torch wrote it")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "commtrace-bench")
+    parser.add_argument("--cases", default="one,one-gz,stacks,16", help="of: one, one-gz, stacks, 16")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the results there")
+    args = parser.parse_args()
+    if not args.source.is_file():
+        parser.error(f"{args.source} is no file; name a trace of one GPU rank: --source, or make bench SOURCE=...")
+    results: list[Measured] = []
+    for case in cases(args.source, args.work, set(args.cases.split(","))):
+        results += measured(case, args.rounds, args.work)
+    print(table(results))
+    if args.json:
+        args.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
