@@ -12,6 +12,7 @@ import torch
 
 from . import nvml
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Settings that change how communication behaves.
 _SETTINGS = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "CUDA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH_DIST")
 
@@ -32,15 +33,24 @@ def versions() -> dict[str, str | None]:
 
 
 def machine() -> dict[str, Any]:
-    """The machine: host name, CPU, memory in bytes, and the cores this process may use."""
+    """The machine: its names, CPU, memory in bytes, and the cores this process may use."""
     return {
         "host": socket.gethostname(),
+        "boot_id": boot_id(),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_bytes": _memory_bytes(),
     }
+
+
+def boot_id() -> str | None:
+    """What tells machines apart and is the same in all containers of one: an id that Linux makes when it boots."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 def device(where: torch.device) -> dict[str, Any]:
