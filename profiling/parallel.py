@@ -21,6 +21,7 @@ from .errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError, 
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
 _ENTRY_TIMEOUT = timedelta(minutes=5)
+_ENTRIES = "commtrace/entries/{}"
 
 
 @dataclass(frozen=True)
@@ -163,12 +164,12 @@ def agree_on_run_dir(who: Identity, run_dir: Path, create: Callable[[Path], None
     Goes through the store of the process group, not through a collective: no communicator has to be set up for it, and
     rank 0 does not wait. Every rank has to call this equally often. Raises RunDirError, CaptureError.
     """
-    if not (dist.is_available() and dist.is_initialized()):
+    store = default_store()
+    if store is None:
         if who.rank == 0 and who.world_size == 1:
             create(run_dir)
         return run_dir
-    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
-    key = f"commtrace/run_dir/{store.add(f'commtrace/entries/{who.rank}', 1)}"
+    key = f"commtrace/run_dir/{store.add(_ENTRIES.format(who.rank), 1)}"
     if who.rank == 0:
         error = None
         try:
@@ -189,6 +190,18 @@ def agree_on_run_dir(who: Identity, run_dir: Path, create: Callable[[Path], None
     if answer["error"]:
         raise RunDirRefusedError(answer["error"])
     return Path(answer["path"])
+
+
+def default_store() -> Any:
+    """The store of the default process group; None without one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
+
+
+def entries(store: Any, who: Identity) -> int:
+    """How often this rank has agreed on a run directory: equal on all ranks inside a capture."""
+    return int(store.add(_ENTRIES.format(who.rank), 0))
 
 
 def abort_process_groups() -> None:

@@ -16,6 +16,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from . import parallel, rundir, sidefiles
+from .clock_probe import ClockProbe
 from .errors import CaptureError
 from .interrupts import Interrupts
 from .schedule import Schedule
@@ -53,6 +54,7 @@ class Session:
             "profile_memory": profile_memory,
         }
         self._clock = StepClock(device)
+        self._probe = ClockProbe()
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, _BLOCKED_GRACE_S)
         self._displaced = False
         self._facts: dict[str, Any] = {}
@@ -71,6 +73,8 @@ class Session:
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
+        self._probe.at_start(who)
+        self._save(_UNFINISHED)
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
             self._start_profiler()
@@ -103,6 +107,7 @@ class Session:
             finally:
                 self._refresh()
                 self._save(self._why_incomplete(error))
+                self._probe_again(error)
                 self._interrupts.stop()
 
     @property
@@ -164,12 +169,23 @@ class Session:
     def _save(self, reason: str | None) -> None:
         facts = {
             **self._facts,
+            **self._probe.facts(),
             "complete": reason is None,
             "reason": reason,
             "steps": sidefiles.step_rows(self.step_times()),
             "traces": self.traces,
         }
         rundir.write_json(self.run_dir / rundir.meta_name(self._worker), facts)
+
+    def _probe_again(self, error: BaseException | None) -> None:
+        """The clocks at the end, of a block that ended of itself: else peers may be gone."""
+        if self.interrupted_by is not None:
+            self._probe.skip_end(f"the block was ended by {self.interrupted_by.name}")
+        elif error is not None:
+            self._probe.skip_end(f"the block was ended by {type(error).__name__}")
+        else:
+            self._probe.at_end(stopped=lambda: self.interrupted_by is not None)
+        self._save(self._why_incomplete(error))
 
     def _why_incomplete(self, error: BaseException | None) -> str | None:
         if self._displaced:

@@ -2,7 +2,8 @@
 
 Readers depend on these names. To what `rank_facts` holds from beginning to end, a session adds what changes: `complete`
 and `reason`, `steps` (one entry per step, profiled or not, in ns; `step_clock` says by which clock), `traces`,
-`process_groups`, `ddp`, and the `profiler`'s options.
+`process_groups`, `ddp`, the `profiler`'s options, and `clock_probe`: how far this rank's clock was ahead of rank 0's at
+the start and at the end, in ns, with the rest of why not in `clock_probe_reason`.
 """
 
 import os
