@@ -1,8 +1,8 @@
 """How far each rank's clock is ahead: known on one host, else estimated from the collectives themselves.
 
 The ends of a collective nearly coincide on all ranks, which gives the offset; and nobody ends a synchronising
-collective before everybody has begun it, which bounds it. Over long windows clocks also drift apart. Definitions:
-docs/metrics.md, "Clocks".
+collective before everybody has begun it, which bounds it. Over long windows clocks also drift apart. A clock probe, if
+there is one, is heard after that. Definitions: docs/metrics.md, "Clocks" and "Clock probe".
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from .alignment import COINCIDE_NS, ClockFrame, Ints, link_by_ends, trend
 from .nccl_tests import SYNCHRONISING
-from .schema import CLOCKS, Row
+from .probes import AGREE, Witnessed, witnessed
+from .schema import CLOCK_PROBES, CLOCKS, Row
 
 # What a trace can show: timestamps of torch 2.3 and older are whole microseconds.
 RESOLUTION_NS = 2_000
@@ -35,11 +36,16 @@ class _Ends:
     end_ns: Ints
 
 
-def clocks(calls: pd.DataFrame, matches: pd.DataFrame, hosts: Mapping[int, str | None]) -> pd.DataFrame:
+def clocks(
+    calls: pd.DataFrame,
+    matches: pd.DataFrame,
+    hosts: Mapping[int, str | None],
+    probes: pd.DataFrame | None = None,
+) -> pd.DataFrame:
     """One row per rank: its clock's offset and drift, and how uncertain they are.
 
     `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock. Clocks are
-    compared only where collectives link them: offsets are against the first rank of those linked.
+    compared only where collectives or the clock `probes` link them: offsets are against the first rank of those linked.
     """
     ranks = np.array(sorted(hosts), dtype=np.int64)
     names = [hosts[int(r)] or f"rank {r}" for r in ranks]
@@ -48,33 +54,28 @@ def clocks(calls: pd.DataFrame, matches: pd.DataFrame, hosts: Mapping[int, str |
     model = _estimated(ends, len(keys))
     _move_into_bounds(ends, model)
     model, uncertainty = _settled(ends, model, *_bounds(ends, model))
-    return CLOCKS.frame(
-        _row(rank, hosts[rank], clock, model, int(uncertainty[clock]), ranks, clock_of)
-        for rank, clock in zip(ranks.tolist(), clock_of.tolist(), strict=True)
-    )
+    known = dict(zip(ranks.tolist(), clock_of.tolist(), strict=True))
+    found = witnessed(model, uncertainty, CLOCK_PROBES.empty() if probes is None else probes, known, calls)
+    return CLOCKS.frame(_row(rank, hosts[rank], clock, found, ranks, clock_of) for rank, clock in known.items())
 
 
-def _row(
-    rank: int,
-    host: str | None,
-    clock: int,
-    model: ClockFrame,
-    uncertainty_ns: int,
-    ranks: Ints,
-    clock_of: NDArray[np.intp],
-) -> Row:
+def _row(rank: int, host: str | None, clock: int, found: Witnessed, ranks: Ints, clock_of: NDArray[np.intp]) -> Row:
     """One rank's row; the reference of linked clocks is that of their first rank."""
+    model = found.model
     linked = model.component[clock_of] == model.component[clock]
-    reference = int(ranks[linked][0])
+    one_clock = bool((clock_of[linked] == clock).all())
+    probe, bound = found.probe.ns[clock, 0], found.probe.uncertainty_ns[clock].max()
     return {
         "rank": rank,
         "host": host,
-        "linked": reference,
+        "linked": int(ranks[linked][0]),
         "offset_ns": round(float(model.offset_ns[clock])),
         "drift_ppm": float(model.drift[clock]) * 1e6,
         "origin_ns": model.origin_ns,
-        "uncertainty_ns": uncertainty_ns,
-        "basis": _basis(clock, model, host, bool((clock_of[linked] == clock).all()), int(linked.sum())),
+        "uncertainty_ns": int(found.uncertainty_ns[clock]),
+        "probe_offset_ns": None if np.isnan(probe) else round(float(probe)),
+        "probe_uncertainty_ns": None if np.isnan(bound) else round(float(bound)),
+        "basis": found.basis.get(clock) or _basis(clock, model, host, one_clock, int(linked.sum())),
     }
 
 
@@ -85,7 +86,7 @@ def _basis(clock: int, model: ClockFrame, host: str | None, one_clock: bool, lin
         return "no collective links it to another rank"
     if model.offset_ns[clock] != 0 or model.drift[clock] != 0:
         return "estimated from collectives"
-    return "raw clocks agree within the uncertainty"
+    return AGREE
 
 
 def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:

@@ -41,7 +41,7 @@ class Analysis:
     @cached_property
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
-        return clocks_module.clocks(self.calls, self.matches, self.run.hosts)
+        return clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes)
 
     @cached_property
     def participation(self) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from .cpu import cpu_activities
 from .errors import DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
 from .kinds import comm_pattern
 from .reading import Progress, Reading
-from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES, records
+from .schema import ACTIVITIES, ANNOTATIONS, CLOCK_PROBES, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES, records
+from .sidefiles import probe_rows
 from .steps import with_steps
 from .trace_file import TraceFile, trace_file
 from .trace_paths import TORCH_NAME, trace_files
@@ -38,6 +39,7 @@ class Run:
     config: dict[str, Any]
     notes: tuple[str, ...]
     failed: tuple[str, ...] = ()
+    clock_probes: pd.DataFrame = field(default_factory=CLOCK_PROBES.empty)
 
     @property
     def ranks(self) -> list[int]:
@@ -46,9 +48,15 @@ class Run:
 
     @property
     def hosts(self) -> dict[int, str | None]:
-        """Host of each rank, None where no file tells."""
-        known = self.traces.drop_duplicates("rank")
-        return {r["rank"]: r["host"] for r in records(known)}
+        """Host of each rank, None where no file tells: one name for every machine, as far as boot ids tell."""
+        machines: dict[str, str] = {}
+        found: dict[int, str | None] = {}
+        for row in records(self.traces.drop_duplicates("rank")):
+            host, boot = row["host"], row["boot_id"]
+            if boot is not None and boot not in machines:
+                machines[boot] = f"{host} ({boot[:8]})" if host in machines.values() else host or boot[:8]
+            found[row["rank"]] = host if boot is None else machines[boot]
+        return found
 
     @property
     def world_size(self) -> int | None:
@@ -226,6 +234,7 @@ def _assemble(name: str, members: list[_Member]) -> Run:
             placed["rank"], placed["cycle"] = member.rank, member.cycle
             tables[key].append(placed)
     schemas = {"activities": ACTIVITIES, "launches": LAUNCHES, "annotations": ANNOTATIONS, "comm_args": COMM_ARGS}
+    probed = [probe_rows(member.rank, member.side) for member in members if member.cycle == 0]
     joined = {key: schemas[key].concat(parts) for key, parts in tables.items()}
     return Run(
         name=name,
@@ -236,7 +245,8 @@ def _assemble(name: str, members: list[_Member]) -> Run:
         annotations=joined["annotations"],
         comm_args=joined["comm_args"],
         config=side_file(members[0].file.path.with_name("run.json")),
-        notes=tuple(_notes(members)),
+        notes=(*_notes(members), *(note for _, note in probed if note)),
+        clock_probes=CLOCK_PROBES.frame(row for rows, _ in probed for row in rows),
     )
 
 
@@ -253,6 +263,7 @@ def _trace_row(member: _Member) -> dict[str, Any]:
         "world_size": header.world_size or (world_size if isinstance(world_size, int) else None),
         "rank_from": member.rank_from,
         "host": _text(side.get("host")) or header.host,
+        "boot_id": _text(_mapping(side.get("machine")).get("boot_id")),
         "pid": member.file.pid,
         "backend": header.backend,
         "device_name": _device_name(member),

@@ -39,6 +39,7 @@ TRACES = Schema("traces", "trace file", {
     "world_size": ("Int64", "ranks in the job"),
     "rank_from": ("string", "where the rank was found: trace, side file, file name, or only file"),
     "host": ("string", "host name, NA where neither trace nor side file tells"),
+    "boot_id": ("string", "id of the machine, which its host name need not tell from others; NA without side file"),
     "pid": ("Int64", "process id"),
     "backend": ("string", "backend of the default process group"),
     "device_name": ("string", "GPU, or NA"),
@@ -53,6 +54,14 @@ PROCESS_GROUPS = Schema("process_groups", "rank and process group it belongs to"
     "description": ("string", "description"),
     "backend": ("string", "backend"),
     "pg_ranks": _PG_RANKS,
+})  # fmt: skip
+
+CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compared with rank 0's", {
+    "rank": _RANK,
+    "at": ("string", "start or end of the capture"),
+    "unix_ns": ("int64", "when, on that rank's clock"),
+    "offset_ns": ("int64", "how far its clock is ahead of rank 0's"),
+    "uncertainty_ns": ("int64", "the offset may be wrong by so much, and by no more"),
 })  # fmt: skip
 
 LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
@@ -182,11 +191,16 @@ MATCHES = Schema("matches", "call", {
 CLOCKS = Schema("clocks", "rank", {
     "rank": _RANK,
     "host": ("string", "host name; ranks of one host share a clock"),
-    "linked": ("int64", "first of the ranks whose clocks can be compared with this one, through common collectives"),
+    "linked": (
+        "int64",
+        "first of the ranks whose clocks can be compared with this one, through common collectives or the clock probe",
+    ),
     "offset_ns": ("int64", "how far its clock is ahead of that rank's"),
     "drift_ppm": ("float64", "how much faster it runs, in millionths"),
     "origin_ns": ("int64", "the time at which the offset holds"),
     "uncertainty_ns": ("int64", "the offset may be wrong by so much"),
+    "probe_offset_ns": ("Int64", "what the clock probe alone says, at the first start; NA where it did not measure"),
+    "probe_uncertainty_ns": ("Int64", "that offset may be wrong by so much, anywhere in the window"),
     "basis": ("string", "how the offset is known"),
 })  # fmt: skip
 

@@ -10,6 +10,7 @@ import pandas as pd
 from .matching import SAME_CLOCK_SLACK_NS
 from .measure import Analysis
 from .nccl_tests import SYNCHRONISING
+from .probes import CONTRADICTION
 from .schema import SUMMARY, records
 
 _MOST_GROUPS = 12
@@ -57,6 +58,8 @@ def warnings(analysis: Analysis) -> Iterator[str]:
             f"{impossible} collectives end on one rank before they begin on another: calls were matched wrongly, or "
             "ranks of one host do not share a clock"
         )
+    for row in records(analysis.clocks[analysis.clocks["basis"].str.startswith(CONTRADICTION)]):
+        yield f"rank {row['rank']}: {row['basis']}; one of them is wrong, and the uncertainty covers both"
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
     for note, count in unmatched["note"].value_counts().items():
         yield f"{count} {_plural('call', int(count))} unmatched: {note}"
@@ -141,11 +144,13 @@ def _clocks(analysis: Analysis) -> str:
     if len(clocks) < 2:
         return "one rank only: nothing to compare, so no wait and transfer"
     if clocks["linked"].nunique() == len(clocks):
-        return "not comparable, so no wait and transfer: no collective links two ranks"
+        return "not comparable, so no wait and transfer: no collective links two ranks, and no clock probe"
     bases = ", ".join(dict.fromkeys(clocks["basis"]))
     moved = clocks["offset_ns"].abs().max() / 1e6
     uncertain = clocks["uncertainty_ns"].max() / 1e3
-    return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us"
+    probe = clocks["probe_uncertainty_ns"].max()
+    probed = "" if pd.isna(probe) else f"; clock probe: +-{probe / 1e6:.3f} ms"
+    return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us{probed}"
 
 
 def _plural(noun: str, count: int) -> str:

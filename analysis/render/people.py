@@ -47,7 +47,9 @@ _SHOWN = {
         "collective_id", "rank", "late_ns", "caused_wait_ns", "extra_compute_ns", "extra_memory_ns", "extra_comm_ns",
         "extra_idle_ns", "because", "kernel", "kernel_extra_ns",
     ),
-    "clocks": ("rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "basis"),
+    "clocks": (
+        "rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "probe_offset_ns", "probe_uncertainty_ns", "basis",
+    ),
     "fits": (
         "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s", "error_frac",
     ),

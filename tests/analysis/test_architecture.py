@@ -12,11 +12,11 @@ ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 LEAVES = {"errors", "kinds", "tables", "schema", "intervals", "nccl_tests", "alignment", "by_hand"}
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
-    "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps",
+    "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
 }  # fmt: skip
 METRICS = {
-    "breakdown", "calls", "gloo_calls", "matching", "clocks", "waiting", "bandwidth", "lateness", "ranks", "verdict",
-    "scaling", "subtraction",
+    "breakdown", "calls", "gloo_calls", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness", "ranks",
+    "verdict", "scaling", "subtraction",
 }  # fmt: skip
 TOP = {
     "measure", "measure_sweep", "summary", "report", "cli_common", "cli_reading", "cli_sweeps", "cli", "__init__",
@@ -48,7 +48,10 @@ ALLOWED = {
     "trace_file": {"errors", "kineto", "kineto_events", "kineto_header", "schema"},
     "steps": {"schema"},
     "cpu": {"kinds", "schema", "trace_file"},
-    "run": {"cache", "cpu", "errors", "kinds", "reading", "schema", "steps", "trace_file", "trace_paths"},
+    "sidefiles": {"schema"},
+    "run": {
+        "cache", "cpu", "errors", "kinds", "reading", "schema", "sidefiles", "steps", "trace_file", "trace_paths",
+    },
     "timings_csv": {"errors", "schema"},
     "sweep_files": {"errors"},
     "sweeps": {"errors", "schema", "sweep_files", "timings_csv"},
@@ -57,7 +60,8 @@ ALLOWED = {
     "gloo_calls": {"nccl_tests", "schema"},
     "calls": {"gloo_calls", "kinds", "nccl_tests", "schema"},
     "matching": {"alignment", "nccl_tests", "schema"},
-    "clocks": {"alignment", "nccl_tests", "schema"},
+    "probes": {"alignment"},
+    "clocks": {"alignment", "nccl_tests", "probes", "schema"},
     "waiting": {"clocks", "nccl_tests", "schema"},
     "bandwidth": {"nccl_tests", "schema"},
     "lateness": {"intervals", "kinds", "nccl_tests", "schema"},
@@ -70,7 +74,7 @@ ALLOWED = {
     # where they meet
     "measure": METRICS - {"scaling", "subtraction"} | {"run", "schema"},
     "measure_sweep": {"errors", "measure", "run", "scaling", "schema", "subtraction", "sweeps"},
-    "summary": {"matching", "measure", "nccl_tests", "schema"},
+    "summary": {"matching", "measure", "nccl_tests", "probes", "schema"},
     "report": {"measure", "render", "schema", "summary"},
     "cli_common": {"errors", "reading"},
     "cli_reading": {"cache", "cli_common", "kinds", "measure", "reading", "run", "trace_paths"},

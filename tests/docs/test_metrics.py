@@ -117,7 +117,9 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs:
         return Epochs(schema.TIMINGS.frame([_cell(0, whole_epoch([RankEpoch(**row) for row in given["epochs"]]))]))
     if "timings" in given:
         return _across(given)
-    unknown = set(given) - {"traces", "activities", "calls", "cpu_operators", "annotations", "repetition"}
+    unknown = set(given) - {
+        "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes",
+    }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
     activities = _activities(given)
@@ -139,6 +141,7 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs:
             comm_args=schema.COMM_ARGS.frame(map(_arguments, calls)),
             config={},
             notes=(),
+            clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
         )
     )
 

@@ -48,10 +48,10 @@ def main(run_dir: str, ranks_per_host: str, ahead_ns: str, ending: str = "") -> 
         time.sleep(1)
     weights = torch.ones(100_000)
     with capture(run_dir, wait=1, warmup=1, active=4) as session:
-        for _ in range(6):
+        for step in range(6):
             time.sleep(0.003 + 0.002 * rank)
-            dist.all_reduce(weights)
-            dist.all_reduce(weights[:1000])
+            for part in range(4):  # no two alike, so that nothing but their sizes need tell them apart
+                dist.all_reduce(weights[: 1000 * (4 * step + part + 1)])
             session.step()
         if ending == "destroyed":
             dist.destroy_process_group()

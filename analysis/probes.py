@@ -1,0 +1,225 @@
+"""The clock probe as a second witness of how far clocks are ahead, beside the collectives.
+
+When a capture begins and ends, one rank of every host exchanges messages with rank 0: that bounds how far its clock is
+ahead of rank 0's at two moments, and needs no collective. Definitions: docs/metrics.md, "Clock probe".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .alignment import ClockFrame, Ints
+
+AGREE = "raw clocks agree within the uncertainty"
+CONTRADICTION = "clock probe and collectives contradict each other"
+_BOTH = "estimated from collectives and clock probe"
+_LINKED = "estimated from clock probe"
+
+# How much faster one clock may be than another: crystals are specified to some 25 ppm each.
+LARGEST_DRIFT = 50e-6
+# How far that may change during a capture, by temperature or by a time service that corrects it.
+WANDER = 1e-6
+# Linux lets no time service slew a clock faster (adjtimex(2)): beyond that it was set.
+_LARGEST_SLEW = 500e-6
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """How far clocks are ahead at both ends of the window, and how uncertain that is: one row per clock, in ns."""
+
+    ns: Floats
+    uncertainty_ns: Floats
+
+    def bounds(self, clock: int) -> tuple[Floats, Floats]:
+        """The least and the most that the clock can be ahead."""
+        return self.ns[clock] - self.uncertainty_ns[clock], self.ns[clock] + self.uncertainty_ns[clock]
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """Clocks after both witnesses were heard, and `basis` by clock where the probe had something to say.
+
+    `probe` is what the probe says alone, NaN where it says nothing.
+    """
+
+    model: ClockFrame
+    uncertainty_ns: Ints
+    basis: Mapping[int, str]
+    probe: Ahead
+
+
+def witnessed(
+    model: ClockFrame, uncertainty_ns: Ints, probes: pd.DataFrame, clock_of: Mapping[int, int], calls: pd.DataFrame
+) -> Witnessed:
+    """What collectives found, checked against the probes, narrowed by them, and linked where only they do.
+
+    `clock_of` gives the clock of each rank; those of ranks that are not in it say nothing.
+    """
+    moments = _moments(probes, clock_of)
+    nothing = np.full((len(uncertainty_ns), 2), np.nan)
+    if len(moments) < 2:
+        return Witnessed(model, uncertainty_ns, {}, Ahead(nothing, nothing))
+    heard = np.array(sorted(moments))
+    touched = np.isin(model.component, model.component[heard])
+    times = _window(model, moments, clock_of, calls)
+    probe = _against_rank_0(moments, times)
+    collective = _against_first(model, uncertainty_ns, times)
+    anchors = _anchors(model, probe, collective, heard)
+    first = int(np.flatnonzero(touched)[0])
+    probe = _moved(probe, collective, anchors[model.component[first]])
+    placed = _placed(model, probe, collective, anchors, int(model.component[first]))
+    return _heard(model, uncertainty_ns, times, probe, placed, first)
+
+
+def _moments(probes: pd.DataFrame, clock_of: Mapping[int, int]) -> dict[int, list[tuple[int, int, int]]]:
+    """(time on the clock, offset, uncertainty) of each clock in order of time; none for rank 0's own."""
+    known = probes[probes["rank"].isin(list(clock_of))]
+    table = known.assign(clock=known["rank"].map(clock_of)).sort_values("uncertainty_ns", kind="stable")
+    table = table.drop_duplicates(["clock", "at"]).sort_values("unix_ns", kind="stable")
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for row in table[["clock", "unix_ns", "offset_ns", "uncertainty_ns"]].itertuples(index=False):
+        found.setdefault(int(row[0]), []).append((int(row[1]), int(row[2]), int(row[3])))
+    if found and 0 in clock_of:
+        found[clock_of[0]] = []
+    return found
+
+
+def _window(
+    model: ClockFrame,
+    moments: Mapping[int, list[tuple[int, int, int]]],
+    clock_of: Mapping[int, int],
+    calls: pd.DataFrame,
+) -> Ints:
+    """When each clock showed the first start and the last end of a call, whoever's that was."""
+    rough = np.zeros(len(model.offset_ns), dtype=np.int64)
+    parts, anchors = np.unique(model.component[sorted(moments)], return_index=True)
+    for part, anchor in zip(parts, anchors, strict=True):
+        linked, clock = model.component == part, sorted(moments)[anchor]
+        ahead = moments[clock][0][1] if moments[clock] else 0
+        rough[linked] = ahead + np.rint(model.offset_ns[linked] - model.offset_ns[clock]).astype(np.int64)
+    of_call = calls["rank"].map(clock_of).to_numpy(dtype=np.int64)
+    here = np.isin(model.component[of_call], model.component[list(moments)])
+    start = calls["start_ns"].to_numpy(dtype=np.int64)[here] - rough[of_call[here]]
+    end = start + calls["dur_ns"].to_numpy(dtype=np.int64)[here]
+    if not len(start):
+        start = end = np.array([time - ahead for own in moments.values() for time, ahead, _ in own])
+    times: Ints = rough[:, np.newaxis] + np.array([start.min(), end.max()])
+    return times
+
+
+def _against_rank_0(moments: Mapping[int, list[tuple[int, int, int]]], times: Ints) -> Ahead:
+    """What the probe says of each clock against rank 0's at these times."""
+    ahead, uncertainty = np.full(times.shape, np.nan), np.full(times.shape, np.nan)
+    for clock, own in moments.items():
+        if not own:
+            ahead[clock] = uncertainty[clock] = 0
+        elif len(own) == 1:
+            ((time, offset, bound),) = own
+            ahead[clock] = offset
+            uncertainty[clock] = bound + LARGEST_DRIFT * np.abs(times[clock] - time).max()
+        else:
+            ahead[clock], uncertainty[clock] = _between(own[0], own[-1], times[clock])
+    return Ahead(ahead, uncertainty)
+
+
+def _between(first: tuple[int, int, int], last: tuple[int, int, int], times: Ints) -> tuple[Floats, Floats]:
+    """The line through two moments, and its uncertainty, with what the clock may `WANDER` off it in between."""
+    (time, offset, bound), (last_time, last_offset, last_bound) = first, last
+    span, change = last_time - time, last_offset - offset
+    if abs(change) - bound - last_bound > _LARGEST_SLEW * span:  # it was set, and nobody knows when
+        low, high = min(offset - bound, last_offset - last_bound), max(offset + bound, last_offset + last_bound)
+        return np.full(2, (low + high) / 2), np.full(2, (high - low) / 2)
+    inside = times.clip(time, last_time)
+    middle = min(max(time + span // 2, int(inside[0])), int(inside[1]))
+    away = max(min(t - time, last_time - t) for t in (int(inside[0]), middle, int(inside[1])))
+    outside = np.abs(times - inside).max()
+    share = (inside - time) / max(span, 1)
+    uncertainty: Floats = (1 - share) * bound + share * last_bound + WANDER * away + LARGEST_DRIFT * outside
+    return offset + share * change, uncertainty
+
+
+def _against_first(model: ClockFrame, uncertainty_ns: Ints, times: Ints) -> Ahead:
+    """What the collectives say of each clock against the first that they link it with."""
+    ahead = model.offset_ns[:, np.newaxis] + model.drift[:, np.newaxis] * (times - model.origin_ns)
+    others = pd.Series(model.component).duplicated().to_numpy()
+    return Ahead(ahead, np.where(others, uncertainty_ns, 0)[:, np.newaxis] + np.zeros((1, 2)))
+
+
+def _anchors(model: ClockFrame, probe: Ahead, collective: Ahead, heard: Ints) -> dict[int, int]:
+    """Of the clocks that collectives link, by component, the one whose place both witnesses together know best."""
+    total = (probe.uncertainty_ns + collective.uncertainty_ns).max(axis=1)
+    ordered = heard[np.argsort(total[heard], kind="stable")]
+    return {int(model.component[clock]): int(clock) for clock in ordered[::-1]}
+
+
+def _moved(probe: Ahead, collective: Ahead, anchor: int) -> Ahead:
+    """The probe against the first clock instead of rank 0's, by way of a clock that both know."""
+    by = collective.ns[anchor] - probe.ns[anchor]
+    uncertain = collective.uncertainty_ns[anchor] + probe.uncertainty_ns[anchor]
+    return Ahead(probe.ns + by, probe.uncertainty_ns + uncertain)
+
+
+def _placed(model: ClockFrame, probe: Ahead, collective: Ahead, anchors: Mapping[int, int], base: int) -> Ahead:
+    """The collectives' offsets against the first clock: those of other components begin where the probe puts them."""
+    ahead, uncertainty = collective.ns.copy(), collective.uncertainty_ns.copy()
+    for component, anchor in anchors.items():
+        if component == base:
+            continue
+        own = model.component == component
+        ahead[own] += probe.ns[anchor] - collective.ns[anchor]
+        uncertainty[own] += probe.uncertainty_ns[anchor] + collective.uncertainty_ns[anchor]
+        uncertainty[anchor] = probe.uncertainty_ns[anchor]
+    return Ahead(ahead, uncertainty)
+
+
+def _heard(model: ClockFrame, uncertainty_ns: Ints, times: Ints, probe: Ahead, placed: Ahead, first: int) -> Witnessed:
+    """Every clock that the probe has to do with, with what is then known of it."""
+    origin_ns = model.origin_ns or int(times[first, 0])
+    found = ClockFrame(model.offset_ns.copy(), model.drift.copy(), model.component.copy(), origin_ns)
+    total, basis = uncertainty_ns.copy(), {}
+    measured = ~np.isnan(probe.ns[:, 0])
+    linked = np.isin(model.component, model.component[measured])
+    by_probe = linked & (model.component != model.component[first])
+    found.component[linked] = model.component[first]
+    for clock in np.flatnonzero(linked & (measured | by_probe)).tolist():
+        if clock == first:
+            continue
+        one = placed.bounds(clock)
+        other = probe.bounds(clock) if measured[clock] else one
+        both = np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
+        apart_ns = float((both[0] - both[1]).max())
+        if apart_ns > 0:
+            line, basis[clock] = placed.ns[clock], f"{CONTRADICTION} by {apart_ns / 1e6:.3f} ms"
+            either = np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
+            total[clock] = round(float(np.maximum(either[1] - line, line - either[0]).max()))
+        else:
+            line, total[clock] = _line(*both, drifts=bool(model.drift[clock]))
+            basis[clock] = (_LINKED if by_probe[clock] else _BOTH) if line.any() else AGREE
+        _draw(found, clock, times[clock], line)
+    return Witnessed(found, total, basis, probe)
+
+
+def _line(low: Floats, high: Floats, *, drifts: bool) -> tuple[Floats, int]:
+    """The offset at both ends of the window, and its uncertainty: 0 if that is possible, else constant, else neither.
+
+    That the clock `drifts` is known from the collectives.
+    """
+    at_least, at_most = low.max(), high.min()
+    if drifts or at_least > at_most:
+        return (low + high) / 2, round(float((high - low).max() / 2))
+    constant = 0.0 if at_least <= 0 <= at_most else (at_least + at_most) / 2
+    return np.full(2, constant), round(float(max(high.max() - constant, constant - low.min())))
+
+
+def _draw(frame: ClockFrame, clock: int, times: Ints, ahead: Floats) -> None:
+    """Let the clock be so far ahead at these times."""
+    drift = (ahead[1] - ahead[0]) / max(int(times[1] - times[0]), 1)
+    frame.drift[clock] = drift
+    frame.offset_ns[clock] = ahead[0] + drift * int(frame.origin_ns - times[0])
