@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from .alignment import COINCIDE_NS, Calls, ClockFrame, Flags, Ints, Placement, clock_offset, link_by_ends, place, trend
 from .nccl_tests import SYNCHRONISING
-from .schema import MATCHES
+from .probes import Ahead, probed
+from .schema import CLOCK_PROBES, MATCHES
 
 RUNGS = ("comms_id", "seq", "order", "time", "none")
 _ORDER, _TIME, _NONE = RUNGS.index("order"), RUNGS.index("time"), RUNGS.index("none")
@@ -53,6 +54,7 @@ class _State:
     compatible: Flags
     clocks: ClockFrame
     followed: Flags
+    probe: Ahead
     collective: Ints = field(init=False)
     rung: Ints = field(init=False)
     certain: Flags = field(init=False)
@@ -77,14 +79,15 @@ class _State:
         self.rung[rows], self.note[rows] = _NONE, note
 
 
-def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None]) -> pd.DataFrame:
+def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.DataFrame | None = None) -> pd.DataFrame:
     """Which collective each call belongs to: one row per call, collectives numbered by first start.
 
-    `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock.
+    `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock. Clock `probes`
+    confirm how far a clock is ahead where the calls alone leave a doubt.
     """
     if not len(calls):
         return MATCHES.empty()
-    state = _state(calls, hosts)
+    state = _state(calls, hosts, CLOCK_PROBES.empty() if probes is None else probes)
     copies = calls["collective"].isin(["peer_copy"])
     state.alone(np.flatnonzero(copies), "a copy from one GPU to another, one rank's own")
     lone_ends = calls["collective"].isin(["send", "recv"]) & calls["root"].isna()
@@ -140,7 +143,7 @@ def _compatible() -> Flags:
     return result
 
 
-def _state(calls: pd.DataFrame, hosts: Mapping[int, str | None]) -> _State:
+def _state(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.DataFrame) -> _State:
     pairs = calls["collective"].isin(["send", "recv"])
     sent, root = calls["collective"].isin(["send"]), calls["root"]
     group = calls.assign(
@@ -163,6 +166,7 @@ def _state(calls: pd.DataFrame, hosts: Mapping[int, str | None]) -> _State:
         compatible=_compatible(),
         followed=np.zeros(len(names) + len(clock_of), dtype=bool),
         clocks=ClockFrame.unlinked(len(names) + len(clock_of), int(calls["start_ns"].min())),
+        probe=probed(probes, dict(zip(distinct.tolist(), clock_of, strict=True)), len(names) + len(clock_of), calls),
     )
 
 
@@ -307,7 +311,7 @@ def _laid(state: _State, own: Ints, timeline: Calls, base: int, mine: Ints) -> C
         if offset is None:
             return timeline.joined(_begun(state, own))
         state.clocks.link(clock, base, offset.offset_ns)
-        certain = offset.unique
+        certain = offset.unique or _confirmed(state, clock, base, own)
     free = np.flatnonzero(~np.isin(timeline.row, mine))
     calls, placement = _placed(state, own, timeline.take(free), clock, slack)
     found = placement.position >= 0
@@ -324,6 +328,18 @@ def _laid(state: _State, own: Ints, timeline: Calls, base: int, mine: Ints) -> C
     if not certain:  # another group may tell better, and none shall build on a guess
         state.clocks, state.followed = known, followed
     return timeline
+
+
+def _confirmed(state: _State, clock: int, base: int, own: Ints) -> bool:
+    """Does the clock probe say the same as the offset just found, and could it not say it of another pairing too?"""
+    probe = state.probe
+    found = state.clocks.offset_ns[clock] - state.clocks.offset_ns[base]
+    within = float((probe.uncertainty_ns[clock] + probe.uncertainty_ns[base]).max()) + COINCIDE_NS
+    apart = float(np.abs(found - probe.ns[clock] + probe.ns[base]).max())
+    calls = state.calls.take(own)
+    unknown = bool((calls.kind >= _SENDS).any() or (calls.size < 0).any())
+    alike = pd.Series(calls.end).groupby([0 * calls.kind, 0 * calls.size] if unknown else [calls.kind, calls.size])
+    return apart <= within and not bool((alike.diff().abs() <= 2 * within).any())
 
 
 def _far_apart(calls: Calls, timeline: Calls, placement: Placement) -> Flags:

@@ -36,7 +36,7 @@ class Analysis:
     @cached_property
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
-        return matching.matches(self.calls, self.run.hosts)
+        return matching.matches(self.calls, self.run.hosts, self.run.clock_probes)
 
     @cached_property
     def clocks(self) -> pd.DataFrame:

@@ -55,6 +55,15 @@ class Witnessed:
     probe: Ahead
 
 
+def probed(probes: pd.DataFrame, clock_of: Mapping[int, int], count: int, calls: pd.DataFrame) -> Ahead:
+    """What the probe alone says of each of `count` clocks against rank 0's, NaN where it says nothing."""
+    moments = _moments(probes, clock_of)
+    nothing = np.full((count, 2), np.nan)
+    if len(moments) < 2:
+        return Ahead(nothing, nothing)
+    return _against_rank_0(moments, _window(ClockFrame.unlinked(count, 0), moments, clock_of, calls))
+
+
 def witnessed(
     model: ClockFrame, uncertainty_ns: Ints, probes: pd.DataFrame, clock_of: Mapping[int, int], calls: pd.DataFrame
 ) -> Witnessed:

@@ -59,7 +59,7 @@ ALLOWED = {
     "breakdown": {"intervals", "kinds", "schema", "steps"},
     "gloo_calls": {"nccl_tests", "schema"},
     "calls": {"gloo_calls", "kinds", "nccl_tests", "schema"},
-    "matching": {"alignment", "nccl_tests", "schema"},
+    "matching": {"alignment", "nccl_tests", "probes", "schema"},
     "probes": {"alignment"},
     "clocks": {"alignment", "nccl_tests", "probes", "schema"},
     "waiting": {"clocks", "nccl_tests", "schema"},

@@ -164,6 +164,35 @@ def test_without_a_single_call_the_moments_themselves_are_the_window():
     assert found["offset_ns"].tolist() == [0, 8 * MS]
 
 
+# --- matching --------------------------------------------------------------------------------------------------------
+
+
+def repeated(every_ns: int, ahead_ns: int, count: int = 10) -> pd.DataFrame:
+    """Two ranks that call the same again and again, each of them `count` times; no id tells the calls apart."""
+    return calls_table(
+        {"rank": rank, "start_ns": S + k * every_ns + rank * ahead_ns, "dur_ns": 100 * US}
+        for rank in range(2)
+        for k in range(count)
+    )
+
+
+def all_certain(every_ns: int, says_ns: int, bound_ns: int = 50 * US) -> bool:
+    calls = repeated(every_ns, 8 * MS)
+    probes = probes_table(*both_ends(1, says_ns, bound_ns))
+    return bool(matches(calls, TWO, probes)["certain"].all())
+
+
+def test_a_probe_tells_which_of_calls_that_repeat_belong_together():
+    assert not matches(repeated(5 * MS, 8 * MS), TWO)["certain"].all()
+    assert all_certain(5 * MS, 8 * MS)
+
+
+@pytest.mark.parametrize(("every_ns", "says_ns", "bound_ns"), [(5 * MS, 3 * MS, 50 * US), (5 * MS, 8 * MS, 3 * MS),
+                                                              (300 * US, 8 * MS, 50 * US)])  # fmt: skip
+def test_a_probe_that_says_otherwise_or_too_little_makes_nothing_certain(every_ns, says_ns, bound_ns):
+    assert not all_certain(every_ns, says_ns, bound_ns)
+
+
 # --- time between the probes and the window --------------------------------------------------------------------------
 
 
