@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=1, help="Processes that read.", show_default="one per core", rich_help_panel=_READING
+        "--workers", min=1, help="Processes that read.", show_default="one per core"
     ),
 ]
 CacheFolder = Annotated[
