@@ -3,7 +3,7 @@
 Kineto writes one event after another in one layout, so there a chunk is cut and split by searching for what stands
 between two events: nothing is decoded that nobody asks for. In any other layout, where a chunk may be cut is guessed
 and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of the array, because a cut inside a
-string or a nested value leaves it open. So any layout of JSON gives the same events. See docs/design/0005.
+string or a nested value leaves it open. So any layout of JSON gives the same events. See docs/design/0007.
 """
 
 from __future__ import annotations

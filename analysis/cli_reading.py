@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 Workers = Annotated[
     int | None,
-    typer.Option(
-        "--workers", min=1, help="Processes that read.", show_default="one per core"
-    ),
+    typer.Option("--workers", min=1, help="Processes that read.", show_default="one per core"),
 ]
 CacheFolder = Annotated[
     Path | None,
