@@ -13,6 +13,9 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 _POLL_S = 0.1
+# For `grace_s`: twice this, and writing files, fits into the 30 s after which torchrun kills a worker that it told to
+# stop.
+BLOCKED_GRACE_S = 8.0
 
 
 class Interrupts:

@@ -113,11 +113,24 @@ def process_group(mode: ParallelMode, where: torch.device) -> Iterator[None]:
             raise UsageError(f"--parallel single is one process, but was launched as one of {world_size}")
         yield
         return
+    with joined(default_backend(where), where):
+        yield
+
+
+def default_backend(where: torch.device) -> str:
+    """NCCL for CUDA, gloo for CPU."""
+    return "nccl" if where.type == "cuda" else "gloo"
+
+
+@contextmanager
+def joined(backend_name: str, where: torch.device) -> Iterator[None]:
+    """The default process group of all ranks for the block, on that backend; see `process_group` for its end."""
     if where.type == "cuda":
         torch.cuda.set_device(where)
+    if backend_name == "nccl":
         dist.init_process_group("nccl", device_id=where)
     else:
-        dist.init_process_group("gloo")
+        dist.init_process_group(backend_name)
     yield
     # A DDP model that outlives its gloo group aborts the process at interpreter exit in about every fifth run.
     gc.collect()

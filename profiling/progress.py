@@ -13,23 +13,24 @@ _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms 
 
 
 class Reporter:
-    """Shows steps; silent on ranks other than 0."""
+    """Shows steps, or what `unit` calls them; silent on ranks other than 0. `live`: a moving line in a terminal."""
 
-    def __init__(self, *, rank: int, steps: int) -> None:
+    def __init__(self, *, rank: int, steps: int, unit: str = "step", live: bool = True) -> None:
         self._console = Console(stderr=True, quiet=rank != 0, highlight=False, soft_wrap=True)
         self._steps = steps
         self._last_phase: Phase | None = None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        if self._console.is_terminal and rank == 0:
+        if self._console.is_terminal and rank == 0 and live:
             self._bar = Progress(
-                TextColumn("step"),
+                TextColumn(unit),
                 MofNCompleteColumn(),
                 BarColumn(),
                 TextColumn("{task.description}"),
                 TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
+                redirect_stdout=False,  # stdout is data, and may lead elsewhere
             )
 
     def __enter__(self) -> "Reporter":
@@ -60,11 +61,16 @@ class Reporter:
             )
             if part
         )
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=step + 1, description=text)
-        elif phase != self._last_phase or step + 1 == self._steps:
+        if not self.advance(step + 1, text) and (phase != self._last_phase or step + 1 == self._steps):
             self.say(f"step {step + 1:>4}/{self._steps}  {text}")
         self._last_phase = phase
+
+    def advance(self, done: int, text: str) -> bool:
+        """So many steps are done; False without a moving line to show it."""
+        if self._bar is None or self._task is None:
+            return False
+        self._bar.update(self._task, completed=done, description=text)
+        return True
 
     def overhead(self, found: Overhead | None) -> None:
         """What the profiler cost."""

@@ -1,16 +1,17 @@
-"""From checked options to training: this process as one rank, or as the launcher of several; and how ranks end."""
+"""From checked options to ranks at work: this process as one rank, or as the launcher of several; and how they end."""
 
 import os
 import shlex
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
 from . import launch, parallel, rundir, train
-from .config import TrainConfig
+from .config import DeviceName, TrainConfig
 from .errors import ProfilingError, RunDirRefusedError, UsageError
 from .workloads.data import check_cifar10
 
@@ -18,49 +19,79 @@ from .workloads.data import check_cifar10
 _CAUSE_FIRST_S = 2.0
 
 
+@dataclass(frozen=True)
+class Task:
+    """A command as its ranks do it. `run_dir` is None where rank 0 names it when it starts.
+
+    `check` is given the number of ranks of the job and raises ProfilingError for what can be known before they start.
+    `run_rank` is given the command line, and returns the run directory; `say_done` is given that and our package.
+    """
+
+    device: DeviceName
+    run_dir: Path | None
+    check: Callable[[int], None]
+    run_rank: Callable[[Sequence[str]], Path]
+    say_done: Callable[[Path, str], None]
+
+
 def run(config: TrainConfig, workers: int | None, package: str, args: Sequence[str]) -> int:
     """Train as `config` says; the exit code. Raises ProfilingError for what is found before ranks start."""
-    command = ["python", "-m", package, *args]
-    if parallel.under_torchrun():
-        return _run_launched_rank(config, workers, command)
-    if config.parallel == "single":
+    task = Task(
+        config.device,
+        config.out / config.run_name if config.run_name is not None else None,
+        lambda ranks: _check_training(config, ranks),
+        lambda command: train.run_rank(config, command),
+        _print_next_steps,
+    )
+    if config.parallel == "single" and not parallel.under_torchrun():
         if workers not in (None, 1):
             raise UsageError(f"--workers {workers}: --parallel single is one process; use --parallel ddp")
-        _check(config, workers=1)
-        return _run_alone(config, package, command)
-    workers = workers or parallel.default_workers(config.device)
-    _check(config, workers)
+        _check(task, ranks=1, ranks_here=1)
+        return _run_alone(task, package, _command(package, args))
+    return run_task(task, workers, package, args)
+
+
+def run_task(task: Task, workers: int | None, package: str, args: Sequence[str]) -> int:
+    """Be one rank of the task under torchrun, else launch `workers` of them; the exit code. Raises ProfilingError."""
+    if parallel.under_torchrun():
+        return _run_launched_rank(task, workers, package, _command(package, args))
+    workers = workers or parallel.default_workers(task.device)
+    _check(task, workers, workers)
     return launch.launch(package, args, workers)
 
 
-def _run_alone(config: TrainConfig, package: str, command: Sequence[str]) -> int:
+def _command(package: str, args: Sequence[str]) -> list[str]:
+    return ["python", "-m", package, *args]
+
+
+def _run_alone(task: Task, package: str, command: Sequence[str]) -> int:
     try:
-        run_dir = train.run_rank(config, command)
+        run_dir = task.run_rank(command)
     except KeyboardInterrupt:
         return _stopped(0, 128 + Signals.SIGINT)
     except SystemExit as err:
         return _stopped(0, err.code)
-    _print_next_steps(run_dir, package)
+    task.say_done(run_dir, package)
     return 0
 
 
-def _run_launched_rank(config: TrainConfig, workers: int | None, command: Sequence[str]) -> int:
+def _run_launched_rank(task: Task, workers: int | None, package: str, command: Sequence[str]) -> int:
     who = parallel.identity()
     try:
         if workers not in (None, who.world_size):
             raise UsageError(f"--workers {workers}: torchrun started {who.world_size} ranks; leave --workers out")
-        _check(config, workers=int(os.environ.get("LOCAL_WORLD_SIZE", who.local_rank + 1)))
+        _check(task, who.world_size, int(os.environ.get("LOCAL_WORLD_SIZE", who.local_rank + 1)))
     except ProfilingError as err:
         if who.local_rank == 0:
             raise
         return err.exit_code
     try:
-        run_dir = train.run_rank(config, command)
+        run_dir = task.run_rank(command)
     except BaseException as err:  # noqa: BLE001  (whatever it was, the process ends here)
         code = _report(err, who.rank)
     else:
         if who.rank == 0:
-            _print_next_steps(run_dir, command[2])
+            task.say_done(run_dir, package)
         return 0
     # Not through the interpreter's exit: that waits for communication with peers which may be gone.
     sys.stdout.flush()
@@ -68,13 +99,17 @@ def _run_launched_rank(config: TrainConfig, workers: int | None, command: Sequen
     os._exit(code)
 
 
-def _check(config: TrainConfig, workers: int) -> None:
-    """What can be known before ranks start. Raises ProfilingError."""
-    parallel.device(config.device, workers - 1)
+def _check(task: Task, ranks: int, ranks_here: int) -> None:
+    """What can be known before ranks start; `ranks_here` are those of this host. Raises ProfilingError."""
+    parallel.device(task.device, ranks_here - 1)
+    task.check(ranks)
+    if task.run_dir is not None and not parallel.under_torchrun():
+        rundir.check_free(task.run_dir)
+
+
+def _check_training(config: TrainConfig, ranks: int) -> None:  # noqa: ARG001  (any number can train)
     if config.data == "cifar10":
         check_cifar10(config.data_root)
-    if config.run_name is not None and not parallel.under_torchrun():
-        rundir.check_free(config.out / config.run_name)
 
 
 def _report(error: BaseException, rank: int) -> int:

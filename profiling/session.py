@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
@@ -18,19 +18,20 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 from . import parallel, rundir, sidefiles
 from .clock_probe import ClockProbe
 from .errors import CaptureError
-from .interrupts import Interrupts
+from .interrupts import BLOCKED_GRACE_S, Interrupts
 from .schedule import Schedule
 from .sidefiles import Subject
 from .step_clock import StepClock, StepTime
 
-# Twice this, and writing the files, fits into the 30 s after which torchrun kills a worker that it told to stop.
-_BLOCKED_GRACE_S = 8.0
 _UNFINISHED = "still running, or killed before it could say why"
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 
 
 class Session:
-    """What `capture()` returns; for the block it guards, see there. `run_dir` is final once the block is entered."""
+    """What `capture()` returns; for the block it guards, see there. `run_dir` is final once the block is entered.
+
+    `create` makes the run directory; the usual one refuses a directory that has files in it.
+    """
 
     def __init__(
         self,
@@ -41,8 +42,10 @@ class Session:
         *,
         with_stack: bool = False,
         profile_memory: bool = False,
+        create: Callable[[Path], None] = rundir.create,
     ) -> None:
         self.run_dir = run_dir
+        self._create = create
         self.schedule = schedule
         self.traces: list[str] = []
         self.steps_done = 0
@@ -55,7 +58,7 @@ class Session:
         }
         self._clock = StepClock(device)
         self._probe = ClockProbe()
-        self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, _BLOCKED_GRACE_S)
+        self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S)
         self._displaced = False
         self._facts: dict[str, Any] = {}
 
@@ -63,7 +66,7 @@ class Session:
         self._check_no_other_profiler()
         who = parallel.identity()
         self._worker = rundir.worker_name(who.host, who.rank)
-        self.run_dir = parallel.agree_on_run_dir(who, self.run_dir, rundir.create)
+        self.run_dir = parallel.agree_on_run_dir(who, self.run_dir, self._create)
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [rundir.RUN_FILE] if who.rank == 0 else [])
         self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject)
