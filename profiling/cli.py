@@ -1,8 +1,6 @@
 """The command line: `python -m profiling`, or `commtrace-profile` when installed. Importable without torch."""
 
 import importlib.util
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from .comms.command import EXAMPLES as COMMS_EXAMPLES
+from .comms.command import comms
 from .config import (
     CIFAR_IMAGE_SIZE,
     DEFAULT_LR,
@@ -22,6 +22,7 @@ from .config import (
     TrainConfig,
 )
 from .errors import LibraryError, ProfilingError
+from .exits import exit_with
 from .schedule import Schedule
 
 app = typer.Typer(
@@ -134,15 +135,16 @@ def train(
         with_stack=with_stack,
         profile_memory=profile_memory,
     )
-    if os.environ.get("RANK", "0") != "0":
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it on import; rank 0 warns for all
-    try:
+
+    def start() -> int:
         from .ranks import run
 
-        code = run(config, workers, str(__package__), ctx.obj)
-    except KeyboardInterrupt:  # typer's own answer would be exit code 1
-        code = 128 + signal.SIGINT
-    raise typer.Exit(code)
+        return run(config, workers, str(__package__), ctx.obj)
+
+    exit_with(start)
+
+
+app.command(epilog=COMMS_EXAMPLES)(comms)
 
 
 def _require(library: str) -> None:

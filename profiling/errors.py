@@ -7,6 +7,7 @@ ProfilingError
 ├── DataError        a data set is missing, damaged or too small
 ├── DeviceError      a device that was asked for is not there
 ├── LibraryError     a library this needs is not installed, or does not load
+├── MeasurementError  nothing could be measured, or results are wrong
 ├── CaptureError     the profiler cannot start, or ranks did not enter it together
 └── RankFailedError  a launched rank ended with an error of its own
 """
@@ -46,6 +47,10 @@ class LibraryError(ProfilingError):
 
 class CaptureError(ProfilingError):
     """The profiler cannot start, or ranks did not enter it together."""
+
+
+class MeasurementError(ProfilingError):
+    """Nothing of what was asked for could be measured, or collectives gave wrong results."""
 
 
 class RankFailedError(ProfilingError):

@@ -1,0 +1,27 @@
+"""Which backend measures, and whether it is there."""
+
+import torch
+import torch.distributed as dist
+
+from .. import parallel
+from ..errors import DeviceError, UsageError
+
+# MPI has no store, and its ranks are started by mpirun: neither this launcher nor torchrun can run it.
+_NOT_LAUNCHED_HERE = ("mpi",)
+
+
+def backend_for(name: str, where: torch.device) -> str:
+    """The backend called `name`, or the usual one of the device for `auto`. Raises UsageError, DeviceError."""
+    if name == "auto":
+        return parallel.default_backend(where)
+    known = [one for one in dist.Backend.backend_list if one != dist.Backend.UNDEFINED and one != "fake"]
+    if name not in known:
+        raise UsageError(f"--backend {name}: this torch knows {', '.join(known)}; choose one, or auto")
+    if not dist.is_backend_available(name):
+        offered = ", ".join(one for one in known if dist.is_backend_available(one))
+        raise DeviceError(f"--backend {name}: torch {torch.__version__} was built without it; it offers {offered}")
+    if name in _NOT_LAUNCHED_HERE:
+        raise UsageError(f"--backend {name}: its ranks are started by mpirun and not by torchrun; use another backend")
+    if name == "nccl" and where.type != "cuda":
+        raise UsageError("--backend nccl: communicates between GPUs, but the device is cpu; use --backend gloo")
+    return name

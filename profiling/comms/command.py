@@ -1,0 +1,143 @@
+"""`python -m profiling comms`. Importable without torch."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from ..config import DeviceName
+from ..exits import exit_with
+from .config import CollectiveName, CommsConfig, DtypeName, OpName, distinct, size_bytes
+
+_COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
+_DTYPES: tuple[DtypeName, ...] = get_args(DtypeName)
+_OPS: tuple[OpName, ...] = get_args(OpName)
+# What `all` stands for: float8 is for those who ask for it.
+_ALL_DTYPES = tuple(name for name in _DTYPES if not name.startswith("float8"))
+_PACKAGE = str(__package__).rpartition(".")[0]
+
+EXAMPLES = """[bold]Examples[/bold]
+
+    python -m profiling comms
+
+    python -m profiling comms all_reduce --min-bytes 4M --max-bytes 1G --dtype bfloat16
+
+    python -m profiling comms all_reduce reduce_scatter --op sum --op max --dtype all --max-bytes 1M
+
+    torchrun --nproc-per-node 8 -m profiling comms --run-name ceiling
+
+    python -m analysis bandwidth --ceiling traces/ceiling traces/my-run
+    """
+
+
+def _size(text: str | int) -> int:
+    try:
+        return size_bytes(str(text))  # typer parses defaults as well
+    except ValueError as err:
+        raise typer.BadParameter(str(err)) from err
+
+
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """A parser of one of the names; typer has none for lists of literals."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def _expanded(names: Sequence[str], every: Sequence[str]) -> tuple[Any, ...]:
+    """The names in order, each once, with those of `every` in the place of `all`."""
+    return distinct([one for name in names for one in (every if name == "all" else (name,))])
+
+
+def comms(
+    ctx: typer.Context,
+    collectives: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COLLECTIVE]...", parser=_one_of(_COLLECTIVES), help=", ".join(_COLLECTIVES), show_default="all"
+        ),
+    ] = None,
+    min_bytes: Annotated[
+        int, typer.Option("--min-bytes", "-b", parser=_size, metavar="SIZE", help="smallest size; K, M, G: 1024-based")
+    ] = 8,
+    max_bytes: Annotated[
+        int,
+        typer.Option("--max-bytes", "-e", parser=_size, metavar="SIZE", help="largest size", show_default="64M"),
+    ] = CommsConfig.max_bytes,
+    factor: Annotated[int, typer.Option("--factor", "-f", help="each size is so many times the one before")] = 2,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dtype",
+            "-d",
+            metavar="DTYPE",
+            parser=_one_of((*_DTYPES, "all")),
+            help=f"{', '.join(_DTYPES)}, or all without float8; may be repeated",
+            show_default="float32",
+        ),
+    ] = None,
+    op: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--op",
+            "-o",
+            metavar="OP",
+            parser=_one_of((*_OPS, "all")),
+            help=f"what reductions do: {', '.join(_OPS)}, or all; may be repeated",
+            show_default="sum",
+        ),
+    ] = None,
+    root: Annotated[int, typer.Option("--root", "-r", help="rank, of collectives that have one")] = 0,
+    warmup: Annotated[int, typer.Option("--warmup", "-w", help="calls before those that are timed")] = 5,
+    iters: Annotated[int, typer.Option("--iters", "-n", help="timed calls, back to back")] = 20,
+    backend: Annotated[
+        str, typer.Option(help="gloo, nccl, ...", show_default="auto: nccl on GPUs, gloo on CPU")
+    ] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="ranks to launch here", show_default="one per GPU, else 2")
+    ] = None,
+    device: Annotated[DeviceName, typer.Option(help="where the data is")] = "auto",
+    trace: Annotated[
+        bool, typer.Option("--trace", rich_help_panel="Output", help="capture some calls too, after the measurement")
+    ] = False,
+    trace_iters: Annotated[int, typer.Option(min=1, rich_help_panel="Output", help="calls per size, with --trace")] = 5,
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces"),
+    run_name: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="Output", help="run directory", show_default="from backend, ranks and time"),
+    ] = None,
+) -> None:
+    """Measure collectives over sizes as nccl-tests does, and check their results: the ceiling of this machine.
+
+    The table goes to stdout, with more in comms.json in the run directory. Under torchrun this process is one rank.
+    Alone, it launches --workers of them. Exit code 1 if a result is wrong.
+    """
+    config = CommsConfig(
+        collectives=distinct(collectives or _COLLECTIVES),
+        dtypes=_expanded(dtype or ["float32"], _ALL_DTYPES),
+        ops=_expanded(op or ["sum"], _OPS),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        factor=factor,
+        warmup=warmup,
+        iters=iters,
+        root=root,
+        backend=backend,
+        device=device,
+        trace_iters=trace_iters if trace else 0,
+        out=out,
+        run_name=run_name,
+    )
+
+    def start() -> int:
+        from ..ranks import run_task
+        from .task import task
+
+        return run_task(task(config), workers, _PACKAGE, ctx.obj)
+
+    exit_with(start)

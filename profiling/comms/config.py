@@ -1,0 +1,103 @@
+"""The options of `comms`, checked against each other. Knows no torch."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from ..config import DeviceName
+from ..errors import UsageError
+
+CollectiveName = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send_recv",
+]
+DtypeName = Literal[
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
+OpName = Literal["sum", "prod", "min", "max", "avg"]
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*((?P<unit>[kmg])(i?b)?|b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True)
+class CommsConfig:
+    """What is measured: every collective with every dtype, reduction and size. Sizes in bytes, times in iterations."""
+
+    collectives: tuple[CollectiveName, ...]
+    dtypes: tuple[DtypeName, ...] = ("float32",)
+    ops: tuple[OpName, ...] = ("sum",)
+    min_bytes: int = 8
+    max_bytes: int = 64 << 20
+    factor: int = 2
+    warmup: int = 5
+    iters: int = 20
+    root: int = 0
+    backend: str = "auto"
+    device: DeviceName = "auto"
+    trace_iters: int = 0
+    out: Path = Path("traces")
+    run_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_bytes", 1), ("factor", 2), ("warmup", 0), ("iters", 1), ("root", 0)):
+            if getattr(self, name) < least:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least {least}, found {getattr(self, name)}")
+        if self.max_bytes < self.min_bytes:
+            raise UsageError(
+                f"--max-bytes {self.max_bytes}: is below --min-bytes {self.min_bytes}; there is no size between them"
+            )
+        if self.run_name is not None and Path(self.run_name).name != self.run_name:
+            raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+
+    def sizes_bytes(self) -> list[int]:
+        """From `min_bytes` to `max_bytes`, each `factor` times the one before."""
+        sizes = [self.min_bytes]
+        while sizes[-1] * self.factor <= self.max_bytes:
+            sizes.append(sizes[-1] * self.factor)
+        return sizes
+
+    def run_dir(self, backend: str, world_size: int) -> Path:
+        """Where this run goes when rank 0 starts it now."""
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        return self.out / (self.run_name or f"comms-{backend}-w{world_size}-{stamp}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Every option, as run.json holds it."""
+        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+
+
+def size_bytes(text: str) -> int:
+    """`64M` in bytes: K, M and G are 1024-based, with or without a B behind. Raises ValueError.
+
+    Source: NVIDIA/nccl-tests src/common.cu, parsesize, which also takes fractions and either case.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no size; expected bytes such as 8, 512K, 64M or 1G (1024-based)")
+    return int(float(found["number"]) * _UNITS[(found["unit"] or "").lower()])
+
+
+def distinct(names: Sequence[Any]) -> tuple[Any, ...]:
+    """The names in order, each once."""
+    return tuple(dict.fromkeys(names))

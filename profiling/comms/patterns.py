@@ -1,0 +1,102 @@
+"""Inputs whose right results are known exactly, and the count of wrong elements.
+
+Element i of rank r's input is a small integer that repeats with a period of 251, a prime: a shift by whole blocks, the
+usual way to go wrong, changes nearly every element. Results of a reduction stay so small that every dtype holds them
+and all their partial results exactly, whatever the order of the ranks. So what is expected is computed from one period
+in integers, and any difference is an error. The exception is `avg` over a number of ranks that is no power of two:
+NCCL multiplies by a rounded 1/n, and a few units in the last place are allowed.
+"""
+
+import torch
+from torch import Tensor
+
+PERIOD = 251
+_BLOCK_PERIODS = 4096  # about a million elements are filled or compared at once
+# Integers up to here are exact in each dtype, and so are their sums up to here.
+_EXACT = {
+    torch.int8: 127,
+    torch.uint8: 255,
+    torch.bfloat16: 256,
+    torch.float16: 2048,
+    torch.float8_e4m3fn: 16,
+    torch.float8_e5m2: 8,
+}
+_EXACT_OTHERWISE = 1 << 20
+_STRIDE, _RANK_STRIDE = 31, 17  # primes to PERIOD, so that neighbours, and ranks, differ
+
+
+def period(op: str | None, rank: int, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
+    """One period of the input of `rank` as int64; `op` is the reduction it goes into, None for none.
+
+    `repetition` makes another input of the same kind, so that a result left over from before is no right one.
+    """
+    exact = _EXACT.get(dtype, _EXACT_OTHERWISE)
+    place = torch.arange(PERIOD) * _STRIDE % PERIOD + rank * _RANK_STRIDE + repetition
+    turn = torch.arange(PERIOD) + rank + repetition
+    if op == "prod":  # 2 on at most so many ranks as there are exact powers of two, 1 on the others
+        return 1 + (turn % max(2, _ceiling(ranks, exact.bit_length() - 1)) == 0).long()
+    if op in ("sum", "avg") and ranks > exact:  # 1 on at most so many ranks as may add something, 0 on the others
+        return (turn % _ceiling(ranks, exact) == 0).long()
+    if op in ("sum", "avg"):
+        return place % (min(exact // ranks, PERIOD - 1) + 1)
+    return place % min(exact, PERIOD)
+
+
+def reduced(op: str, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
+    """One period of what `op` over all ranks gives: int64, or float64 for the average of floating-point inputs."""
+    inputs = torch.stack([period(op, rank, ranks, repetition, dtype) for rank in range(ranks)])
+    if op == "sum":
+        return inputs.sum(0)
+    if op == "prod":
+        return inputs.prod(0)
+    if op == "avg":
+        total = inputs.sum(0)
+        return total.double() / ranks if dtype.is_floating_point else total // ranks
+    return inputs.amin(0) if op == "min" else inputs.amax(0)
+
+
+def fill(target: Tensor, values: Tensor, first: int = 0) -> None:
+    """Write elements `first`, `first + 1`, ... of the sequence with the period `values` into the flat `target`."""
+    block = _block(target, values, first, dtype=target.dtype)
+    for part in torch.split(target, len(block)):
+        part.copy_(block[: len(part)])
+
+
+def wrong_elements(got: Tensor, values: Tensor, first: int = 0, *, tolerance: float = 0.0) -> int:
+    """How many elements of the flat `got` are not elements `first`, ... of the sequence with the period `values`.
+
+    `tolerance` is a fraction of what is expected; NaN is always wrong.
+    """
+    block = _block(got, values, first, dtype=torch.float64 if tolerance else got.dtype)
+    wrong = torch.zeros((), dtype=torch.int64, device=got.device)
+    for part in torch.split(got, len(block)):
+        expected = block[: len(part)]
+        if tolerance:
+            wrong += (~((part.double() - expected).abs() <= tolerance * expected)).sum()
+        else:
+            wrong += (_bits(part) != _bits(expected)).sum()
+    return int(wrong)
+
+
+def average_tolerance(ranks: int, dtype: torch.dtype) -> float:
+    """How far an average may be off, as a fraction: a unit in the last place per rank, 0 where 1/n is exact.
+
+    No input is negative, so rounding errors are fractions of the result.
+    """
+    exact = not dtype.is_floating_point or ranks & (ranks - 1) == 0
+    return 0.0 if exact else ranks * torch.finfo(dtype).eps
+
+
+def _ceiling(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
+def _block(like: Tensor, values: Tensor, first: int, *, dtype: torch.dtype) -> Tensor:
+    """Whole periods from element `first` on, as many as are compared at once, or as `like` needs."""
+    repeats = max(1, min(_BLOCK_PERIODS, _ceiling(like.numel(), PERIOD)))
+    return values.roll(-(first % PERIOD)).to(dtype).repeat(repeats).to(like.device)
+
+
+def _bits(values: Tensor) -> Tensor:
+    """Float8 cannot be compared as numbers; a small integer has one representation, and 0 is never negative here."""
+    return values.view(torch.uint8) if values.element_size() == 1 else values

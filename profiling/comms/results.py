@@ -1,0 +1,189 @@
+"""What was measured, as the lines of nccl-tests and as comms.json. Knows no torch.
+
+comms.json has the keys of nccl-tests' own JSON where there is one for the thing; docs/comms.md describes them all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from .bus import algbw_gb_per_s, bus_factor
+
+COMMS_FILE = "comms.json"
+SCHEMA_VERSION = 1
+UNFINISHED = "still running, or killed before it could say why"
+
+_COLUMNS = (
+    ("size", "(B)", 12),
+    ("count", "(elements)", 13),
+    ("type", "", 13),
+    ("redop", "", 6),
+    ("root", "", 6),
+    ("time", "(us)", 10),
+    ("algbw", "(GB/s)", 8),
+    ("busbw", "(GB/s)", 8),
+    ("#wrong", "", 7),
+    ("min", "(us)", 10),
+    ("max", "(us)", 10),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One collective at one size. `times_ns`: mean time of a call on each rank; `wrong`: elements, all ranks together.
+
+    `root` is -1 and `redop` `none` where there is none, as in nccl-tests. `traced_us` has the single traced calls of
+    each rank, None without --trace.
+    """
+
+    collective: str
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    in_place: bool
+    iters: int
+    times_ns: Sequence[float]
+    wrong: int
+    traced_us: Sequence[Sequence[float]] | None = None
+
+    @property
+    def avg_ns(self) -> float:
+        """Mean over the ranks: the time that nccl-tests reports unless told otherwise."""
+        return sum(self.times_ns) / len(self.times_ns)
+
+    @property
+    def algbw_gb_per_s(self) -> float:
+        """Size over the mean time."""
+        return algbw_gb_per_s(self.size_bytes, self.avg_ns)
+
+    @property
+    def busbw_gb_per_s(self) -> float:
+        """algbw x bus factor."""
+        return self.algbw_gb_per_s * bus_factor(self.collective, len(self.times_ns))
+
+    def line(self) -> str:
+        """The columns of nccl-tests, then the fastest and the slowest rank's time."""
+        cells = (
+            *(str(self.size_bytes), str(self.count), self.dtype, self.redop, str(self.root)),
+            *(_figure(self.avg_ns / 1e3), _figure(self.algbw_gb_per_s), _figure(self.busbw_gb_per_s), str(self.wrong)),
+            *(_figure(min(self.times_ns) / 1e3), _figure(max(self.times_ns) / 1e3)),
+        )
+        return _aligned(cells)
+
+    def as_json(self) -> dict[str, Any]:
+        """An entry of `results`."""
+        measured = {
+            "time": self.avg_ns / 1e3,
+            "alg_bw": self.algbw_gb_per_s,
+            "bus_bw": self.busbw_gb_per_s,
+            "nwrong": self.wrong,
+            "time_min": min(self.times_ns) / 1e3,
+            "time_max": max(self.times_ns) / 1e3,
+            "time_per_rank": [time_ns / 1e3 for time_ns in self.times_ns],
+        }
+        return {
+            "collective": self.collective,
+            "size": self.size_bytes,
+            "count": self.count,
+            "type": self.dtype,
+            "redop": self.redop,
+            "root": self.root,
+            "out_of_place": None if self.in_place else measured,
+            "in_place": measured if self.in_place else None,
+            "actual_iterations": self.iters,
+            "traced_times_us": self.traced_us,
+        }
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """What was asked for and cannot be measured here. `size_bytes` is None for every size."""
+
+    collective: str
+    dtype: str
+    redop: str
+    reason: str
+    size_bytes: int | None = None
+
+    def line(self) -> str:
+        """One sentence."""
+        size = "" if self.size_bytes is None else f", {self.size_bytes} bytes"
+        op = "" if self.redop == "none" else f" {self.redop}"
+        return f"skipped {self.collective}{op} of {self.dtype}{size}: {self.reason}"
+
+    def as_json(self) -> dict[str, Any]:
+        """An entry of `skipped`."""
+        facts = asdict(self)
+        return {
+            "collective": facts["collective"],
+            "type": facts["dtype"],
+            "redop": facts["redop"],
+            "size": facts["size_bytes"],
+            "reason": facts["reason"],
+        }
+
+
+@dataclass
+class Results:
+    """Everything so far, in the order of the measurement. `facts` is the head of comms.json."""
+
+    facts: Mapping[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> int:
+        """Wrong elements of all rows."""
+        return sum(row.wrong for row in self.rows)
+
+    def as_json(self, reason: str | None) -> dict[str, Any]:
+        """The content of comms.json; `reason` says why it is not complete, None that it is."""
+        return {
+            **self.facts,
+            "complete": reason is None,
+            "reason": reason,
+            "end_time": datetime.now(timezone.utc).isoformat(timespec="seconds") if reason is None else None,
+            "results": [row.as_json() for row in self.rows],
+            "skipped": [one.as_json() for one in self.skipped],
+            "out_of_bounds": {"count": self.wrong, "okay": self.wrong == 0},
+        }
+
+
+def title(facts: Mapping[str, Any]) -> list[str]:
+    """What nccl-tests begins with: what is measured on which devices."""
+    config = facts["config"]
+    step = f"step: {config['step_factor']}(factor) warmup iters: {config['warmup_iters']}"
+    return [
+        f"# commtrace comms, torch {facts['versions']['torch']}, {facts['backend']}, {facts['world_size']} ranks",
+        f"# minBytes {config['minimum_bytes']} maxBytes {config['maximum_bytes']} {step} iters: {config['iterations']}",
+        "# Using devices",
+        *(
+            f"#  Rank {one['rank']:>2} Pid {one['pid']:>6} on {one['hostname']:>10} device "
+            f"{'cpu' if one['device'] is None else one['device']} {one['device_info']}"
+            for one in config["devices"] or ()
+        ),
+        "#",
+    ]
+
+
+def header() -> list[str]:
+    """Two comment lines above the rows."""
+    names, units = _aligned([name for name, _, _ in _COLUMNS]), _aligned([unit for _, unit, _ in _COLUMNS])
+    return ["#" + names[1:], "#" + units[1:]]
+
+
+def footer(results: Results) -> list[str]:
+    """The comment line that nccl-tests ends with, without its average: of many collectives that says nothing."""
+    return [f"# Out of bounds values : {results.wrong} {'FAILED' if results.wrong else 'OK'}"]
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, (_, _, width) in zip(cells, _COLUMNS, strict=True))
+
+
+def _figure(value: float) -> str:
+    """Two decimals, more for slow links, so that two digits remain."""
+    return f"{value:.2f}" if value >= 0.095 or value == 0 else f"{value:.2g}"

@@ -1,0 +1,35 @@
+"""`comms` as a task of ranks."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import parallel
+from ..errors import UsageError
+from ..ranks import Task
+from . import bench
+from .backends import backend_for
+from .config import CommsConfig
+from .results import COMMS_FILE
+
+
+def task(config: CommsConfig) -> Task:
+    """What `ranks.run_task` runs."""
+
+    def check(ranks: int) -> None:
+        backend_for(config.backend, parallel.device(config.device, 0))
+        if config.root >= ranks:
+            raise UsageError(f"--root {config.root}: there are {ranks} ranks, counted from 0; choose one of them")
+
+    def run_rank(command: Sequence[str]) -> Path:
+        return bench.run_rank(config, command)
+
+    run_dir = config.out / config.run_name if config.run_name is not None else None
+    return Task(config.device, run_dir, check, run_rank, _say_done)
+
+
+def _say_done(run_dir: Path, package: str) -> None:
+    command = f"{'commtrace' if '.' in package else 'python -m analysis'} bandwidth"
+    ceiling = shlex.quote(str(run_dir))
+    print(f"{run_dir / COMMS_FILE}\n  compare a run with it:  {command} --ceiling {ceiling} RUN", file=sys.stderr)
