@@ -40,6 +40,15 @@ app = typer.Typer(
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
 ]
+CeilingFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ceiling",
+        metavar="FILE",
+        help="Compare with what `profiling comms` (comms.json or its folder) or nccl-tests (-J, or text) measured.",
+    ),
+]
+
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
 
 \b
@@ -51,6 +60,7 @@ Examples:
   {prog} traces/my-run
   {prog} breakdown --by step traces/my-run
   {prog} bandwidth --format csv --output bandwidth.csv traces/my-run
+  {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
   {prog} scaling --format latex traces/my-sweep
   {prog} breakdown --comm-kernel 'my_all_reduce' rank0.json.gz rank1.json.gz
@@ -71,11 +81,12 @@ def summary_command(
     runs: Runs,
     output_format: OutputFormat = Format.table,
     output: Output = None,
+    ceiling: CeilingFile = None,
     *,
     reading: ReadingOptions,
 ) -> None:
     """What was read and how far it can be trusted, then breakdown, bandwidth and ranks (the default)."""
-    analysis = analysis_of(runs, reading)
+    analysis = analysis_of(runs, reading, ceiling)
     from .report import summary
 
     write(summary(analysis, output_format.value, ascii_only=ascii_only()), output)
@@ -97,11 +108,25 @@ def breakdown_command(
     _show(name, runs, output_format, output, reading)
 
 
+@app.command("bandwidth")
+@reads_traces
+def bandwidth_command(
+    runs: Runs,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    ceiling: CeilingFile = None,
+    *,
+    reading: ReadingOptions,
+) -> None:
+    """Bandwidth as nccl-tests defines it, by process group, collective, dtype and size."""
+    name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
+    _show(name, runs, output_format, output, reading, ceiling)
+
+
 _TABLES = {
     "calls": "Every communication call of every rank, with what is known of it.",
     "collectives": "Every collective, all ranks together: arrival skew, transfer time, bandwidth.",
     "participation": "Every rank's wait and transfer in every collective.",
-    "bandwidth": "Bandwidth as nccl-tests defines it, by process group, collective, dtype and size.",
     "fits": "Latency and bandwidth of every collective, fitted over its sizes.",
     "ranks": "Who waits, and for whom, and why: one row per rank.",
     "lateness": "Every collective with a late rank, and what that rank did meanwhile.",
@@ -130,14 +155,24 @@ for _name, _command in cli_sweeps.COMMANDS.items():
     app.command(_name, epilog=cli_sweeps.EXAMPLES[_name])(_command)
 
 
-def _show(name: str, runs: list[Path], output_format: Format, output: Path | None, reading: ReadingOptions) -> None:
+def _show(
+    name: str,
+    runs: list[Path],
+    output_format: Format,
+    output: Path | None,
+    reading: ReadingOptions,
+    ceiling: Path | None = None,
+) -> None:
     """Print one table of the run."""
-    analysis = analysis_of(runs, reading)
+    analysis = analysis_of(runs, reading, ceiling)
     table: pd.DataFrame = getattr(analysis, name)
     if not len(table) and not (name in _FINE_EMPTY and len(analysis.calls)):
         raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
     from .render import FORMATS, as_text
 
+    if analysis.ceiling is not None:
+        for note in analysis.ceiling.notes:
+            complain(note, kind="note")
     for note in analysis.run.notes if len(table) else (*analysis.run.notes, _FINE_EMPTY[name]):
         complain(note, kind="note")
     if output_format is Format.table:
@@ -162,14 +197,14 @@ def _why_empty(name: str, analysis: Analysis) -> str:
         )
     if name == "breakdown_steps":
         return "no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without --by step"
-    if name == "bandwidth" and len(analysis.calls):
+    if name.startswith("bandwidth") and len(analysis.calls):
         return "no call has a size; capture with record_shapes=True, or with torch >= 2.3"
     return "no communication in the profiled window; use `breakdown` for the rest"
 
 
 def _with_default_command(arguments: list[str]) -> list[str]:
     """`RUN` alone means `summary RUN`."""
-    commands = {"summary", "breakdown", *_TABLES, *cli_sweeps.COMMANDS}
+    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *cli_sweeps.COMMANDS}
     if not arguments or arguments[0] in commands or arguments[0] in ("-h", "--help"):
         return arguments
     return ["summary", *arguments]

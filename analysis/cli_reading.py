@@ -73,8 +73,8 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-def analysis_of(runs: list[Path], options: ReadingOptions) -> Analysis:
-    """The analysis of a run. Raises AnalysisError."""
+def analysis_of(runs: list[Path], options: ReadingOptions, ceiling: Path | None = None) -> Analysis:
+    """The analysis of a run, beside what `ceiling` says its links can do. Raises AnalysisError."""
     from .cache import Cache
     from .reading import Reading, cores
     from .trace_paths import trace_files
@@ -88,12 +88,14 @@ def analysis_of(runs: list[Path], options: ReadingOptions) -> Analysis:
         cache=None if options.no_cache else Cache(options.cache_folder),
     )
     with reading:
+        from .ceiling import read_ceiling
         from .measure import Analysis  # which takes its time while others read
         from .run import run_of
 
+        limit = read_ceiling(ceiling) if ceiling is not None else None
         with reading_progress(reading) as report:
             run = run_of(runs, reading, keep_going=options.keep_going, progress=report)
-    return Analysis(replace(run, notes=run.notes + tuple(skipped)))
+    return Analysis(replace(run, notes=run.notes + tuple(skipped)), limit)
 
 
 def finish(analysis: Analysis) -> None:

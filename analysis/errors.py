@@ -13,6 +13,7 @@ AnalysisError
 │   ├── DamagedTimings    a file that holds them is malformed, or contradicts another
 │   ├── NoTimings         there are none
 │   └── DuplicateCell     two timings of one cell
+├── NotACeiling           a file given as a ceiling holds no measurement of collectives
 ├── NothingMeasured       the run holds nothing of what was asked for
 ├── UnknownCollective     no formula for this collective
 ├── UnknownDtype          no item size for this dtype
@@ -72,6 +73,10 @@ class NoTimings(TimingsError):
 
 class DuplicateCell(TimingsError):
     """Two timings of one cell."""
+
+
+class NotACeiling(AnalysisError):
+    """A file given as a ceiling holds no measurement of collectives."""
 
 
 class NothingMeasured(AnalysisError):

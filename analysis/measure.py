@@ -14,18 +14,24 @@ from . import bandwidth as bandwidth_module
 from . import breakdown as breakdown_module
 from . import calls as calls_module
 from . import clocks as clocks_module
+from . import headroom, matching, waiting
 from . import lateness as lateness_module
-from . import matching, waiting
 from . import ranks as ranks_module
 from . import verdict as verdict_module
+from .ceiling import Ceiling, read_ceiling
 from .run import Run, load_run
+from .schema import CEILING
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """The tables of one run, each computed when first asked for. Columns: docs/tables.md."""
+    """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
+
+    With a ceiling, `bandwidth_ceiling` and the verdicts compare with it.
+    """
 
     run: Run
+    ceiling: Ceiling | None = None
 
     @cached_property
     def calls(self) -> pd.DataFrame:
@@ -71,6 +77,12 @@ class Analysis:
         return bandwidth_module.bandwidth(self.collectives, self.participation)
 
     @cached_property
+    def bandwidth_ceiling(self) -> pd.DataFrame:
+        """The bandwidth table beside the ceiling; without one every row says so."""
+        table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
+        return headroom.against_ceiling(self.bandwidth, table)
+
+    @cached_property
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
         return ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
@@ -88,14 +100,19 @@ class Analysis:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
-        return verdict_module.verdicts(
+        found = verdict_module.verdicts(
             self.breakdown, self.collectives, self.participation, self.fits, self.ranks, self.lateness
         )
+        return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
 
 
-def analyse(path: str | PathLike[str], *, comm_names: Iterable[str] = ()) -> Analysis:
+def analyse(
+    path: str | PathLike[str], *, comm_names: Iterable[str] = (), ceiling: str | PathLike[str] | None = None
+) -> Analysis:
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
-    `comm_names` are further regular expressions for names of communication kernels. Raises AnalysisError.
+    `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
+    a file or run directory of `profiling comms`, or output of nccl-tests. Raises AnalysisError.
     """
-    return Analysis(load_run([Path(path)], comm_names=comm_names))
+    limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
+    return Analysis(load_run([Path(path)], comm_names=comm_names), limit)

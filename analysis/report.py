@@ -16,6 +16,7 @@ from .summary import facts
 _TITLES = {
     "breakdown": "Where the time went",
     "bandwidth": "Bandwidth (nccl-tests conventions, 1 GB = 1e9 bytes)",
+    "bandwidth_ceiling": "Bandwidth against the ceiling",
     "ranks": "Who waits, and for whom",
     "verdicts": "What limits it",
 }
@@ -28,7 +29,7 @@ def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False)
     `output_format` is `table`, `markdown`, `latex`, `json` or `csv`, which has the facts alone.
     """
     known = facts(analysis)
-    tables = {name: getattr(analysis, name) for name in _TITLES}
+    tables = {name: getattr(analysis, name) for name in _TITLES if name != "bandwidth_ceiling" or analysis.ceiling}
     if output_format == "csv":
         return as_csv("summary", known)
     if output_format == "json":

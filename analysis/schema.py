@@ -120,6 +120,13 @@ ACTIVITIES = Schema("activities", "device activity", {
     "external_id": ("Int64", "id of the operator that launched it"),
 })  # fmt: skip
 
+CEILING = Schema("ceiling", "measurement of a ceiling", {
+    "collective": _COLLECTIVE,
+    "group_size": ("int64", "ranks"),
+    "size_bytes": ("int64", "size S as nccl-tests defines it"),
+    "busbw_gb_per_s": ("float64", "bus bandwidth"),
+})  # fmt: skip
+
 # --- what is measured ----------------------------------------------------------------------------------------------
 
 _BREAKDOWN = {
@@ -273,6 +280,13 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
     "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
     "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
+})  # fmt: skip
+
+BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
+    **BANDWIDTH.columns,
+    "ceiling_busbw_gb_per_s": ("Float64", "busbw of the ceiling: same collective, as many ranks, interpolated in size"),
+    "of_ceiling_frac": ("Float64", "busbw_gb_per_s / ceiling_busbw_gb_per_s; above 1 if this run was faster"),
+    "ceiling_note": ("string", "why one of the two is not known"),
 })  # fmt: skip
 
 LATENESS = Schema("lateness", "collective whose last rank was late by more than the clocks are uncertain", {
@@ -433,5 +447,5 @@ MISTAKES = Schema("mistakes", "cell with more than one worker, and known mistake
 
 PUBLISHED = (
     ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, FITS, RANKS, LATENESS, CLOCKS,
-    VERDICTS, TIMINGS, SCALING, SUBTRACTION, MISTAKES,
+    VERDICTS, BANDWIDTH_CEILING, TIMINGS, SCALING, SUBTRACTION, MISTAKES,
 )  # fmt: skip

@@ -35,6 +35,8 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     for group, text in _matching(analysis):
         yield f"group {group}", text
     yield "clocks", _clocks(analysis)
+    if analysis.ceiling is not None:
+        yield "ceiling", _ceiling(analysis.ceiling.name, analysis.bandwidth_ceiling)
     if len(analysis.verdicts):
         first = records(analysis.verdicts.head(1))[0]
         yield "verdict", f"{first['verdict']}: {first['because']}"
@@ -46,6 +48,7 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     """What a reader of the numbers must know, one sentence each."""
     run = analysis.run
     yield from run.notes
+    yield from analysis.ceiling.notes if analysis.ceiling is not None else ()
     yield from (f"left out: {failure}" for failure in run.failed)
     if run.missing_ranks:
         yield f"no trace of rank {_numbers(run.missing_ranks)}: wait and transfer of their collectives are not known"
@@ -151,6 +154,12 @@ def _clocks(analysis: Analysis) -> str:
     probe = clocks["probe_uncertainty_ns"].max()
     probed = "" if pd.isna(probe) else f"; clock probe: +-{probe / 1e6:.3f} ms"
     return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us{probed}"
+
+
+def _ceiling(name: str, compared: pd.DataFrame) -> str:
+    reached = compared["of_ceiling_frac"].dropna()
+    of = f"{name}: {len(reached)} of {len(compared)} rows of bandwidth can be compared"
+    return of + (f", and reach {reached.min():.0%} to {reached.max():.0%} of it" if len(reached) else "")
 
 
 def _plural(noun: str, count: int) -> str:

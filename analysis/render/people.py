@@ -39,6 +39,10 @@ _SHOWN = {
         "time_us_p95", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s", "busbw_high_gb_per_s",
         "busbw_from_dur_gb_per_s",
     ),
+    "bandwidth_ceiling": (
+        "process_group", "collective", "size_bytes", "dtype", "calls", "time_us_median", "busbw_gb_per_s",
+        "ceiling_busbw_gb_per_s", "of_ceiling_frac", "ceiling_note",
+    ),
     "ranks": (
         "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
         "caused_wait_ns", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s",

@@ -13,10 +13,11 @@ LEAVES = {"errors", "kinds", "tables", "schema", "intervals", "nccl_tests", "ali
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
+    "ceiling",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness", "ranks",
-    "verdict", "scaling", "subtraction",
+    "verdict", "headroom", "scaling", "subtraction",
 }  # fmt: skip
 TOP = {
     "measure", "measure_sweep", "summary", "report", "cli_common", "cli_reading", "cli_sweeps", "cli", "__init__",
@@ -61,6 +62,7 @@ ALLOWED = {
         "trace_file",
         "trace_paths",
     },
+    "ceiling": {"errors", "nccl_tests", "schema"},
     "timings_csv": {"errors", "schema"},
     "sweep_files": {"errors"},
     "sweeps": {"errors", "schema", "sweep_files", "timings_csv"},
@@ -76,17 +78,18 @@ ALLOWED = {
     "lateness": {"intervals", "kinds", "nccl_tests", "schema"},
     "ranks": {"intervals", "nccl_tests", "schema"},
     "verdict": {"schema"},
+    "headroom": {"schema"},
     "scaling": {"schema"},
     "subtraction": {"by_hand", "nccl_tests", "scaling", "schema"},
     # tables -> text
     "render": {"schema"},
     # where they meet
-    "measure": METRICS - {"scaling", "subtraction"} | {"run", "schema"},
+    "measure": METRICS - {"scaling", "subtraction"} | {"ceiling", "run", "schema"},
     "measure_sweep": {"errors", "measure", "run", "scaling", "schema", "subtraction", "sweeps"},
     "summary": {"matching", "measure", "nccl_tests", "probes", "schema"},
     "report": {"measure", "render", "schema", "summary"},
     "cli_common": {"errors", "reading"},
-    "cli_reading": {"cache", "cli_common", "kinds", "measure", "reading", "run", "trace_paths"},
+    "cli_reading": {"cache", "ceiling", "cli_common", "kinds", "measure", "reading", "run", "trace_paths"},
     "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "render", "sweeps"},
     "cli": {"cli_common", "cli_reading", "cli_sweeps", "errors", "measure", "render", "report", "summary"},
     "__init__": {"errors", "measure", "measure_sweep", "run"},

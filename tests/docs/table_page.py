@@ -15,6 +15,7 @@ COMMANDS = {
     "collectives": "collectives",
     "participation": "participation",
     "bandwidth": "bandwidth",
+    "bandwidth_ceiling": "bandwidth --ceiling FILE",
     "fits": "fits",
     "ranks": "ranks",
     "lateness": "lateness",

@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 
 from analysis import schema
+from analysis.ceiling import Ceiling
 from analysis.cpu import cpu_activities
 from analysis.kinds import collective_in_name, comm_pattern, kernel_kind, memory_kind
 from analysis.kineto_header import Header
@@ -117,6 +118,7 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs:
         return Epochs(schema.TIMINGS.frame([_cell(0, whole_epoch([RankEpoch(**row) for row in given["epochs"]]))]))
     if "timings" in given:
         return _across(given)
+    ceiling = schema.CEILING.frame(given.pop("ceiling", []))
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes",
     }  # fmt: skip
@@ -142,7 +144,8 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs:
             config={},
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
-        )
+        ),
+        Ceiling("ceiling", ceiling) if len(ceiling) else None,
     )
 
 
@@ -399,8 +402,9 @@ def test_every_measured_column_has_a_formula_and_an_example(table: schema.Schema
     measured = set(table.columns) - (COPIED - NOT_COPIED.get(table.name, set()))
     undefined = {n for n in measured if f"`{n}`" not in DOCUMENT and not re.search(rf"^{n} +=", DOCUMENT, re.MULTILINE)}
     assert not undefined, f"docs/metrics.md does not define {sorted(undefined)} of table {table.name}"
-    # A step is broken down by the formulas of a device.
-    shown_as = {table.name, "breakdown"} if table.name == "breakdown_steps" else {table.name, "kinds"}
+    # A step is broken down by the formulas of a device, and a ceiling stands beside the columns of bandwidth.
+    same = {"breakdown_steps": "breakdown", "bandwidth_ceiling": "bandwidth"}
+    shown_as = {table.name, same.get(table.name, "kinds")}
     missing = measured - {name for of, name in _recomputed(SECTIONS) if of in shown_as}
     assert not missing, f"no example of docs/metrics.md computes {sorted(missing)} of table {table.name}"
 

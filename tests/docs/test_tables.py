@@ -14,6 +14,7 @@ from analysis import Analysis, Run, SweepAnalysis, cli, schema
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))
 PAGE = GENERATOR["PAGE"].read_text(encoding="utf-8")
+CEILING = '{"world_size": 2, "results": [{"collective": "all_reduce", "size": 8, "in_place": {"time": 1.5}}]}'
 
 
 def test_the_page_is_what_the_schemas_say() -> None:
@@ -34,7 +35,11 @@ def test_a_table_can_be_had_in_python(table: schema.Schema) -> None:
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) RUN`", PAGE))))
 def test_a_command_of_the_page_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # 2 would be an unknown command or option; 1 says that there is nothing in the folder.
-    assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
+    ceiling = tmp_path / "ceiling.json"
+    ceiling.write_text(CEILING, encoding="utf-8")
+    run = tmp_path / "run"
+    run.mkdir()
+    assert cli.main([*shlex.split(command.replace("FILE", str(ceiling))), str(run)]) == 1
     assert "holds no Kineto trace" in capsys.readouterr().err
 
 
