@@ -124,7 +124,7 @@ CEILING = Schema("ceiling", "measurement of a ceiling", {
     "collective": _COLLECTIVE,
     "group_size": ("int64", "ranks"),
     "size_bytes": ("int64", "size S as nccl-tests defines it"),
-    "busbw_gb_per_s": ("float64", "bus bandwidth"),
+    "busbw_gb_per_s": ("Float64", "bus bandwidth"),
 })  # fmt: skip
 
 # --- what is measured ----------------------------------------------------------------------------------------------

@@ -22,24 +22,28 @@ _EXACT = {
     torch.float8_e5m2: 8,
 }
 _EXACT_OTHERWISE = 1 << 20
-_STRIDE, _RANK_STRIDE = 31, 17  # primes to PERIOD, so that neighbours, and ranks, differ
+_STRIDE, _REPETITION_STRIDE, _RANK_STRIDE, _TURN_STRIDE, _AMOUNT_STRIDE = 31, 97, 17, 13, 7  # neighbours differ
 
 
 def period(op: str | None, rank: int, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
     """One period of the input of `rank` as int64; `op` is the reduction it goes into, None for none.
 
-    `repetition` makes another input of the same kind, so that a result left over from before is no right one.
+    `repetition` makes another input of the same kind, so that a result left over from before is no right one. Both
+    inputs and results differ from place to place: a constant would hide elements that went astray.
     """
     exact = _EXACT.get(dtype, _EXACT_OTHERWISE)
-    place = torch.arange(PERIOD) * _STRIDE % PERIOD + rank * _RANK_STRIDE + repetition
-    turn = torch.arange(PERIOD) + rank + repetition
-    if op == "prod":  # 2 on at most so many ranks as there are exact powers of two, 1 on the others
-        return 1 + (turn % max(2, _ceiling(ranks, exact.bit_length() - 1)) == 0).long()
-    if op in ("sum", "avg") and ranks > exact:  # 1 on at most so many ranks as may add something, 0 on the others
-        return (turn % _ceiling(ranks, exact) == 0).long()
-    if op in ("sum", "avg"):
-        return place % (min(exact // ranks, PERIOD - 1) + 1)
-    return place % min(exact, PERIOD)
+    place = (torch.arange(PERIOD) * _STRIDE + repetition * _REPETITION_STRIDE) % PERIOD
+    turn = (rank + place * _TURN_STRIDE) % ranks  # at every place the ranks in another order
+    amount = place * _AMOUNT_STRIDE % PERIOD
+    if op == "prod":  # 2 on so many ranks that the product is exact, 1 on the others
+        return 1 + (turn < place % (min(ranks, exact.bit_length() - 1) + 1)).long()
+    if op in ("sum", "avg"):  # the same on so many ranks that the sum is exact, 0 on the others
+        most = min(ranks, exact)
+        return (turn < 1 + place % most) * (1 + amount % min(exact // most, PERIOD - 1))
+    if op in ("min", "max"):
+        half = min(exact, PERIOD) // 2
+        return amount % half + turn % half
+    return (place + rank * _RANK_STRIDE) % min(exact, PERIOD)
 
 
 def reduced(op: str, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
