@@ -15,7 +15,7 @@ from analysis import analyse
 ROOT = Path(__file__).resolve().parents[1]
 SIZES_BYTES = [4 << 20, 16 << 20, 64 << 20]
 CALLS = 15
-ATTEMPTS = 4
+ATTEMPTS = 8
 
 SCRIPT = f"""
 import json, sys, time
