@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO = traces/demo-$(shell date -u +%Y%m%dT%H%M%SZ)
 
-.PHONY: help demo test check clean
+.PHONY: help demo test check bench clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and tests, in the same environment"
 	@echo "make check  lint and types only"
+	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make clean  remove the environment and captured runs"
 
 $(READY): requirements.txt
@@ -33,6 +34,10 @@ check: $(READY)
 
 test: check
 	$(BIN)/python -m pytest
+
+bench: $(READY)
+	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }
+	@$(BIN)/python benchmarks/reading.py --source "$(SOURCE)" $(BENCH)
 
 clean:
 	rm -rf $(VENV) traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
