@@ -19,6 +19,7 @@ from .config import (
     ModelName,
     OptimizerConfig,
     ParallelName,
+    ScheduleName,
     TrainConfig,
 )
 from .errors import LibraryError, ProfilingError
@@ -61,6 +62,10 @@ def _commands() -> None:
 
     python -m profiling train --parallel single --with-stack --profile-memory
 
+    python -m profiling train --parallel fsdp --workers 2 --device cpu
+
+    python -m profiling train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
+
     torchrun --nproc-per-node 4 -m profiling train --batch-size 128 --data cifar10
 
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m profiling train
@@ -74,7 +79,9 @@ def train(
     ] = "synthetic",
     data_root: Annotated[Path, typer.Option(help="folder that holds cifar-10-batches-py")] = Path("data"),
     image_size: Annotated[int, typer.Option(help="pixels, of synthetic images")] = CIFAR_IMAGE_SIZE,
-    batch_size: Annotated[int, typer.Option(help="per rank")] = 32,
+    batch_size: Annotated[
+        int, typer.Option(help="per rank; dp: per GPU; pipeline: of all ranks together, which share each batch")
+    ] = 32,
     steps: Annotated[
         int | None,
         typer.Option(help="training steps", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"),
@@ -88,13 +95,30 @@ def train(
     ] = None,
     optimizer_momentum: Annotated[float, typer.Option(help="SGD's momentum")] = OptimizerConfig.momentum,
     optimizer_weight_decay: Annotated[float, typer.Option(help="SGD's weight decay")] = OptimizerConfig.weight_decay,
-    parallel: Annotated[ParallelName, typer.Option(help="single: one process; ddp: DistributedDataParallel")] = "ddp",
+    parallel: Annotated[
+        ParallelName,
+        typer.Option(
+            help="single: one process; dp: nn.DataParallel, one process that drives several GPUs; ddp: "
+            "DistributedDataParallel; fsdp: FSDP2, parameters sharded over the ranks; pipeline: consecutive blocks of "
+            "the model on each rank (the last one alone knows the loss, which is then not shown)"
+        ),
+    ] = "ddp",
     bucket_cap_mb: Annotated[
         int,
         typer.Option(min=0, help="MiB in a bucket of DDP's gradients; 0: torch's default, 25 with a first one of 1"),
     ] = TrainConfig.bucket_cap_mb,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(
+            help="of a pipeline: parts of a batch; has to divide it", show_default="what divides it, to 2 per stage"
+        ),
+    ] = None,
+    pipeline_schedule: Annotated[
+        ScheduleName, typer.Option(help="of a pipeline; gpipe: all forward passes first; 1f1b: one forward, one back")
+    ] = TrainConfig.pipeline_schedule,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="ranks to launch here", show_default="one per GPU, else 2")
+        int | None,
+        typer.Option(min=1, help="ranks to launch here; dp: GPUs to drive", show_default="one per GPU, else 2"),
     ] = None,
     device: Annotated[DeviceName, typer.Option(help="cuda communicates through NCCL, cpu through gloo")] = "auto",
     wait: Annotated[int, typer.Option(rich_help_panel="Profiler", help="steps before the profiler warms up")] = 2,
@@ -125,6 +149,8 @@ def train(
         parallel=parallel,
         batch_size=batch_size,
         bucket_cap_mb=bucket_cap_mb,
+        microbatches=microbatches,
+        pipeline_schedule=pipeline_schedule,
         optimizer=OptimizerConfig(
             DEFAULT_LR[model] if optimizer_lr is None else optimizer_lr, optimizer_momentum, optimizer_weight_decay
         ),

@@ -11,13 +11,24 @@ from .schedule import Schedule, check_leading_steps, check_steps
 
 ModelName = Literal["resnet18", "vgg16"]
 DataName = Literal["synthetic", "cifar10"]
-ParallelName = Literal["single", "ddp"]
+ParallelName = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
+ScheduleName = Literal["gpipe", "1f1b"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 
 # Unprofiled steps that follow the schedule when --steps is not given: what the profiled ones are compared with.
 TRAILING_STEPS = 4
 CIFAR_IMAGE_SIZE = 32
 
+
+# Steps that have to come before the traced ones, and why.
+_LEADING_STEPS: Mapping[ParallelName, tuple[int, str]] = {
+    "dp": (1, "nn.DataParallel sets up NCCL in its first iteration"),
+    "ddp": (2, "DDP's first iteration uses buckets that it rebuilds before the second"),
+    "fsdp": (1, "FSDP sets up its groups of parameters in its first iteration"),
+    "pipeline": (1, "the stages agree on the shapes they exchange in the first iteration"),
+}
+# With two microbatches per stage a pipeline is full for about half of the time or more.
+_MICROBATCHES_PER_STAGE = 2
 
 # VGG-16 has no batch normalisation and diverges at 0.1; torchvision's own recipe for it uses 0.01.
 DEFAULT_LR: Mapping[ModelName, float] = {"resnet18": 0.1, "vgg16": 0.01}
@@ -34,8 +45,10 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run. `batch_size` is per rank, `image_size` in pixels.
+    """One training run. `image_size` is in pixels.
 
+    `batch_size` is that of one rank; of one GPU with dp, whose single rank drives `devices` GPUs (None: all); of the
+    whole pipeline, whose ranks all work on the same batch, in `microbatches` parts (None: see `microbatches_of`).
     `bucket_cap_mb` is the size of DDP's gradient buckets in MiB, for the first bucket too; 0 leaves it to torch, whose
     default is 25 with a first bucket of 1.
     """
@@ -49,6 +62,9 @@ class TrainConfig:
     parallel: ParallelName = "ddp"
     batch_size: int = 32
     bucket_cap_mb: int = 25
+    devices: int | None = None
+    microbatches: int | None = None
+    pipeline_schedule: ScheduleName = "1f1b"
     optimizer: OptimizerConfig = OptimizerConfig()
     seed: int = 0
     device: DeviceName = "auto"
@@ -66,10 +82,35 @@ class TrainConfig:
         if self.run_name is not None and Path(self.run_name).name != self.run_name:
             raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
         check_steps(self.schedule, self.steps)
-        if self.parallel == "ddp":
-            check_leading_steps(
-                self.schedule, 2, "DDP's first iteration uses buckets that it rebuilds before the second"
+        if self.parallel in _LEADING_STEPS:
+            check_leading_steps(self.schedule, *_LEADING_STEPS[self.parallel])
+        if self.parallel == "dp" and self.device == "cpu":
+            raise UsageError("--parallel dp --device cpu: nn.DataParallel is for GPUs; use --parallel ddp")
+        if self.microbatches is not None:
+            self._check_microbatches(self.microbatches)
+
+    def _check_microbatches(self, count: int) -> None:
+        if self.parallel != "pipeline":
+            raise UsageError(f"--microbatches {count}: only a pipeline has them; add --parallel pipeline")
+        if count < 1 or self.batch_size % count:
+            raise UsageError(
+                f"--microbatches {count}: expected a number that divides --batch-size {self.batch_size}, so that all "
+                "microbatches are of one size; change either"
             )
+
+    def microbatches_of(self, stages: int) -> int:
+        """Parts that a pipeline cuts each batch into: at most two per stage, and as many as divide the batch evenly.
+
+        Raises UsageError when those are fewer than 1F1B needs: it keeps every stage busy with one of its own.
+        """
+        most = min(self.batch_size, _MICROBATCHES_PER_STAGE * stages)
+        count = self.microbatches or next(n for n in range(most, 0, -1) if self.batch_size % n == 0)
+        if self.pipeline_schedule == "1f1b" and count < stages:
+            raise UsageError(
+                f"--batch-size {self.batch_size}: {stages} stages need at least {stages} microbatches of one size, "
+                f"found {count}; use a multiple of {stages} with as many --microbatches, or --pipeline-schedule gpipe"
+            )
+        return count
 
     def run_dir(self, world_size: int) -> Path:
         """Where this run goes when rank 0 starts it now."""

@@ -1,4 +1,4 @@
-"""Which rank this process is, process groups from start to end, and the parallel modes of `train`."""
+"""Which rank this process is, and process groups from start to end."""
 
 import gc
 import json
@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from .config import TrainConfig
 from .errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError, UsageError
+from .modes import ParallelMode
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
 _ENTRY_TIMEOUT = timedelta(minutes=5)
@@ -74,30 +72,10 @@ def default_workers(name: str) -> int:
     return torch.cuda.device_count() if use_cuda else 2
 
 
-@dataclass(frozen=True)
-class ParallelMode:
-    """One way to spread training over ranks. `distributed` modes need a process group, also for one rank."""
-
-    distributed: bool
-    wrap: Callable[[nn.Module, torch.device, TrainConfig], nn.Module]
-
-
-def _unwrapped(model: nn.Module, where: torch.device, config: TrainConfig) -> nn.Module:  # noqa: ARG001
-    return model
-
-
-def _ddp(model: nn.Module, where: torch.device, config: TrainConfig) -> nn.Module:
-    return DistributedDataParallel(
-        model,
-        device_ids=[where.index] if where.type == "cuda" else None,
-        bucket_cap_mb=config.bucket_cap_mb or None,
-    )
-
-
-MODES: Mapping[str, ParallelMode] = {
-    "single": ParallelMode(distributed=False, wrap=_unwrapped),
-    "ddp": ParallelMode(distributed=True, wrap=_ddp),
-}
+def check_launch(mode: ParallelMode, world_size: int) -> None:
+    """Raise UsageError when a mode of one process was launched as several."""
+    if not mode.distributed and world_size > 1:
+        raise UsageError(f"--parallel {mode.name} is one process, but was launched as one of {world_size}")
 
 
 @contextmanager
@@ -107,10 +85,8 @@ def process_group(mode: ParallelMode, where: torch.device) -> Iterator[None]:
     Nothing may refer to a wrapped model any more when the block ends. After an error the group is left alone: its peers
     may be gone, and destroying it would wait for them.
     """
+    check_launch(mode, int(os.environ.get("WORLD_SIZE", 1)))
     if not mode.distributed:
-        world_size = int(os.environ.get("WORLD_SIZE", 1))
-        if world_size > 1:
-            raise UsageError(f"--parallel single is one process, but was launched as one of {world_size}")
         yield
         return
     with joined(default_backend(where), where):
@@ -156,19 +132,6 @@ def process_groups() -> list[dict[str, Any]]:
 def backend() -> str | None:
     """`gloo`, `nccl`, ...: the backend of the default process group; None without one."""
     return dist.get_backend() if dist.is_available() and dist.is_initialized() else None
-
-
-def ddp_facts(model: nn.Module | None) -> dict[str, Any] | None:
-    """DDP's own logging data (times in ns, sizes in bytes), bucket sizes as lists; None for other models."""
-    wrapped = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None) if model else None
-    if wrapped is None:
-        return None
-    # There is no public way to bucket sizes.
-    facts = dict(wrapped._get_ddp_logging_data())  # type: ignore[no-untyped-call]  # noqa: SLF001
-    for key in ("bucket_sizes", "rebuilt_bucket_sizes"):
-        if isinstance(facts.get(key), str):
-            facts[key] = [int(size) for size in facts[key].split(",") if size.strip().isdigit()]
-    return facts
 
 
 def agree_on_run_dir(who: Identity, run_dir: Path, create: Callable[[Path], None]) -> Path:

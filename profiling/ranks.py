@@ -6,13 +6,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
 from . import launch, parallel, rundir, train
 from .config import DeviceName, TrainConfig
 from .errors import ProfilingError, RunDirRefusedError, UsageError
+from .modes import MODES
+from .modes.pipeline import check_stages
+from .modes.replicated import driven_devices
 from .workloads.data import check_cifar10
 
 # A rank whose peer is gone lets the launcher see the peer's failure first: that is the one to report.
@@ -36,6 +39,9 @@ class Task:
 
 def run(config: TrainConfig, workers: int | None, package: str, args: Sequence[str]) -> int:
     """Train as `config` says; the exit code. Raises ProfilingError for what is found before ranks start."""
+    alone = not MODES[config.parallel].distributed and not parallel.under_torchrun()
+    if alone:
+        config = _of_one_process(config, workers)
     task = Task(
         config.device,
         config.out / config.run_name if config.run_name is not None else None,
@@ -43,12 +49,18 @@ def run(config: TrainConfig, workers: int | None, package: str, args: Sequence[s
         lambda command: train.run_rank(config, command),
         _print_next_steps,
     )
-    if config.parallel == "single" and not parallel.under_torchrun():
-        if workers not in (None, 1):
-            raise UsageError(f"--workers {workers}: --parallel single is one process; use --parallel ddp")
+    if alone:
         _check(task, ranks=1, ranks_here=1)
         return _run_alone(task, package, _command(package, args))
     return run_task(task, workers, package, args)
+
+
+def _of_one_process(config: TrainConfig, workers: int | None) -> TrainConfig:
+    if config.parallel == "dp":
+        return replace(config, devices=workers)
+    if workers not in (None, 1):
+        raise UsageError(f"--workers {workers}: --parallel single is one process; use --parallel ddp")
+    return config
 
 
 def run_task(task: Task, workers: int | None, package: str, args: Sequence[str]) -> int:
@@ -107,7 +119,13 @@ def _check(task: Task, ranks: int, ranks_here: int) -> None:
         rundir.check_free(task.run_dir)
 
 
-def _check_training(config: TrainConfig, ranks: int) -> None:  # noqa: ARG001  (any number can train)
+def _check_training(config: TrainConfig, ranks: int) -> None:
+    if parallel.under_torchrun():
+        parallel.check_launch(MODES[config.parallel], ranks)
+    if config.parallel == "dp":
+        driven_devices(config)
+    if config.parallel == "pipeline":
+        check_stages(config, ranks)
     if config.data == "cifar10":
         check_cifar10(config.data_root)
 

@@ -19,6 +19,7 @@ from . import parallel, rundir, sidefiles
 from .clock_probe import ClockProbe
 from .errors import CaptureError
 from .interrupts import BLOCKED_GRACE_S, Interrupts
+from .modes import FACTS
 from .schedule import Schedule
 from .sidefiles import Subject
 from .step_clock import StepClock, StepTime
@@ -167,7 +168,9 @@ class Session:
         """Look again at what comes and goes inside the block: subgroups, the default group, the model."""
         model = self._subject.model() if self._subject.model else None
         self._facts["process_groups"] = parallel.process_groups() or self._facts.get("process_groups", [])
-        self._facts["ddp"] = parallel.ddp_facts(model) or self._facts.get("ddp")
+        for mode, facts_of in FACTS.items():
+            found = facts_of(model) if model is not None else None
+            self._facts[mode] = found or self._facts.get(mode)
 
     def _save(self, reason: str | None) -> None:
         facts = {
@@ -234,12 +237,13 @@ def capture(
 
     The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times; tensor shapes
     are always recorded, source lines and allocations on request. Under DistributedDataParallel keep wait + warmup >= 2:
-    its first iteration uses buckets that it rebuilds before the second.
+    its first iteration uses buckets that it rebuilds before the second. FSDP and pipelines set themselves up in their
+    first iteration: there keep it >= 1.
 
     With torch.distributed, every rank enters the block after init_process_group, and rank 0 decides the directory; the
     process group may be destroyed before the block ends. Without it, this is rank 0 of 1. `device` is the current CUDA
-    device where there is one. `model` adds parameter counts and DDP's buckets to the side files, `batch_size` is per
-    rank, `config` is kept as it is.
+    device where there is one. `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files,
+    `batch_size` is per rank, `config` is kept as it is.
 
     When the block ends early - by an exception, SIGINT, SIGTERM, or too few steps - what was traced so far is written
     all the same, and the side file says `"complete": false` and why. Signals that the program handles itself are left

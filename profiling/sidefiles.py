@@ -2,7 +2,8 @@
 
 Readers depend on these names. To what `rank_facts` holds from beginning to end, a session adds what changes: `complete`
 and `reason`, `steps` (one entry per step, profiled or not, in ns; `step_clock` says by which clock), `traces`,
-`process_groups`, `ddp`, the `profiler`'s options, and `clock_probe`: how far this rank's clock was ahead of rank 0's at
+`process_groups`, the facts of every mode in `modes.FACTS` (None but for the model's own), the `profiler`'s options, and
+`clock_probe`: how far this rank's clock was ahead of rank 0's at
 the start and at the end, in ns, with the rest of why not in `clock_probe_reason`.
 """
 
@@ -24,7 +25,10 @@ from .step_clock import StepTime
 
 @dataclass(frozen=True)
 class Subject:
-    """What is captured, as far as the caller tells. `batch_size` is per rank, `model_name` None for the class's.
+    """What is captured, as far as the caller tells. `model_name` is None for the class's.
+
+    `batch_size` is per rank, None where ranks have no batches of their own. `size` is that of the whole model, of which
+    `model` may be one rank's part; None: that of `model`.
 
     The model is held weakly: whoever captures must be able to let go of it before the process group ends.
     """
@@ -34,6 +38,7 @@ class Subject:
     batch_size: int | None = None
     config: Mapping[str, Any] | None = None
     command: Sequence[str] = ()
+    size: Mapping[str, int] | None = None
 
 
 def run_facts(name: str, who: Identity, subject: Subject) -> dict[str, Any]:
@@ -80,9 +85,14 @@ def model_facts(subject: Subject) -> dict[str, Any] | None:
     model = subject.model() if subject.model else None
     if model is None:
         return None
+    name = subject.model_name or type(getattr(model, "module", model)).__name__
+    return {"name": name, **(subject.size or model_size(model))}
+
+
+def model_size(model: nn.Module) -> dict[str, int]:
+    """Number of parameters, and bytes of parameters and of buffers."""
     parameters = list(model.parameters())
     return {
-        "name": subject.model_name or type(getattr(model, "module", model)).__name__,
         "parameters": sum(p.numel() for p in parameters),
         "bytes": sum(p.numel() * p.element_size() for p in parameters),
         "buffer_bytes": sum(b.numel() * b.element_size() for b in model.buffers()),

@@ -12,10 +12,13 @@ from torch.optim import SGD, Optimizer
 
 from . import parallel
 from .config import TrainConfig
+from .modes import MODES
+from .modes.pipeline import Pipeline
+from .modes.replicated import driven_devices
 from .parallel import Identity
 from .progress import Reporter
 from .session import Session
-from .sidefiles import Subject
+from .sidefiles import Subject, model_size
 from .step_clock import overhead
 from .workloads.data import DATA, Batch, DataSpec
 from .workloads.models import MODELS
@@ -28,36 +31,50 @@ def run_rank(config: TrainConfig, command: Sequence[str]) -> Path:
     """Train as the rank this process is, and return the run directory. Raises ProfilingError."""
     who = parallel.identity()
     where = parallel.device(config.device, who.local_rank)
-    mode = parallel.MODES[config.parallel]
-    with parallel.process_group(mode, where):
+    with parallel.process_group(MODES[config.parallel], where):
         return _train(config, who, where, command)
 
 
 def train_step(
     model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch, where: torch.device
-) -> Tensor:
-    """One step from host batch to updated weights; the loss, still on the device."""
-    images, labels = (part.to(where, non_blocking=True) for part in batch)
+) -> Tensor | None:
+    """One step from host batch to updated weights, with a model that a mode of MODES has wrapped.
+
+    The loss, still on the device; None on the stages of a pipeline that do not compute it.
+    """
     optimizer.zero_grad(set_to_none=True)
+    loss = _learn(model, criterion, batch, where)
+    optimizer.step()
+    return loss
+
+
+def _learn(model: nn.Module, criterion: nn.Module, batch: Batch, where: torch.device) -> Tensor | None:
+    """Forward and backward pass."""
+    if isinstance(model, Pipeline):
+        return model.learn(*batch, criterion)
+    images, labels = (part.to(where, non_blocking=True) for part in batch)
     loss = cast("Tensor", criterion(model(images), labels))
     loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
     return loss.detach()
 
 
 def _train(config: TrainConfig, who: Identity, where: torch.device, command: Sequence[str]) -> Path:
     torch.manual_seed(config.seed)  # the same weights on every rank
-    model = parallel.MODES[config.parallel].wrap(MODELS[config.model]().to(where), where, config)
-    subject = Subject(weakref.ref(model), config.model, config.batch_size, config.as_json(), command)
+    mode, whole = MODES[config.parallel], MODELS[config.model]()
+    size = model_size(whole)
+    model = mode.wrap(whole, where, config)
+    del whole
+    batch_size = None if mode.shares_batch else _batch_size(config)
+    subject = Subject(weakref.ref(model), config.model, batch_size, config.as_json(), command, size)
     session = Session(
-        config.run_dir(who.world_size),
+        config.run_dir(len(driven_devices(config)) if mode.name == "dp" else who.world_size),
         config.schedule,
         where,
         subject,
         with_stack=config.with_stack,
         profile_memory=config.profile_memory,
     )
-    with closing(_batches(config, who, where)) as batches, Reporter(rank=who.rank, steps=config.steps) as reporter:
+    with closing(batches_of(config, who, where)) as batches, Reporter(rank=who.rank, steps=config.steps) as reporter:
         try:
             with session:
                 reporter.say(_headline(config, who, where))
@@ -88,27 +105,41 @@ def _loop(
         session.step()
         phase = config.schedule.phase(step)
         readable = where.type == "cpu" or (phase == "idle" and step % _CUDA_LOSS_EVERY == 0)
-        reporter.step(session.last_step_time(), phase, step, loss.item() if readable else None)
+        shown = loss.item() if loss is not None and readable else None
+        reporter.step(session.last_step_time(), phase, step, shown)
 
 
-def _batches(config: TrainConfig, who: Identity, where: torch.device) -> Generator[Batch, None, None]:
+def batches_of(config: TrainConfig, who: Identity, where: torch.device) -> Generator[Batch, None, None]:
+    """The batches that this rank trains on: its share, or the whole in modes whose ranks share each batch."""
+    rank, world_size = (0, 1) if MODES[config.parallel].shares_batch else (who.rank, who.world_size)
     spec = DataSpec(
-        config.batch_size,
+        _batch_size(config),
         config.image_size,
         config.data_root,
         config.seed,
-        who.rank,
-        who.world_size,
+        rank,
+        world_size,
         pinned=where.type == "cuda",
     )
     return DATA[config.data](spec)
 
 
+def _batch_size(config: TrainConfig) -> int:
+    """Images in one batch as it is loaded."""
+    return config.batch_size * (len(driven_devices(config)) if config.parallel == "dp" else 1)
+
+
 def _headline(config: TrainConfig, who: Identity, where: torch.device) -> str:
     backend = parallel.backend()
-    ranks = f"{who.world_size} x {where.type}" + (f" ({backend})" if backend else "")
+    devices = len(driven_devices(config)) if config.parallel == "dp" else who.world_size
+    ranks = f"{devices} x {where.type}" + (f" ({backend})" if backend else "")
+    share = "per rank"
+    if config.parallel == "dp":
+        share = "per GPU"
+    elif config.parallel == "pipeline":
+        share = f"in {config.microbatches_of(who.world_size)} microbatches"
     schedule = config.schedule
     return (
-        f"{config.model}, {config.parallel} on {ranks}, {config.data} data, batch {config.batch_size} per rank; "
+        f"{config.model}, {config.parallel} on {ranks}, {config.data} data, batch {config.batch_size} {share}; "
         f"{config.steps} steps, {schedule.active * schedule.repeat} of them traced"
     )

@@ -1,6 +1,7 @@
 """The models of `--model`, built from torchvision's and initialised from torch's current seed."""
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import nn
 
@@ -22,4 +23,46 @@ def vgg16() -> nn.Module:
     return model
 
 
+def _resnet18_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
+    """The stem, every residual block, and the head."""
+    given: dict[str, nn.Module] = dict(model.named_children())
+    blocks: OrderedDict[str, nn.Module] = OrderedDict()
+    blocks["stem"] = nn.Sequential(*(given[name] for name in ("conv1", "bn1", "relu", "maxpool")))
+    for layer in ("layer1", "layer2", "layer3", "layer4"):
+        blocks.update((f"{layer}.{name}", block) for name, block in given[layer].named_children())
+    blocks["head"] = nn.Sequential(given["avgpool"], nn.Flatten(1), given["fc"])
+    return blocks
+
+
+def _vgg16_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
+    """The convolutions up to each max pool, and every fully connected layer with what precedes the next one."""
+    given: dict[str, nn.Module] = dict(model.named_children())
+    blocks = OrderedDict(_runs("features", given["features"].named_children(), nn.MaxPool2d))
+    layers = OrderedDict(_runs("classifier", given["classifier"].named_children(), nn.Dropout))
+    first = next(iter(layers))
+    layers[first] = nn.Sequential(given["avgpool"], nn.Flatten(1), *layers[first].children())
+    return OrderedDict((*blocks.items(), *layers.items()))
+
+
+def _runs(
+    prefix: str, layers: Iterable[tuple[str, nn.Module]], ends_with: type[nn.Module]
+) -> Iterable[tuple[str, nn.Module]]:
+    """Runs of layers that end with one of that type, or with the last layer; named for their first."""
+    run: list[nn.Module] = []
+    name = ""
+    for number, layer in layers:
+        name = name or f"{prefix}.{number}"
+        run.append(layer)
+        if isinstance(layer, ends_with):
+            yield name, nn.Sequential(*run)
+            run, name = [], ""
+    if run:
+        yield name, nn.Sequential(*run)
+
+
 MODELS: Mapping[str, Callable[[], nn.Module]] = {"resnet18": cifar_resnet18, "vgg16": vgg16}
+# A model as blocks that run one after the other and together are the model; they share its modules.
+BLOCKS: Mapping[str, Callable[[nn.Module], "OrderedDict[str, nn.Module]"]] = {
+    "resnet18": _resnet18_blocks,
+    "vgg16": _vgg16_blocks,
+}

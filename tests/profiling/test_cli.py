@@ -5,7 +5,7 @@ import pytest
 from profiling import ranks
 from profiling.cli import main
 from profiling.config import TrainConfig
-from profiling.parallel import MODES
+from profiling.modes import MODES
 from profiling.workloads.data import DATA
 from profiling.workloads.models import MODELS
 

@@ -1,0 +1,132 @@
+"""Pipeline stages: consecutive blocks of a model on each rank, and microbatches that pass through them."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations, pairwise
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..config import ScheduleName, TrainConfig
+from ..errors import UsageError
+from ..workloads.models import BLOCKS, MODELS
+
+_SCHEDULES: Mapping[ScheduleName, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class Pipeline(nn.Module):
+    """This rank's stage of a model; its parameters are those of the stage. Made by `pipeline()`."""
+
+    def __init__(self, stage: PipelineStage, config: TrainConfig, facts: dict[str, Any]) -> None:
+        super().__init__()
+        self.part = stage.submod
+        self.facts = facts
+        self._stage = stage
+        self._make_schedule = _SCHEDULES[config.pipeline_schedule]
+        self._schedule: Any = None
+
+    def learn(self, images: Tensor, labels: Tensor, criterion: nn.Module) -> Tensor | None:
+        """Forward and backward pass of one batch, which every rank has to start; gradients are those of its mean loss.
+
+        The first stage uses the images and the last one the labels. The loss, detached, on the last; None elsewhere.
+        """
+        if self._schedule is None:
+            self._schedule = self._make_schedule(self._stage, self.facts["microbatches"], loss_fn=criterion)
+        losses: list[Tensor] = []
+        where = self._stage.device
+        inputs = (images.to(where, non_blocking=True),) if self._stage.is_first else ()
+        if not self._stage.is_last:
+            self._schedule.step(*inputs)
+            return None
+        self._schedule.step(*inputs, target=labels.to(where, non_blocking=True), losses=losses)
+        return torch.stack(losses).mean().detach()
+
+
+def pipeline(model: nn.Module, where: torch.device, config: TrainConfig) -> Pipeline:
+    """This rank's stage: its share of the model's blocks, so that the largest stage computes as little as possible.
+
+    Shapes are given to torch beforehand. Left alone it finds them by a forward pass over memory that nobody has
+    written, which would go into the running statistics of batch normalisation. Raises UsageError.
+    """
+    index, stages = dist.get_rank(), dist.get_world_size()
+    check_stages(config, stages)
+    microbatches, blocks = config.microbatches_of(stages), BLOCKS[config.model](model)
+    images = torch.empty((config.batch_size // microbatches, 3, config.image_size, config.image_size), device="meta")
+    costs = _costs(blocks, images)
+    first, end = _cut([cost.forward_flops for cost in costs], stages)[index]
+    own, passing = costs[first:end], [images, *(cost.output for cost in costs)]
+    part = nn.Sequential(OrderedDict((name.replace(".", "_"), blocks[name]) for name in list(blocks)[first:end]))
+    # A gradient goes back along every way but that of the images.
+    given, handed_on = passing[first].requires_grad_(index > 0), passing[end].requires_grad_()
+    stage = PipelineStage(part.to(where), index, stages, where, input_args=given, output_args=handed_on)
+    facts = {
+        "stage": index,
+        "stages": stages,
+        "schedule": config.pipeline_schedule,
+        "microbatches": microbatches,
+        "batch_size": config.batch_size,
+        "blocks": list(blocks)[first:end],
+        "parameters": sum(p.numel() for p in part.parameters()),
+        "forward_flops_per_microbatch": sum(cost.forward_flops for cost in own),
+        "input": _tensor_facts(passing[first]),
+        "output": _tensor_facts(passing[end]),
+    }
+    return Pipeline(stage, config, facts)
+
+
+def check_stages(config: TrainConfig, stages: int) -> None:
+    """Raise UsageError when the model or its batch cannot be cut into that many parts."""
+    config.microbatches_of(stages)
+    with torch.device("meta"):
+        most = len(BLOCKS[config.model](MODELS[config.model]()))
+    if stages > most:
+        raise UsageError(
+            f"--parallel pipeline: {config.model} consists of {most} blocks, so it can be cut into {most} stages at "
+            f"most, but there are {stages} ranks; use fewer"
+        )
+
+
+def pipeline_facts(model: nn.Module) -> dict[str, Any] | None:
+    """The stage, its schedule, and what one microbatch brings in and hands on; None for other models."""
+    return dict(model.facts) if isinstance(model, Pipeline) else None
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What one microbatch costs in a block; `output` is on the meta device, so that it has a shape and no memory."""
+
+    forward_flops: int
+    output: Tensor
+
+
+def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
+    """Of every block in order, without computing anything."""
+    found = []
+    passing = images
+    for block in blocks.values():
+        held = chain(block.named_parameters(), block.named_buffers())
+        state = {name: tensor.detach().to("meta") for name, tensor in held}
+        with FlopCounterMode(display=False) as counter:
+            passing = cast("Tensor", functional_call(block, state, (passing,)))
+        found.append(_Cost(counter.get_total_flops(), passing))
+    return found
+
+
+def _cut(costs: Sequence[int], stages: int) -> list[tuple[int, int]]:
+    """(first, end) of each of `stages` runs of consecutive blocks, the most expensive run as cheap as can be."""
+    ways = (list(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), stages - 1))
+    return min(ways, key=lambda runs: max(sum(costs[first:end]) for first, end in runs))
+
+
+def _tensor_facts(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "bytes": tensor.numel() * tensor.element_size(),
+    }
