@@ -1,7 +1,8 @@
 """Calls of a gloo run: gloo's operations joined to the c10d operators that issued them.
 
 No id links the two. Work of one kind and shape is taken up in the order it was issued, so first-in first-out by kind
-and shape does. The kind of the collective is that of the c10d operator: reduce_scatter runs as one or more all_reduce.
+and shape does; sends and receives begin inside their operator, on its thread. The kind of the collective is that of the
+c10d operator: reduce_scatter runs as one or more all_reduce.
 """
 
 from __future__ import annotations
@@ -52,12 +53,17 @@ _OPS = {
 }
 
 
+_WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
+
+
 @dataclass
 class _Issued:
     """One c10d operator, waiting for gloo to take it up."""
 
     op: _Op
     start_ns: int
+    end_ns: int
+    thread: int
     shapes: list[list[int]] | None
     in_elems: int | None
     out_elems: int | None
@@ -112,6 +118,8 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
     return _Issued(
         op=op,
         start_ns=annotation["start_ns"],
+        end_ns=annotation["start_ns"] + annotation["dur_ns"],
+        thread=annotation["thread"],
         shapes=compared if op.collective not in ("scatter", "barrier") else None,
         in_elems=in_elems,
         out_elems=out_elems,
@@ -123,11 +131,13 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
 
 def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
     """The earliest operator that could have issued this gloo operation; its use is counted off."""
-    kind, shapes = annotation["name"].removeprefix("gloo:"), annotation["in_dims"]
+    kind, shapes, start_ns = annotation["name"].removeprefix("gloo:"), annotation["in_dims"], annotation["start_ns"]
     for candidate in issued:
-        if candidate.start_ns > annotation["start_ns"]:
+        if candidate.start_ns > start_ns:
             return None
         fits = candidate.shapes is None or shapes is None or candidate.shapes == shapes
+        if kind in _WITHIN_OPERATOR:
+            fits = fits and candidate.thread == annotation["thread"] and start_ns <= candidate.end_ns
         if candidate.uses_left and candidate.op.gloo == kind and fits:
             candidate.uses_left -= 1
             return candidate

@@ -176,6 +176,15 @@ def test_a_send_and_its_receive(tmp_path):
     assert found.participation["wait_ns"].tolist() == [0, 2 * MS]
 
 
+def test_a_send_belongs_to_the_operator_it_began_in_though_another_lost_its_own(tmp_path):
+    # Two sends of one shape: the first, to rank 1, is never waited for, so the trace shows only its operator.
+    trace = gloo_trace(0, 3)
+    args = {"dims": [[[13]], [], [], []], "types": ["TensorList", "", "Scalar", "Scalar"]}
+    trace.c10d("send", 1 * MS, 200 * US, values=["", "", "1", "0"], **args)
+    (row,) = calls_of(tmp_path, p2p(trace, "send", "send", 2, 3 * MS, 5 * MS))
+    assert picked(row, "collective", "root", "start_ns", "dur_ns") == ("send", 2, BASE_NS + 3 * MS, 2 * MS)
+
+
 def test_receiving_on_the_main_thread_leaves_its_computing_alone(tmp_path):
     trace = p2p(gloo_trace(1), "recv_", "recv", 0, 1 * MS, 5 * MS).op("aten::mm", 6 * MS, 2 * MS)
     assert analysed(tmp_path, trace).breakdown["compute_ns"].tolist() == [2 * MS]
