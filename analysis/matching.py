@@ -7,7 +7,8 @@ A ladder, best first:
 - `order`: the order within the process group; each rank's window is laid where kinds, sizes, dtypes and times fit;
 - `time`: call by call where order alone does not fit, because a trace lacks calls.
 
-Sends and receives go by (source, destination, order). What does not fit stays alone and says why.
+Sends and receives go by (source, destination, order); between CPUs as `turns.py` says. What does not fit stays alone
+and says why.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .alignment import COINCIDE_NS, Calls, ClockFrame, Flags, Ints, Placement, c
 from .nccl_tests import SYNCHRONISING
 from .probes import Ahead, probed
 from .schema import CLOCK_PROBES, MATCHES
+from .turns import turn
 
 RUNGS = ("comms_id", "seq", "order", "time", "none")
 _ORDER, _TIME, _NONE = RUNGS.index("order"), RUNGS.index("time"), RUNGS.index("none")
@@ -37,6 +39,7 @@ _LEAST_SETTLED = 8
 
 _ALONE = "no other rank shows it at that time"
 _TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
+_GAPS = "calls are missing in between, and on CPUs their times do not tell where"
 _REPEATS = "the calls repeat so regularly that other pairings fit as well"
 
 
@@ -51,6 +54,8 @@ class _State:
     clock: Ints
     group: Ints
     group_size: Ints
+    sent: Flags
+    pair_on_cpu: Flags
     compatible: Flags
     clocks: ClockFrame
     followed: Flags
@@ -97,8 +102,12 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Dat
     _link_clocks(state)
     anchored = _by_key(state.group, np.flatnonzero((state.collective >= 0) & (state.rung < _ORDER)))
     left = _by_key(state.group, np.flatnonzero(state.collective < 0))
-    for group, rows in sorted(left.items(), key=lambda item: -len(item[1])):
-        _by_order(state, rows, anchored.get(group, np.array([], dtype=np.int64)))
+    # Pairs on CPUs tell nothing about clocks, but build on what is known of them: they come last.
+    for group, rows in sorted(left.items(), key=lambda item: (bool(state.pair_on_cpu[item[1][0]]), -len(item[1]))):
+        if state.pair_on_cpu[rows[0]]:
+            _by_turn(state, rows)
+        else:
+            _by_order(state, rows, anchored.get(group, np.array([], dtype=np.int64)))
     return _table(state, calls)
 
 
@@ -163,6 +172,8 @@ def _state(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Data
         clock=np.array(clock_of)[np.searchsorted(distinct, ranks)],
         group=group.ngroup().to_numpy(dtype=np.int64),
         group_size=_codes(calls["group_size"]),
+        sent=sent.to_numpy(),
+        pair_on_cpu=(pairs & (calls["device"] == "cpu")).to_numpy(),
         compatible=_compatible(),
         followed=np.zeros(len(names) + len(clock_of), dtype=bool),
         clocks=ClockFrame.unlinked(len(names) + len(clock_of), int(calls["start_ns"].min())),
@@ -269,6 +280,44 @@ def _by_order(state: _State, rows: Ints, anchored: Ints) -> None:
     for own in sequences:
         mine = state.collective[taken.get(int(state.member[own[0]]), anchored[:0])]
         timeline = _laid(state, own, timeline, base, mine)
+
+
+def _by_turn(state: _State, rows: Ints) -> None:
+    """Pair the sends from one rank to another with its receives, both on CPUs."""
+    ordered = rows[np.argsort(state.calls.order[rows], kind="stable")]
+    sends, received = ordered[state.sent[ordered]], ordered[~state.sent[ordered]]
+    laid: list[tuple[Ints, Ints, bool]] = []
+    for own in _by_key(state.member, received).values():
+        own = own[np.argsort(state.calls.order[own], kind="stable")]
+        found = _turn(state, sends, own) if len(sends) else None
+        if len(sends) and found is None:
+            _by_order(state, rows, rows[:0])
+            state.certain[rows], state.note[rows] = False, _GAPS
+            return
+        if found is not None:
+            laid.append(found)
+            sends = sends[~np.isin(sends, found[0])]
+    state.collective[rows], state.rung[rows] = state.new(len(rows)), _ORDER
+    for given, taken, certain in laid:
+        state.collective[taken] = state.collective[given]
+        both = np.concatenate([given, taken])
+        state.certain[both], state.note[both] = certain, None if certain else _REPEATS
+
+
+def _turn(state: _State, sends: Ints, received: Ints) -> tuple[Ints, Ints, bool] | None:
+    """Sends and the receives that take them, and whether that is certain; None if they do not fit one upon another."""
+    here, there = int(state.clock[sends[0]]), int(state.clock[received[0]])
+    slack = SAME_CLOCK_SLACK_NS if here == there else COINCIDE_NS
+    found = turn(
+        state.calls.take(sends).on_clock(state.clocks, here),
+        state.calls.take(received).on_clock(state.clocks, there),
+        state.compatible,
+        slack if state.clocks.linked(here, there) else None,
+    )
+    if found is None:
+        return None
+    low, high = max(0, -found.shift), min(len(received), len(sends) - found.shift)
+    return sends[low + found.shift : high + found.shift], received[low:high], found.certain
 
 
 def _anchors(state: _State, rows: Ints) -> tuple[Calls, int]:

@@ -16,7 +16,7 @@ READERS = {
     "ceiling",
 }  # fmt: skip
 METRICS = {
-    "breakdown", "calls", "gloo_calls", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness", "ranks",
+    "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness", "ranks",
     "verdict", "headroom", "scaling", "subtraction",
 }  # fmt: skip
 TOP = {
@@ -70,7 +70,8 @@ ALLOWED = {
     "breakdown": {"intervals", "kinds", "schema", "steps"},
     "gloo_calls": {"nccl_tests", "schema"},
     "calls": {"gloo_calls", "kinds", "nccl_tests", "schema"},
-    "matching": {"alignment", "nccl_tests", "probes", "schema"},
+    "turns": {"alignment"},
+    "matching": {"alignment", "nccl_tests", "probes", "schema", "turns"},
     "probes": {"alignment"},
     "clocks": {"alignment", "nccl_tests", "probes", "schema"},
     "waiting": {"clocks", "nccl_tests", "schema"},

@@ -320,6 +320,114 @@ def test_of_sends_and_receives_in_other_numbers_the_rest_stays_alone():
     assert groups_of(table, "a") == [("none", (0,)), ("order", (1, 2))]
 
 
+# --- sends and receives between CPUs, which end when somebody waits for them ------------------------------------------
+
+
+def sent(start: int, end: int, step: int | None = None, **more) -> dict:
+    return _message(0, "send", 1, start, end, step) | more
+
+
+def received(start: int, end: int, step: int | None = None, **more) -> dict:
+    return _message(1, "recv", 0, start, end, step) | more
+
+
+def _message(rank: int, kind: str, peer: int, start: int, end: int, step: int | None) -> dict:
+    on_cpu = {"device": "cpu", "name": f"gloo:{kind}", "collective": kind, "root": peer, "step": step}
+    return {"rank": rank, "start_ns": start, "dur_ns": end - start, **on_cpu}
+
+
+# Four messages a step, as a pipeline sends them: the first rank waits for all its sends at the end of the step.
+def pipelined(*steps: int, offset: int = 0) -> tuple[list[dict], list[dict]]:
+    sends, receives = [], []
+    for step in steps:
+        at = 100 * MS * step
+        sends += [sent(at + 10 * MS * k, at + 60 * MS + k, step) for k in range(4)]
+        receives += [
+            received(at + 10 * MS * k - 5 * MS + offset, at + 10 * MS * k + MS + offset, step) for k in range(4)
+        ]
+    return sends, receives
+
+
+@pytest.mark.parametrize("host", ["node", None])
+def test_sends_that_end_late_go_to_their_own_receives(host):
+    sends, receives = pipelined(2, 3)
+    table = calls_table(sends + receives)
+    assert sorted(groups_of(table, host)) == [("order", (k, k + 8)) for k in range(8)]
+    assert matches(table, hosts_of(table, host))["certain"].all()
+
+
+@pytest.mark.parametrize("host", ["node", None])
+def test_steps_tell_where_windows_of_messages_differ(host):
+    sends, receives = pipelined(2, 3)[0], pipelined(3, 4)[1]
+    table = calls_table(sends + receives)
+    paired = [("order", (k + 4, k + 8)) for k in range(4)]
+    alone = [("none", (k,)) for k in (0, 1, 2, 3, 12, 13, 14, 15)]
+    assert sorted(groups_of(table, host)) == sorted(paired + alone)
+    assert matches(table, hosts_of(table, host))["certain"].tolist() == [False] * 4 + [True] * 8 + [False] * 4
+
+
+def test_nothing_is_received_before_it_is_sent():
+    sends = [sent(10 * MS * k, 10 * MS * k + MS) for k in range(2)]
+    receives = [received(10 * MS * k - 15 * MS, 10 * MS * k - 9 * MS) for k in range(2)]
+    table = calls_table(sends + receives)
+    assert groups_of(table, "node") == [("none", (2,)), ("order", (0, 3)), ("none", (1,))]
+    assert matches(table, hosts_of(table, "node"))["certain"].tolist() == [True, False, False, True]
+
+
+def test_without_steps_messages_that_block_are_certain_and_others_are_not():
+    blocking = calls_table(
+        [sent(10 * MS * k, 10 * MS * k + MS) for k in range(3)]
+        + [received(10 * MS * k - MS, 10 * MS * k + MS) for k in range(3)]
+    )
+    assert groups_of(blocking, "node") == [("order", (k + 3, k)[::-1]) for k in range(3)]
+    assert matches(blocking, hosts_of(blocking, "node"))["certain"].all()
+    sends, receives = pipelined(2)
+    late = calls_table([row | {"step": None} for row in sends + receives])
+    assert sorted(groups_of(late, "node")) == [("order", (k, k + 4)) for k in range(4)]
+    assert not matches(late, hosts_of(late, "node"))["certain"].any()
+    assert all("other pairings fit as well" in str(note) for note in notes_of(late, "node"))
+
+
+def test_a_lost_message_makes_its_neighbours_uncertain():
+    sends, receives = pipelined(2)
+    sizes = [{"size_bytes": 100}, {"size_bytes": 200}, {"size_bytes": 300}, {"size_bytes": 400}]
+    sends = [row | size for row, size in zip(sends, sizes, strict=True)]
+    receives = [row | size for row, size in zip(receives, sizes, strict=True)]
+    table = calls_table([*sends, receives[0], receives[1], receives[3]])
+    assert sorted(groups_of(table, "node")) == [("none", (2,)), ("time", (0, 4)), ("time", (1, 5)), ("time", (3, 6))]
+    assert not matches(table, hosts_of(table, "node"))["certain"].any()
+    assert "calls are missing in between" in str(notes_of(table, "node")[0])
+
+
+def test_each_profiling_cycle_finds_its_own_messages():
+    sends, receives = pipelined(2, 3, 7, 8)
+    cycles = [{"cycle": int(k >= 8)} for k in range(16)]
+    rows = [row | cycle for side in (sends, receives) for row, cycle in zip(side, cycles, strict=True)]
+    assert sorted(groups_of(calls_table(rows), "node")) == [("order", (k, k + 16)) for k in range(16)]
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.data(), st.sampled_from(["node", None]))
+def test_messages_within_whole_steps_are_paired_as_they_were_sent(steps, each, data, host):
+    first, last = sorted((data.draw(st.integers(0, steps - 1)), data.draw(st.integers(0, steps - 1))))
+    rows, true_pairs = [], set()
+    for n in range(steps * each):
+        start = 1000 * n
+        late = data.draw(st.integers(0, 5000))
+        rows.append(sent(start, start + late + 1, n // each))
+    for n in range(steps * each):
+        if first <= n // each <= last:
+            start = 1000 * n + data.draw(st.integers(0, 900))
+            true_pairs.add((n, len(rows)))
+            rows.append(received(start, start + 50, n // each))
+    table = calls_table(rows)
+    assert {ids for rung, ids in groups_of(table, host) if rung != "none"} == true_pairs
+    assert (
+        matches(table, hosts_of(table, host))
+        .set_index("call_id")["certain"][[n for pair in true_pairs for n in pair]]
+        .all()
+    )
+
+
 def test_a_receive_from_whoever_comes_is_unmatched_with_the_reason():
     table = calls_table([p2p("recv", 0, None, 0)])
     assert notes_of(table) == ["its peer is not known"]

@@ -1,0 +1,71 @@
+"""Sends and receives between CPUs: which receive takes which send.
+
+On a GPU both run until the data has moved, so their ends nearly coincide. On a CPU the end is when somebody waited for
+the operation, which may be much later, so ends close to each other prove nothing. What tells instead:
+
+- both sides go through their messages in the same order, and kinds, sizes and dtypes agree;
+- nothing is received before it is sent, where the clocks are known;
+- messages are sent and received in the same training step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .alignment import COINCIDE_NS, Calls, Flags, Ints, same_kind
+
+
+class Turn(NamedTuple):
+    """Receive i takes send i + `shift`; whether anything else could be."""
+
+    shift: int
+    certain: bool
+
+
+class _Candidate(NamedTuple):
+    shift: int
+    pairs: int
+    unexplained: int
+    apart_ns: float
+
+
+def turn(sends: Calls, receives: Calls, compatible: Flags, slack_ns: int | None) -> Turn | None:
+    """How the receives lie beside the sends, both in the order of issue; None if not as one unbroken run.
+
+    Times are compared only if there is a `slack_ns`: by how much the clocks of the two may be wrong.
+    """
+    shifts = range(1 - len(receives), len(sends))
+    found = [c for s in shifts if (c := _candidate(s, sends, receives, compatible, slack_ns)) is not None]
+    if not found:
+        return None
+    if (sends.step >= 0).any() and (receives.step >= 0).any():
+        found.sort(key=lambda c: (c.unexplained, -c.pairs, c.apart_ns))
+        rivalled = len(found) > 1 and found[1].unexplained == found[0].unexplained
+    else:
+        # Without steps only calls that block tell: they end when the data has moved, on both sides.
+        found.sort(key=lambda c: (c.apart_ns > COINCIDE_NS, -c.pairs, c.apart_ns))
+        rivalled = len(found) > 1 and (found[0].apart_ns > COINCIDE_NS or found[1].apart_ns <= COINCIDE_NS)
+    return Turn(found[0].shift, certain=not rivalled)
+
+
+def _candidate(shift: int, sends: Calls, receives: Calls, compatible: Flags, slack_ns: int | None) -> _Candidate | None:
+    low, high = max(0, -shift), min(len(receives), len(sends) - shift)
+    taken, given = slice(low, high), slice(low + shift, high + shift)
+    ours, theirs = receives.take(taken), sends.take(given)
+    if not same_kind(ours, theirs, compatible).all():
+        return None
+    if slack_ns is not None and (theirs.last_start > ours.end + slack_ns).any():
+        return None
+    apart = np.median(np.abs(ours.end - theirs.end)) if slack_ns is not None else np.inf
+    known = (ours.step >= 0) & (theirs.step >= 0)
+    differ = int((known & (ours.step != theirs.step)).sum())
+    alone = _shown(sends.step, receives.step, given) + _shown(receives.step, sends.step, taken)
+    return _Candidate(shift, high - low, differ + alone, float(apart))
+
+
+def _shown(own: Ints, others: Ints, paired: slice) -> int:
+    """How many calls would stay alone although the other side shows their step."""
+    left = np.delete(own, paired)
+    return int(np.isin(left[left >= 0], others).sum())
