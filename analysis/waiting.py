@@ -173,8 +173,13 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
     source = arrived.where(_is_source(joined)).groupby(joined["collective_id"]).max()
     kind = grouped["kind"].first()
     begun = last.mask(kind.isin([*_FROM_ROOT, "send_recv"]), source).mask(kind.isin(_TO_ROOT), first)
-    low, high = min_dur, (ended - begun).astype("Int64")
     middle = (grouped["transfer_ns"].median().astype("Float64") // 1).astype("Int64")
+    low, done = min_dur, ended
+    received = _received_on_cpu(joined)
+    if len(received):
+        arrived_at, took = (received[c].reindex(low.index) for c in ("ended_ns", "transfer_ns"))
+        low, done, middle = low.mask(took < low, took), done.mask(arrived_at.notna(), arrived_at), took.fillna(middle)
+    high = (done - begun).astype("Int64")
     middle = middle.mask((middle < low).fillna(False), low).mask((middle > high).fillna(False), high)
     compared = pd.DataFrame({
         "last_start_ns": last,
@@ -194,8 +199,14 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
         first_start_ns=first.where(comparable, raw["first_start_ns"]),
         last_end_ns=ended.where(comparable, raw["last_end_ns"]),
         min_dur_ns=min_dur,
-        transfer_low_ns=min_dur.where(grouped.size() > 1),
+        transfer_low_ns=low.where(grouped.size() > 1),
     )
+
+
+def _received_on_cpu(joined: pd.DataFrame) -> pd.DataFrame:
+    """The receiver's side of every pair on CPUs, by collective: there a send ends only when its rank looks after it."""
+    of_pair = joined["kind"].isin(["send_recv"]) & joined["collective"].isin(["recv"]) & (joined["device"] == "cpu")
+    return joined[of_pair].set_index("collective_id")[["ended_ns", "transfer_ns"]].astype("Int64")
 
 
 def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFrame:

@@ -131,6 +131,30 @@ def test_a_pair_is_one_collective_of_two():
     assert row["busbw_gb_per_s"] == row["algbw_gb_per_s"] == 4096 / row["transfer_ns"]
 
 
+def test_of_a_pair_on_cpus_the_receiver_tells_when_the_data_had_moved():
+    # The sender comes at 40 and looks after its send at 500 only; the data was there at 60.
+    rows = [call(0, 40, 460, collective="send", root=1, device="cpu", name="gloo:send"),
+            call(1, 0, 60, collective="recv", root=0, device="cpu", name="gloo:recv")]  # fmt: skip
+    assert split(rows) == [(0, 460), (40, 20)]
+    row = collective_of(rows)
+    assert (row["transfer_low_ns"], row["transfer_ns"], row["transfer_high_ns"]) == (20, 20, 20)
+    assert row["busbw_gb_per_s"] == 4096 / 20
+
+
+def test_a_sender_on_a_cpu_that_is_done_first_bounds_the_transfer_from_below():
+    rows = [call(0, 0, 12, collective="send", root=1, device="cpu", name="gloo:send"),
+            call(1, 5, 60, collective="recv", root=0, device="cpu", name="gloo:recv")]  # fmt: skip
+    row = collective_of(rows)
+    assert (row["transfer_low_ns"], row["transfer_ns"], row["transfer_high_ns"]) == (12, 60, 65)
+
+
+def test_without_clocks_a_pair_on_cpus_has_no_transfer():
+    rows = [call(0, 40, 460, collective="send", root=1, device="cpu", name="gloo:send"),
+            call(1, 0, 60, collective="recv", root=0, device="cpu", name="gloo:recv")]  # fmt: skip
+    row = collective_of(rows, linked=False)
+    assert (row["transfer_ns"], row["transfer_high_ns"], row["busbw_gb_per_s"]) == (None, None, None)
+
+
 def test_an_unknown_collective_is_not_split():
     assert split([call(0, 0, 50, collective=None), call(1, 30, 20, collective=None)]) == [(None, None)] * 2
 
