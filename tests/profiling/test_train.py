@@ -90,9 +90,18 @@ def wait_for_traced_step(process: "subprocess.Popen[str]") -> None:
     pytest.fail("the run ended before a step was traced")
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_stopped_launcher_leaves_partial_traces_of_every_rank(tmp_path, signum, code) -> None:
-    with start(tmp_path, "--wait", "1", "--warmup", "1", "--active", "500", "--steps", "502") as process:
+@pytest.mark.parametrize(
+    ("mode", "signum", "code"),
+    [
+        ("ddp", signal.SIGTERM, 143),
+        ("ddp", signal.SIGINT, 130),
+        ("fsdp", signal.SIGTERM, 143),
+        ("pipeline", signal.SIGINT, 130),
+    ],
+)
+def test_stopped_launcher_leaves_partial_traces_of_every_rank(tmp_path, mode, signum, code) -> None:
+    schedule = ["--wait", "1", "--warmup", "1", "--active", "500", "--steps", "502"]
+    with start(tmp_path, "--parallel", mode, *schedule) as process:
         wait_for_traced_step(process)
         process.send_signal(signum)
         out, err = process.communicate(timeout=120)
