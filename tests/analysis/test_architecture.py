@@ -16,8 +16,8 @@ READERS = {
     "ceiling",
 }  # fmt: skip
 METRICS = {
-    "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness", "ranks",
-    "verdict", "headroom", "scaling", "subtraction",
+    "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
+    "ranks", "verdict", "headroom", "scaling", "subtraction",
 }  # fmt: skip
 TOP = {
     "measure", "measure_sweep", "summary", "report", "cli_common", "cli_reading", "cli_sweeps", "cli", "__init__",
