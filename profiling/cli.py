@@ -1,6 +1,5 @@
 """The command line: `python -m profiling`, or `commtrace-profile` when installed. Importable without torch."""
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from . import sweep_cli
 from .comms.command import EXAMPLES as COMMS_EXAMPLES
 from .comms.command import comms
 from .config import (
+    CIFAR10_SAMPLES,
     CIFAR_IMAGE_SIZE,
     DEFAULT_LR,
     TRAILING_STEPS,
@@ -22,9 +23,13 @@ from .config import (
     ScheduleName,
     TrainConfig,
 )
-from .errors import LibraryError, ProfilingError
+from .errors import ProfilingError
 from .exits import exit_with
+from .libraries import require
+from .memory import parse_bytes
 from .schedule import Schedule
+
+_EPOCHS = "Epochs before the profiled steps"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        _require("torch")
+        require("torch")
         app(args, obj=args, prog_name=_program())
     except ProfilingError as err:
         print(f"error: {err}", file=sys.stderr)
@@ -65,6 +70,7 @@ def _commands() -> None:
     python -m profiling train --parallel fsdp --workers 2 --device cpu
 
     python -m profiling train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
+    python -m profiling train --warmup-epochs 1 --timed-epochs 1 --steps-per-epoch 20 --batch-size 8
 
     torchrun --nproc-per-node 4 -m profiling train --batch-size 128 --data cifar10
 
@@ -79,6 +85,9 @@ def train(
     ] = "synthetic",
     data_root: Annotated[Path, typer.Option(help="folder that holds cifar-10-batches-py")] = Path("data"),
     image_size: Annotated[int, typer.Option(help="pixels, of synthetic images")] = CIFAR_IMAGE_SIZE,
+    dataset_samples: Annotated[
+        int, typer.Option(help="synthetic images in an epoch, over all ranks")
+    ] = CIFAR10_SAMPLES,
     batch_size: Annotated[
         int, typer.Option(help="per rank; dp: per GPU; pipeline: of all ranks together, which share each batch")
     ] = 32,
@@ -121,6 +130,20 @@ def train(
         typer.Option(min=1, help="ranks to launch here; dp: GPUs to drive", show_default="one per GPU, else 2"),
     ] = None,
     device: Annotated[DeviceName, typer.Option(help="cuda communicates through NCCL, cpu through gloo")] = "auto",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="of each rank: 4GiB, 500MB or bytes; on CPU what it allocates in all, on a GPU torch's share of it",
+            show_default="none",
+        ),
+    ] = None,
+    warmup_epochs: Annotated[int, typer.Option(rich_help_panel=_EPOCHS, min=0, help="before the timed ones")] = 0,
+    timed_epochs: Annotated[
+        int, typer.Option(rich_help_panel=_EPOCHS, min=0, help="timed, with waiting for data apart from the rest")
+    ] = 0,
+    steps_per_epoch: Annotated[
+        int, typer.Option(rich_help_panel=_EPOCHS, min=0, help="bound of each of them; 0: the whole data set")
+    ] = 0,
     wait: Annotated[int, typer.Option(rich_help_panel="Profiler", help="steps before the profiler warms up")] = 2,
     warmup: Annotated[int, typer.Option(rich_help_panel="Profiler", help="profiled steps that are discarded")] = 1,
     active: Annotated[int, typer.Option(rich_help_panel="Profiler", help="traced steps")] = 3,
@@ -137,7 +160,7 @@ def train(
 
     Under torchrun this process is one rank. Alone, it launches --workers of them.
     """
-    _require("torchvision")
+    require("torchvision")
     schedule = Schedule(wait, warmup, active, repeat)
     config = TrainConfig(
         schedule=schedule,
@@ -160,6 +183,11 @@ def train(
         run_name=run_name,
         with_stack=with_stack,
         profile_memory=profile_memory,
+        dataset_samples=dataset_samples,
+        warmup_epochs=warmup_epochs,
+        timed_epochs=timed_epochs,
+        steps_per_epoch=steps_per_epoch,
+        memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
     )
 
     def start() -> int:
@@ -173,14 +201,7 @@ def train(
 app.command(epilog=COMMS_EXAMPLES)(comms)
 
 
-def _require(library: str) -> None:
-    """Raise LibraryError when `library` cannot be imported, without importing it: torch takes seconds."""
-    try:
-        found = importlib.util.find_spec(library) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
-        raise LibraryError(f'{library} is not installed, and capturing needs it: pip install "commtrace[profiling]"')
+app.command("sweep", epilog=sweep_cli.EXAMPLES)(sweep_cli.command)
 
 
 def _program() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import UsageError
-from .schedule import Schedule, check_leading_steps, check_steps
+from .schedule import Schedule, check_leading_steps, check_steps, check_wait
 
 ModelName = Literal["resnet18", "vgg16"]
 DataName = Literal["synthetic", "cifar10"]
@@ -18,6 +18,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 # Unprofiled steps that follow the schedule when --steps is not given: what the profiled ones are compared with.
 TRAILING_STEPS = 4
 CIFAR_IMAGE_SIZE = 32
+CIFAR10_SAMPLES = 50_000  # its training images
 
 
 # Steps that have to come before the traced ones, and why.
@@ -51,6 +52,10 @@ class TrainConfig:
     whole pipeline, whose ranks all work on the same batch, in `microbatches` parts (None: see `microbatches_of`).
     `bucket_cap_mb` is the size of DDP's gradient buckets in MiB, for the first bucket too; 0 leaves it to torch, whose
     default is 25 with a first bucket of 1.
+
+    Before its `steps`, which the profiler sees, a run trains for `warmup_epochs` and `timed_epochs`, which it does not.
+    `steps_per_epoch` bounds these, 0 means whole epochs. `dataset_samples` is the length of a synthetic one over all
+    ranks. `memory_limit_bytes` is for each rank.
     """
 
     schedule: Schedule
@@ -72,16 +77,25 @@ class TrainConfig:
     run_name: str | None = None
     with_stack: bool = False
     profile_memory: bool = False
+    dataset_samples: int = CIFAR10_SAMPLES
+    warmup_epochs: int = 0
+    timed_epochs: int = 0
+    steps_per_epoch: int = 0
+    memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "image_size"):
+        for name in ("batch_size", "image_size", "dataset_samples"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1, found {getattr(self, name)}")
         if self.data == "cifar10" and self.image_size != CIFAR_IMAGE_SIZE:
             raise UsageError(f"--image-size {self.image_size}: CIFAR-10 images are {CIFAR_IMAGE_SIZE} pixels wide")
+        if self.data == "cifar10" and self.dataset_samples != CIFAR10_SAMPLES:
+            raise UsageError(f"--dataset-samples {self.dataset_samples}: for --data synthetic; CIFAR-10 has its own")
         if self.run_name is not None and Path(self.run_name).name != self.run_name:
             raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
         check_steps(self.schedule, self.steps)
+        if self.timed_epochs or self.warmup_epochs:
+            check_wait(self.schedule, "the profiler would be on in the timed epochs before")
         if self.parallel in _LEADING_STEPS:
             check_leading_steps(self.schedule, *_LEADING_STEPS[self.parallel])
         if self.parallel == "dp" and self.device == "cpu":

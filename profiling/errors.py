@@ -1,10 +1,14 @@
 """Every error of this package that a user can do something about; each message is one line.
 
+Exit codes of their own have what a sweep must tell apart: it reads them from the commands that it runs.
+
 ProfilingError
 ├── UsageError       options that contradict each other, or a profiler schedule that cannot work
 ├── RunDirError      the run directory is taken, or cannot be written
 │   └── RunDirRefusedError    by rank 0, which says so itself
-├── DataError        a data set is missing, damaged or too small
+├── DataError        a data set is missing or damaged
+│   └── OutOfDataError        it has less than one batch for every rank
+├── OutOfMemoryError a rank could not allocate memory
 ├── DeviceError      a device that was asked for is not there
 ├── LibraryError     a library this needs is not installed, or does not load
 ├── MeasurementError  nothing could be measured, or results are wrong
@@ -34,7 +38,19 @@ class RunDirRefusedError(RunDirError):
 
 
 class DataError(ProfilingError):
-    """A data set is missing, damaged or too small."""
+    """A data set is missing or damaged."""
+
+
+class OutOfDataError(DataError):
+    """A data set has less than one batch for every rank."""
+
+    exit_code = 4
+
+
+class OutOfMemoryError(ProfilingError):
+    """A rank could not allocate memory."""
+
+    exit_code = 3
 
 
 class DeviceError(ProfilingError):

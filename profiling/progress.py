@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from .schedule import Phase
 from .step_clock import Overhead, StepTime
+from .timed_epochs import EpochTime
 
 _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms up", "active": "traced"}
 
@@ -50,6 +51,19 @@ class Reporter:
         """One line, above the progress bar."""
         self._console.print(line, markup=False)
 
+    def begin_epoch(self, what: str) -> None:
+        """An epoch of which nothing is told before its end: a timed one has nothing else to do."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=None, completed=0, description=what)
+
+    def epoch(self, time: EpochTime, of_steps: int, loss: float | None) -> None:
+        """An epoch is over; the data set has `of_steps`."""
+        shown = "" if loss is None else f"loss {loss:.3f}, "
+        self.say(
+            f"epoch {time.epoch} ({time.phase}): {time.steps} of {of_steps} steps, {shown}"
+            f"{time.step_ns / 1e9:.3f} s and {time.data_ns / 1e9:.3f} s waiting for data"
+        )
+
     def step(self, time: StepTime | None, phase: Phase, step: int, loss: float | None) -> None:
         """Step `step` is over."""
         text = "  ".join(
@@ -69,7 +83,7 @@ class Reporter:
         """So many steps are done; False without a moving line to show it."""
         if self._bar is None or self._task is None:
             return False
-        self._bar.update(self._task, completed=done, description=text)
+        self._bar.update(self._task, total=self._steps, completed=done, description=text)
         return True
 
     def overhead(self, found: Overhead | None) -> None:

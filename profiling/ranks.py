@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
-from . import launch, parallel, rundir, train
+from . import launch, memory, parallel, rundir, train
 from .config import DeviceName, TrainConfig
-from .errors import ProfilingError, RunDirRefusedError, UsageError
+from .errors import OutOfMemoryError, ProfilingError, RunDirRefusedError, UsageError
 from .modes import MODES
 from .modes.pipeline import check_stages
 from .modes.replicated import driven_devices
+from .tether import tie_to_parent
 from .workloads.data import check_cifar10
 
 # A rank whose peer is gone lets the launcher see the peer's failure first: that is the one to report.
@@ -46,7 +47,7 @@ def run(config: TrainConfig, workers: int | None, package: str, args: Sequence[s
         config.device,
         config.out / config.run_name if config.run_name is not None else None,
         lambda ranks: _check_training(config, ranks),
-        lambda command: train.run_rank(config, command),
+        lambda command: _trained(config, command),
         _print_next_steps,
     )
     if alone:
@@ -88,6 +89,7 @@ def _run_alone(task: Task, package: str, command: Sequence[str]) -> int:
 
 
 def _run_launched_rank(task: Task, workers: int | None, package: str, command: Sequence[str]) -> int:
+    tie_to_parent(os.getppid())  # a launcher that is killed leaves no orphans
     who = parallel.identity()
     try:
         if workers not in (None, who.world_size):
@@ -109,6 +111,19 @@ def _run_launched_rank(task: Task, workers: int | None, package: str, command: S
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _trained(config: TrainConfig, command: Sequence[str]) -> Path:
+    """The run directory. Raises ProfilingError, OutOfMemoryError for whatever way of saying so."""
+    try:
+        return train.run_rank(config, command)
+    except (RuntimeError, MemoryError, OSError) as err:
+        if not memory.exhausted(err):
+            raise
+        line = str(err).strip().partition("\n")[0] or type(err).__name__
+        raise OutOfMemoryError(
+            f"out of memory with --batch-size {config.batch_size}: {line}; use a smaller one"
+        ) from err
 
 
 def _check(task: Task, ranks: int, ranks_here: int) -> None:

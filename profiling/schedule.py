@@ -64,6 +64,12 @@ def check_leading_steps(schedule: Schedule, least: int, why: str) -> None:
         )
 
 
+def check_wait(schedule: Schedule, why: str) -> None:
+    """Raise UsageError when the profiler is on from the beginning."""
+    if schedule.wait < 1:
+        raise UsageError(f"--wait {schedule.wait}: need at least 1, because {why}; raise --wait")
+
+
 def check_steps(schedule: Schedule, steps: int) -> None:
     """Raise UsageError when `steps` end before the schedule does."""
     if steps < schedule.total_steps:

@@ -84,6 +84,13 @@ class Session:
             self._start_profiler()
         return self
 
+    def note(self, **facts: Any) -> None:
+        """Add to the side file what was found before the first step, which begins now. Raises RunDirError."""
+        with self._interrupts.shield():
+            self._facts |= facts
+            self._save(_UNFINISHED)
+            self._clock.start()
+
     def step(self) -> None:
         """End a training step; its trace is written when it is the last active one of a cycle. Raises RunDirError."""
         with self._interrupts.shield():

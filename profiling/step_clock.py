@@ -25,12 +25,14 @@ class StepTime:
     dur_ns: int
 
 
-class _Mark(Protocol):
+class Mark(Protocol):
     """An instant at a step's boundary."""
 
-    def reached(self) -> bool: ...
+    def reached(self) -> bool:
+        """Whether the device has got here."""
 
-    def ns_until(self, later: "_Mark") -> int: ...
+    def ns_until(self, later: "Mark") -> int:
+        """Time to a later mark, in ns."""
 
 
 class HostMark:
@@ -43,7 +45,7 @@ class HostMark:
         """True: the host is never ahead of itself."""
         return True
 
-    def ns_until(self, later: _Mark) -> int:
+    def ns_until(self, later: Mark) -> int:
         """Time to a later mark, in ns."""
         assert isinstance(later, HostMark)
         return later.ns - self.ns
@@ -64,11 +66,16 @@ class CudaMark:
         """Whether the device has got here."""
         return bool(self.event.query())
 
-    def ns_until(self, later: _Mark) -> int:
+    def ns_until(self, later: Mark) -> int:
         """Device time to a later mark, in ns (CUDA resolves about 500 ns)."""
         assert isinstance(later, CudaMark)
         elapsed_ms = float(self.event.elapsed_time(later.event))
         return round(elapsed_ms * 1e6)
+
+
+def mark(device: torch.device) -> Mark:
+    """Now, for `device`."""
+    return CudaMark(device) if device.type == "cuda" else HostMark()
 
 
 class StepClock:
@@ -77,8 +84,8 @@ class StepClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._done: list[StepTime] = []
-        self._open: deque[tuple[int, Phase, int, _Mark, _Mark]] = deque()
-        self._begun: tuple[int, _Mark] | None = None
+        self._open: deque[tuple[int, Phase, int, Mark, Mark]] = deque()
+        self._begun: tuple[int, Mark] | None = None
 
     @property
     def name(self) -> str:
@@ -87,13 +94,13 @@ class StepClock:
 
     def start(self) -> None:
         """A step begins."""
-        self._begun = (time.time_ns(), self._mark())
+        self._begun = (time.time_ns(), mark(self._device))
 
     def stop(self, step: int, phase: Phase) -> None:
         """The step that was begun ends. Without a begun step, nothing happens."""
         if self._begun is not None:
-            start_unix_ns, mark = self._begun
-            self._open.append((step, phase, start_unix_ns, mark, self._mark()))
+            start_unix_ns, begin = self._begun
+            self._open.append((step, phase, start_unix_ns, begin, mark(self._device)))
             self._begun = None
         self._collect()
 
@@ -106,9 +113,6 @@ class StepClock:
         """The last step whose end the device has reached."""
         self._collect()
         return self._done[-1] if self._done else None
-
-    def _mark(self) -> _Mark:
-        return CudaMark(self._device) if self._device.type == "cuda" else HostMark()
 
     def _collect(self) -> None:
         while self._open and self._open[0][4].reached():

@@ -1,7 +1,7 @@
 """One rank of `train`: a plain training loop under the session that `capture()` also gives to loops of others."""
 
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from . import parallel
+from . import memory, parallel
 from .config import TrainConfig
 from .modes import MODES
 from .modes.pipeline import Pipeline
@@ -20,7 +20,8 @@ from .progress import Reporter
 from .session import Session
 from .sidefiles import Subject, model_size
 from .step_clock import overhead
-from .workloads.data import DATA, Batch, DataSpec
+from .timed_epochs import EpochPhase, timed_epoch
+from .workloads.data import DATA, Batch, Batches, DataSpec
 from .workloads.models import MODELS
 
 # Reading the loss makes the host wait for the GPU, so there it is read between a few unprofiled steps only.
@@ -32,6 +33,8 @@ def run_rank(config: TrainConfig, command: Sequence[str]) -> Path:
     who = parallel.identity()
     where = parallel.device(config.device, who.local_rank)
     with parallel.process_group(MODES[config.parallel], where):
+        if config.memory_limit_bytes is not None:
+            memory.limit(config.memory_limit_bytes, where.index)
         return _train(config, who, where, command)
 
 
@@ -93,15 +96,20 @@ def _loop(
     config: TrainConfig,
     model: nn.Module,
     where: torch.device,
-    batches: Iterator[Batch],
+    batches: Batches,
     session: Session,
     reporter: Reporter,
 ) -> None:
     settings = config.optimizer
     optimizer = SGD(model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
     criterion = nn.CrossEntropyLoss()
+
+    def train_on(batch: Batch) -> Tensor | None:
+        return train_step(model, criterion, optimizer, batch, where)
+
+    _epochs(config, train_on, where, batches, session, reporter)
     for step in range(config.steps):
-        loss = train_step(model, criterion, optimizer, next(batches), where)
+        loss = train_on(next(batches))
         session.step()
         phase = config.schedule.phase(step)
         readable = where.type == "cpu" or (phase == "idle" and step % _CUDA_LOSS_EVERY == 0)
@@ -109,7 +117,29 @@ def _loop(
         reporter.step(session.last_step_time(), phase, step, shown)
 
 
-def batches_of(config: TrainConfig, who: Identity, where: torch.device) -> Generator[Batch, None, None]:
+def _epochs(
+    config: TrainConfig,
+    train_on: Callable[[Batch], Tensor | None],
+    where: torch.device,
+    batches: Batches,
+    session: Session,
+    reporter: Reporter,
+) -> None:
+    """The epochs before the first step that the session knows: no profiler is on in them."""
+    phases: list[EpochPhase] = ["warmup"] * config.warmup_epochs
+    phases += ["timed"] * config.timed_epochs
+    steps = min(batches.epoch_steps, config.steps_per_epoch or batches.epoch_steps)
+    facts = {"dataset_samples": batches.dataset_samples, "full_epoch_steps": batches.epoch_steps}
+    found = []
+    for epoch, phase in enumerate(phases):
+        reporter.begin_epoch(f"epoch {epoch} ({phase}) of {steps} steps")
+        time, loss = timed_epoch(epoch, phase, steps, batches, train_on, where)
+        reporter.epoch(time, batches.epoch_steps, None if loss is None else loss.item())
+        found.append(time.as_json())
+    session.note(**facts, epochs=found)
+
+
+def batches_of(config: TrainConfig, who: Identity, where: torch.device) -> Batches:
     """The batches that this rank trains on: its share, or the whole in modes whose ranks share each batch."""
     rank, world_size = (0, 1) if MODES[config.parallel].shares_batch else (who.rank, who.world_size)
     spec = DataSpec(
@@ -120,6 +150,7 @@ def batches_of(config: TrainConfig, who: Identity, where: torch.device) -> Gener
         rank,
         world_size,
         pinned=where.type == "cuda",
+        dataset_samples=config.dataset_samples,
     )
     return DATA[config.data](spec)
 

@@ -1,16 +1,18 @@
 """The data of `--data`: endless batches of (images, labels) on the host."""
 
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ..errors import DataError
+from ..config import CIFAR10_SAMPLES
+from ..errors import DataError, OutOfDataError
 from .torchvision_import import torchvision
 
 Batch = tuple[Tensor, Tensor]
@@ -22,11 +24,15 @@ CIFAR10_STD = (0.2023, 0.1994, 0.2010)
 _CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 _LOADER_WORKERS = 2
 _SYNTHETIC_BATCHES = 4
+_PATTERN_PIXELS = 4
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which share of which data. `batch_size` is per rank, `image_size` in pixels; `pinned` eases copies to a GPU."""
+    """Which share of which data. `batch_size` is per rank, `image_size` in pixels; `pinned` eases copies to a GPU.
+
+    `dataset_samples` is the length of an epoch of synthetic data, over all ranks.
+    """
 
     batch_size: int
     image_size: int
@@ -35,25 +41,69 @@ class DataSpec:
     rank: int = 0
     world_size: int = 1
     pinned: bool = False
+    dataset_samples: int = CIFAR10_SAMPLES
 
 
-def synthetic(spec: DataSpec) -> Generator[Batch, None, None]:
-    """A few seeded batches over and over, other ones on every rank: no files, and next to no time per step."""
+class Batches(Iterator[Batch]):
+    """Endless batches of one rank, all of one size: each epoch leaves out what does not fill a last one.
+
+    `dataset_samples` counts an epoch over all ranks, `epoch_steps` is this rank's number of batches in it. Raises
+    OutOfDataError when that is none.
+    """
+
+    def __init__(self, stream: Generator[Batch, None, None], spec: DataSpec, dataset_samples: int) -> None:
+        self.dataset_samples = dataset_samples
+        self.epoch_steps = dataset_samples // spec.world_size // spec.batch_size
+        self._stream = stream
+        if self.epoch_steps == 0:
+            raise OutOfDataError(
+                f"{dataset_samples} images are less than one batch of {spec.batch_size} on each of {spec.world_size} "
+                "ranks: the batch would be the data set; use a smaller --batch-size"
+            )
+
+    def __next__(self) -> Batch:
+        return next(self._stream)
+
+    def close(self) -> None:
+        """End whatever makes the batches."""
+        self._stream.close()
+
+
+def synthetic(spec: DataSpec) -> Batches:
+    """A few seeded batches over and over, other ones on every rank: no files, and next to no time per step.
+
+    Every class has a coarse pattern of colours, the same on all ranks, under noise of the same strength: a model can
+    learn them, so its loss falls. Raises OutOfDataError when `dataset_samples` are less than one batch per rank.
+    """
+    return Batches(_synthetic_stream(spec), spec, spec.dataset_samples)
+
+
+def _synthetic_stream(spec: DataSpec) -> Generator[Batch, None, None]:
+    patterns = _class_patterns(spec)
     generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.rank)
     shape = (spec.batch_size, 3, spec.image_size, spec.image_size)
     batches = []
     for _ in range(_SYNTHETIC_BATCHES):
         images = torch.randn(shape, generator=generator)
         labels = torch.randint(CLASSES, (spec.batch_size,), generator=generator)
+        for label, pattern in enumerate(patterns):  # and not patterns[labels], a second copy of a huge batch
+            images[labels == label] += pattern
         batches.append((images.pin_memory(), labels.pin_memory()) if spec.pinned else (images, labels))
     while True:
         yield from batches
 
 
-def cifar10(spec: DataSpec) -> Generator[Batch, None, None]:
+def _class_patterns(spec: DataSpec) -> Tensor:
+    """One image per class. Its generator's seed is next to those of the ranks, and of none of them."""
+    generator = torch.Generator().manual_seed(spec.seed * 1_000_003 - 1)
+    coarse = torch.randn((CLASSES, 3, _PATTERN_PIXELS, _PATTERN_PIXELS), generator=generator)
+    return functional.interpolate(coarse, size=(spec.image_size, spec.image_size))
+
+
+def cifar10(spec: DataSpec) -> Batches:
     """CIFAR-10's training images: random crop, horizontal flip, normalised, shuffled anew every epoch.
 
-    Raises DataError when the data set is missing, damaged, or smaller than one batch per rank.
+    Raises DataError when the data set is missing or damaged, OutOfDataError when it is smaller than one batch per rank.
     """
     dataset = _cifar10_dataset(spec.root)
     sampler: DistributedSampler[Any] = DistributedSampler(
@@ -70,12 +120,7 @@ def cifar10(spec: DataSpec) -> Generator[Batch, None, None]:
         generator=torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.rank),
         persistent_workers=True,
     )
-    if len(loader) == 0:
-        raise DataError(
-            f"{spec.root}: {len(dataset)} images are less than one batch of {spec.batch_size} on each of "
-            f"{spec.world_size} ranks; use a smaller --batch-size"
-        )
-    return _epochs(loader, sampler)
+    return Batches(_epochs(loader, sampler), spec, len(dataset))
 
 
 def check_cifar10(root: Path) -> None:
@@ -125,4 +170,4 @@ def _leave_signals_to_parent(worker: int) -> None:  # noqa: ARG001  (the signatu
         signal.signal(signum, signal.SIG_IGN)
 
 
-DATA: Mapping[str, Callable[[DataSpec], Generator[Batch, None, None]]] = {"synthetic": synthetic, "cifar10": cifar10}
+DATA: Mapping[str, Callable[[DataSpec], Batches]] = {"synthetic": synthetic, "cifar10": cifar10}

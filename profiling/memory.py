@@ -1,0 +1,65 @@
+"""Running out of memory: a limit to run into, and how to tell it from other errors. Knows no torch until it limits."""
+
+import re
+import resource
+from pathlib import Path
+
+from .errors import UsageError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+# How torch, CUDA's libraries, C++ and the kernel word it. What is only a status of cuBLAS is exhaustion in its manual.
+_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+    "MemoryError",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+_KERNEL_COUNTERS = Path("/proc/vmstat")
+
+
+def parse_bytes(text: str, option: str = "--memory-limit") -> int:
+    """Bytes from `4GiB` (2^30), `4GB` (1e9) or a plain number. Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None or float(found[1]) * unit < 1:
+        raise UsageError(f"{option} {text}: expected a size such as 4GiB (2^30 bytes), 500MB (1e6) or 1000000000")
+    return round(float(found[1]) * unit)
+
+
+def limit(limit_bytes: int, cuda_index: int | None) -> None:
+    """Bound what this process may allocate: of the GPU with that index through torch, else of the host.
+
+    On the host it is RLIMIT_DATA: private writable memory, whether touched or not. What a library maps from its files
+    does not count, so the limit means the same whichever build of torch is loaded. Threads' stacks do count.
+    """
+    if cuda_index is None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        return
+    import torch
+
+    total_bytes = torch.cuda.get_device_properties(cuda_index).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), cuda_index)
+
+
+def exhausted(error: BaseException) -> bool:
+    """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++."""
+    return isinstance(error, MemoryError) or says_exhausted(str(error))
+
+
+def says_exhausted(text: str) -> bool:
+    """Whether `text`, such as the last words of a process, says so."""
+    return any(words in text for words in _WORDS)
+
+
+def kernel_kills(counters: Path = _KERNEL_COUNTERS) -> int | None:
+    """Processes that the kernel's OOM killer ended since boot, on the whole machine; None where it does not tell."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(found[1]) if found else None
