@@ -1,6 +1,7 @@
 """What a sweep runs: its options, from a TOML file and the command line, and the cells of its grid. Knows no torch."""
 
 import difflib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -27,6 +28,7 @@ EXHAUSTED: tuple[Status, ...] = ("out_of_memory", "out_of_data")
 # What a sweep may be resumed with another value of; all else would make cells that cannot be compared.
 GRID = ("model", "parallel", "batch_size", "workers", "batch_size_until_oom")
 BATCH_SIZE_FACTOR = 4
+_WORDS = {"int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
 _PLACES = ("out", "run_name")  # options of a file that say where, not what
 
 _AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
@@ -167,10 +169,8 @@ def checked(key: str, value: object, source: str, *, strict: bool) -> Any:
     try:
         found = msgspec.convert(values, kind, strict=strict)
     except msgspec.ValidationError as err:
-        choices = get_args(kind.__args__[0] if several else kind)
-        names = [str(name) for name in choices if isinstance(name, str)]
-        expected = f"expected one of {', '.join(names)}" if names else str(err).partition(" - at ")[0]
-        raise UsageError(f"{source}{option(key)}: {expected[0].lower()}{expected[1:]}, found {_shown(value)}") from err
+        expected = _expected(kind.__args__[0] if several else kind, str(err))
+        raise UsageError(f"{source}{option(key)}: expected {expected}, found {_shown(value)}") from err
     if several and not found:
         raise UsageError(f"{source}{option(key)}: expected at least one, found none")
     return tuple(dict.fromkeys(found)) if several else found
@@ -212,6 +212,16 @@ def contradictions(recorded: SweepConfig, config: SweepConfig) -> list[str]:
     """Options outside the grid that differ, as `--seed 0, now 1`."""
     pairs = ((field.name, getattr(recorded, field.name), getattr(config, field.name)) for field in fields(config))
     return [f"{option(key)} {old}, now {new}" for key, old, new in pairs if key not in GRID and old != new]
+
+
+def _expected(kind: Any, message: str) -> str:
+    """What msgspec's `message` says was expected of `kind`, in our words: of choices it does not name any."""
+    names = [name for name in get_args(kind) if isinstance(name, str)]
+    if names:
+        return f"one of {', '.join(names)}"
+    found = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)
+    assert found is not None, message
+    return _WORDS[found[1]] + (found[2] or "")
 
 
 def _shown(value: object) -> str:

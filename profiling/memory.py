@@ -2,6 +2,7 @@
 
 import re
 import resource
+import sys
 from pathlib import Path
 
 from .errors import UsageError
@@ -37,7 +38,7 @@ def limit(limit_bytes: int, cuda_index: int | None) -> None:
     """
     if cuda_index is None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        most = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+        most = min(limit_bytes, sys.maxsize if hard == resource.RLIM_INFINITY else hard)
         resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
         return
     import torch
