@@ -53,11 +53,10 @@ def run(request: Request, *, run_cell: RunCell = run_cell) -> int:
     folder = request.folder
     if request.resume and not (folder / sweep_dir.SWEEP_FILE).is_file():
         raise UsageError(f"--resume {folder}: expected a sweep's directory, found no {sweep_dir.SWEEP_FILE} in it")
+    _check(_planned(request, sweep_dir.read(folder)).config)  # before anything is written
+    everything = request.resume and not any(key in request.given for key in GRID)
     with sweep_dir.locked(folder) as lock:
-        recorded = sweep_dir.read(folder)
-        content = _planned(request, recorded)
-        everything = request.resume and not any(key in request.given for key in GRID)
-        _check(content.config)
+        content = _planned(request, sweep_dir.read(folder))
         with SweepReporter() as reporter:
             content = _reopened(content, folder, reporter)
             sweep_dir.write(folder, content)
@@ -99,11 +98,12 @@ def _check(config: SweepConfig) -> None:
 
 def _fault(config: SweepConfig, one: Cell) -> ProfilingError | None:
     """Why there can be no such cell here."""
-    from . import parallel  # torch takes seconds
-
     try:
         train_config(config, one, Path())
-        parallel.device(config.device, one.workers - 1)  # however a mode uses them, it needs that many GPUs
+        if config.device != "cpu":
+            from . import parallel  # torch takes seconds
+
+            parallel.device(config.device, one.workers - 1)  # however a mode uses them, it needs that many GPUs
     except (UsageError, DeviceError) as err:
         return err
     return None

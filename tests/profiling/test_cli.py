@@ -75,6 +75,13 @@ def test_every_choice_has_an_implementation() -> None:
         (["--active", "0"], "active must be at least 1"),
         (["--batch-size", "0"], "--batch-size must be at least 1"),
         (["--data", "cifar10", "--image-size", "64"], "CIFAR-10 images are 32 pixels wide"),
+        (["--data", "cifar10", "--dataset-samples", "64"], "--dataset-samples 64: for --data synthetic"),
+        (["--dataset-samples", "0"], "--dataset-samples must be at least 1"),
+        (
+            ["--timed-epochs", "1", "--wait", "0", "--warmup", "2"],
+            "--wait 0: need at least 1, because the profiler would",
+        ),
+        (["--memory-limit", "4G"], "--memory-limit 4G: expected a size such as 4GiB"),
         (["--run-name", "a/b"], "expected one folder name"),
         (["--parallel", "single", "--workers", "2"], "--parallel single is one process"),
     ],
@@ -86,6 +93,23 @@ def test_contradictions_are_usage_errors(options, message, capsys) -> None:
 
 def test_single_needs_no_leading_steps(configs) -> None:
     assert main(["train", "--parallel", "single", "--wait", "0", "--warmup", "0"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--dataset-samples", "7"], 4, "7 images are less than one batch of 8 on each of 1 ranks"),
+        (["--memory-limit", "1KB"], 3, "out of memory with --batch-size 8: "),
+    ],
+)
+def test_what_is_exhausted_has_an_exit_code_of_its_own(options, code, message, tmp_path) -> None:
+    from capturing import python
+
+    command = ["train", "--parallel", "single", "--device", "cpu", "--batch-size", "8", "--out", tmp_path, *options]
+    done = python("-m", "profiling", *command)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"error: {message}")
+    assert "Traceback" not in done.stderr
 
 
 def test_unknown_option_is_a_usage_error(capsys) -> None:

@@ -1,14 +1,13 @@
-import hashlib
 import itertools
-import pickle
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
+import tiny_cifar10
 import torch
+from capturing import ROOT, metas, torchrun
 
-from profiling.errors import DataError
+from profiling.errors import DataError, OutOfDataError
 from profiling.workloads.data import CIFAR10_MEAN, CIFAR10_STD, DataSpec, check_cifar10, cifar10, synthetic
 from profiling.workloads.torchvision_import import torchvision
 
@@ -40,27 +39,33 @@ def test_synthetic_data_has_the_shape_of_cifar10() -> None:
     assert first(synthetic(spec(image_size=64)))[0][0].shape == (4, 3, 64, 64)
 
 
+def test_an_epoch_of_synthetic_data_has_the_length_that_is_asked_for() -> None:
+    assert synthetic(spec()).epoch_steps == 50_000 // 4
+    found = synthetic(spec(dataset_samples=27, world_size=3))
+    assert (found.dataset_samples, found.epoch_steps) == (27, 2)
+    with pytest.raises(OutOfDataError, match="11 images are less than one batch of 4 on each of 3 ranks: the batch"):
+        synthetic(spec(dataset_samples=11, world_size=3))
+
+
+def test_synthetic_classes_can_be_learned_from_one_rank_and_recognised_on_another() -> None:
+    (images, labels), (others, other_labels) = (
+        first(synthetic(spec(batch_size=200, image_size=16, rank=rank, seed=5)))[0] for rank in (0, 1)
+    )
+    means = torch.stack([images[labels == label].mean(0) for label in range(10)])
+    nearest = torch.cdist(others.flatten(1), means.flatten(1)).argmin(1)
+    assert (nearest == other_labels).float().mean() > 0.9
+    strangers, stranger_labels = first(synthetic(spec(batch_size=200, image_size=16, seed=6)))[0]
+    nearest = torch.cdist(strangers.flatten(1), means.flatten(1)).argmin(1)
+    assert (nearest == stranger_labels).float().mean() < 0.5, "another seed, other classes"
+
+
 @pytest.fixture
 def cifar10_root(tmp_path: Path, monkeypatch) -> Path:
     """A tiny data set in CIFAR-10's own format; torchvision is told its checksums."""
+    tiny_cifar10.write(tmp_path, IMAGES_PER_FILE)
     kind = torchvision("datasets").CIFAR10
-    folder = tmp_path / kind.base_folder
-    folder.mkdir()
-
-    def write(name: str, content: dict) -> list[str]:
-        (folder / name).write_bytes(pickle.dumps(content))
-        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
-
-    random = np.random.default_rng(0)
-
-    def batch() -> dict:
-        data = random.integers(0, 256, (IMAGES_PER_FILE, 3 * 32 * 32), dtype=np.uint8)
-        return {"data": data, "labels": random.integers(0, 10, IMAGES_PER_FILE).tolist()}
-
-    monkeypatch.setattr(kind, "train_list", [write(name, batch()) for name, _ in kind.train_list])
-    monkeypatch.setattr(kind, "test_list", [write(name, batch()) for name, _ in kind.test_list])
-    _, checksum = write(kind.meta["filename"], {"label_names": [f"class {n}" for n in range(10)]})
-    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": checksum})
+    for name, value in tiny_cifar10.checksums(tmp_path).items():
+        monkeypatch.setattr(kind, name, value)
     return tmp_path
 
 
@@ -105,6 +110,32 @@ def test_training_on_cifar10_from_the_command_line(cifar10_root, tmp_path) -> No
     command = ["train", *options, *schedule, "--batch-size", "2", "--out", str(tmp_path), "--run-name", "run"]
     assert main(command) == 0
     assert len(list((tmp_path / "run").glob("*.pt.trace.json.gz"))) == 1
+
+
+@pytest.mark.slow
+def test_two_ranks_train_for_an_epoch_of_cifar10(tmp_path) -> None:
+    tiny_cifar10.write(tmp_path, IMAGES_PER_FILE)
+    options = ["--data", "cifar10", "--data-root", tmp_path, "--device", "cpu", "--batch-size", "4"]
+    schedule = ["--wait", "1", "--warmup", "1", "--active", "1", "--steps", "3"]
+    epochs = ["--warmup-epochs", "1", "--timed-epochs", "1"]
+    done = torchrun(
+        2,
+        *(ROOT / "tests" / "tiny_cifar10.py", tmp_path, "train", *options, *schedule, *epochs),
+        *("--out", tmp_path, "--run-name", "run"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = metas(tmp_path / "run")
+    assert sorted(found) == [0, 1]
+    for meta in found.values():
+        assert (meta["complete"], meta["dataset_samples"], meta["full_epoch_steps"]) == (True, 40, 5)
+        assert [(epoch["steps"], epoch["samples"]) for epoch in meta["epochs"]] == [(5, 20), (5, 20)]
+        assert all(epoch["data_ns"] > 0 for epoch in meta["epochs"])
+
+
+def test_without_being_told_torchvision_takes_no_other_data_set(tmp_path) -> None:
+    tiny_cifar10.write(tmp_path, IMAGES_PER_FILE)
+    with pytest.raises(DataError, match="data_batch_1: expected CIFAR-10's file, found another checksum"):
+        check_cifar10(tmp_path)
 
 
 def test_damaged_file_is_named(cifar10_root) -> None:

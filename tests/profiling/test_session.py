@@ -1,6 +1,7 @@
 import json
 import signal
 import threading
+import time
 import weakref
 
 import pytest
@@ -43,6 +44,17 @@ def test_without_distributed_this_is_rank_0_of_1(tmp_path) -> None:
     run_file = json.loads((session.run_dir / "run.json").read_text())
     assert (run_file["run"], run_file["backend"], run_file["config"]) == ("mine", None, {"lr": 1})
     assert leftovers(session.run_dir) == []
+
+
+def test_what_comes_before_the_first_step_is_noted_and_not_timed_with_it(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu") as session:
+        begun_ns = time.time_ns()
+        session.note(epochs=[{"phase": "timed"}])
+        assert metas(tmp_path / "run")[0]["epochs"] == [{"phase": "timed"}], "whatever happens next"
+        run(session, 5)
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["epochs"]) == (True, [{"phase": "timed"}])
+    assert meta["steps"][0]["start_unix_ns"] >= begun_ns
 
 
 def test_shapes_are_recorded(tmp_path) -> None:

@@ -117,6 +117,20 @@ def test_stopped_launcher_leaves_partial_traces_of_every_rank(tmp_path, mode, si
     assert leftovers(tmp_path / "run") == []
 
 
+def test_stopped_in_a_timed_epoch(tmp_path) -> None:
+    with start(tmp_path, "--warmup-epochs", "1", "--timed-epochs", "1", "--steps-per-epoch", "2000") as process:
+        while not process.stderr.readline().startswith("traces go to"):
+            pass
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 143, err
+    for meta in metas(tmp_path / "run").values():
+        assert meta["complete"] is False
+        assert meta["reason"].startswith(("SIGTERM after 0 of", "another rank ended first"))
+        assert "epochs" not in meta
+    assert leftovers(tmp_path / "run") == []
+
+
 def test_ddp_of_one(tmp_path) -> None:
     options = ["--workers", "1", "--device", "cpu", "--batch-size", "2", "--wait", "1", "--active", "1"]
     done = python("-m", "profiling", "train", *options, "--out", tmp_path)
