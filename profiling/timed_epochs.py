@@ -45,14 +45,14 @@ def timed_epoch(
     step: Callable[[Batch], Tensor | None],
     where: torch.device,
 ) -> tuple[EpochTime, Tensor | None]:
-    """Run `step` on `steps` batches; their times in ns, and the last loss, still on the device.
+    """Run `step` on `steps` batches; their times in ns, and the last loss that `step` returned.
 
     The boundaries between waiting and working are marks: on CUDA events on the stream, which the host does not wait for
     but at the end. So the host runs ahead as in training that nobody times, and `data_ns` is what the device waited,
     not what the host did while the device was busy.
     """
     _synchronise(where)
-    start_unix_ns, samples = time.time_ns(), 0
+    start_unix_ns, samples, loss = time.time_ns(), 0, None
     marks = [mark(where)]
     for _ in range(steps):
         batch = next(batches)

@@ -24,7 +24,9 @@ CIFAR10_STD = (0.2023, 0.1994, 0.2010)
 _CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 _LOADER_WORKERS = 2
 _SYNTHETIC_BATCHES = 4
+# What tells synthetic classes apart, beside noise of strength 1: learned within dozens of steps, not in the first few.
 _PATTERN_PIXELS = 4
+_PATTERN_STRENGTH = 0.25
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Batches(Iterator[Batch]):
 def synthetic(spec: DataSpec) -> Batches:
     """A few seeded batches over and over, other ones on every rank: no files, and next to no time per step.
 
-    Every class has a coarse pattern of colours, the same on all ranks, under noise of the same strength: a model can
-    learn them, so its loss falls. Raises OutOfDataError when `dataset_samples` are less than one batch per rank.
+    Every class has a coarse pattern of colours, the same on all ranks, under noise: a model can learn them, so its loss
+    falls. Raises OutOfDataError when `dataset_samples` are less than one batch per rank.
     """
     return Batches(_synthetic_stream(spec), spec, spec.dataset_samples)
 
@@ -97,7 +99,7 @@ def _class_patterns(spec: DataSpec) -> Tensor:
     """One image per class. Its generator's seed is next to those of the ranks, and of none of them."""
     generator = torch.Generator().manual_seed(spec.seed * 1_000_003 - 1)
     coarse = torch.randn((CLASSES, 3, _PATTERN_PIXELS, _PATTERN_PIXELS), generator=generator)
-    return functional.interpolate(coarse, size=(spec.image_size, spec.image_size))
+    return _PATTERN_STRENGTH * functional.interpolate(coarse, size=(spec.image_size, spec.image_size))
 
 
 def cifar10(spec: DataSpec) -> Batches:
