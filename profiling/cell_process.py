@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 
-from . import memory
+from . import memory, rundir
 from .errors import OutOfDataError, OutOfMemoryError, UsageError
 from .grid import Cell, Status
 from .sweep_dir import missing
@@ -77,7 +77,9 @@ def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
 def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
     """The exit code, negative after a signal."""
     command = [sys.executable, "-m", f"{__package__}.tether", str(os.getpid()), *arguments]
-    with log.open("wb") as file:
+    with rundir.explained(log):
+        file = log.open("wb")
+    with file:
         # A session of its own: Ctrl-C reaches only us, and we end the cell in order.
         process = subprocess.Popen(  # noqa: S603  (this program itself)
             command,
@@ -105,9 +107,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _tail(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="replace")
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:  # somebody has tidied up
+        return ""
 
 
 def _first_error(log: str) -> str | None:

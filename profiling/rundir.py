@@ -49,7 +49,7 @@ def meta_name(worker: str) -> str:
 
 def check_free(run_dir: Path) -> None:
     """Raise RunDirError unless `run_dir` is new or an empty directory."""
-    with _explained(run_dir):
+    with explained(run_dir):
         if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
             found = "files in it" if run_dir.is_dir() else "a file"
             raise RunDirError(f"{run_dir}: expected a new or empty run directory, found {found}; choose another name")
@@ -63,7 +63,7 @@ def create(run_dir: Path) -> None:
 
 def make(run_dir: Path) -> None:
     """Make `run_dir`, with its parents, if it is not there. Raises RunDirError."""
-    with _explained(run_dir):
+    with explained(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
 
 
@@ -77,13 +77,13 @@ def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write `content` to `path` as JSON, whole or not at all. Raises RunDirError."""
-    with _explained(path), _replacing(path) as tmp:
+    with explained(path), _replacing(path) as tmp:
         tmp.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:
     """Have `export` write a trace as JSON, and gzip its bytes into `path`, whole or not at all. Raises RunDirError."""
-    with _explained(path), _replacing(path) as packed, _temporary(path, ".json.tmp") as raw:
+    with explained(path), _replacing(path) as packed, _temporary(path, ".json.tmp") as raw:
         export(str(raw))
         if not raw.is_file() or raw.stat().st_size == 0:  # kineto logs a failed write and goes on
             raise RunDirError(f"{path}: the profiler wrote no trace; is the disk full?")
@@ -117,7 +117,8 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
+    """An OSError of the block as a RunDirError that names `path`."""
     try:
         yield
     except OSError as err:

@@ -53,19 +53,23 @@ def run(request: Request, *, run_cell: RunCell = run_cell) -> int:
     folder = request.folder
     if request.resume and not (folder / sweep_dir.SWEEP_FILE).is_file():
         raise UsageError(f"--resume {folder}: expected a sweep's directory, found no {sweep_dir.SWEEP_FILE} in it")
+    try:
+        with _signals_raise(), SweepReporter() as reporter:
+            content = _run(request, run_cell, reporter)
+    except (KeyboardInterrupt, SystemExit) as err:
+        return _stopped(err, folder)
+    return _finished(content, folder)
+
+
+def _run(request: Request, run_cell: RunCell, reporter: SweepReporter) -> SweepFile:
+    """What is recorded when no cell is left. Raises ProfilingError."""
+    folder = request.folder
     _check(_planned(request, sweep_dir.read(folder)).config)  # before anything is written
     everything = request.resume and not any(key in request.given for key in GRID)
-    with sweep_dir.locked(folder) as lock:
-        content = _planned(request, sweep_dir.read(folder))
-        with SweepReporter() as reporter:
-            content = _reopened(content, folder, reporter)
-            sweep_dir.write(folder, content)
-            try:
-                with _signals_raise():
-                    content = _loop(content, folder, lock, run_cell, reporter, everything=everything)
-            except (KeyboardInterrupt, SystemExit) as err:
-                return _stopped(err, folder)
-    return _finished(content, folder)
+    with sweep_dir.locked(folder, reporter.say) as lock:
+        content = _reopened(_planned(request, sweep_dir.read(folder)), folder, reporter)
+        sweep_dir.write(folder, content)
+        return _loop(content, folder, lock, run_cell, reporter, everything=everything)
 
 
 def _planned(request: Request, recorded: SweepFile | None) -> SweepFile:
@@ -181,8 +185,11 @@ def _signals_raise() -> Iterator[None]:
 def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
     code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
     name = signal.Signals(code - 128).name
-    resume = f"{_program()} sweep --resume {shlex.quote(str(folder))}"
-    print(f"stopped by {name}; what is done is kept, and this goes on: {resume}", file=sys.stderr)
+    if (folder / sweep_dir.SWEEP_FILE).is_file():
+        resume = f"{_program()} sweep --resume {shlex.quote(str(folder))}"
+        print(f"stopped by {name}; what is done is kept, and this goes on: {resume}", file=sys.stderr)
+    else:
+        print(f"stopped by {name} before anything was written", file=sys.stderr)
     return code
 
 

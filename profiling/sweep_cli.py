@@ -112,7 +112,7 @@ def _request(given: dict[str, Any], config: Path | None, resume: Path | None, ar
     if resume is not None and given.keys() & {"out", "run_name"}:
         raise UsageError(f"--resume {resume}: names the directory already; leave --out and --run-name out")
     name = given.get("run_name") or f"sweep-{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}"
-    if Path(name).name != name:
+    if Path(name).name != name or name == "..":
         raise UsageError(f"--run-name {name}: expected one folder name; give the folder above it as --out")
     folder = resume or Path(given.get("out", "traces")) / name
     command_line = ["python", "-m", str(__package__), *args]

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,11 +71,11 @@ def write(folder: Path, content: SweepFile) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[int]:
+def locked(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
     """The lock's descriptor, for processes that must end before another sweep may begin. Raises RunDirError.
 
     A process that inherits the descriptor holds the lock with us. So the lock of a sweep that was killed is free once
-    the ranks that it started are gone, and they get some time for that.
+    the ranks that it started are gone; they get some time for that, and `say` a line about it.
     """
     rundir.make(folder)
     path = folder / _LOCK_FILE
@@ -84,7 +84,7 @@ def locked(folder: Path) -> Iterator[int]:
     except OSError as err:
         raise RunDirError(f"{path}: cannot be written: {err.strerror or err}") from err
     try:
-        _take(descriptor, folder)
+        _take(descriptor, folder, say)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         for leftover in folder.glob(f".{SWEEP_FILE}.*.tmp"):  # of a sweep that was killed while it wrote
@@ -153,18 +153,21 @@ def _check_no_stranger(folder: Path) -> None:
         )
 
 
-def _take(descriptor: int, folder: Path) -> None:
-    deadline = time.monotonic() + _ORPHANS_S
+def _take(descriptor: int, folder: Path, say: Callable[[str], None]) -> None:
+    begun, told = time.monotonic(), False
     while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         holder = os.pread(descriptor, 32, 0).decode(errors="replace")
-        if not holder.isdigit() or _runs(int(holder)) or time.monotonic() > deadline:
+        if not holder.isdigit() or _runs(int(holder)) or time.monotonic() > begun + _ORPHANS_S:
             raise RunDirError(
                 f"{folder}: another sweep works in it (process {holder or 'unknown'}); wait for it, or use another "
                 "--run-name"
             )
+        if not told:
+            say(f"{folder}: waiting for processes of a sweep that was killed (process {holder}) to end")
+            told = True
         time.sleep(_POLL_S)
 
 

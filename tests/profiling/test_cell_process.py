@@ -13,6 +13,8 @@ from capturing import ROOT, environment
 
 from profiling import cell_process
 from profiling.cell_process import verdict
+from profiling.errors import RunDirError
+from profiling.grid import Cell
 
 NONE = Path("/nonexistent")
 NO_KILLS = (4, 4)
@@ -71,6 +73,12 @@ def test_cell_is_done_when_its_files_are_complete(tmp_path) -> None:
     meta = {"rank": 0, "complete": True, "epochs": [{"phase": "timed"}], "traces": []}
     (tmp_path / "h_0.meta.json").write_text(json.dumps(meta))
     assert verdict(0, "", tmp_path, NO_KILLS) == ("done", None)
+
+
+def test_log_that_cannot_be_written_is_named(tmp_path) -> None:
+    (tmp_path / "x.log").mkdir()
+    with pytest.raises(RunDirError, match=r"x\.log: cannot be written: Is a directory"):
+        cell_process.run_cell(Cell("x", "resnet18", "ddp", 1, 2), [], tmp_path, 0)
 
 
 def wait_until(condition) -> None:

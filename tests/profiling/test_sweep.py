@@ -136,6 +136,13 @@ def test_interrupted_and_resumed_ends_in_the_same_table(tmp_path, capsys) -> Non
     assert capsys.readouterr().out == whole.replace(str(tmp_path / "a"), str(tmp_path / "b"))
 
 
+def test_stopped_before_anything_is_written(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sweep_dir, "read", lambda folder: signal.raise_signal(signal.SIGINT))
+    assert sweep.run(request(tmp_path / "new"), run_cell=Cells()) == 130
+    assert capsys.readouterr().err == "stopped by SIGINT before anything was written\n"
+    assert not (tmp_path / "new").exists()
+
+
 def test_signals_are_as_before_afterwards(tmp_path) -> None:
     before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     sweep.run(request(tmp_path, workers=(1,)), run_cell=Cells(b32="interrupt"))
@@ -226,6 +233,7 @@ def test_table_survives_files_that_vanish(tmp_path) -> None:
     [
         (["--resume", "none"], "--resume none: expected a sweep's directory, found no sweep.json"),
         (["--resume", "x", "--run-name", "y"], "--resume x: names the directory already"),
+        (["--run-name", ".."], "--run-name ..: expected one folder name"),
         (["--run-name", "a/b"], "--run-name a/b: expected one folder name"),
         (["--model", "resnet19"], "--model: expected one of resnet18"),
         (["--memory-limit", "much"], "--memory-limit much: expected a size"),

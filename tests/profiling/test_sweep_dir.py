@@ -74,12 +74,12 @@ def test_directory_of_something_else_is_refused(tmp_path) -> None:
 
 def test_two_at_once_are_refused(tmp_path) -> None:
     with (
-        sweep_dir.locked(tmp_path),
+        sweep_dir.locked(tmp_path, print),
         pytest.raises(RunDirError, match=rf"another sweep works in it \(process {os.getpid()}\)"),
-        sweep_dir.locked(tmp_path),
+        sweep_dir.locked(tmp_path, print),
     ):
         pass
-    with sweep_dir.locked(tmp_path):
+    with sweep_dir.locked(tmp_path, print):
         pass
 
 
@@ -87,15 +87,18 @@ def test_processes_of_a_killed_sweep_are_waited_for(tmp_path) -> None:
     """They hold its lock. That is no second sweep, and it does not last."""
     code = (
         "import os, sys, time\nfrom pathlib import Path\nfrom profiling import sweep_dir\n"
-        f"with sweep_dir.locked(Path({str(tmp_path)!r})) as lock:\n"
+        f"with sweep_dir.locked(Path({str(tmp_path)!r}), print) as lock:\n"
         "    if os.fork():\n        os.kill(os.getpid(), 9)\n    time.sleep(1.5)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)  # a pipe would wait for the child too
     assert killed.returncode == -9
     with (tmp_path / ".lock").open() as held, pytest.raises(BlockingIOError):
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with sweep_dir.locked(tmp_path):
+    said = []
+    with sweep_dir.locked(tmp_path, said.append):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
+    assert len(said) == 1
+    assert "waiting for processes of a sweep that was killed" in said[0]
 
 
 def test_death_between_write_and_rename_leaves_the_old_file(tmp_path) -> None:
@@ -103,14 +106,14 @@ def test_death_between_write_and_rename_leaves_the_old_file(tmp_path) -> None:
         "import os\nfrom dataclasses import replace\nfrom pathlib import Path\nfrom profiling import sweep_dir\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "Path.replace = lambda self, target: os.kill(os.getpid(), 9)\n"
-        "with sweep_dir.locked(folder):\n"
+        "with sweep_dir.locked(folder, print):\n"
         "    sweep_dir.write(folder, replace(sweep_dir.read(folder), sweep='new'))\n"
     )
     sweep_dir.write(tmp_path, content())
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -9, killed.stderr
     assert len(list(tmp_path.glob(".sweep.json.*.tmp"))) == 1
-    with sweep_dir.locked(tmp_path):
+    with sweep_dir.locked(tmp_path, print):
         assert sweep_dir.read(tmp_path) == content()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "sweep.json"]
 
