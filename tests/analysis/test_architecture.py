@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
-LEAVES = {"errors", "kinds", "tables", "schema", "intervals", "nccl_tests", "alignment", "by_hand"}
+LEAVES = {"errors", "kinds", "tables", "schema", "schema_sweeps", "intervals", "nccl_tests", "alignment", "by_hand"}
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
@@ -31,7 +31,8 @@ ALLOWED = {
     "kinds": set(),
     "intervals": set(),
     "tables": {"errors"},
-    "schema": {"tables"},
+    "schema_sweeps": {"tables"},
+    "schema": {"schema_sweeps", "tables"},
     "nccl_tests": {"errors"},
     "alignment": set(),
     "by_hand": set(),

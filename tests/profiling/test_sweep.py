@@ -271,7 +271,7 @@ def test_help_has_examples_and_modes(capsys) -> None:
     assert main(["sweep", "--help"]) == 0
     out = capsys.readouterr().out
     assert "python -m profiling sweep --resume traces/grid" in out
-    assert "single, ddp" in out
+    assert "pipeline" in out
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere: would be refused in a read-only folder")
