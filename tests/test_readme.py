@@ -20,6 +20,12 @@ COMMANDS = [
 ]
 # Small enough for two CPU cores; everything else stays as the README has it.
 SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
+LARGE = {
+    "--batch-size 8,32": "--batch-size 2,4 --image-size 8 --steps-per-epoch 2 --active 1",
+    "--batch-size 64": "--batch-size 8 --wait 1 --warmup 1 --active 1 --steps 4",
+    "--parallel fsdp": "--parallel fsdp --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4",
+    "comms all_reduce": "comms all_reduce --max-bytes 1M --iters 2 --warmup 1",
+}
 
 
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -41,7 +47,7 @@ def matching(start: str) -> list[str]:
 
 
 def test_every_command_is_run_by_a_test() -> None:
-    run_below = matching("make") + matching("torchrun") + matching("tensorboard") + matching("python -m analysis")
+    run_below = [c for start in ("make", "torchrun", "tensorboard", "python -m ") for c in matching(start)]
     assert sorted(COMMANDS) == sorted(run_below)
 
 
@@ -52,12 +58,33 @@ def test_make_targets_exist(command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose traces are the run in the repository, and what the README's own commands wrote."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "traces").mkdir()
+    (folder / "traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
+    for command in matching("python -m profiling"):
+        for full, small in LARGE.items():
+            command = command.replace(full, small)  # noqa: PLW2901
+        done = run(f"{command} --device cpu", folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_profiling_commands(captured: Path) -> None:
+    written = {path.name for path in (captured / "traces").iterdir()}
+    assert {"ceiling", "my-sweep"} < written
+    assert len(written) == 1 + len(matching("python -m profiling"))
+
+
 @pytest.mark.parametrize("command", matching("python -m analysis"))
-def test_analysis_commands(command: str, tmp_path: Path) -> None:
-    (tmp_path / "traces").symlink_to(ROOT / "traces")
-    done = run(command, tmp_path)
+def test_analysis_commands(command: str, captured: Path) -> None:
+    done = run(command, captured)
     assert done.returncode == 0, done.stderr
-    assert done.stdout or (tmp_path / "calls.csv").stat().st_size
+    output = re.search(r"--output (\S+)", command)
+    assert (captured / output[1]).stat().st_size if output else done.stdout
 
 
 def test_summary_is_the_one_shown() -> None:

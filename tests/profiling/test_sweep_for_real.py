@@ -1,99 +1,25 @@
 """Sweeps that train: killed and resumed, out of memory and out of data. Gloo on CPU, tiny images."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
-from capturing import ROOT, environment, leftovers, metas, python, trace
+from capturing import leftovers, metas, python, trace
+from sweeping import CELLS, TINY, statuses
 
 from profiling import sweep_dir
 
-TINY = ["--device", "cpu", "--image-size", "8", "--steps-per-epoch", "3", "--active", "1"]
-GRID = ["--batch-size", "2,4", "--workers", "1,2"]
-CELLS = [f"resnet18-ddp-w{workers}-b{batch}" for workers in (1, 2) for batch in (2, 4)]
-
-
-def start(folder: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "profiling", "sweep", *TINY, *GRID]
-    return subprocess.Popen(
-        [*command, "--out", str(folder.parent), "--run-name", folder.name],
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def statuses(folder: Path) -> dict[str, str]:
-    found = sweep_dir.read(folder)
-    assert found is not None
-    return {one.run: one.status for one in found.cells}
-
-
-def wait_for_ranks(folder: Path, run: str, workers: int) -> list[int]:
-    """The pids of the ranks of a cell, once all of them have begun their run directory."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        found = [json.loads(path.read_text())["pid"] for path in (folder / run).glob("*.meta.json")]
-        if len(found) == workers:
-            return found
-        time.sleep(0.02)
-    pytest.fail(f"{run} did not begin")
-
-
-def runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"  # nobody may have waited for an orphan yet
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory) -> tuple[Path, str, dict]:
-    """A sweep, killed in its second cell, interrupted in its third, and resumed: its folder, its table, what was seen.
-
-    Killed means SIGKILL, after which the very same command is given at once.
-    """
-    folder = tmp_path_factory.mktemp("sweeps") / "killed"
-    seen = {}
-    with start(folder) as process:
-        ranks = wait_for_ranks(folder, CELLS[1], 1)
-        seen["launched"] = [*ranks, process.pid]
-        process.kill()
-    seen["after_kill"] = statuses(folder)
-    with start(folder) as process:
-        wait_for_ranks(folder / "set-aside" / f"{CELLS[1]}.1", ".", 1)  # moved there: the cell begins anew
-        with start(folder) as second:
-            seen["second"] = (*second.communicate(timeout=120), second.returncode)
-        seen["orphans"] = [pid for pid in seen["launched"] if runs(pid)]
-        seen["first_cell"] = (folder / CELLS[0] / "run.json").stat().st_mtime_ns
-        ranks = wait_for_ranks(folder, CELLS[2], 2)
-        process.send_signal(signal.SIGINT)
-        seen["interrupted"] = (*process.communicate(timeout=120), process.returncode)
-        seen["ranks_left"] = [pid for pid in ranks if runs(pid)]
-    seen["after_interrupt"] = statuses(folder)
-    done = python("-m", "profiling", "sweep", "--resume", folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout, seen
-
 
 @pytest.mark.slow
-def test_killed_sweep_is_resumed_by_the_same_command(resumed) -> None:
-    _, _, seen = resumed
+def test_killed_sweep_is_resumed_by_the_same_command(resumed_sweep) -> None:
+    _, _, seen = resumed_sweep
     assert list(seen["after_kill"].values()) == ["done", "open", "open", "open"]
     assert seen["orphans"] == []
     assert list(seen["after_interrupt"].values()) == ["done", "done", "open", "open"]
 
 
 @pytest.mark.slow
-def test_interrupted_sweep_says_how_to_go_on_and_leaves_nobody(resumed) -> None:
-    folder, _, seen = resumed
+def test_interrupted_sweep_says_how_to_go_on_and_leaves_nobody(resumed_sweep) -> None:
+    folder, _, seen = resumed_sweep
     out, err, code = seen["interrupted"]
     assert (out, code) == ("", 130)
     assert err.splitlines()[-1].endswith(f"python -m profiling sweep --resume {folder}")
@@ -102,15 +28,15 @@ def test_interrupted_sweep_says_how_to_go_on_and_leaves_nobody(resumed) -> None:
 
 
 @pytest.mark.slow
-def test_second_sweep_on_the_same_directory_is_refused(resumed) -> None:
-    out, err, code = resumed[2]["second"]
+def test_second_sweep_on_the_same_directory_is_refused(resumed_sweep) -> None:
+    out, err, code = resumed_sweep[2]["second"]
     assert (out, code) == ("", 1)
     assert "another sweep works in it" in err
 
 
 @pytest.mark.slow
-def test_resumed_sweep_ends_in_the_table_of_the_whole_grid(resumed) -> None:
-    folder, out, seen = resumed
+def test_resumed_sweep_ends_in_the_table_of_the_whole_grid(resumed_sweep) -> None:
+    folder, out, seen = resumed_sweep
     rows = [line.split() for line in out.splitlines()[2:6]]
     full = {(1, 2): 25000, (1, 4): 12500, (2, 2): 12500, (2, 4): 6250}
     assert [row[:5] for row in rows] == [
@@ -124,8 +50,8 @@ def test_resumed_sweep_ends_in_the_table_of_the_whole_grid(resumed) -> None:
 
 
 @pytest.mark.slow
-def test_cells_have_what_readers_need(resumed) -> None:
-    folder = resumed[0]
+def test_cells_have_what_readers_need(resumed_sweep) -> None:
+    folder = resumed_sweep[0]
     for workers in (1, 2):
         found = metas(folder / f"resnet18-ddp-w{workers}-b4")
         assert sorted(found) == list(range(workers))
@@ -143,8 +69,8 @@ def test_cells_have_what_readers_need(resumed) -> None:
 
 
 @pytest.mark.slow
-def test_profiled_steps_come_after_the_timed_epoch(resumed) -> None:
-    folder = resumed[0]
+def test_profiled_steps_come_after_the_timed_epoch(resumed_sweep) -> None:
+    folder = resumed_sweep[0]
     for run in CELLS:
         for meta in metas(folder / run).values():
             timed = meta["epochs"][-1]
