@@ -41,7 +41,7 @@ class Config(msgspec.Struct):
 
     model: str
     parallel: _Mode
-    workers: _Count | None = None
+    batch_size: _Count | None = None
     image_size: _Count | None = None
 
 
@@ -68,15 +68,22 @@ class Model(msgspec.Struct):
     bytes: _Duration | None = None
 
 
+class DataParallel(msgspec.Struct):
+    """What nn.DataParallel drives."""
+
+    devices: Annotated[list[Any], msgspec.Meta(min_length=1)]
+
+
 class Side(msgspec.Struct):
-    """<host>_<rank>.meta.json of a cell."""
+    """<host>_<rank>.meta.json of a cell. The ranks of a pipeline share one batch: none has a size of its own."""
 
     rank: _Duration
-    batch_size_per_rank: _Count
+    batch_size_per_rank: _Count | None
     epochs: list[Epoch]
     dataset_samples: _Count
     full_epoch_steps: _Count
     model: Model | None = None
+    dp: DataParallel | None = None
 
 
 def sweep_file(path: Path) -> SweepFile:

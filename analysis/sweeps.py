@@ -152,18 +152,22 @@ def _run_row(folder: Path) -> Row:
     sides = side_files(folder, run.world_size)
     first = sides[0]
     for name in ("dataset_samples", "batch_size_per_rank"):
-        values = sorted({getattr(side, name) for side in sides})
+        values = {getattr(side, name) for side in sides}
         if len(values) > 1:
-            raise DamagedTimings(f"{folder}: the ranks differ in {name}: {values[0]} and {values[-1]}; run it again")
+            listed = " and ".join(map(str, sorted(values, key=str)))
+            raise DamagedTimings(f"{folder}: the ranks differ in {name}: {listed}; run it again")
     config, model = run.config, first.model or Model()
     epoch = whole_epoch([_rank_epoch(folder, side) for side in sides])
     if max(epoch["epoch_ns"], epoch["data_ns"]) > _LONGEST_NS:
         raise DamagedTimings(f"{folder}: its epoch would take more than {_YEARS} years; run it again")
     workers = run.world_size
     if config.parallel == "dp":  # one process, so one rank, that drives several devices
-        if config.workers is None:
-            raise DamagedTimings(f"{folder / RUN_FILE}: dp, but config has no workers; expected the number of devices")
-        workers = config.workers
+        if first.dp is None:
+            raise DamagedTimings(f"{folder}: its side file does not say which devices dp drove; run it again")
+        workers = len(first.dp.devices)
+    batch_size = config.batch_size or first.batch_size_per_rank
+    if batch_size is None:
+        raise DamagedTimings(f"{folder / RUN_FILE}: config has no batch_size, nor has a side file; run it again")
     return {
         "run": folder.resolve().name.encode("utf-8", "backslashreplace").decode("utf-8"),
         "source": str(folder),
@@ -171,7 +175,7 @@ def _run_row(folder: Path) -> Row:
         "model": config.model,
         "parallel": config.parallel,
         "workers": workers,
-        "batch_size_per_worker": first.batch_size_per_rank,
+        "batch_size_per_worker": batch_size,
         "status": "done",
         **epoch,
         "dataset_samples": first.dataset_samples,

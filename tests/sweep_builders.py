@@ -71,16 +71,18 @@ class Cell:
         ]  # fmt: skip
         return {
             "schema_version": 1, "rank": rank, "world_size": self.ranks, "host": "node", "worker": f"node_{rank}",
-            "batch_size_per_rank": self.batch, "model": RESNET18, "complete": True, "reason": None, "epochs": epochs,
+            "batch_size_per_rank": None if self.parallel == "pipeline" else self.batch,
+            "model": RESNET18, "complete": True, "reason": None, "epochs": epochs,
             "dataset_samples": self.samples, "full_epoch_steps": self.full_steps,
+            "dp": {"devices": [{"index": n} for n in range(self.workers)]} if self.parallel == "dp" else None,
         }  # fmt: skip
 
     def write(self, folder: Path) -> Path:
         """The run directory."""
         run_dir = folder / self.run
         config = {
-            "model": self.model, "parallel": self.parallel, "batch_size": self.batch, "workers": self.workers,
-            "image_size": 32, "steps_per_epoch": self.steps,
+            "model": self.model, "parallel": self.parallel, "batch_size": self.batch, "image_size": 32,
+            "steps_per_epoch": self.steps,
         }  # fmt: skip
         run = {"schema_version": 1, "run": self.run, "config": config, "world_size": self.ranks}
         write_json(run_dir / "run.json", run)

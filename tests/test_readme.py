@@ -67,7 +67,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
     for command in matching("python -m profiling"):
         for full, small in LARGE.items():
-            command = command.replace(full, small)  # noqa: PLW2901
+            command = command.replace(full, small)
         done = run(f"{command} --device cpu", folder)
         assert done.returncode == 0, done.stderr
     return folder

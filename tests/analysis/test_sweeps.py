@@ -107,8 +107,16 @@ def test_dataparallel_is_one_rank_with_several_workers(tmp_path):
     folder = Cell(workers=4, parallel="dp").write(tmp_path)
     (row,) = rows_of(folder)
     assert (row["parallel"], row["workers"], row["epoch_steps"]) == ("dp", 4, 391)
-    edited(folder / "run.json", config={"model": "resnet18", "parallel": "dp"})
-    fails(DamagedTimings, folder, naming="config has no workers")
+    edited(folder / "node_0.meta.json", dp=None)
+    fails(DamagedTimings, folder, naming="does not say which devices dp drove")
+
+
+def test_a_pipeline_has_one_batch_for_all_its_ranks(tmp_path):
+    folder = Cell(workers=2, batch=64, parallel="pipeline").write(tmp_path)
+    (row,) = rows_of(folder)
+    assert (row["workers"], row["batch_size_per_worker"]) == (2, 64)
+    edited(folder / "run.json", config={"model": "resnet18", "parallel": "pipeline"})
+    fails(DamagedTimings, folder, naming="config has no batch_size")
 
 
 def test_a_bounded_epoch_keeps_its_steps(tmp_path):
