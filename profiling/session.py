@@ -77,10 +77,10 @@ class Session:
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
-        self._probe.at_start(who)
-        self._save(_UNFINISHED)
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
+            self._probe.at_start(who)
+            self._save(_UNFINISHED)
             self._start_profiler()
         return self
 

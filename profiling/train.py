@@ -23,6 +23,7 @@ from .step_clock import overhead
 from .timed_epochs import EpochPhase, timed_epoch
 from .workloads.data import DATA, Batch, Batches, DataSpec
 from .workloads.models import MODELS
+from .workloads.torchvision_import import torchvision
 
 # Reading the loss makes the host wait for the GPU, so there it is read between a few unprofiled steps only.
 _CUDA_LOSS_EVERY = 10
@@ -34,6 +35,7 @@ def run_rank(config: TrainConfig, command: Sequence[str]) -> Path:
     where = parallel.device(config.device, who.local_rank)
     with parallel.process_group(MODES[config.parallel], where):
         if config.memory_limit_bytes is not None:
+            torchvision("models")  # what a library takes when it is loaded does not count
             memory.limit(config.memory_limit_bytes, where.index)
         return _train(config, who, where, command)
 

@@ -30,7 +30,7 @@ def test_lists_on_the_command_line_are_repeated_or_joined() -> None:
     ("given", "message"),
     [
         ({"model": ["resnet19"]}, "--model: expected one of resnet18, vgg16, found resnet19"),
-        ({"parallel": ["ddp,spam"]}, "--parallel: expected one of single, ddp.*, found ddp,spam"),
+        ({"parallel": ["ddp,spam"]}, "--parallel: expected one of single, .*pipeline, found ddp,spam"),
         ({"batch_size": ["32,x"]}, "--batch-size: expected a whole number, found 32,x"),
         ({"batch_size": ["32,"]}, "--batch-size: expected a whole number, found 32,"),
         ({"workers": ["0"]}, "--workers: expected a whole number >= 1, found 0"),

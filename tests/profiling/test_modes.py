@@ -1,6 +1,7 @@
 """The parallel modes: what they train is the same model, and what they cannot do they say before ranks start."""
 
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -157,8 +158,8 @@ def test_one_process_launched_as_several_is_said_once(mode, monkeypatch, capsys)
 
 def test_workers_of_data_parallel_are_the_gpus_it_drives(monkeypatch) -> None:
     seen: list[TrainConfig] = []
-    monkeypatch.setattr(ranks, "_check", lambda *args: None)
-    monkeypatch.setattr(ranks, "_run_alone", lambda config, *args: seen.append(config) or 0)
+    monkeypatch.setattr(ranks, "_check", lambda *args, **options: None)
+    monkeypatch.setattr(ranks, "_trained", lambda config, command: seen.append(config) or Path("run"))
     for options in ([], ["--workers", "3"]):
         assert main(["train", "--parallel", "dp", *options]) == 0
     assert [config.devices for config in seen] == [None, 3]
