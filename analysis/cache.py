@@ -21,7 +21,7 @@ from isal import isal_zlib
 from .kineto import RawTrace, read_kineto
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 1
+READER_VERSION = 2
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"

@@ -17,24 +17,30 @@ import msgspec
 
 from .errors import DamagedTrace, NotATrace, UnreadableFile
 from .packed import BrokenPacking, Source, unpacked
-from .repairs import without_numbers_that_are_none
+from .repairs import with_quoted_names, without_escapes, without_numbers_that_are_none
 
 CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
-ENTRY_LIMIT_BYTES = 256 << 20  # of one event, and of what surrounds the events
+ENTRY_LIMIT_BYTES = 64 << 20  # of one event, and of what surrounds the events
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\s*\[")
-# What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is nowhere else.
+# What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is in none.
 _OPENING = b'\n  {\n    "'
 _SEPARATOR = b"\n  }," + _OPENING
 _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
+# Every event has a phase, whatever its layout, so their number proves a split. Counting takes a fifth of the time, so
+# that is done for some chunks: all of the first, where a file of mixed layouts mostly shows, and one in so many.
+_PHASE = b'"ph"'
+_PROVEN_CHUNKS = 32
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _CLOSING = re.compile(rb"\}\s*\]")
-# The lone quote opens a string that the buffer does not close.
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
+# Of a text without escapes. The lone quote opens a string that the buffer does not close.
+_TOKEN = re.compile(rb'"[^"]*"|["\[\]{},]')
+_BLANK = b" \t\r\n,"
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _GUESSES = 4
+_DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 # What decoding raises for bytes that are no JSON, or nested too deep.
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -53,18 +59,30 @@ class Batch:
     """Texts of successive events, each without its braces and its first quote: `{"` + text + `}` is the event.
 
     `first_event` is the number of the first one in the file, from 0. In Kineto's layout, a text that begins with phase
-    and category tells these truly; in others every key may come later, and again.
+    and category tells these truly; in others every key may come later, and again. The texts stand in `source`, which
+    begins at the byte `first_byte` of the unpacked file.
     """
 
     texts: list[bytes]
     first_event: int
     in_kineto_layout: bool
+    source: bytes = b""
+    first_byte: int = 0
+
+    def byte_of(self, index: int) -> int:
+        """Where in the unpacked file the text with this index stands."""
+        at = end = 0
+        for text in self.texts[: index + 1]:
+            at = max(self.source.find(text, end), end)
+            end = at + len(text)
+        return self.first_byte + at
 
 
 class EventStream:
     """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
 
-    After an error, `events_read` and `bytes_read` (unpacked) say how far it got.
+    The first `prefix_bytes` of it stand before them. After an error, `events_read` and `bytes_read` (unpacked) say how
+    far it got.
     """
 
     def __init__(self, path: Path, progress: Callable[[int], None] | None = None) -> None:
@@ -73,8 +91,11 @@ class EventStream:
         self.surrounding = b""
         self.events_read = 0
         self.bytes_read = 0
+        self.prefix_bytes = 0
         self._progress = progress
         self._broken: Exception | None = None
+        self._chunks = 0
+        self._is_mixed = False
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches in file order.
@@ -92,32 +113,57 @@ class EventStream:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
 
     def _batches(self, source: Source) -> Iterator[Batch]:
-        buffer = _FIRST_OPENING.sub(_OPENING, self._skip_prefix(source), count=1)
+        buffer = self._skip_prefix(source)
+        first = _FIRST_OPENING.match(buffer)
+        if first:
+            buffer = _OPENING + buffer[first.end() :]
         ended = False
         while True:
-            split = None if ended else _split_as_kineto(buffer)
+            split = None if ended else self._split(buffer)
             if split is not None:
-                texts, buffer = split
-                yield Batch(texts, self.events_read, in_kineto_layout=True)
+                texts, rest = split
+                yield self._batch(texts, buffer, in_kineto_layout=True)
+                buffer = rest
             else:
                 try:
                     texts, cut, closed = _whole_events(buffer)
                 except _Malformed as err:
-                    yield Batch(err.texts, self.events_read, in_kineto_layout=False)
+                    yield self._batch(err.texts, buffer)
                     raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
                 if texts:
-                    yield Batch(texts, self.events_read, in_kineto_layout=False)
+                    yield self._batch(texts, buffer)
                 if closed:
                     self.surrounding += buffer[cut:] + self._rest(source)
                     return
                 if cut:
                     buffer = buffer[cut + 1 :]  # past the comma
                 elif ended:
+                    yield self._batch(_texts_or_none(buffer), buffer)
                     raise self._unfinished(buffer)
-            more = self._read(source, max(CHUNK_BYTES, len(buffer)))
+            more = self._read(source, self._step_bytes(buffer))
             ended = not more
             buffer += more
             self._check_size(buffer, "an event")
+
+    def _batch(self, texts: list[bytes], buffer: bytes, *, in_kineto_layout: bool = False) -> Batch:
+        """A batch of texts at the begin of the buffer, which is the last that was read."""
+        return Batch(texts, self.events_read, in_kineto_layout, buffer, self.bytes_read - len(buffer))
+
+    def _split(self, buffer: bytes) -> tuple[list[bytes], bytes] | None:
+        """The same as `_split_as_kineto`; None too where the chunk proves to hold other layouts as well."""
+        split = _split_as_kineto(buffer)
+        self._chunks += 1
+        if split is None or (self._chunks > _PROVEN_CHUNKS and self._chunks % _PROVEN_CHUNKS and not self._is_mixed):
+            return split
+        texts, rest = split
+        if buffer.count(_PHASE, 0, len(buffer) - len(rest)) == len(texts):
+            return split
+        self._is_mixed = True
+        return None
+
+    def _step_bytes(self, buffer: bytes) -> int:
+        """How much to read next: twice as much where a buffer was not enough, up to the limit."""
+        return max(1, min(max(CHUNK_BYTES, len(buffer)), ENTRY_LIMIT_BYTES + 1 - len(buffer)))
 
     def _read(self, source: Source, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end, or where unpacking fails."""
@@ -137,7 +183,7 @@ class EventStream:
 
     def _rest(self, source: Source) -> bytes:
         rest = b""
-        while data := self._read(source, max(CHUNK_BYTES, len(rest))):
+        while data := self._read(source, self._step_bytes(rest)):
             rest += data
             self._check_size(rest, "what follows the events")
         if self._broken is not None:
@@ -149,7 +195,7 @@ class EventStream:
         good = f"after {self.bytes_read:,} bytes ({self.events_read:,} events were good)"
         if self._broken is not None:
             error: DamagedTrace = DamagedTrace(
-                f"{self.path}: the gzip data end early or are damaged {good}; capture or copy it again"
+                f"{self.path}: {self._broken} {good}, counted unpacked; capture or copy it again"
             )
             error.__cause__ = self._broken
             return error
@@ -182,15 +228,17 @@ class EventStream:
     def _skip_prefix(self, source: Source) -> bytes:
         """Read up to the opening bracket of the events; what follows it in the buffer is returned."""
         buffer = b""
-        while len(buffer) <= ENTRY_LIMIT_BYTES:
-            data = self._read(source, max(CHUNK_BYTES, len(buffer)))
+        while True:
+            data = self._read(source, self._step_bytes(buffer))
             buffer = (buffer + data).removeprefix(_BYTE_ORDER_MARK)
-            start = _ARRAY_START.search(buffer) or _BARE_ARRAY.match(buffer)
+            start = _BARE_ARRAY.match(buffer) or _ARRAY_START.search(buffer)
             if start:
                 self.surrounding = buffer[: start.end()]
+                self.prefix_bytes = start.end()
                 return buffer[start.end() :]
             if not data:
                 break
+            self._check_size(buffer, "what stands before the events")
         if self._broken is not None:
             raise self._cut_short()
         raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
@@ -198,10 +246,14 @@ class EventStream:
 
 def _split_as_kineto(buffer: bytes) -> tuple[list[bytes], bytes] | None:
     """Texts of all events but the last, which may not be whole, and the rest; None in another layout."""
-    cut = buffer.rfind(_SEPARATOR)
-    if cut < 0 or not buffer.startswith(_OPENING):
+    if not buffer.startswith(_OPENING):
         return None
-    return buffer[len(_OPENING) : cut].split(_SEPARATOR), buffer[cut + len(_SEPARATOR) - len(_OPENING) :]
+    texts = buffer.split(_SEPARATOR)
+    rest = texts.pop()
+    if not texts:
+        return None
+    texts[0] = texts[0][len(_OPENING) :]
+    return texts, _OPENING + rest
 
 
 def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:
@@ -214,12 +266,28 @@ def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:
             return _texts(buffer[:cut]), cut, closed
         except NO_JSON:
             continue
-    cut, closed = _exact_cut(buffer)
+    # The second time with quotes in names, which hide where strings end, out of the way.
     try:
-        return _texts(without_numbers_that_are_none(buffer[: cut + closed])[:cut]), cut, closed
+        return _repaired(buffer)
+    except _Malformed:
+        return _repaired(with_quoted_names(buffer))
+
+
+def _repaired(buffer: bytes) -> tuple[list[bytes], int, bool]:
+    """The same by an exact cut. Raises _Malformed."""
+    cut, closed = _exact_cut(buffer)
+    whole = without_numbers_that_are_none(buffer[: cut + closed])[:cut]
+    try:
+        return _texts(whole), cut, closed
     except NO_JSON as err:
-        at = _malformed_at(buffer[:cut] + b"]") or 0
-        raise _Malformed(_texts_before(buffer, at), at) from err
+        at = _place_in(err)
+        raise _Malformed(_texts_before(whole, at), at) from err
+
+
+def _place_in(error: Exception) -> int:
+    """Where elements of an array stop being JSON, by what decoding them in their brackets raised; 0 if not said."""
+    found = _AT_BYTE.search(str(error))
+    return max(0, int(found[1]) - 1) if found else 0
 
 
 def _malformed_at(elements: bytes) -> int | None:
@@ -227,8 +295,7 @@ def _malformed_at(elements: bytes) -> int | None:
     try:
         _EVENTS.decode(b"[" + elements)
     except NO_JSON as err:
-        found = _AT_BYTE.search(str(err))
-        return max(0, int(found[1]) - 1) if found else None
+        return _place_in(err) or None
     return None
 
 
@@ -236,17 +303,38 @@ def _texts_before(buffer: bytes, at: int) -> list[bytes]:
     """Texts of the events that are whole before the byte `at`, as far as they are JSON."""
     try:
         return _texts(buffer[: _exact_cut(buffer[:at])[0]])
+    except (_Malformed, *NO_JSON):
+        return []
+
+
+def _texts_or_none(elements: bytes) -> list[bytes]:
+    """Texts of the elements of an array that does not go on; none where they are not whole."""
+    try:
+        return _texts(elements)
     except NO_JSON:
         return []
 
 
 def _texts(elements: bytes) -> list[bytes]:
     """Texts of the elements of an array; empty objects say nothing, and are left out."""
-    objects = [bytes(raw) for raw in _EVENTS.decode(b"[" + elements + b"]")]
+    array = b"[" + elements + b"]"
+    objects = [bytes(raw) for raw in _EVENTS.decode(array)]
     if not all(text.startswith(b"{") for text in objects):
-        raise msgspec.ValidationError("an event is no object")
+        raise msgspec.ValidationError(f"an event is no object (byte {_first_other(array, objects)})")
     inner = (text[1:-1].lstrip() for text in objects)
     return [text[1:] for text in inner if text]
+
+
+def _first_other(array: bytes, elements: list[bytes]) -> int:
+    """Where in the array the first element stands that is no object."""
+    at = 1
+    for text in elements:
+        while array[at] in _BLANK:
+            at += 1
+        if not text.startswith(b"{"):
+            break
+        at += len(text)
+    return at
 
 
 def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
@@ -260,12 +348,17 @@ def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
 
 
 def _exact_cut(buffer: bytes) -> tuple[int, bool]:
-    """The same by walking over every string and bracket: slow, for layouts in which no guess holds."""
+    """The same by walking over every string and bracket: slow, for layouts in which no guess holds.
+
+    Raises _Malformed where brackets are nested too deep.
+    """
     depth, last_comma = 0, 0
-    for token in _TOKEN.finditer(buffer):
+    for token in _TOKEN.finditer(without_escapes(buffer)):
         match token.group():
             case b"{" | b"[":
                 depth += 1
+                if depth > _DEEPEST:
+                    raise _Malformed(_texts_before(buffer, last_comma + 1), token.start())
             case b"]" if depth == 0:
                 return token.start(), True
             case b"}" | b"]":

@@ -167,6 +167,8 @@ def _show(
     analysis = analysis_of(runs, reading, ceiling)
     table: pd.DataFrame = getattr(analysis, name)
     if not len(table) and not (name in _FINE_EMPTY and len(analysis.calls)):
+        for failure in analysis.run.failed:
+            complain(failure)
         raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
     from .render import FORMATS, as_text
 

@@ -39,7 +39,8 @@ CommNames = Annotated[
     typer.Option("--comm-kernel", metavar="REGEX", help="Also count kernels with such names as communication."),
 ]
 KeepGoing = Annotated[
-    bool, typer.Option("--keep-going", help="Leave out files that cannot be used; the exit code is 1 all the same.")
+    bool,
+    typer.Option("--keep-going", help="Use damaged files up to the damage, leave out useless ones; exits with 1 then."),
 ]
 
 

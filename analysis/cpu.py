@@ -19,11 +19,13 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
 
     Compute are the outermost operators of every thread that is not gloo's; c10d operators, which only hand a collective
     over, are no compute. Communication are gloo's operations, from the begin of the work on it; a send or receive from
-    the begin of its c10d operator. A file that shows the CPU side of a GPU run only has no activities.
+    the begin of its c10d operator. A file that shows the CPU side of a GPU run only has no activities; nor has one that
+    was damaged before they came.
     """
     annotations = file.annotations
     names = annotations["name"].astype(str)
     gpu_run = names.str.startswith("nccl:").any() or (file.header.backend or "gloo") == "nccl"
+    gpu_run |= file.damage is not None and bool(file.header.device_names or len(file.launches))
     if len(file.activities) or gpu_run:
         return file.activities
     gloo = _with_issue(annotations[names.str.startswith("gloo:")], annotations[names.str.startswith("c10d::")])

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from .chunks import Batch, EventStream
+from .chunks import NO_JSON, Batch, EventStream
 from .errors import DamagedTrace, TraceError
 from .kinds import COMM, kernel_kind, memory_kind
 from .kineto_events import (
@@ -33,8 +33,10 @@ from .kineto_events import (
     sorted_texts,
 )
 from .kineto_header import Header, header, header_so_far
+from .packed import is_regular
 
-_ANNOTATION = re.compile(r"ProfilerStep#\d+$|(?:nccl|gloo):")
+_ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
+_MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
@@ -89,7 +91,7 @@ def read_kineto(
     Of a damaged file, `keep_damaged` keeps what was read before the damage. `progress` is called with the position in
     the file in bytes. Raises UnreadableFile, NotATrace, DamagedTrace.
     """
-    if not path.is_file():  # a pipe can be read only once
+    if not is_regular(path):  # a pipe can be read only once
         return _read(path, comm_names, True, keep_damaged, progress)
     found = _read(path, comm_names, None, keep_damaged, progress)
     if found.activities["ts"] or found.operators["ts"]:
@@ -111,28 +113,27 @@ def _read(
     try:
         for batch in stream:
             if with_operators is None:
-                with_operators = not header_so_far(stream.surrounding).device_names
+                with_operators = not header_so_far(stream).device_names
             _add(reading, batch, with_operators, path)
-        around = header(path, stream.surrounding)
+        around = header(stream)
     except TraceError as err:
-        if not keep_damaged or not stream.events_read:
+        if not keep_damaged or not reading.events:
             raise
-        damage, around = str(err), header_so_far(stream.surrounding)
-    return reading.result(around, stream.events_read, damage)
+        damage, around = str(err), header_so_far(stream)
+    return reading.result(around, damage)
 
 
 def _add(reading: _Reading, batch: Batch, with_operators: bool, path: Path) -> None:
     """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
     try:
-        reading.add(sorted_texts(batch, with_operators=with_operators))
+        reading.add(sorted_texts(batch, with_operators=with_operators), len(batch.texts))
     except MalformedEvent as err:
         index = next(i for i, text in enumerate(batch.texts) if text is err.text)
-        before = Batch(batch.texts[:index], batch.first_event, batch.in_kineto_layout)
-        reading.add(sorted_texts(before, with_operators=with_operators))
+        # Sorts are read one after the other, so there may be another one before it.
+        _add(reading, replace(batch, texts=batch.texts[:index]), with_operators, path)
         raise DamagedTrace(
-            f"{path}: event {batch.first_event + index:,} is not as Kineto writes it: {err} "
-            f"(the {batch.first_event + index:,} events before it were good): "
-            f"{err.text[:80].decode('utf-8', 'replace')!r}"
+            f"{path}: event {reading.events:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
+            f"{err} (the {reading.events:,} events before it were good): {err.text[:80].decode('utf-8', 'replace')!r}"
         ) from err
 
 
@@ -155,9 +156,10 @@ class _Reading:
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
     pid: int | None = None
+    events: int = 0
 
-    def add(self, texts: Sorted) -> None:
-        """All of a batch, or nothing of it. Raises MalformedEvent."""
+    def add(self, texts: Sorted, events: int) -> None:
+        """All of a batch of so many events, or nothing of it. Raises MalformedEvent."""
         activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _CPU_EVENTS.all(texts.threads)
@@ -173,6 +175,7 @@ class _Reading:
             self.pid = next((pid for pid in pids if isinstance(pid, int)), None)
         # Of threads there are several such events, an earlier process name among them.
         self.gloo_threads |= {_number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
+        self.events += events
         self.annotations += marks + handed
         self.comm_args += comm_args + recorded
         self._extend_activities(activities, names)
@@ -180,10 +183,11 @@ class _Reading:
         if not self.activities["ts"]:  # they matter on CPU runs only
             self._extend_operators([e for e in operators if not e.name.startswith(("c10d::", "record_param_comms"))])
 
-    def result(self, around: Header, events: int, damage: str | None) -> RawTrace:
+    def result(self, around: Header, damage: str | None) -> RawTrace:
         """Everything read."""
         launched = set(self.activities["correlation"]) - {MISSING}
-        needed = [c in launched for c in self.launches["correlation"]]
+        # The launches of a damaged file may be all that shows that there were activities.
+        needed = [damage is not None or c in launched for c in self.launches["correlation"]]
         on_cpu = not self.activities["ts"]
         return RawTrace(
             header=around,
@@ -196,7 +200,7 @@ class _Reading:
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
-            events=events,
+            events=self.events,
             damage=damage,
         )
 
@@ -301,11 +305,24 @@ def _annotations(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]:
     result = []
     for event, text in events:
         args = _decoded(_annotation_args, event, text)
+        if not _are_shapes(args.in_dims):
+            raise MalformedEvent(text, f"{str(args.in_dims)[:40]} are no shapes")
+        values = None if args.in_values is None else [v if isinstance(v, str) else str(v) for v in args.in_values]
         row = Annotation(
-            event.name, _number(event.tid), event.ts, event.dur or 0.0, args.in_dims, args.in_types, args.in_values
+            event.name, _number(event.tid), event.ts, event.dur or 0.0, args.in_dims, args.in_types, values
         )
         result.append(row)
     return result
+
+
+def _are_shapes(dims: list[Any] | None) -> bool:
+    """Is every input a shape, or a list of shapes?"""
+    shapes = [s for d in dims or () for s in (d if _are(list, d) else [d])]
+    return all(_are(int, s) and all(abs(n) <= _MOST_ELEMS for n in s) for s in shapes)
+
+
+def _are(kind: type, values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is kind for v in values)
 
 
 def _records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
@@ -317,7 +334,7 @@ def _records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
 def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -> Any:
     try:
         return decoder.decode(event.args)
-    except msgspec.DecodeError as err:
+    except NO_JSON as err:
         raise MalformedEvent(text, str(err)) from err
 
 
@@ -330,11 +347,11 @@ def _comm_row(source: str, args: CommArgs) -> dict[str, Any]:
         "external_id": external_id,
         "op": args.op,
         "dtype": args.dtype,
-        "in_elems": args.in_elems if args.in_elems is not None else args.in_elems_2_2,
-        "out_elems": args.out_elems if args.out_elems is not None else args.out_elems_2_2,
+        "in_elems": _if_in(args.in_elems if args.in_elems is not None else args.in_elems_2_2, 0, _MOST_ELEMS),
+        "out_elems": _if_in(args.out_elems if args.out_elems is not None else args.out_elems_2_2, 0, _MOST_ELEMS),
         "in_split": args.in_split,
         "out_split": args.out_split,
-        "group_size": args.group_size,
+        "group_size": _if_in(args.group_size, 1, _MOST_RANKS),
         "process_group": args.process_group,
         "pg_ranks": _ranks_in(args.pg_ranks),
         "seq": args.seq,
@@ -342,6 +359,11 @@ def _comm_row(source: str, args: CommArgs) -> dict[str, Any]:
         "root": args.rank,
         "peer": peer,
     }
+
+
+def _if_in(number: int | None, least: int, most: int) -> int | None:
+    """The number, if it can be true."""
+    return number if number is not None and least <= number <= most else None
 
 
 def _ranks_in(text: str | None) -> str | None:

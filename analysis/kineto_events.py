@@ -15,6 +15,9 @@ from .chunks import NO_JSON, Batch
 from .repairs import with_quoted_names, without_numbers_that_are_none
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+# Until the year 2116, and at most 104 days: in ns, sums and differences of such fit 64 bits. NaN is neither.
+Time = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**62 / 1000)]
+Duration = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**53 / 1000)]
 MISSING = -(2**63)
 """An integer that is not there. No id or count comes near it."""
 
@@ -34,10 +37,10 @@ class Activity(msgspec.Struct, gc=False):
 
     cat: str = ""
     name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: float = 0.0
-    dur: float | None = 0.0
+    pid: Int64 | str = 0
+    tid: Int64 | str = 0
+    ts: Time = 0.0
+    dur: Duration | None = 0.0
     args: ActivityArgs = ActivityArgs()
 
 
@@ -52,9 +55,9 @@ class LaunchArgs(msgspec.Struct, gc=False, frozen=True):
 class Launch(msgspec.Struct, gc=False):
     """A runtime call, which may launch an activity. Times in us."""
 
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: float = 0.0
+    pid: Int64 | str = 0
+    tid: Int64 | str = 0
+    ts: Time = 0.0
     args: LaunchArgs = LaunchArgs()
 
 
@@ -62,10 +65,10 @@ class CpuEvent(msgspec.Struct, gc=False):
     """An annotation, an operator, or metadata of a thread. Times in us."""
 
     name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: float = 0.0
-    dur: float | None = 0.0
+    pid: Int64 | str = 0
+    tid: Int64 | str = 0
+    ts: Time = 0.0
+    dur: Duration | None = 0.0
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -73,7 +76,7 @@ class AnnotationArgs(msgspec.Struct, gc=False):
     """Inputs of an annotation or operator, with record_shapes."""
 
     in_dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
-    in_types: list[Any] | None = msgspec.field(default=None, name="Input type")
+    in_types: list[str] | None = msgspec.field(default=None, name="Input type")
     in_values: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from typing import Annotated
 
 import msgspec
 
-from .chunks import NO_JSON
-from .errors import NotATrace
+from .chunks import NO_JSON, EventStream
+from .errors import DamagedTrace, NotATrace
+from .kineto_events import Int64
+from .repairs import without_numbers_that_are_none
+
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
+_AT_BYTE = re.compile(r" \(byte (\d+)\)")
+# In ns; so that times of events, which count from it, fit 64 bits.
+_BaseTime = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 2**55)]
+_MOST_RANKS = 1 << 24
 
 
 class _ProcessGroup(msgspec.Struct):
     pg_name: str = ""
     pg_desc: str = ""
     backend_config: str = ""
-    ranks: list[int] = []
+    ranks: list[Int64] = []
 
 
 class _DistributedInfo(msgspec.Struct):
@@ -34,7 +43,7 @@ class _Surrounding(msgspec.Struct):
     distributed: _DistributedInfo | None = msgspec.field(default=None, name="distributedInfo")
     devices: list[_DeviceProperties] = msgspec.field(default=[], name="deviceProperties")
     host: str | None = msgspec.field(default=None, name="host_name")
-    base_ns: int = msgspec.field(default=0, name="baseTimeNanoseconds")
+    base_ns: _BaseTime = msgspec.field(default=0, name="baseTimeNanoseconds")
     cuda_runtime: int | None = msgspec.field(default=None, name="cuda_runtime_version")
     hip_runtime: int | None = msgspec.field(default=None, name="hip_runtime_version")
     events: list[msgspec.Raw] | None = msgspec.field(default=None, name="traceEvents")
@@ -66,23 +75,50 @@ class Header(msgspec.Struct, frozen=True):
     base_ns: int = 0
 
 
-def header(path: Path, document: bytes) -> Header:
-    """The header in a document without its events. Raises NotATrace."""
+def header(stream: EventStream) -> Header:
+    """The header of a file whose events were read. Raises NotATrace, DamagedTrace."""
+    document = stream.surrounding
     if document.lstrip()[:1] == b"[":  # the bare array form of the Chrome trace format
+        if document[stream.prefix_bytes :].strip() != b"]":
+            raise _damaged(stream, stream.prefix_bytes + document[stream.prefix_bytes :].index(b"]") + 1)
         return _header(_Surrounding(events=[]))
     try:
-        surrounding = msgspec.json.decode(document, type=_Surrounding, strict=False)
+        surrounding = _surrounding(document)
+    except msgspec.ValidationError as err:
+        raise NotATrace(f"{stream.path}: what surrounds the events is not what Kineto writes: {err}") from err
     except NO_JSON as err:
-        raise NotATrace(f"{path}: what surrounds the events is not what Kineto writes: {err}") from err
+        found = _AT_BYTE.search(str(err))
+        raise _damaged(stream, int(found[1]) if found else len(document)) from err
     if surrounding.events is None:
-        raise NotATrace(f'{path}: "traceEvents" is not at the top level; expected a Kineto trace')
+        raise NotATrace(f'{stream.path}: "traceEvents" is not at the top level; expected a Kineto trace')
+    if surrounding.events or len(_EVENTS_KEY.findall(document)) > 1:
+        raise NotATrace(f'{stream.path}: holds "traceEvents" more than once; expected one trace, take it apart')
     return _header(surrounding)
 
 
-def header_so_far(document: bytes) -> Header:
-    """The header as far as it stands before the events; empty where that is no JSON."""
+def _surrounding(document: bytes) -> _Surrounding:
     try:
-        return _header(msgspec.json.decode(document.rstrip() + b"]}", type=_Surrounding, strict=False))
+        return msgspec.json.decode(document, type=_Surrounding, strict=False)
+    except NO_JSON:
+        return msgspec.json.decode(without_numbers_that_are_none(document), type=_Surrounding, strict=False)
+
+
+def _damaged(stream: EventStream, at: int) -> DamagedTrace:
+    """The error for a document around the events that is no JSON at `at`, counted without them."""
+    behind = len(stream.surrounding) - at
+    byte = at if at < stream.prefix_bytes else stream.bytes_read - behind
+    what = "ends too early" if behind <= 0 else "is no JSON"
+    return DamagedTrace(
+        f"{stream.path}: {what} at byte {byte:,}, {'before' if at < stream.prefix_bytes else 'behind'} its "
+        f"{stream.events_read:,} events, which were good; repair it there, or capture it again"
+    )
+
+
+def header_so_far(stream: EventStream) -> Header:
+    """The header as far as it stands before the events; empty where that is no JSON."""
+    before = stream.surrounding[: stream.prefix_bytes]
+    try:
+        return _header(_surrounding(before + b"]}"))
     except NO_JSON:
         return _header(_Surrounding())
 
@@ -90,8 +126,8 @@ def header_so_far(document: bytes) -> Header:
 def _header(surrounding: _Surrounding) -> Header:
     distributed = surrounding.distributed or _DistributedInfo()
     return Header(
-        rank=distributed.rank,
-        world_size=distributed.world_size,
+        rank=_if_in(distributed.rank, 0),
+        world_size=_if_in(distributed.world_size, 1),
         backend=distributed.backend,
         host=surrounding.host,
         device_names=tuple(device.name for device in sorted(surrounding.devices, key=lambda d: d.id)),
@@ -102,6 +138,11 @@ def _header(surrounding: _Surrounding) -> Header:
         nccl_version=distributed.nccl_version,
         base_ns=surrounding.base_ns,
     )
+
+
+def _if_in(number: int | None, least: int) -> int | None:
+    """The number, if it can count ranks."""
+    return number if number is not None and least <= number <= _MOST_RANKS else None
 
 
 def _version(name: str, number: int | None) -> str | None:

@@ -52,24 +52,26 @@ class Analysis:
     @cached_property
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
-        split = waiting.participation(self.calls, self.matches, self.clocks, self.run.world_size)
-        return breakdown_module.exposed(split, self.run.activities)
+        split = waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
+        found = breakdown_module.exposed(split, self.run.activities)
+        # What a rank computed meanwhile is not known where its file is damaged.
+        return _without(found, found["rank"].isin(self.run.partial_ranks), _EXPOSED)
 
     @cached_property
     def collectives(self) -> pd.DataFrame:
         """One row per collective, all ranks together."""
-        run = self.run
-        return waiting.collectives(self.calls, self.matches, self.participation, self.clocks, run.world_size)
+        size = self._members_at_most
+        return waiting.collectives(self.calls, self.matches, self.participation, self.clocks, size)
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
-        return breakdown_module.breakdown(self.run.activities, self.participation)
+        return self._marked(breakdown_module.breakdown(self.run.activities, self.participation))
 
     @cached_property
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
-        return breakdown_module.breakdown_steps(self.run.activities, self.participation)
+        return self._marked(breakdown_module.breakdown_steps(self.run.activities, self.participation))
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
@@ -85,12 +87,17 @@ class Analysis:
     @cached_property
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
-        return ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+        found = ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+        return self._marked(found)
 
     @cached_property
     def lateness(self) -> pd.DataFrame:
         """One row per collective with a late rank: how late, and what it did longer than the others meanwhile."""
-        return lateness_module.lateness(self.run.activities, self.collectives, self.participation, self.clocks)
+        found = lateness_module.lateness(self.run.activities, self.collectives, self.participation, self.clocks)
+        # Nor can what the late rank did be compared with that of a rank whose file is damaged.
+        members = self.participation
+        partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
+        return _without(found, found["collective_id"].isin(partial), _COMPARED)
 
     @cached_property
     def fits(self) -> pd.DataFrame:
@@ -104,6 +111,30 @@ class Analysis:
             self.breakdown, self.collectives, self.participation, self.fits, self.ranks, self.lateness
         )
         return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
+
+    @property
+    def _members_at_most(self) -> int | None:
+        """Ranks of the job; where no file tells, and one is damaged, so that calls may be missing, those seen."""
+        run = self.run
+        return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
+
+    def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The table of ranks with its column `partial`."""
+        return table.assign(partial=table["rank"].isin(self.run.partial_ranks).astype("boolean"))
+
+
+_EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns"]
+_COMPARED = [
+    *(f"extra_{part}_ns" for part in ("compute", "memory", "comm", "idle")),
+    "because",
+    "kernel",
+    "kernel_extra_ns",
+]
+
+
+def _without(table: pd.DataFrame, rows: pd.Series[bool], columns: list[str]) -> pd.DataFrame:
+    """The table with these columns NA in these rows."""
+    return table.assign(**{column: table[column].mask(rows) for column in columns})
 
 
 def analyse(

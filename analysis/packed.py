@@ -13,6 +13,9 @@ from .errors import NotATrace
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PACKED_BYTES = 64 << 10
+# Traces shrink 15 to 40 times. Beyond so many times, and so many bytes, a file is made to fill the memory.
+_MOST_TIMES = 200
+_HARMLESS_BYTES = 1 << 30
 _NO_GZIP: Any = (igzip_lib.error, EOFError)
 
 
@@ -24,7 +27,15 @@ class Source(Protocol):
 
 
 class BrokenPacking(Exception):
-    """The packed data end early or are damaged; all bytes before that have been given."""
+    """What is wrong with the packed data, as the predicate of a sentence; all bytes before that have been given."""
+
+
+def is_regular(path: Path) -> bool:
+    """Is it a plain file, as far as that can be seen? A pipe, for one, is not: it can be read only once."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def unpacked(path: Path, file: BufferedReader) -> Source:
@@ -43,6 +54,8 @@ class _Gunzip:
         self._file = file
         self._member = _member()
         self._packed = b""
+        self._taken_bytes = 0
+        self._given_bytes = 0
 
     def read1(self, size: int, /) -> bytes:
         """Up to `size` bytes. Raises BrokenPacking."""
@@ -50,22 +63,31 @@ class _Gunzip:
             if self._member.eof and not self._begin_member():
                 return b""
             if self._member.needs_input and not self._packed:
-                self._packed = self._file.read1(_PACKED_BYTES)
+                self._packed = self._take()
                 if not self._packed:
-                    raise BrokenPacking("the last gzip member has no end")
+                    raise BrokenPacking("is gzip that ends early")
             packed, self._packed = self._packed, b""
             try:
                 data: bytes = self._member.decompress(packed, size)
             except _NO_GZIP as err:
-                raise BrokenPacking(str(err)) from err
+                raise BrokenPacking(f"is damaged gzip ({err})") from err
             if data:
+                self._given_bytes += len(data)
+                if self._given_bytes > max(_HARMLESS_BYTES, _MOST_TIMES * self._taken_bytes):
+                    raise BrokenPacking(f"is gzip that grows more than {_MOST_TIMES} times, as no trace does,")
                 return data
+
+    def _take(self) -> bytes:
+        """Some more of the packed bytes, none at the end."""
+        packed = self._file.read1(_PACKED_BYTES)
+        self._taken_bytes += len(packed)
+        return packed
 
     def _begin_member(self) -> bool:
         """Whether another member follows; zeros may stand between them."""
         rest = self._member.unused_data.lstrip(b"\0")
         while not rest:
-            rest = self._file.read1(_PACKED_BYTES)
+            rest = self._take()
             if not rest:
                 return False
             rest = rest.lstrip(b"\0")

@@ -21,6 +21,7 @@ from . import errors
 from .cache import Cache
 from .errors import TraceError
 from .kineto import RawTrace, read_kineto
+from .packed import is_regular
 from .read_worker import Answer, Found, Position, Task, frame, send
 
 # Below these a file is read before a process has started, or a cache found.
@@ -62,9 +63,11 @@ class Reading:
         self._keep_damaged = keep_damaged
         self._cache = cache
         self._positions = [0] * len(self.paths)
-        self._waiting = list(range(len(self.paths)))
+        # What is no plain file may be open in this process only, and can be read only once.
+        self._waiting = [number for number, path in enumerate(self.paths) if is_regular(path)]
+        self._own = set(range(len(self.paths))) - set(self._waiting)
         self._found: dict[int, RawTrace | TraceError] = {}
-        wanted = min(workers, len(self.paths))
+        wanted = min(workers, len(self._waiting))
         if workers < 2 or sum(self._weights) < WORTH_A_PROCESS_BYTES or not sys.executable:
             wanted = 0
         self.processes = [_start_worker() for _ in range(wanted)]
@@ -100,6 +103,8 @@ class Reading:
             for worker in self.processes:
                 selector.register(_stdout(worker), EVENT_READ, worker)
             for number in range(len(self.paths)):
+                if number in self._own:
+                    self._found[number] = self._read_here(number, progress)
                 while number not in self._found:
                     for key, _ in selector.select() if selector.get_map() else ():
                         if not self._receive(key.data):

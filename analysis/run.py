@@ -22,7 +22,9 @@ from .steps import with_steps
 from .trace_file import TraceFile, trace_file
 from .trace_paths import TORCH_NAME, trace_files
 
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d+)", re.IGNORECASE)
+_LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
+_MOST_RANKS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Run:
         return found
 
     @property
+    def partial_ranks(self) -> list[int]:
+        """Ranks of which a file is damaged, and was read up to the damage only."""
+        return sorted(self.traces["rank"][self.traces["partial"].fillna(False)].unique().tolist())
+
+    @property
     def world_size(self) -> int | None:
         """Ranks of the job, None where no file tells."""
         known = self.traces["world_size"].dropna()
@@ -81,6 +88,14 @@ class _Member:
     worker: str
     digits: int
     cycle: int = 0
+
+    @property
+    def has_known_clock(self) -> bool:
+        """False for a damaged file whose times count from a zero that stood behind the damage."""
+        if self.file.damage is None or self.file.header.base_ns:
+            return True
+        tables = (self.file.activities, self.file.annotations, self.file.cpu_ops)
+        return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))
 
 
 def load_run(
@@ -126,7 +141,10 @@ def run_of(
             failed += [file.damage] if file.damage else []
     if not read:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
-    return replace(_assemble(_run_name(paths), _members(read)), failed=tuple(failed))
+    members, lost = _members(read)
+    if not members:
+        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
+    return replace(_assemble(_run_name(paths), members), failed=(*failed, *lost))
 
 
 def _run_name(paths: Sequence[Path]) -> str:
@@ -135,18 +153,29 @@ def _run_name(paths: Sequence[Path]) -> str:
     return name.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes of a name that are no text
 
 
-def _members(files: list[TraceFile]) -> list[_Member]:
-    """Files with their ranks and cycles, sorted. Raises DuplicateRank, MixedJobs."""
+def _members(files: list[TraceFile]) -> tuple[list[_Member], list[str]]:
+    """Files with their ranks and cycles, sorted, and why damaged ones have no place here.
+
+    Raises DuplicateRank, MixedJobs.
+    """
     sides: dict[Path, dict[str, Any]] = {}
-    members = [_member(file, alone=len(files) == 1, sides=sides) for file in files]
-    _check_one_job(members)
+    lost: list[str] = []
     by_rank: dict[int, list[_Member]] = {}
-    for member in members:
-        by_rank.setdefault(member.rank, []).append(member)
-    result: list[_Member] = []
-    for rank in sorted(by_rank):
-        result += _cycles(rank, by_rank[rank])
-    return result
+    for file in files:
+        try:
+            member = _member(file, alone=len(files) == 1, sides=sides)
+            by_rank.setdefault(member.rank, []).append(member)
+        except MixedJobs as err:
+            if file.damage is None:
+                raise
+            lost.append(str(err))
+    for rank, own in by_rank.items():
+        if len(own) > 1:
+            by_rank[rank] = [m for m in own if m.has_known_clock]
+            lost += [f"{m.file.path}: lost the zero of its times to the damage, so its place among the cycles of rank "
+                     f"{rank} is not known; it is left out" for m in own if not m.has_known_clock]  # fmt: skip
+    _check_one_job([member for own in by_rank.values() for member in own])
+    return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank])], lost
 
 
 def _member(file: TraceFile, *, alone: bool, sides: dict[Path, dict[str, Any]]) -> _Member:
@@ -159,7 +188,7 @@ def _member(file: TraceFile, *, alone: bool, sides: dict[Path, dict[str, Any]]) 
     in_name = _RANK_IN_NAME.search(file.path.name)
     if file.header.rank is not None:
         rank, source = file.header.rank, "trace"
-    elif isinstance(side.get("rank"), int):
+    elif _is_count(side.get("rank"), 0):
         rank, source = side["rank"], "side file"
     elif in_name:
         rank, source = int(in_name[1]), "file name"
@@ -176,10 +205,12 @@ def _member(file: TraceFile, *, alone: bool, sides: dict[Path, dict[str, Any]]) 
 def side_file(path: Path) -> dict[str, Any]:
     """The content of a JSON side file, empty if there is none. Raises UnreadableFile."""
     try:
+        if path.exists() and not path.is_file():
+            raise IsADirectoryError("is no file")
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, RecursionError) as err:
         raise UnreadableFile(f"{path}: side file cannot be read: {err}; repair or remove it") from err
     return content if isinstance(content, dict) else {}
 
@@ -210,7 +241,8 @@ def _cycles(rank: int, members: list[_Member]) -> list[_Member]:
                 f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}; "
                 "keep the files of one run in the folder, or name them one by one"
             )
-        if other.file.pid != first.file.pid:
+        told = {m.file.pid for m in (first, other) if m.file.damage is None or m.file.pid is not None}
+        if len(told) > 1:
             raise MixedJobs(
                 f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
                 f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "
@@ -255,20 +287,24 @@ def _trace_row(member: _Member) -> dict[str, Any]:
     torch_version = _text(_mapping(side.get("versions")).get("torch"))
     nccl = f"NCCL {header.nccl_version}" if header.nccl_version else None
     versions = [f"torch {torch_version}" if torch_version else None, header.cuda_version, nccl]
-    complete, world_size = side.get("complete"), side.get("world_size")
+    complete, reason, world_size = side.get("complete"), _text(side.get("reason")), side.get("world_size")
+    if member.file.damage is not None:
+        complete, reason = False, member.file.damage
     return {
         "rank": member.rank,
         "cycle": member.cycle,
         "trace": member.file.path.name.encode("utf-8", "backslashreplace").decode("utf-8"),
-        "world_size": header.world_size or (world_size if isinstance(world_size, int) else None),
+        "world_size": header.world_size or (world_size if _is_count(world_size, 1) else None),
         "rank_from": member.rank_from,
-        "host": _text(side.get("host")) or header.host,
-        "boot_id": _text(_mapping(side.get("machine")).get("boot_id")),
+        # Ranks of one host share a clock, which one without a zero does not.
+        "host": (_text(side.get("host")) or header.host) if member.has_known_clock else None,
+        "boot_id": _text(_mapping(side.get("machine")).get("boot_id")) if member.has_known_clock else None,
         "pid": member.file.pid,
         "backend": header.backend,
         "device_name": _device_name(member),
         "complete": complete if isinstance(complete, bool) else None,
-        "incomplete_reason": _text(side.get("reason")),
+        "incomplete_reason": reason,
+        "partial": member.file.damage is not None,
         "versions": ", ".join(v for v in versions if v) or None,
     }
 
@@ -286,6 +322,11 @@ def _device_name(member: _Member) -> str | None:
 def _mapping(value: object) -> dict[str, Any]:
     """A side file's object, empty if it is something else."""
     return value if isinstance(value, dict) else {}
+
+
+def _is_count(value: object, least: int) -> bool:
+    """Can it count ranks?"""
+    return type(value) is int and least <= value <= _MOST_RANKS
 
 
 def _text(value: object) -> str | None:
@@ -320,6 +361,8 @@ def _notes(members: list[_Member]) -> Iterable[str]:
         on_gloo = int(member.file.annotations["name"].str.startswith("gloo:").sum())
         if on_gloo and len(member.file.activities):
             yield f"rank {member.rank}: {on_gloo} gloo operations on the CPU beside the GPU are not counted"
+        if not member.has_known_clock:
+            yield f"rank {member.rank}: the zero of its times is lost to the damage, so its clock is taken as unknown"
         if member.side.get("complete") is False and member.cycle == 0:
             reason = _text(member.side.get("reason")) or "no reason given"
             yield f"rank {member.rank}: the capture ended early: {reason}"

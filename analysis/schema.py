@@ -33,6 +33,7 @@ _GROUP = ("string", "name of the process group, NA where the trace does not tell
 _PG_RANKS = ("string", "global ranks of the process group, ascending, separated by spaces")
 _DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
 _SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
+_PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
 _STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none")
 
 # --- what a reader gives -------------------------------------------------------------------------------------------
@@ -48,8 +49,9 @@ TRACES = Schema("traces", "trace file", {
     "pid": ("Int64", "process id"),
     "backend": ("string", "backend of the default process group"),
     "device_name": ("string", "GPU, or NA"),
-    "complete": ("boolean", "False if the side file says that the capture ended early; NA without a side file"),
-    "incomplete_reason": ("string", "why it ended early"),
+    "complete": ("boolean", "False if the capture ended early, or the file is damaged; NA where no side file tells"),
+    "incomplete_reason": ("string", "why it ended early, or where the damage is"),
+    "partial": ("boolean", "True if the file is damaged: only what stands before the damage was read"),
     "versions": ("string", "torch, CUDA and NCCL versions as far as the files tell"),
 })  # fmt: skip
 
@@ -147,6 +149,7 @@ _BREAKDOWN = {
     "idle_ns": ("int64", "time with nothing running"),
     "exposed_comm_frac": ("Float64", "exposed_comm_ns / window_ns"),
     "hidden_comm_frac": ("Float64", "overlap_ns / comm_ns, NA without communication"),
+    "partial": _PARTIAL,
 }  # fmt: skip
 
 BREAKDOWN = Schema("breakdown", "rank and device", {
@@ -350,6 +353,7 @@ RANKS = Schema("ranks", "rank", {
     "because": ("string", "what it did longer than the others meanwhile, mostly: compute, memory, comm, idle"),
     "kernel": ("string", "the kernel or operator that took most longer than on the other ranks"),
     "wire_gb_per_s": ("Float64", "size x bus factor of all its calls / time in which at least one moved data"),
+    "partial": _PARTIAL,
 })  # fmt: skip
 
 SUMMARY = Schema("summary", "fact about the run", {

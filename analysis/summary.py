@@ -49,7 +49,10 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     run = analysis.run
     yield from run.notes
     yield from analysis.ceiling.notes if analysis.ceiling is not None else ()
-    yield from (f"left out: {failure}" for failure in run.failed)
+    damaged = set(run.traces["incomplete_reason"][run.traces["partial"].fillna(False)])
+    yield from (f"{'used in part' if f in damaged else 'left out'}: {f}" for f in run.failed)
+    if run.partial_ranks:
+        yield f"rank {_numbers(run.partial_ranks)} is partial: nothing behind the damage of its file is counted"
     if run.missing_ranks:
         yield f"no trace of rank {_numbers(run.missing_ranks)}: wait and transfer of their collectives are not known"
     without = sorted(set(run.ranks) - set(run.activities["rank"]))
@@ -81,8 +84,10 @@ def _impossible(collectives: pd.DataFrame) -> int:
 
 
 def _completeness(traces: pd.DataFrame) -> str:
-    ended_early = int((traces["complete"] == False).fillna(False).sum())  # noqa: E712
-    return f", {ended_early} of captures that ended early" if ended_early else ""
+    partial = traces["partial"].fillna(False)
+    ended_early = int((~traces["complete"].fillna(True) & ~partial).sum())
+    counts = ((ended_early, "of captures that ended early"), (int(partial.sum()), "damaged and used in part"))
+    return "".join(f", {count} {what}" for count, what in counts if count)
 
 
 def _ranks(analysis: Analysis) -> str:

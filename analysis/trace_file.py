@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .errors import DamagedTrace
 from .kineto import Annotation, Columns, RawTrace
 from .kineto_events import MISSING
 from .kineto_header import Header
@@ -40,10 +39,7 @@ class TraceFile:
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
-    """The tables of the file at `path`, of which `raw` was read. Raises DamagedTrace for times that are no numbers."""
-    for columns in (raw.activities, raw.launches, raw.operators):
-        if not all(np.isfinite(_doubles(columns[name])).all() for name in ("ts", "dur") if name in columns):
-            raise DamagedTrace(f"{path}: an event has a time that is no finite number; capture it again")
+    """The tables of the file at `path`, of which `raw` was read."""
     base_ns = raw.header.base_ns
     return TraceFile(
         path=path,
@@ -56,8 +52,15 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         cpu_ops=_cpu_op_table(raw, base_ns),
         gloo_threads=frozenset(raw.gloo_threads),
         damage=raw.damage,
-        notes=tuple(raw.notes),
+        notes=(*raw.notes, *_negative(path, raw)),
     )
+
+
+def _negative(path: Path, raw: RawTrace) -> list[str]:
+    """A note on durations that no activity has."""
+    durations = [_doubles(columns["dur"]) for columns in (raw.activities, raw.operators)]
+    count = sum(int((d < 0).sum()) for d in durations)
+    return [f"{path.name}: {count} events have a negative duration, which counts as 0"] if count else []
 
 
 def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:

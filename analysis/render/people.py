@@ -15,11 +15,11 @@ _SHOWN = {
     "breakdown": (
         "rank", "device", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_wait_ns",
         "exposed_transfer_ns", "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac",
-        "hidden_comm_frac",
+        "hidden_comm_frac", "partial",
     ),
     "breakdown_steps": (
         "rank", "device", "step", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns",
-        "exposed_wait_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac",
+        "exposed_wait_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac", "partial",
     ),
     "calls": (
         "rank", "device", "stream", "step", "collective", "process_group", "group_size", "dtype", "size_bytes", "seq",
@@ -45,7 +45,7 @@ _SHOWN = {
     ),
     "ranks": (
         "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
-        "caused_wait_ns", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s",
+        "caused_wait_ns", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s", "partial",
     ),
     "lateness": (
         "collective_id", "rank", "late_ns", "caused_wait_ns", "extra_compute_ns", "extra_memory_ns", "extra_comm_ns",
@@ -129,6 +129,8 @@ def escaped(cell: str) -> str:
 def cells(name: str, table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headers, rows of text, and which columns are numbers."""
     columns = [c for c in _SHOWN.get(name, tuple(table.columns)) if c in table.columns]
+    if "partial" in columns and not table["partial"].fillna(False).any():  # as in nearly every run
+        columns.remove("partial")
     shown = table[columns]
     unit = _time_unit(shown)
     headers, texts, numeric = [], [], []
