@@ -92,11 +92,12 @@ def read_kineto(
     the file in bytes. Raises UnreadableFile, NotATrace, DamagedTrace.
     """
     if not is_regular(path):  # a pipe can be read only once
-        return _read(path, comm_names, True, keep_damaged, progress)
-    found = _read(path, comm_names, None, keep_damaged, progress)
-    if found.activities["ts"] or found.operators["ts"]:
+        return _read(path, comm_names, True, keep_damaged, progress)[0]
+    found, with_operators = _read(path, comm_names, None, keep_damaged, progress)
+    if found.activities["ts"] or with_operators:
         return found
-    return _read(path, comm_names, True, keep_damaged, progress)
+    # A machine with GPUs, and a run that did not use them: all operators matter, not only those that are not ATen's.
+    return _read(path, comm_names, True, keep_damaged, progress)[0]
 
 
 def _read(
@@ -105,8 +106,8 @@ def _read(
     with_operators: bool | None,
     keep_damaged: bool,
     progress: Callable[[int], None] | None,
-) -> RawTrace:
-    """With operators, without, or (None) with them unless the header lists a GPU."""
+) -> tuple[RawTrace, bool]:
+    """With operators, without, or (None) with them unless the header lists a GPU; and whether it was with them."""
     stream = EventStream(path, progress)
     reading = _Reading(comm_names)
     damage = None
@@ -120,7 +121,7 @@ def _read(
         if not keep_damaged or not reading.events:
             raise
         damage, around = str(err), header_so_far(stream)
-    return reading.result(around, damage)
+    return reading.result(around, damage), bool(with_operators)
 
 
 def _add(reading: _Reading, batch: Batch, with_operators: bool, path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Three ways to read a file agree: Kineto's layout split by search, any layout by decoding, and plain json."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import LAYOUTS, Trace, write_bytes
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle import Tables, oracle_tables, tables_of
+
+import analysis.chunks
+from analysis.chunks import EventStream
+from analysis.kinds import comm_pattern
+from analysis.kineto import read_kineto
+from analysis.trace_file import trace_file
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared" / "traces"
+REAL = sorted(SHARED.rglob("*.json.gz")) if SHARED.is_dir() else []
+OWN = sorted((ROOT / "traces").rglob("*.pt.trace.json.gz"))
+PATTERN = comm_pattern()
+# Of eight like files, two; the others differ in nothing that a reader sees.
+CHOSEN = [p for p in REAL if not any(f"rank{n}-" in p.name or f"worker{n}_" in p.name for n in range(2, 8))]
+
+
+def tables(path: Path) -> Tables:
+    found = read_kineto(path, PATTERN)
+    return tables_of(trace_file(path, found), found.events)
+
+
+def assert_same(found: Tables, wanted: Tables) -> None:
+    assert found.keys() == wanted.keys()
+    for key, rows in wanted.items():
+        assert found[key] == rows, key
+
+
+def share_in_kineto_layout(path: Path) -> float:
+    counts = {True: 0, False: 0}
+    for batch in EventStream(path):
+        counts[batch.in_kineto_layout] += len(batch.texts)
+    return counts[True] / max(1, sum(counts.values()))
+
+
+def without_fast_path(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(analysis.chunks, "_split_as_kineto", lambda buffer: None)
+
+
+# --- real files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not REAL, reason="no shared traces beside the checkout")
+def test_the_real_files_are_there():
+    assert len(CHOSEN) >= 12
+
+
+@pytest.mark.parametrize("path", [*CHOSEN, *OWN], ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
+def test_real_files(tmp_path, monkeypatch, path):
+    content = gzip.decompress(path.read_bytes())
+    fast = tables(path)
+    assert_same(fast, oracle_tables(content))
+    rewritten = write_bytes(tmp_path / "compact.json", json.dumps(json.loads(content), separators=(",", ":")).encode())
+    assert share_in_kineto_layout(rewritten) == 0
+    assert_same(tables(rewritten), fast)
+    without_fast_path(monkeypatch)
+    assert_same(tables(path), fast)
+
+
+def test_kinetos_own_files_are_split_by_search():
+    written_by_kineto = [p for p in [*CHOSEN, *OWN] if "vllm" not in str(p) and p.stat().st_size > 40_000]
+    assert written_by_kineto
+    assert all(share_in_kineto_layout(path) > 0.99 for path in written_by_kineto)
+
+
+# --- generated files -------------------------------------------------------------------------------------------------
+
+IDS = st.integers(0, 9)
+TEXTS = st.one_of(
+    st.sampled_from(["aten::mm", "ncclDevKernel_AllReduce", "Memcpy PtoP (Device -> Device)", "},{", "} , {", '"ph"',
+                     '\\"},{\\"ph', "ends in \\", "ProfilerStep#7", "ProfilerStep#", "nccl:all_reduce", "gloo:send",
+                     "c10d::allreduce_", "record_param_comms", "thread_name", "naïve 核 🚀", "", "]}", "NaN"]),
+    st.text(max_size=8).filter(lambda text: not any(0xD800 <= ord(c) < 0xE000 for c in text)),
+)  # fmt: skip
+TIMES_NS = st.integers(0, 2**42) | st.integers(0, 50_000)
+CATEGORIES = st.sampled_from(
+    ["kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "Runtime", "cpu_op",
+     "Operator", "user_annotation", "gpu_user_annotation", "python_function", "ac2g", "overhead", "nonsense"]
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "correlation": IDS, "External id": IDS, "external id": IDS, "device": IDS, "stream": IDS, "bytes": IDS,
+        "Collective name": st.sampled_from(["allreduce", "wait", "send"]), "In msg nelems": st.integers(-1, 2**60),
+        "Out msg size": IDS, "Group size": st.integers(0, 2**30), "dtype": TEXTS,
+        "Comms Id": st.integers(0, 2**64 - 1) | TEXTS, "Seq": IDS, "Rank": IDS, "Src Rank": IDS,
+        "Process Group Name": TEXTS, "Process Group Ranks": st.sampled_from(["[0, 1]", "[]", "[0, 1, ...]"]),
+        "Input Dims": st.just([[2, 3], []]), "Input type": st.just(["float", ""]), "Concrete Inputs": st.just(["2"]),
+        "anything": JSON, "ph": TEXTS,
+    },
+)  # fmt: skip
+
+
+@st.composite
+def events(draw: st.DrawFn) -> dict[str, Any]:
+    event: dict[str, Any] = {"ph": draw(st.sampled_from(["X", "X", "X", "M", "s", "f", "i"]))}
+    event |= {"cat": draw(CATEGORIES), "name": draw(TEXTS)}
+    event |= {"pid": draw(IDS | st.just("Spans")), "tid": draw(IDS | st.just("stream 7"))}
+    event["ts"] = draw(TIMES_NS) / 1000
+    if draw(st.integers(0, 9)):
+        event["dur"] = draw(TIMES_NS) / 1000
+    if draw(st.integers(0, 9)):
+        event["args"] = draw(ARGUMENTS)
+    return event
+
+
+DOCUMENTS = st.builds(
+    lambda rank, base, made, after: {**Trace(rank, 4, base_ns=base, groups={"0": [0, 1]}).document(),
+                                     "after": after, "traceEvents": made},
+    st.none() | st.integers(0, 3), st.none() | st.integers(0, 2**60), st.lists(events(), max_size=12), JSON,
+)  # fmt: skip
+
+
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(document=DOCUMENTS, layout=st.sampled_from(sorted(LAYOUTS)), chunk_bytes=st.sampled_from([64, 700, 1 << 19]))
+def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
+    content = LAYOUTS[layout](document)
+    path = write_bytes(tmp_path_factory.mktemp("made") / "rank0.json", content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+        found = tables(path)
+        assert_same(found, oracle_tables(content))
+        without_fast_path(patch)
+        assert_same(tables(path), found)
+
+
+@pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13"])
+@pytest.mark.parametrize("separator", [b"},\n {", b"}, {", b"},{", b"}\n  ,\n  {"])
+def test_events_that_somebody_inserted_in_another_layout(tmp_path, layout, separator):
+    trace = Trace()
+    for number in range(40):
+        trace.event("python_function", f"f {number}", number, 1).kernel(f"k {number}", number * 100, 7)
+    content = LAYOUTS[layout](trace.document())
+    lines = content.replace(b"  },\n  {", b"  " + separator, 31).replace(b"  " + separator, b"  },\n  {", 27)
+    path = write_bytes(tmp_path / "t.json", lines)
+    assert_same(tables(path), oracle_tables(lines))
+    assert len(tables(path)["activities"]) == 40
