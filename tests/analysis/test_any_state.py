@@ -1,0 +1,621 @@
+"""Files in any state: read, or a clear error that says where; never a traceback, a hang, or a wrong number unmarked."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import gzip
+import io
+import json
+import os
+import random
+import re
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from builders import LAYOUTS, MS, US, Collective, Trace, traces_of, write_bytes, write_run
+from oracle import Tables, oracle_tables, tables_of
+
+import analysis.chunks
+import analysis.packed
+from analysis.chunks import EventStream
+from analysis.cli import main
+from analysis.errors import AnalysisError, DamagedTrace, NotATrace, TraceError, UnreadableFile
+from analysis.kinds import comm_pattern
+from analysis.kineto import RawTrace, read_kineto
+from analysis.measure import Analysis
+from analysis.run import load_run
+from analysis.schema import records
+from analysis.trace_file import trace_file
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared" / "traces"
+PATTERN = comm_pattern()
+KERNELS = 6
+
+
+def trace() -> Trace:
+    made = Trace(0, 2, groups={"0": [0, 1]}).step(1, 0, 90 * MS)
+    for number in range(KERNELS):
+        made.kernel(f"gemm {number}", number * 10 * MS, 3 * MS)
+        made.event("python_function", f"train.py: {number}", number * 10 * MS, 9 * MS)
+    return made.nccl("all_reduce", 80 * MS, 5 * MS, Seq=1, **{"Comms Id": 18446744073709551557})
+
+
+def content(layout: str = "kineto") -> bytes:
+    return LAYOUTS[layout](trace().document())
+
+
+def read(path: Path, *, keep_damaged: bool = False) -> RawTrace:
+    return read_kineto(path, PATTERN, keep_damaged=keep_damaged)
+
+
+def names(path: Path, *, keep_damaged: bool = False) -> list[str]:
+    return trace_file(path, read(path, keep_damaged=keep_damaged)).activities["name"].tolist()
+
+
+ALL = [*(f"gemm {n}" for n in range(KERNELS)), "ncclDevKernel_Generic"]
+
+# --- read all the same -----------------------------------------------------------------------------------------------
+
+
+def member_cut_at(at: int) -> Callable[[bytes], bytes]:
+    return lambda text: gzip.compress(text[:at]) + gzip.compress(text[at:])
+
+
+HARMLESS: dict[str, Callable[[bytes], bytes]] = {
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text,
+    "CRLF": lambda text: text.replace(b"\n", b"\r\n"),
+    "blanks around": lambda text: b" \n\t\r" + text + b"\n \n",
+    "gzip whatever its name": gzip.compress,
+    "gzip with a byte order mark": lambda text: gzip.compress(b"\xef\xbb\xbf" + text),
+    "many members": lambda text: b"".join(gzip.compress(text[at : at + 97]) for at in range(0, len(text), 97)),
+    "empty members": lambda text: gzip.compress(b"") * 3 + gzip.compress(text) + gzip.compress(b""),
+    "zeros between members": lambda text: gzip.compress(text[:500]) + b"\0" * 512 + gzip.compress(text[500:]),
+    "zeros behind members": lambda text: gzip.compress(text) + b"\0" * 5000,
+    "stored, not packed": lambda text: gzip.compress(text, 0),
+    "a comma before the bracket": lambda text: text.replace(b"  }\n  ]", b"  },\n  ]"),
+    "a comma before a brace": lambda text: text.replace(b"\n    }\n  }", b",\n    }\n  }"),
+    "a comma at the very end": lambda text: text.replace(b'"trace.json"', b'"trace.json",'),
+    "empty events": lambda text: text.replace(b"},\n  {", b"},\n  {},\n  {}, {},{\n},\n  {"),
+    "times as texts": lambda text: text.replace(b'"ts": ', b'"ts": "').replace(b', "dur"', b'", "dur"'),
+    "no numbers where none matter": lambda text: text.replace(b'"cbid": 211', b'"cbid": NaN, "x": [-Infinity]'),
+    "no numbers around": lambda text: text.replace(b'"schemaVersion": 1', b'"schemaVersion": NaN'),
+    "all keys twice": lambda text: text.replace(b'"stream": ', b'"stream": 1, "stream": '),
+    "quotes in names": lambda text: text.replace(b"train.py: ", b'a "b" {").replace('),
+    "huge numbers that do not matter": lambda text: text.replace(b'"cbid": 211', b'"cbid": ' + b"9" * 4000),
+    "bytes that are no text where none matter": lambda text: text.replace(b"train.py", b"tr\xff\xfe.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", HARMLESS)
+@pytest.mark.parametrize("name", ["rank0.json", "rank0.json.gz"])
+@pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
+def test_read_all_the_same(tmp_path, monkeypatch, state, name, chunk_bytes):
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+    changed = HARMLESS[state](content())
+    assert changed != content()
+    path = write_bytes(tmp_path / name, changed)
+    plain = write_bytes(tmp_path / "plain.json", content())
+    assert names(path) == ALL
+    assert records(trace_file(path, read(path)).activities) == records(trace_file(plain, read(plain)).activities)
+
+
+def test_quotes_in_the_names_of_kernels(tmp_path):
+    for layout in ("kineto", "kineto of torch 2.13"):
+        text = LAYOUTS[layout](trace().document()).replace(b"gemm ", b'k<"a", {"> ')
+        for chunk_bytes in (300, 1 << 19):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+                assert names(write_bytes(tmp_path / "t.json", text)) == [n.replace("gemm ", "k<'a', {'> ") for n in ALL]
+
+
+def test_events_in_any_order(tmp_path):
+    made = trace()
+    plain = trace_file(tmp_path, read(made.write(tmp_path, "a.json", gz=False)))
+    random.Random(5).shuffle(made.events)
+    mixed = trace_file(tmp_path, read(made.write(tmp_path, "b.json", gz=False)))
+    assert mixed.launches.equals(plain.launches)
+    order = ["start_ns", "name"]
+    assert mixed.activities.sort_values(order, ignore_index=True).equals(plain.activities)
+
+
+def test_durations_that_are_none(tmp_path):
+    made = trace()
+    kernels = [e for e in made.events if e["cat"] == "kernel"]
+    kernels[0]["dur"], kernels[1]["dur"], kernels[2]["dur"] = -5.0, 0.0, None
+    del kernels[3]["dur"]
+    path = write_bytes(tmp_path / "t.json", json.dumps(made.document()).encode())
+    file = trace_file(path, read(path))
+    assert file.activities["dur_ns"].tolist()[:5] == [0, 0, 0, 0, 3 * MS]
+    assert file.notes == ("t.json: 1 events have a negative duration, which counts as 0",)
+
+
+# --- errors that say where -------------------------------------------------------------------------------------------
+
+
+def fails(path: Path) -> str:
+    """The message of the error; the same on the command line, as one line and without a traceback."""
+    with pytest.raises(AnalysisError) as raised:
+        load_run([path])
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(_Stream(errors)), contextlib.redirect_stdout(_Stream(io.StringIO())):
+        assert main([str(path)]) == 1
+    text = errors.getvalue()
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1
+    assert path.name in text
+    return str(raised.value)
+
+
+class _Stream(io.TextIOWrapper):
+    """A text stream that can be reconfigured, and shows what came in elsewhere."""
+
+    def __init__(self, target: io.StringIO) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8")
+        self._target = target
+
+    def write(self, text: str) -> int:
+        return self._target.write(text)
+
+
+DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda text: b"", "is empty"),
+    "one byte": (lambda text: b"{", "neither JSON nor gzip"),
+    "one byte of gzip": (lambda text: b"\x1f", "neither JSON nor gzip"),
+    "two bytes of gzip": (lambda text: b"\x1f\x8b", "gzip that ends early"),
+    "zstd": (lambda text: b"\x28\xb5\x2f\xfd" + text, "packed with zstd"),
+    "UTF-16": (lambda text: text.decode().encode("utf-16"), "neither JSON nor gzip"),
+    "garbage in front": (lambda text: b"log: " + text, "is no JSON at byte 0"),
+    "garbage behind": (lambda text: text + b"garbage", "is no JSON at byte [0-9,]+, behind its {events} events"),
+    "a second document": (lambda text: text + text, '"traceEvents" more than once|is no JSON'),
+    "cut behind the events": (lambda text: text[:-9], "ends too early at byte {end}"),
+    "garbage behind gzip": (lambda text: gzip.compress(text) + b"garbage" * 9, "is damaged gzip"),
+    "a flipped checksum": (lambda text: gzip.compress(text)[:-8] + b"\0" * 4 + gzip.compress(text)[-4:], "gzip"),
+    "an event that is none": (lambda text: text.replace(b"},\n  {", b"},\n  null,\n  {", 1), r"is no JSON at byte \d+"),
+    "two commas": (lambda text: text.replace(b"},\n  {", b"},,\n  {", 1), r"is no JSON at byte \d+ \(1 events"),
+    "a time that is none": (lambda text: text.replace(b'"ts": 10000.', b'"ts": NaN, "x": 1.', 1), "event .*at byte"),
+    "a time without end": (lambda text: text.replace(b'"ts": 10000.', b'"ts": 1e300, "x": 1.', 1), "event .*at byte"),
+    "a time from no calendar": (lambda text: text.replace(b'"ts": 10000.', b'"ts": 9e15, "x": 1.', 1), "event 4, at"),
+    "a thread beyond 64 bits": (lambda text: text.replace(b'"tid": 7', b'"tid": 18446744073709551616', 1), "event"),
+    "a zero of times beyond 64 bits": (lambda text: text.replace(b"17593000", b"9917593000"), "baseTimeNanoseconds"),
+    "shapes that are none": (
+        lambda text: text.replace(b"ProfilerStep#1", b"nccl:x").replace(
+            b'"args": {\n      \n', b'"args": {"Input Dims": [["a"]]\n'), "are no shapes"),
+    "events twice": (lambda text: text.replace(b'"traceName"', b'"traceEvents": [{"a": 1}], "b"'), "more than once"),
+    "half a surrogate in a name": (lambda text: text.replace(b"gemm 1", b"\\ud800 1"), "event"),
+    "bytes that are no text in a name": (lambda text: text.replace(b"gemm 1", b"\xff 1"), "event"),
+    "zeros in the middle": (lambda text: text[:2000] + b"\0" * 300 + text[2300:], "event|is no JSON at byte"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", DAMAGED)
+def test_an_error_says_where(tmp_path, state):
+    change, wanted = DAMAGED[state]
+    changed = change(content())
+    assert changed != content()
+    message = fails(write_bytes(tmp_path / "rank0.json", changed))
+    events = len(trace().events)
+    ends = [len(content()), len(content()) - 9]
+    wanted = [wanted.format(end=f"{end:,}", events=events) for end in ends]
+    assert any(re.search(w, message) for w in wanted), message
+
+
+def test_the_byte_of_a_malformed_event_is_where_it_stands(tmp_path):
+    for layout in LAYOUTS:
+        text = LAYOUTS[layout](trace().document())
+        at = text.index(b'gemm 3"', text.index(b"gemm 2"))
+        broken = text[:at] + b"\\x" + text[at + 2 :]
+        path = write_bytes(tmp_path / "t.json", broken)
+        with pytest.raises(DamagedTrace, match=r"byte ([0-9,]+)") as raised:
+            read(path)
+        told = int(str(raised.value).split("byte ")[1].split()[0].rstrip(",").replace(",", ""))
+        assert text.rindex(b"gemm 2", 0, at) <= told <= at + 2, layout
+
+
+@pytest.mark.parametrize("opening", [b"", b'{"traceEvents": [', b'{"traceEvents": [{"args": ', b'{"a": '])
+@pytest.mark.parametrize("bracket", [b"[", b'{"a":'])
+def test_nested_deeper_than_anything_is(tmp_path, opening, bracket):
+    path = write_bytes(tmp_path / "t.json", opening + bracket * 200_000)
+    with pytest.raises(TraceError, match=r"t\.json: "):
+        read(path)
+
+
+def test_two_malformed_events_of_different_sorts_in_one_batch(tmp_path):
+    made = trace()
+    made.events[1]["args"]["correlation"] = "launch"
+    made.events[-1]["ts"] = "kernel"
+    path = made.write(tmp_path, "t.json", layout="compact", gz=False)
+    with pytest.raises(DamagedTrace, match="event 1, at"):
+        read(path)
+    assert read(path, keep_damaged=True).events == 1
+
+
+def test_a_list_of_events_whose_arguments_look_like_a_trace(tmp_path):
+    events = [*trace().events, {"ph": "M", "name": "x", "args": {"traceEvents": [{"ph": "X", "cat": "kernel"}]}}]
+    path = write_bytes(tmp_path / "t.json", json.dumps(events).encode())
+    assert names(path) == ALL
+
+
+# --- what is no plain file -------------------------------------------------------------------------------------------
+
+
+def test_a_folder_named_like_a_trace(tmp_path):
+    (tmp_path / "x.json").mkdir()
+    assert "holds no Kineto trace" in fails(tmp_path / "x.json")
+    with pytest.raises(UnreadableFile, match=r"x\.json: cannot be read"):
+        load_run([tmp_path])
+
+
+def test_pipes_and_sockets_in_a_folder_are_left_out(tmp_path, capsys):
+    write_run(tmp_path, 2, [Collective((0, 1 * MS))])
+    os.mkfifo(tmp_path / "node_2.0001.pt.trace.json")
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(os.path.relpath(tmp_path / "rank3.json"))
+    run = load_run([tmp_path])
+    assert run.ranks == [0, 1]
+    assert main(["breakdown", str(tmp_path)]) == 0
+    assert "left out node_2.0001.pt.trace.json, which is no file" in capsys.readouterr().err
+
+
+def test_a_pipe_in_place_of_a_side_file_is_an_error(tmp_path):
+    write_run(tmp_path, 2, [Collective((0, 1 * MS))])
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(UnreadableFile, match=r"run\.json: side file cannot be read"):
+        load_run([tmp_path])
+
+
+@contextlib.contextmanager
+def piped(path: Path, parts: Iterator[bytes]) -> Iterator[Path]:
+    """A pipe that these parts come through, as far as somebody reads them."""
+    os.mkfifo(path)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), path.open("wb", buffering=0) as pipe:
+            for part in parts:
+                pipe.write(part)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    yield path
+    writer.join(timeout=60)
+    assert not writer.is_alive()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_pipes_are_read_once_beside_files(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr("analysis.reading.WORTH_A_PROCESS_BYTES", 0)
+    made = traces_of(3, [Collective((0, 1 * MS, 2 * MS))])
+    files = [t.write(tmp_path / "files") for t in made]
+    with piped(tmp_path / "pipe", iter([files[1].read_bytes()])) as pipe:
+        run = load_run([files[0], pipe, files[2]], workers=workers)
+    assert run.ranks == [0, 1, 2]
+    assert run.activities.equals(load_run([tmp_path / "files"]).activities)
+
+
+def test_a_cpu_trace_through_a_pipe_needs_no_second_reading(tmp_path):
+    made = Trace(backend="gloo").op("aten::mm", 0, 5).op("mine::op", 9, 5)  # its header lists GPUs
+    path = made.write(tmp_path, "a.json", gz=False)
+    with piped(tmp_path / "pipe", iter([path.read_bytes()])) as pipe:
+        assert read(pipe) == read(path)
+    assert len(trace_file(path, read(path)).cpu_ops) == 2
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
+    """As a user who may do nothing; root may everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_no_permission(tmp_path):
+    path = trace().write(tmp_path)
+    path.chmod(0)
+    tmp_path.chmod(0o700)
+    with nobody(), pytest.raises(UnreadableFile, match="Permission denied"):
+        read(path)
+    path.parent.chmod(0)
+    try:
+        with nobody(), pytest.raises(UnreadableFile, match="Permission denied"):
+            load_run([path])
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_a_name_that_no_file_can_have(tmp_path):
+    with pytest.raises(UnreadableFile, match="File name too long"):
+        load_run([tmp_path / ("x" * 300)])
+
+
+# --- files that change while they are read ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gz", [False, True])
+def test_a_file_that_shrinks(tmp_path, monkeypatch, gz):
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(analysis.packed, "_PACKED_BYTES", 4096)
+    made = Trace()
+    for number in range(20_000):
+        made.kernel(f"k{number * 7919 % 10007}", number * US, 500)
+    path = made.write(tmp_path, gz=gz)
+    stream = EventStream(path)
+    with pytest.raises(DamagedTrace, match=r"events were good"):  # noqa: PT012
+        for batch in stream:
+            os.truncate(path, 20_000 if batch.first_event else path.stat().st_size)
+    assert 0 < stream.events_read < 40_000
+
+
+def test_a_file_that_grows(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 512)
+    text = content()
+    path = write_bytes(tmp_path / "rank0.json", text[:3000])
+    found = []
+    for batch in EventStream(path):
+        found += batch.texts
+        path.write_bytes(text)
+    assert len(found) == len(trace().events)
+
+
+# --- nothing fills the memory ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    monkeypatch.setattr(analysis.chunks, "ENTRY_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(analysis.packed, "_HARMLESS_BYTES", 4 << 20)
+
+
+ENDLESS = {
+    "one text": (b'{"traceEvents": [{"name": "', b"x" * 65536, "an event takes more than"),
+    "one text of escapes": (b'{"traceEvents": [{"name": "', b"\\\\" * 32768, "an event takes more than"),
+    "one text of quotes": (b'{"traceEvents": [{"name": "', b'\\"' * 32768, "an event takes more than"),
+    "one text before the events": (b'{"name": "', b"x" * 65536, "what stands before the events takes more than"),
+    "one text behind the events": (b'{"traceEvents": [], "x": "', b"x" * 65536, "what follows the events takes more"),
+    "blanks": (b'{"traceEvents": [', b" " * 65536, "an event takes more than"),
+    "blanks only": (b"", b" " * 65536, "what stands before the events takes more"),
+    "zeros": (b"", b"\0" * 65536, "what stands before the events takes more"),
+    "brackets": (b'{"traceEvents": [{"a": ', b"[" * 65536, "is no JSON at byte"),
+    "numbers": (b'{"traceEvents": [', b"1," * 32768, "is no JSON at byte"),
+    "one number": (b'{"traceEvents": [{"a": ', b"1" * 65536, "an event takes more than"),
+    "elements of one event": (b'{"traceEvents": [{"a": [', b"1," * 32768, "an event takes more than"),
+    "commas": (b'{"traceEvents": [', b"," * 65536, "is no JSON at byte"),
+    "members": (b'{"traceEvents": [{', b'"a":1,' * 10000, "an event takes more than"),
+}
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("state", ENDLESS)
+def test_endless_streams_end(tmp_path, state):
+    begin, more, reason = ENDLESS[state]
+    with piped(tmp_path / "pipe", iter([begin, *[more] * 1000])) as pipe, pytest.raises(TraceError, match=reason):
+        read(pipe)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("event", [b"{},", b'{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},'])
+def test_gzip_bombs_of_good_events_end(tmp_path, event):
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    parts = [packer.compress(b'{"traceEvents": [')]
+    parts += [packer.compress(event * 10_000) for _ in range(20_000_000 // len(event) // 10_000)]
+    path = write_bytes(tmp_path / "t.json.gz", b"".join(parts) + packer.flush())
+    with pytest.raises(DamagedTrace, match="grows more than 200 times"):
+        read(path)
+
+
+# --- what is left of a damaged file ----------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def wanted_of(text: bytes, events: int) -> Tables:
+    """The tables of the document with its first so many events only."""
+    document = json.loads(text)
+    return oracle_tables(json.dumps({**document, "traceEvents": document["traceEvents"][:events]}).encode())
+
+
+def assert_what_is_left(path: Path, text: bytes) -> int:
+    """How many events are left of a damaged file; its numbers are those of these events."""
+    with pytest.raises(TraceError):
+        read(path)
+    try:
+        found = read(path, keep_damaged=True)
+    except TraceError:
+        return 0
+    assert re.search(rf"\b{found.events:,} events", str(found.damage))
+    wanted, told = wanted_of(text, found.events), tables_of(trace_file(path, found), found.events)
+    # The zero of times, and the launches of activities that are gone, may be on the other side of the damage.
+    shift = wanted["header"][-1] - told["header"][-1]
+    assert [(*row[:4], row[4] + shift, *row[5:]) for row in told["activities"]] == wanted["activities"]
+    assert [(*row[:2], row[2] + shift, *row[3:]) for row in told["marks"]] == wanted["marks"]
+    assert {(c, t, start + shift, i) for c, t, start, i in told["launches"]} >= set(wanted["launches"])
+    assert told["kernel_args"] == wanted["kernel_args"]
+    assert told["record_args"] == wanted["record_args"]
+    return found.events
+
+
+@pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact", "crlf", "events first"])
+@pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
+def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz):
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 700)
+    text = LAYOUTS[layout](trace().document() | {"host_name": "naïve 核 🚀"})
+    content = gzip.compress(text[:1500]) + gzip.compress(text[1500:]) if gz else text
+    path, left = tmp_path / "rank0.json", []
+    for length in range(0, len(content) - 8 * gz, 2 if gz else 5):
+        path.write_bytes(content[:length])
+        left.append(assert_what_is_left(path, text))
+    assert left == sorted(left)
+    assert left[-1] == len(trace().events)
+
+
+@pytest.mark.parametrize(
+    ("source", "gz"),
+    [
+        ("dlrm-v100-w8/worker0_step_12.1694128201545.pt.trace.json.gz", False),
+        ("moe-b200-r0of2/ref_ep_moe_fwd.json.gz", True),
+    ],
+    ids=["plain", "gz"],
+)
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared traces beside the checkout")
+def test_real_traces_cut_at_500_places(tmp_path, capsys, source, gz):
+    packed = (SHARED / source).read_bytes()
+    text = gzip.decompress(packed)
+    content = packed if gz else text
+    document, chance = json.loads(text), random.Random(11)
+    whole = oracle_tables(text)
+    order = [e for e in document["traceEvents"] if e]
+    before = [0]  # activities among the first n events
+    for event in order:
+        before.append(
+            before[-1] + (event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+        )
+    path = tmp_path / "rank0.json"
+    for number, length in enumerate(sorted(chance.sample(range(len(content) - 9), 500))):
+        path.write_bytes(content[:length])
+        with pytest.raises(TraceError):
+            read(path)
+        try:
+            found = read(path, keep_damaged=True)
+        except TraceError as err:
+            assert "0 events" in str(err) or isinstance(err, NotATrace)  # noqa: PT017
+            continue
+        assert re.search(rf"\b{found.events:,} events", str(found.damage))
+        told = trace_file(path, found)
+        shift = whole["header"][-1] - found.header.base_ns
+        columns = ["name", "start_ns", "dur_ns", "stream"]
+        rows = [(name, start + shift, dur, stream) for name, start, dur, stream in
+                told.activities[columns].itertuples(index=False)]  # fmt: skip
+        assert rows == [(r[3], r[4], r[6], r[1]) for r in whole["activities"][: before[found.events]]]
+        if number % 50 == 0:
+            assert_marked(capsys, path)
+
+
+def assert_marked(capsys, path: Path) -> None:
+    """On the command line: no number without `partial`, and the damage said once."""
+    assert main(["breakdown", str(path)]) == 1
+    assert capsys.readouterr().out == ""
+    assert main(["breakdown", "--keep-going", "--format", "csv", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert len([line for line in captured.err.splitlines() if "events were good" in line]) == 1
+    rows = list(csv.DictReader(io.StringIO(captured.out)))
+    assert all(row["partial"] == "True" for row in rows)
+
+
+# --- what a damaged rank does to the others --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_with_a_damaged_rank(tmp_path) -> Path:
+    """Three ranks, six collectives; of rank 1 only what stands before its fifth."""
+    truth = [Collective((k * 100 * MS, k * 100 * MS + 9 * MS, k * 100 * MS + 3 * MS)) for k in range(6)]
+    for made in traces_of(3, truth):
+        made.step(1, 0, 600 * MS).kernel("gemm", 20 * MS, 60 * MS)
+        made.events[:0] = made.events[-3:]
+        del made.events[-3:]
+        made.write(tmp_path, f"rank{made.rank}.json", gz=False)
+    path = tmp_path / "rank1.json"
+    text = path.read_bytes()
+    path.write_bytes(text[: [m.start() for m in re.finditer(rb'"cat": "kernel"', text)][5]])
+    return tmp_path
+
+
+def test_tables_say_which_rank_is_partial(run_with_a_damaged_rank):
+    run = load_run([run_with_a_damaged_rank], keep_going=True)
+    assert run.partial_ranks == [1]
+    (damaged,) = [row for row in records(run.traces) if row["partial"]]
+    assert (damaged["rank"], damaged["complete"]) == (1, False)
+    assert "ends in the middle of its events" in damaged["incomplete_reason"]
+    assert run.failed == (damaged["incomplete_reason"],)
+    found = Analysis(run)
+    for table in (found.breakdown, found.breakdown_steps, found.ranks):
+        assert {(row["rank"], row["partial"]) for row in records(table)} == {(0, False), (1, True), (2, False)}
+
+
+def test_collectives_that_are_cut_are_not_complete(run_with_a_damaged_rank):
+    whole, cut = records(Analysis(load_run([run_with_a_damaged_rank], keep_going=True)).collectives)[3:5]
+    assert (whole["complete"], whole["ranks"], whole["arrival_skew_ns"]) == (True, "0 1 2", 9 * MS)
+    assert (cut["complete"], cut["ranks"], cut["note"]) == (False, "0 2", "not seen on rank 1")
+    assert cut["transfer_ns"] is None
+    assert cut["busbw_gb_per_s"] is None
+
+
+def test_what_a_damaged_rank_computed_meanwhile_is_not_known(run_with_a_damaged_rank):
+    found = Analysis(load_run([run_with_a_damaged_rank], keep_going=True))
+    for row in records(found.participation):
+        assert (row["exposed_wait_ns"] is None) == (row["rank"] == 1 or row["wait_ns"] is None)
+    assert len(found.lateness)
+    assert found.lateness["because"].isna().all()
+    assert found.lateness["extra_compute_ns"].isna().all()
+    assert found.ranks["because"].isna().all()
+
+
+@pytest.mark.parametrize("fields", [{"world": None, "groups": None}])
+def test_without_sizes_a_damaged_rank_makes_nothing_complete(tmp_path, fields):
+    for rank in range(3):
+        made = Trace(rank, **fields)
+        for number in range(4):
+            made.kernel("ncclDevKernel_AllReduce_Sum_f32", number * 100 * MS + rank * MS, 9 * MS)
+        made.write(tmp_path, f"rank{rank}.json", gz=False)
+    path = tmp_path / "rank1.json"
+    assert Analysis(load_run([tmp_path])).collectives["complete"].all()
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex(b'"kernel"')])
+    table = Analysis(load_run([tmp_path], keep_going=True)).collectives
+    assert table["complete"].tolist() == [True, True, True, False]
+
+
+def test_a_rank_that_lost_its_zero_of_times_has_a_clock_of_its_own(tmp_path):
+    truth = [Collective((k * 100 * MS, k * 100 * MS + 9 * MS)) for k in range(12)]
+    for made in traces_of(2, truth, host="node-1"):
+        made.write(tmp_path, f"rank{made.rank}.json", layout="events first", gz=False)
+    path = tmp_path / "rank1.json"
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex(b'"kernel"')])
+    run = load_run([tmp_path], keep_going=True)
+    assert run.hosts == {0: "node-1", 1: None}
+    assert "rank 1: the zero of its times is lost to the damage, so its clock is taken as unknown" in run.notes
+    skews = Analysis(run).collectives["arrival_skew_ns"].dropna()
+    assert (skews < 200 * MS).all()
+
+
+def test_a_gpu_run_cut_before_its_activities_is_no_cpu_run(tmp_path):
+    made = Trace(0, 2, backend=None).op("aten::mm", 0, 5).kernel("gemm", 9, 5)
+    path = made.write(tmp_path, "rank0.json", gz=False)
+    path.write_bytes(path.read_bytes()[: path.read_bytes().index(b'"kernel"')])
+    assert not len(load_run([path], keep_going=True).activities)
+
+
+def test_a_damaged_file_that_does_not_say_its_rank_is_left_out(tmp_path):
+    write_run(tmp_path, 2, [Collective((0, 1 * MS))])
+    text = LAYOUTS["events first"](Trace(2, 3).kernel("gemm", 0, 5).kernel("gemm", 9, 5).document())
+    write_bytes(tmp_path / "x.0001.pt.trace.json", text[: text.rindex(b'"kernel"')])
+    run = load_run([tmp_path], keep_going=True)
+    assert run.ranks == [0, 1]
+    assert "does not say which rank it is" in run.failed[1]
+
+
+def test_the_summary_warns(capsys, run_with_a_damaged_rank):
+    assert main([str(run_with_a_damaged_rank), "--keep-going"]) == 1
+    captured = capsys.readouterr()
+    assert "rank 1 is partial: nothing behind the damage of its file is counted" in captured.out
+    assert "used in part: " in captured.out
+    assert captured.err.count("ends in the middle of its events") == 1
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["breakdown", "ranks"])
+@pytest.mark.parametrize("output_format", ["table", "markdown"])
+def test_people_see_the_column_where_it_matters_only(capsys, run_with_a_damaged_rank, command, output_format):
+    main([command, str(run_with_a_damaged_rank), "--keep-going", "--format", output_format])
+    assert "partial" in capsys.readouterr().out
+    (run_with_a_damaged_rank / "rank1.json").unlink()
+    assert main([command, str(run_with_a_damaged_rank), "--format", output_format]) == 0
+    assert "partial" not in capsys.readouterr().out
