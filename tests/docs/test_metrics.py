@@ -202,8 +202,8 @@ def _parsed(row: dict[str, str]) -> Row:
 
 
 def _value(name: str, text: str) -> Any:
-    if text == "-":
-        return None
+    if text in ("-", "yes", "no"):
+        return {"-": None, "yes": True, "no": False}[text]
     number = text.replace(",", "")
     return int(number) if re.fullmatch(r"-?\d+", number) and name not in ("device", "pg_ranks", "comms_id") else text
 

@@ -1,0 +1,113 @@
+"""Memory does not grow with the file: 1 GB through a pipe, and texts without end, within a stated bound."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from builders import LAYOUTS, US, Trace
+
+ROOT = Path(__file__).resolve().parents[2]
+STREAM_BYTES = 1 << 30
+# The interpreter and the libraries of the reader, a chunk and its texts, and what is kept of each activity: five
+# integers, two doubles, and the launch.
+PLAIN_MIB = 100
+KEPT_BYTES = 130
+# An event that never ends is read up to the limit, and held a few times while it is looked at.
+ENDLESS_MIB = 500
+
+PROGRAM = """
+import resource, sys
+from pathlib import Path
+from analysis.errors import TraceError
+from analysis.kinds import comm_pattern
+from analysis.kineto import read_kineto
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]) << 20,) * 2)
+try:
+    found = read_kineto(Path(sys.argv[1]), comm_pattern())
+    print(found.events, len(found.activities["ts"]) // 8, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+except TraceError as err:
+    print(str(err), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, sep="|")
+"""
+
+
+def piped_into_a_reader(folder: Path, parts: Iterable[bytes], address_mib: int) -> str:
+    """What a reader in a process of its own, which may have that much memory, says of these parts."""
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        try:
+            with pipe.open("wb", buffering=0) as file:
+                for part in parts:
+                    file.write(part)
+        except BrokenPipeError:
+            return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    command = [sys.executable, "-c", PROGRAM, str(pipe), str(address_mib)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    writer.join(timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def chunk_of_events() -> tuple[bytes, int, int]:
+    """Events in Kineto's layout as one text, with how many they are, and activities among them."""
+    chance, made = random.Random(4), Trace()
+    for number in range(6000):
+        stack = "/".join(f"module_{chance.randrange(1000)}" for _ in range(9))
+        made.event("python_function", f"{stack}.py({number}): forward", number * US, chance.randrange(9000))
+        made.op(f"aten::op_{chance.randrange(99)}", number * US, chance.randrange(9000))
+        if number % 12 == 0:
+            made.kernel(f"gemm_{chance.randrange(50)}", number * US, chance.randrange(9000))
+    text = LAYOUTS["kineto"](made.document())
+    begin, end = text.index(b'  {\n    "ph"'), text.rindex(b"\n  ]")
+    return text[begin:end] + b",\n", len(made.events), 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_a_gigabyte(tmp_path, packed):
+    chunk, events, activities = chunk_of_events()
+    times = STREAM_BYTES // len(chunk) + 1
+    begin, end = (
+        b'{"deviceProperties": [{"id": 0, "name": "GPU"}], "traceEvents": [\n',
+        b'  {\n    "ph": "i"\n  }\n  ]\n}',
+    )
+    if packed:  # one member after another, so that packing costs nothing
+        member = gzip.compress(chunk, 1)
+        parts = [gzip.compress(begin), *[member] * times, gzip.compress(end)]
+    else:
+        parts = [begin, *[chunk] * times, end]
+    found = [int(number) for number in piped_into_a_reader(tmp_path, parts, 1024).split()]
+    assert found[:2] == [events * times + 1, activities * times]
+    assert times * len(chunk) >= STREAM_BYTES
+    assert found[2] < PLAIN_MIB + (activities * times * KEPT_BYTES >> 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filling", [b"x", b"\\\\", b" ", b'"a",', b"[1],"], ids=repr)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_an_event_without_end(tmp_path, filling, packed):
+    opening = b'{"traceEvents": [{"ph": "X", "a": ' + (b"[" if len(filling) > 2 else b'"')
+    block = filling * ((1 << 20) // len(filling))
+    if packed:
+        packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+        begin = packer.compress(opening) + packer.flush(zlib.Z_FULL_FLUSH)
+        full = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
+        parts = [begin, *[full] * 4096]
+    else:
+        parts = [opening, *[block] * 4096]
+    message, used_mib = piped_into_a_reader(tmp_path, parts, 1536).rsplit("|", 1)
+    assert "an event takes more than 64 MiB" in message
+    assert int(used_mib) < ENDLESS_MIB
