@@ -270,7 +270,10 @@ def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:
     try:
         return _repaired(buffer)
     except _Malformed:
-        return _repaired(with_quoted_names(buffer))
+        renamed = with_quoted_names(buffer)
+        if renamed == buffer:
+            raise
+        return _repaired(renamed)
 
 
 def _repaired(buffer: bytes) -> tuple[list[bytes], int, bool]:
