@@ -253,7 +253,7 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Counter[str]:
 
     rounds = 0
     while time.monotonic() < until:
-        limits = settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        limits = settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck),
                           phases=(Phase.generate, Phase.shrink))  # fmt: skip
         test = given(mutant=mutants(texts), chunk_bytes=st.sampled_from([100, 3000]))(one)
         seed(first_seed + rounds)(limits(test))()
