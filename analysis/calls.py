@@ -6,7 +6,6 @@ around the launch, with the input shapes; the kernel's name. Runs on gloo: `gloo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ import pandas as pd
 
 from .gloo_calls import gloo_rows
 from .kinds import COMM, COMPUTE, collective_in_name
-from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, item_bytes, size_elems
+from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, elements, item_bytes, size_elems
 from .schema import CALLS, Row, records
 
 _FROM_ARGS = ("in_elems", "out_elems", "group_size", "process_group", "pg_ranks", "seq", "comms_id", "root", "peer")
@@ -134,7 +133,7 @@ class _Sources:
             row["root"] = _peer(op)
         # Shapes of an annotation around several kernels are those of all of them together.
         if annotation["in_dims"] and self.kernels_in[id(annotation)] == 1:
-            elems = sum(math.prod(shape) for shape in annotation["in_dims"] if isinstance(shape, list))
+            elems = elements(shape for shape in annotation["in_dims"] if isinstance(shape, list))
             types = {t for t in annotation["in_types"] or () if t}
             row["dtype"] = dtype_name(types.pop()) if len(types) == 1 else None
             row["in_elems"], row["out_elems"] = elems, _out_elems(row["collective"], elems, row.get("group_size"))
@@ -184,9 +183,9 @@ def _enclosing(annotations: pd.DataFrame) -> Callable[[int, int], Row | None]:
     return find
 
 
-def _out_elems(collective: str | None, in_elems: int, group_size: int | None) -> int | None:
+def _out_elems(collective: str | None, in_elems: int | None, group_size: int | None) -> int | None:
     """Output elements for given input elements; None where they depend on an unknown group size."""
-    if collective not in ("all_gather", "gather", "reduce_scatter", "scatter"):
+    if in_elems is None or collective not in ("all_gather", "gather", "reduce_scatter", "scatter"):
         return in_elems
     if group_size is None:
         return None

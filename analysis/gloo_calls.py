@@ -7,15 +7,17 @@ c10d operator: reduce_scatter runs as one or more all_reduce.
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from .nccl_tests import collective_name, dtype_name
+from .nccl_tests import collective_name, dtype_name, elements
 from .schema import Row, records
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -182,12 +184,13 @@ def _tensors(annotation: Row, position: int | None) -> list[list[int]] | None:
     return None if is_list and not shapes else [shapes]
 
 
-def _elems(shapes: list[list[int]] | None) -> int | None:
-    return None if shapes is None else sum(math.prod(shape) for shape in shapes)
+def _elems(shapes: list[Any] | None) -> int | None:
+    return None if shapes is None else elements(shapes)
 
 
 def _scalar(annotation: Row, position: int | None) -> int | None:
     values = annotation["in_values"]
     if position is None or values is None or position >= len(values):
         return None
-    return int(values[position]) if str(values[position]).isdigit() else None
+    text = str(values[position])
+    return int(text) if _NUMBER.fullmatch(text) else None

@@ -5,7 +5,9 @@ Source: NVIDIA/nccl-tests doc/PERFORMANCE.md and the GetBw functions of src/*.cu
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 
 from .errors import UnknownCollective, UnknownDtype
 
@@ -14,6 +16,7 @@ POINT_TO_POINT = frozenset({"send", "recv", "send_recv", "peer_copy"})
 # Nobody can finish one of these before everybody has arrived.
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
+_MOST_ELEMS = 1 << 53
 _SHARED_OUT = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 
 _ITEM_BYTES = {
@@ -73,6 +76,23 @@ def size_elems(collective: str, in_elems: int, out_elems: int) -> int:
     if collective in ("all_reduce", "broadcast", "reduce", "barrier") or collective in POINT_TO_POINT:
         return in_elems
     raise UnknownCollective(f"{collective}: no rule for its size")
+
+
+def elements(shapes: Iterable[object]) -> int | None:
+    """Elements of tensors of these shapes, a shape being a list of sizes, or of such lists.
+
+    None if one is neither, or if they are more than memory ever held.
+    """
+    total = 0
+    for shape in shapes:
+        if not isinstance(shape, list):
+            return None
+        flat = all(isinstance(size, int) for size in shape)
+        count = math.prod(shape) if flat else elements(shape)
+        if count is None:
+            return None
+        total += count
+    return total if 0 <= total < _MOST_ELEMS else None
 
 
 def item_bytes(dtype: str) -> int:

@@ -164,6 +164,15 @@ def test_an_annotation_of_several_tensors_tells_their_sum(tmp_path):
     assert row_of(tmp_path, trace)["size_bytes"] == 14 * 4
 
 
+@pytest.mark.parametrize(
+    ("dims", "size_bytes"), [([[[6], [2, 4]]], 56), ([[6], []], 28), ([[2**40, 2**40]], None), ([[-3]], None)]
+)
+def test_shapes_of_lists_and_shapes_that_no_memory_holds(tmp_path, dims, size_bytes):
+    trace = Trace(world=2).kernel(KERNEL, 5 * MS, 1 * MS, launch=2 * MS)
+    trace.annotation("nccl:all_reduce", 1 * MS, 3 * MS, dims=dims, types=["float"])
+    assert row_of(tmp_path, trace)["size_bytes"] == size_bytes
+
+
 def test_an_annotation_without_shapes_tells_the_collective(tmp_path):
     trace = Trace(world=2).kernel(KERNEL, 5 * MS, 1 * MS, launch=2 * MS).annotation("nccl:all_to_all", 1 * MS, 3 * MS)
     assert picked(row_of(tmp_path, trace), "collective", "size_bytes", "dtype") == ("all_to_all", None, None)
