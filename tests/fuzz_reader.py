@@ -216,7 +216,7 @@ def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> 
         return
     counts["valid"] += 1
     if found is None:
-        counts["valid, but refused"] += 1
+        counts["valid but refused"] += 1
         return
     for size in (analysis.chunks.CHUNK_BYTES, chunk_bytes):
         with pytest.MonkeyPatch.context() as patch:

@@ -22,4 +22,4 @@ def test_mutants_of_real_traces():
     assert counts["valid"] > 10
     assert counts["kept in part"] > 10
     # Otherwise a reader that refuses everything would pass.
-    assert counts.get("valid, but refused", 0) < counts["valid"] / 2
+    assert counts.get("valid but refused", 0) < counts["valid"] / 2
