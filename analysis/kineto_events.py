@@ -151,6 +151,8 @@ class _Heads:
     begin: bytes
     activities: tuple[bytes, ...]
     launches: tuple[bytes, ...]
+    operators: bytes
+    handing_over: tuple[bytes, ...]
     idle: tuple[bytes, ...]
     idle_on_gpu: tuple[bytes, ...]
 
@@ -165,8 +167,10 @@ def _heads(gap: bytes) -> _Heads:
         begin,
         activities=tuple(begin + c + b'"' for c in (b"kernel", b"gpu_memcpy", b"gpu_memset")),
         launches=tuple(begin + c + b'"' for c in (b"cuda_runtime", b"cuda_driver")),
+        operators=begin + b'cpu_op"',
+        handing_over=(operator + b"c10d::", operator + b'record_param_comms"'),
         idle=idle,
-        # Nor are operators on GPU runs, but for those that hand a collective over. The most frequent one first.
+        # Nor are operators on GPU runs, but for those that hand a collective over. The most frequent ones first.
         idle_on_gpu=(operator + b"aten::", *idle, operator + b"autograd::"),
     )
 
@@ -176,7 +180,7 @@ _LAYOUTS = (_heads(b" "), _heads(b"\n    "))
 
 
 def sorted_texts(batch: Batch, *, with_operators: bool) -> Sorted:
-    """The texts of a batch by what they are. Without operators, those of ATen and autograd may be left out.
+    """The texts of a batch by what they are. Without operators, all but those for collectives may be left out.
 
     Raises MalformedEvent.
     """
@@ -189,6 +193,8 @@ def sorted_texts(batch: Batch, *, with_operators: bool) -> Sorted:
         result.activities = [text for text in texts if text.startswith(heads.activities)]
         result.launches = [text for text in texts if text.startswith(heads.launches)]
         texts = [text for text in texts if not text.startswith(heads.activities + heads.launches)]
+        if not with_operators:
+            texts = [t for t in texts if not t.startswith(heads.operators) or t.startswith(heads.handing_over)]
     rooms: dict[str, list[bytes]] = vars(result)
     for text in texts:
         _place(text, rooms)
