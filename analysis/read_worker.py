@@ -6,6 +6,7 @@ and so never outlives the process it reads for.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -81,6 +82,7 @@ def frame(stream: IO[bytes]) -> bytes | None:
 def main() -> None:
     """Serve until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the caller's to react to
+    gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
     tasks, answers = sys.stdin.buffer, sys.stdout.buffer
     try:
         while (payload := frame(tasks)) is not None:

@@ -129,7 +129,12 @@ DOCUMENTS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+# The same files every time; the fuzzer looks for others.
+@settings(
+    max_examples=150,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(document=DOCUMENTS, layout=st.sampled_from(sorted(LAYOUTS)), chunk_bytes=st.sampled_from([64, 700, 1 << 19]))
 def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
     content = LAYOUTS[layout](document)
