@@ -35,7 +35,7 @@ def epochs(folder: Path) -> dict[tuple[int, int], float]:
 @pytest.mark.slow
 def test_scaling_follows_from_the_side_files(folder: Path, epochs: dict[tuple[int, int], float]) -> None:
     rows = records(analyse_sweep(folder).scaling)
-    assert [(row["workers"], row["batch_size_per_worker"]) for row in rows] == list(epochs)
+    assert [(row["workers"], row["batch_size_per_worker"]) for row in rows] == sorted(epochs, key=lambda key: key[::-1])
     for row in rows:
         workers, batch = row["workers"], row["batch_size_per_worker"]
         assert row["status"] == "done"
