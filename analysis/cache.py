@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 from isal import isal_zlib
 
-from .kineto import RawTrace, read_kineto
+from .kineto import read_kineto
+from .raw_trace import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 2
+READER_VERSION = 3
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"
@@ -45,20 +46,18 @@ class Cache:
         progress: Callable[[int], None] | None = None,
     ) -> RawTrace:
         """As `read_kineto`, from the cache where it holds that. Of damaged files nothing is kept."""
-        key = _key(path, comm_names)
-        if key is None:  # no regular file; the reader says why it cannot be read, if it cannot
-            return read_kineto(path, comm_names, keep_damaged=keep_damaged, progress=progress)
-        place = self.place(path)
-        found, why = _load(place, key)
-        if found is not None:
-            return found
-        found = read_kineto(path, comm_names, keep_damaged=keep_damaged, progress=progress)
-        if why is not None:
-            found.notes.append(f"{path.name}: its cache {why}; the trace was read again")
-        # A file that has been written to meanwhile is of no key.
-        if found.damage is None and _key(path, comm_names) == key:
-            _store(place, key, found)
+        slot = self.slot(path, comm_names)
+        found = slot.load() if slot else None
+        if found is None:
+            found = read_kineto(path, comm_names, keep_damaged=keep_damaged, progress=progress)
+            if slot:
+                slot.keep(found)
         return found
+
+    def slot(self, path: Path, comm_names: re.Pattern[str]) -> Slot | None:
+        """The place for the trace at `path` as it is now; None for what is no regular file."""
+        key = _key(path, comm_names)
+        return None if key is None else Slot(path, comm_names, self.place(path), key)
 
     def place(self, path: Path) -> Path:
         """The cache file of the trace at `path`."""
@@ -66,6 +65,30 @@ class Cache:
             return path.parent / FOLDER / f"{path.name}.cache"
         folder = blake2b(os.fsencode(path.absolute().parent), digest_size=8).hexdigest()
         return self.folder / f"{folder}-{path.name}.cache"
+
+
+@dataclass
+class Slot:
+    """The place for one state of a trace. `complaint` says what was wrong with what was found there, if anything."""
+
+    path: Path
+    comm_names: re.Pattern[str]
+    place: Path
+    key: bytes
+    complaint: str | None = None
+
+    def load(self) -> RawTrace | None:
+        """What is kept there, if that can be used."""
+        found, self.complaint = _load(self.place, self.key)
+        return found
+
+    def keep(self, found: RawTrace) -> None:
+        """Keep what was read of the trace, and note in it what is to be said of the cache."""
+        if self.complaint is not None:
+            found.notes.append(f"{self.path.name}: its cache {self.complaint}; the trace was read again")
+        # A file that has been written to meanwhile is of no key.
+        if found.damage is None and _key(self.path, self.comm_names) == self.key:
+            _store(self.place, self.key, found)
 
 
 def _key(path: Path, comm_names: re.Pattern[str]) -> bytes | None:

@@ -26,8 +26,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\s*\[")
 # What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is in none.
-_OPENING = b'\n  {\n    "'
-_SEPARATOR = b"\n  }," + _OPENING
+OPENING = b'\n  {\n    "'
+SEPARATOR = b"\n  }," + OPENING
 _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
 # Every event has a phase, whatever its layout, so their number proves a split. Counting takes a fifth of the time, so
 # that is done for some chunks: all of the first, where a file of mixed layouts mostly shows, and one in so many.
@@ -78,24 +78,40 @@ class Batch:
         return self.first_byte + at
 
 
+class Surrounding(msgspec.Struct, array_like=True, frozen=True):
+    """A document without its events: what stands before and behind them. The file has `file_bytes`, unpacked.
+
+    Until all is read, these are as far as it is.
+    """
+
+    before: bytes
+    behind: bytes
+    file_bytes: int
+
+
 class EventStream:
     """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
 
-    The first `prefix_bytes` of it stand before them. After an error, `events_read` and `bytes_read` (unpacked) say how
-    far it got.
+    After an error, `events_read` and `bytes_read` (unpacked) say how far it got.
     """
 
     def __init__(self, path: Path, progress: Callable[[int], None] | None = None) -> None:
         """`progress` is called now and then with the position in the file, in bytes as they are on disk."""
         self.path = path
-        self.surrounding = b""
         self.events_read = 0
         self.bytes_read = 0
-        self.prefix_bytes = 0
+        self._before = b""
+        self._behind = b""
         self._progress = progress
         self._broken: Exception | None = None
         self._chunks = 0
         self._is_mixed = False
+        self._is_done = False
+
+    @property
+    def surrounding(self) -> Surrounding:
+        """What surrounds the events, as far as it is read."""
+        return Surrounding(self._before, self._behind, self.bytes_read)
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches in file order.
@@ -113,16 +129,15 @@ class EventStream:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
 
     def _batches(self, source: Source) -> Iterator[Batch]:
-        buffer = self._skip_prefix(source)
-        first = _FIRST_OPENING.match(buffer)
-        if first:
-            buffer = _OPENING + buffer[first.end() :]
+        buffer = self._begin(source)
         ended = False
         while True:
             split = None if ended else self._split(buffer)
             if split is not None:
                 texts, rest = split
                 yield self._batch(texts, buffer, in_kineto_layout=True)
+                if self._is_done:
+                    return
                 buffer = rest
             else:
                 try:
@@ -133,7 +148,7 @@ class EventStream:
                 if texts:
                     yield self._batch(texts, buffer)
                 if closed:
-                    self.surrounding += buffer[cut:] + self._rest(source)
+                    self._behind = buffer[cut:] + self._rest(source)
                     return
                 if cut:
                     buffer = buffer[cut + 1 :]  # past the comma
@@ -144,6 +159,12 @@ class EventStream:
             ended = not more
             buffer += more
             self._check_size(buffer, "an event")
+
+    def _begin(self, source: Source) -> bytes:
+        """The begin of the first event, and what was read behind it."""
+        buffer = self._skip_prefix(source)
+        first = _FIRST_OPENING.match(buffer)
+        return OPENING + buffer[first.end() :] if first else buffer
 
     def _batch(self, texts: list[bytes], buffer: bytes, *, in_kineto_layout: bool = False) -> Batch:
         """A batch of texts at the begin of the buffer, which is the last that was read."""
@@ -233,8 +254,7 @@ class EventStream:
             buffer = (buffer + data).removeprefix(_BYTE_ORDER_MARK)
             start = _BARE_ARRAY.match(buffer) or _ARRAY_START.search(buffer)
             if start:
-                self.surrounding = buffer[: start.end()]
-                self.prefix_bytes = start.end()
+                self._before = buffer[: start.end()]
                 return buffer[start.end() :]
             if not data:
                 break
@@ -246,14 +266,14 @@ class EventStream:
 
 def _split_as_kineto(buffer: bytes) -> tuple[list[bytes], bytes] | None:
     """Texts of all events but the last, which may not be whole, and the rest; None in another layout."""
-    if not buffer.startswith(_OPENING):
+    if not buffer.startswith(OPENING):
         return None
-    texts = buffer.split(_SEPARATOR)
+    texts = buffer.split(SEPARATOR)
     rest = texts.pop()
     if not texts:
         return None
-    texts[0] = texts[0][len(_OPENING) :]
-    return texts, _OPENING + rest
+    texts[0] = texts[0][len(OPENING) :]
+    return texts, OPENING + rest
 
 
 def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:

@@ -79,7 +79,7 @@ def reading_progress(reading: Reading) -> Iterator[Callable[[int], None] | None]
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(f"reading {len(reading.paths)} files", total=sum(reading.sizes))
+    task = bar.add_task(f"reading {len(reading.paths)} files", total=reading.total_bytes)
     begun = time.monotonic()
 
     def report(done: int) -> None:

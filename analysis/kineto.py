@@ -1,6 +1,7 @@
 """A Kineto trace file -> columns of numbers, names once each: small, quick to send to another process, and to keep.
 
-Only this module and its two parts, `kineto_events` and `kineto_header`, know raw trace keys.
+Only this module and its two parts, `kineto_events` and `kineto_header`, know raw trace keys. Of a large file, several
+processes read a part each (`read_part`), and one joins them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -32,51 +32,16 @@ from .kineto_events import (
     Sorted,
     sorted_texts,
 )
-from .kineto_header import Header, header, header_so_far
+from .kineto_header import header, header_so_far
 from .packed import is_regular
+from .raw_trace import Annotation, Columns, Events, Part, RawTrace, joined_events, raw_trace
+from .spans import Indivisible, SpanStream
 
 _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
 _MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
-
-Columns = dict[str, bytes]
-"""Name of a column -> its values: native 64 bit integers, but doubles for `ts` and `dur`, which are us."""
-
-
-class Annotation(msgspec.Struct, array_like=True, frozen=True):
-    """A CPU annotation of a step or collective, or a c10d operator. Times in us since the header's zero."""
-
-    name: str
-    thread: int
-    ts: float
-    dur: float
-    in_dims: list[Any] | None
-    in_types: list[Any] | None
-    in_values: list[Any] | None
-
-
-class RawTrace(msgspec.Struct):
-    """What is read from one file. Times in us since the header's zero; MISSING where an integer is not there.
-
-    `names` and `kinds` belong together; the column `name` counts into them. Operators are read on CPU runs only.
-    `damage` says what ended the reading before the file did, None for a sound file; `notes` what else there is to say.
-    """
-
-    header: Header
-    pid: int | None
-    names: list[str]
-    kinds: list[str]
-    activities: Columns
-    launches: Columns
-    operators: Columns
-    annotations: list[Annotation]
-    comm_args: list[dict[str, Any]]
-    gloo_threads: list[int]
-    events: int
-    damage: str | None = None
-    notes: list[str] = []
 
 
 def read_kineto(
@@ -100,6 +65,32 @@ def read_kineto(
     return _read(path, comm_names, True, keep_damaged, progress)[0]
 
 
+def read_part(
+    path: Path,
+    comm_names: re.Pattern[str],
+    part: int,
+    parts: int,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Part:
+    """What one of `parts` parts of a file holds, counted from 0. Every error means: read the file as a whole.
+
+    Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace.
+    """
+    stream = SpanStream(path, part, parts, progress)
+    reading = _Reading(comm_names, None)
+    _add_all(reading, stream)
+    return Part(reading.result(), bool(reading.with_operators), stream.surrounding, stream.began_at, stream.ended_at)
+
+
+def joined(path: Path, parts: Sequence[Part]) -> RawTrace:
+    """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
+    events, around = joined_events(parts), parts[-1].surrounding
+    if events is None or not (events.activities["ts"] or parts[0].with_operators):
+        raise Indivisible(f"{path}: its parts do not tell all")
+    return raw_trace(events, header(path, around, events.events))
+
+
 def _read(
     path: Path,
     comm_names: re.Pattern[str],
@@ -109,29 +100,33 @@ def _read(
 ) -> tuple[RawTrace, bool]:
     """With operators, without, or (None) with them unless the header lists a GPU; and whether it was with them."""
     stream = EventStream(path, progress)
-    reading = _Reading(comm_names)
+    reading = _Reading(comm_names, with_operators)
     damage = None
     try:
-        for batch in stream:
-            if with_operators is None:
-                with_operators = not header_so_far(stream).device_names
-            _add(reading, batch, with_operators, path)
-        around = header(stream)
+        _add_all(reading, stream)
+        around = header(path, stream.surrounding, reading.events)
     except TraceError as err:
         if not keep_damaged or not reading.events:
             raise
-        damage, around = str(err), header_so_far(stream)
-    return reading.result(around, damage), bool(with_operators)
+        damage, around = str(err), header_so_far(stream.surrounding)
+    return raw_trace(reading.result(), around, damage), bool(reading.with_operators)
 
 
-def _add(reading: _Reading, batch: Batch, with_operators: bool, path: Path) -> None:
+def _add_all(reading: _Reading, stream: EventStream) -> None:
+    for batch in stream:
+        if reading.with_operators is None:
+            reading.with_operators = not header_so_far(stream.surrounding).device_names
+        _add(reading, batch, stream.path)
+
+
+def _add(reading: _Reading, batch: Batch, path: Path) -> None:
     """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
     try:
-        reading.add(sorted_texts(batch, with_operators=with_operators), len(batch.texts))
+        reading.add(sorted_texts(batch, with_operators=bool(reading.with_operators)), len(batch.texts))
     except MalformedEvent as err:
         index = next(i for i, text in enumerate(batch.texts) if text is err.text)
         # Sorts are read one after the other, so there may be another one before it.
-        _add(reading, replace(batch, texts=batch.texts[:index]), with_operators, path)
+        _add(reading, replace(batch, texts=batch.texts[:index]), path)
         raise DamagedTrace(
             f"{path}: event {reading.events:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
             f"{err} (the {reading.events:,} events before it were good): {err.text[:80].decode('utf-8', 'replace')!r}"
@@ -143,8 +138,10 @@ class _Reading:
     """The columns so far."""
 
     comm_names: re.Pattern[str]
+    with_operators: bool | None
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    operator_ids: dict[str, int] = field(default_factory=dict)
     ids: dict[str, dict[str, int]] = field(default_factory=dict)
     activities: dict[str, array[Any]] = field(
         default_factory=lambda: _arrays("device", "stream", "name", "correlation", "external_id")
@@ -184,25 +181,20 @@ class _Reading:
         if not self.activities["ts"]:  # they matter on CPU runs only
             self._extend_operators([e for e in operators if not e.name.startswith(("c10d::", "record_param_comms"))])
 
-    def result(self, around: Header, damage: str | None) -> RawTrace:
+    def result(self) -> Events:
         """Everything read."""
-        launched = set(self.activities["correlation"]) - {MISSING}
-        # The launches of a damaged file may be all that shows that there were activities.
-        needed = [damage is not None or c in launched for c in self.launches["correlation"]]
-        on_cpu = not self.activities["ts"]
-        return RawTrace(
-            header=around,
+        return Events(
             pid=self.pid,
             names=self.names,
             kinds=self.kinds,
-            activities={name: values.tobytes() for name, values in self.activities.items()},
-            launches={name: _compressed(values, needed) for name, values in self.launches.items()},
-            operators={name: values.tobytes() if on_cpu else b"" for name, values in self.operators.items()},
+            operator_names=list(self.operator_ids),
+            activities=_bytes(self.activities),
+            launches=_bytes(self.launches),
+            operators=_bytes(self.operators),
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
             events=self.events,
-            damage=damage,
         )
 
     def _names(self, events: list[Activity]) -> list[int]:
@@ -253,13 +245,9 @@ class _Reading:
         columns["ts"].extend([e.ts for e in events])
 
     def _extend_operators(self, events: list[CpuEvent]) -> None:
-        known = self.ids.setdefault("", {})
-        for name in dict.fromkeys(e.name for e in events):
-            if name not in known:
-                self._new_name("", name)
-        columns = self.operators
+        known, columns = self.operator_ids, self.operators
         columns["thread"].extend(_numbers([e.tid for e in events]))
-        columns["name"].extend([known[e.name] for e in events])
+        columns["name"].extend([known.setdefault(e.name, len(known)) for e in events])
         columns["ts"].extend([e.ts for e in events])
         columns["dur"].extend(_durations(events))
 
@@ -268,8 +256,8 @@ def _arrays(*integers: str, times: Sequence[str] = ("ts", "dur")) -> dict[str, a
     return {name: array("q") for name in integers} | {name: array("d") for name in times}
 
 
-def _compressed(values: array[Any], keep: list[bool]) -> bytes:
-    return array(values.typecode, compress(values, keep)).tobytes()
+def _bytes(columns: dict[str, array[Any]]) -> Columns:
+    return {name: values.tobytes() for name, values in columns.items()}
 
 
 def _integers(values: Sequence[int | None]) -> list[int]:

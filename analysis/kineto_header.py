@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from .chunks import NO_JSON, EventStream
+from .chunks import NO_JSON, Surrounding
 from .errors import DamagedTrace, NotATrace
 from .kineto_events import Int64
 from .repairs import without_numbers_that_are_none
@@ -75,24 +76,24 @@ class Header(msgspec.Struct, frozen=True):
     base_ns: int = 0
 
 
-def header(stream: EventStream) -> Header:
-    """The header of a file whose events were read. Raises NotATrace, DamagedTrace."""
-    document = stream.surrounding
+def header(path: Path, around: Surrounding, events: int) -> Header:
+    """The header of the file at `path` with so many events. Raises NotATrace, DamagedTrace."""
+    document = around.before + around.behind
     if document.lstrip()[:1] == b"[":  # the bare array form of the Chrome trace format
-        if document[stream.prefix_bytes :].strip() != b"]":
-            raise _damaged(stream, stream.prefix_bytes + document[stream.prefix_bytes :].index(b"]") + 1)
+        if around.behind.strip() != b"]":
+            raise _damaged(path, around, events, len(around.before) + around.behind.index(b"]") + 1)
         return _header(_Surrounding(events=[]))
     try:
         surrounding = _surrounding(document)
     except msgspec.ValidationError as err:
-        raise NotATrace(f"{stream.path}: what surrounds the events is not what Kineto writes: {err}") from err
+        raise NotATrace(f"{path}: what surrounds the events is not what Kineto writes: {err}") from err
     except NO_JSON as err:
         found = _AT_BYTE.search(str(err))
-        raise _damaged(stream, int(found[1]) if found else len(document)) from err
+        raise _damaged(path, around, events, int(found[1]) if found else len(document)) from err
     if surrounding.events is None:
-        raise NotATrace(f'{stream.path}: "traceEvents" is not at the top level; expected a Kineto trace')
+        raise NotATrace(f'{path}: "traceEvents" is not at the top level; expected a Kineto trace')
     if surrounding.events or len(_EVENTS_KEY.findall(document)) > 1:
-        raise NotATrace(f'{stream.path}: holds "traceEvents" more than once; expected one trace, take it apart')
+        raise NotATrace(f'{path}: holds "traceEvents" more than once; expected one trace, take it apart')
     return _header(surrounding)
 
 
@@ -103,22 +104,22 @@ def _surrounding(document: bytes) -> _Surrounding:
         return msgspec.json.decode(without_numbers_that_are_none(document), type=_Surrounding, strict=False)
 
 
-def _damaged(stream: EventStream, at: int) -> DamagedTrace:
+def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTrace:
     """The error for a document around the events that is no JSON at `at`, counted without them."""
-    behind = len(stream.surrounding) - at
-    byte = at if at < stream.prefix_bytes else stream.bytes_read - behind
+    prefix_bytes = len(around.before)
+    behind = prefix_bytes + len(around.behind) - at
+    byte = at if at < prefix_bytes else around.file_bytes - behind
     what = "ends too early" if behind <= 0 else "is no JSON"
     return DamagedTrace(
-        f"{stream.path}: {what} at byte {byte:,}, {'before' if at < stream.prefix_bytes else 'behind'} its "
-        f"{stream.events_read:,} events, which were good; repair it there, or capture it again"
+        f"{path}: {what} at byte {byte:,}, {'before' if at < prefix_bytes else 'behind'} its "
+        f"{events:,} events, which were good; repair it there, or capture it again"
     )
 
 
-def header_so_far(stream: EventStream) -> Header:
+def header_so_far(around: Surrounding) -> Header:
     """The header as far as it stands before the events; empty where that is no JSON."""
-    before = stream.surrounding[: stream.prefix_bytes]
     try:
-        return _header(_surrounding(before + b"]}"))
+        return _header(_surrounding(around.before + b"]}"))
     except NO_JSON:
         return _header(_Surrounding())
 

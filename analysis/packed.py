@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from io import BufferedReader
+from io import SEEK_CUR, SEEK_END, BufferedReader
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +13,8 @@ from .errors import NotATrace
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PACKED_BYTES = 64 << 10
+_SKIPPED_BYTES = 256 << 10  # at a time
+_LEAST_GZIP_BYTES = 18
 # Traces shrink 15 to 40 times. Beyond so many times, and so many bytes, a file is made to fill the memory.
 _MOST_TIMES = 200
 _HARMLESS_BYTES = 1 << 30
@@ -24,6 +26,9 @@ class Source(Protocol):
 
     def read1(self, size: int, /) -> bytes:
         """Up to `size` bytes, none at the end."""
+
+    def skip(self, size: int, /) -> None:
+        """Leave out as many of the next bytes, as far as there are so many. Raises BrokenPacking."""
 
 
 class BrokenPacking(Exception):
@@ -44,7 +49,35 @@ def unpacked(path: Path, file: BufferedReader) -> Source:
     magic = file.peek(4)[:4]
     if magic == _ZSTD_MAGIC:
         raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
-    return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else file
+    return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else _Plain(file)
+
+
+def unpacked_bytes(path: Path) -> int:
+    """About how many bytes are in a file, counted unpacked; 0 where that cannot be told."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(2)
+            size = file.seek(0, SEEK_END)
+            if begin != _GZIP_MAGIC or size < _LEAST_GZIP_BYTES:
+                return size
+            file.seek(-4, SEEK_END)
+            # The size of the last member, and that only modulo 4 GiB; traces have one.
+            return int.from_bytes(file.read(4), "little")
+    except OSError:
+        return 0
+
+
+class _Plain:
+    """What is not packed."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+
+    def read1(self, size: int, /) -> bytes:
+        return self._file.read1(size)
+
+    def skip(self, size: int, /) -> None:
+        self._file.seek(size, SEEK_CUR)
 
 
 class _Gunzip:
@@ -76,6 +109,11 @@ class _Gunzip:
                 if self._given_bytes > max(_HARMLESS_BYTES, _MOST_TIMES * self._taken_bytes):
                     raise BrokenPacking(f"is gzip that grows more than {_MOST_TIMES} times, as no trace does,")
                 return data
+
+    def skip(self, size: int, /) -> None:
+        """Unpack them and leave them out. Raises BrokenPacking."""
+        while size > 0 and (data := self.read1(min(size, _SKIPPED_BYTES))):
+            size -= len(data)
 
     def _take(self) -> bytes:
         """Some more of the packed bytes, none at the end."""

@@ -17,17 +17,18 @@ from typing import IO
 
 import msgspec
 
-from . import errors
 from .cache import Cache
-from .kineto import RawTrace, read_kineto
+from .errors import TraceError
+from .kineto import read_kineto, read_part
+from .raw_trace import Part, RawTrace
 
 _TELL_EVERY_S = 0.1
 
 
 class Task(msgspec.Struct, array_like=True):
-    """Read this file. `number` is the caller's; `cache` the folder of the cache, empty beside the file, None for none.
+    """Read this file, or one of `parts` parts of it. `number` is the caller's.
 
-    For the rest see `read_kineto`.
+    `cache` is the folder of the cache, empty beside the file, None for none. For the rest see `read_kineto`.
     """
 
     number: int
@@ -35,12 +36,16 @@ class Task(msgspec.Struct, array_like=True):
     comm_names: str
     keep_damaged: bool
     cache: bytes | None
+    part: int = 0
+    parts: int = 1
 
 
 class Position(msgspec.Struct, array_like=True, tag="position"):
-    """How far a file is read, in bytes."""
+    """How far a file, or a part of it, is read, in bytes of the file on disk."""
 
     number: int
+    part: int
+    parts: int
     bytes: int
 
 
@@ -48,18 +53,32 @@ class Found(msgspec.Struct, array_like=True, tag="found"):
     """A file was read."""
 
     number: int
+    parts: int
     trace: RawTrace
 
 
-class Failed(msgspec.Struct, array_like=True, tag="failed"):
-    """A file cannot be used; `error` is the name of the error, `message` UTF-8 but for file names that are none."""
+class FoundPart(msgspec.Struct, array_like=True, tag="part"):
+    """A part of a file was read."""
 
     number: int
+    part: int
+    parts: int
+    found: Part
+
+
+class Failed(msgspec.Struct, array_like=True, tag="failed"):
+    """A file cannot be used, or not in parts.
+
+    `error` is the name of the error, `message` UTF-8 but for file names that are none.
+    """
+
+    number: int
+    parts: int
     error: str
     message: bytes
 
 
-Answer = Position | Found | Failed
+Answer = Position | Found | FoundPart | Failed
 
 
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:
@@ -98,17 +117,21 @@ def _serve(task: Task, answers: IO[bytes]) -> None:
         nonlocal told
         if time.monotonic() - told > _TELL_EVERY_S:
             told = time.monotonic()
-            send(answers, Position(task.number, position))
+            send(answers, Position(task.number, task.part, task.parts, position))
 
-    read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
+    path, comm_names = _path(task.path), re.compile(task.comm_names, re.IGNORECASE)
     try:
-        found = read(
-            _path(task.path), re.compile(task.comm_names, re.IGNORECASE), keep_damaged=task.keep_damaged, progress=tell
-        )
-    except errors.TraceError as err:
-        send(answers, Failed(task.number, type(err).__name__, str(err).encode("utf-8", "surrogateescape")))
+        if task.parts > 1:
+            part = read_part(path, comm_names, task.part, task.parts, progress=tell)
+            send(answers, FoundPart(task.number, task.part, task.parts, part))
+            return
+        read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
+        found = read(path, comm_names, keep_damaged=task.keep_damaged, progress=tell)
+    except TraceError as err:
+        message = str(err).encode("utf-8", "surrogateescape")
+        send(answers, Failed(task.number, task.parts, type(err).__name__, message))
     else:
-        send(answers, Found(task.number, found))
+        send(answers, Found(task.number, task.parts, found))
 
 
 def _path(name: bytes) -> Path:

@@ -1,6 +1,7 @@
 """Many trace files -> what was read of each, in their order, on as many cores as there are.
 
-Reading begins when a `Reading` is made, in processes of its own, so that the caller can import pandas meanwhile.
+Where there are more cores than files, large files are read in parts (docs/design/0010). Reading begins when a
+`Reading` is made, in processes of its own, so that the caller can import pandas meanwhile.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import os
 import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
@@ -18,14 +21,16 @@ from typing import IO
 import msgspec
 
 from . import errors
-from .cache import Cache
+from .cache import Cache, Slot
 from .errors import TraceError
-from .kineto import RawTrace, read_kineto
+from .kineto import joined, read_kineto
 from .packed import is_regular
-from .read_worker import Answer, Found, Position, Task, frame, send
+from .raw_trace import Part, RawTrace
+from .read_worker import Answer, Found, FoundPart, Position, Task, frame, send
 
-# Below these a file is read before a process has started, or a cache found.
+# Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
 WORTH_A_PROCESS_BYTES = 32 << 20
+WORTH_A_PART_BYTES = 32 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # so many times larger is a packed file than it looks
 _ANSWER = msgspec.msgpack.Decoder(Answer)
@@ -37,6 +42,50 @@ Progress = Callable[[int], None]
 def cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class _File:
+    """A file, and what is known of it so far."""
+
+    path: Path
+    number: int
+    size: int
+    parts: int = 1
+    slot: Slot | None = None
+    position: int = 0
+    found: RawTrace | TraceError | None = None
+    is_regular: bool = True
+    _positions: dict[int, float] = field(default_factory=dict)
+    _found_parts: dict[int, Part] = field(default_factory=dict)
+
+    @property
+    def weight_bytes(self) -> int:
+        """About how many bytes it has, unpacked."""
+        return self.size * (_PACKED if self.path.suffix == ".gz" else 1)
+
+    def tell(self, part: int, position: int) -> None:
+        """Some process reads it at this byte."""
+        share = self.size / self.parts
+        self._positions[part] = min(max(position - share * part, 0), share)
+        self.position = max(self.position, int(sum(self._positions.values())))
+
+    def end(self, found: RawTrace | TraceError) -> None:
+        """It is read."""
+        self.found, self.position = found, self.size
+
+    def add(self, part: int, found: Part) -> bool:
+        """A part was read; False where all are, and do not tell what the file holds."""
+        self._found_parts[part] = found
+        if len(self._found_parts) == self.parts:
+            try:
+                trace = joined(self.path, [self._found_parts[n] for n in range(self.parts)])
+            except TraceError:
+                return False
+            if self.slot:
+                self.slot.keep(trace)
+            self.end(trace)
+        return True
 
 
 class Reading:
@@ -56,23 +105,37 @@ class Reading:
         With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
         """
         self.paths = list(paths)
-        self.sizes = [_size(path) for path in self.paths]
-        packed = [path.suffix == ".gz" for path in self.paths]
-        self._weights = [size * (_PACKED if gz else 1) for size, gz in zip(self.sizes, packed, strict=True)]
         self._comm_names = comm_names
         self._keep_damaged = keep_damaged
         self._cache = cache
-        self._positions = [0] * len(self.paths)
         # What is no plain file may be open in this process only, and can be read only once.
-        self._waiting = [number for number, path in enumerate(self.paths) if is_regular(path)]
-        self._own = set(range(len(self.paths))) - set(self._waiting)
-        self._found: dict[int, RawTrace | TraceError] = {}
-        wanted = min(workers, len(self._waiting))
-        if workers < 2 or sum(self._weights) < WORTH_A_PROCESS_BYTES or not sys.executable:
-            wanted = 0
-        self.processes = [_start_worker() for _ in range(wanted)]
+        self._files = [_File(path, n, _size(path), is_regular=is_regular(path)) for n, path in enumerate(self.paths)]
+        regular = [file for file in self._files if file.is_regular]
+        if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
+            regular = []
+        for file in regular:
+            self._divide(file, workers // len(regular))
+        self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
+        self.processes = [_start_worker() for _ in range(min(workers, len(self._tasks)))]
         for worker in self.processes:
             self._hand_out(worker)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all files, as they are on disk."""
+        return sum(file.size for file in self._files)
+
+    def _divide(self, file: _File, most: int) -> None:
+        """Decide in how many parts to read a file, unless the cache has it."""
+        parts = min(most, file.weight_bytes // WORTH_A_PART_BYTES)
+        if parts < 2:
+            return
+        file.parts = parts
+        cache = self._cache_of(file)
+        file.slot = cache.slot(file.path, self._comm_names) if cache else None
+        cached = file.slot.load() if file.slot else None
+        if cached is not None:
+            file.end(cached)
 
     def __enter__(self) -> Reading:
         return self
@@ -96,54 +159,55 @@ class Reading:
 
     def results(self, progress: Progress | None) -> Iterator[RawTrace | TraceError]:
         """The same, with progress."""
-        if not self.processes:
-            yield from (self._read_here(number, progress) for number in range(len(self.paths)))
-            return
         with DefaultSelector() as selector:
             for worker in self.processes:
                 selector.register(_stdout(worker), EVENT_READ, worker)
-            for number in range(len(self.paths)):
-                if number in self._own:
-                    self._found[number] = self._read_here(number, progress)
-                while number not in self._found:
-                    for key, _ in selector.select() if selector.get_map() else ():
+            for file in self._files:
+                while file.found is None and file.is_regular and selector.get_map():
+                    for key, _ in selector.select():
                         if not self._receive(key.data):
                             selector.unregister(key.fileobj)
-                    if progress:
-                        progress(sum(self._positions))
-                    if not selector.get_map() and number not in self._found:  # somebody killed the workers
-                        self._found[number] = self._read_here(number, progress)
-                yield self._found.pop(number)
+                    self._report(progress)
+                # There are no workers, or somebody killed them.
+                found = self._read_here(file, progress) if file.found is None else file.found
+                file.found = None
+                yield found
 
-    def _read_here(self, number: int, progress: Progress | None) -> RawTrace | TraceError:
+    def _report(self, progress: Progress | None) -> None:
+        if progress:
+            progress(sum(file.position for file in self._files))
+
+    def _read_here(self, file: _File, progress: Progress | None) -> RawTrace | TraceError:
+        file.parts = 1
+
         def tell(position: int) -> None:
-            self._positions[number] = position
-            if progress:
-                progress(sum(self._positions))
+            file.tell(0, position)
+            self._report(progress)
 
+        cache = self._cache_of(file)
+        read = cache.read if cache else read_kineto
         try:
-            cache = self._cache_of(number)
-            read = cache.read if cache else read_kineto
-            return read(self.paths[number], self._comm_names, keep_damaged=self._keep_damaged, progress=tell)
+            return read(file.path, self._comm_names, keep_damaged=self._keep_damaged, progress=tell)
         except TraceError as err:
             return err
         finally:
-            tell(self.sizes[number])
+            tell(file.size)
 
-    def _cache_of(self, number: int) -> Cache | None:
-        return self._cache if self._weights[number] >= WORTH_A_CACHE_BYTES else None
+    def _cache_of(self, file: _File) -> Cache | None:
+        return self._cache if file.weight_bytes >= WORTH_A_CACHE_BYTES else None
 
     def _hand_out(self, worker: subprocess.Popen[bytes]) -> None:
-        """The next file for an idle worker; or the end, if there is none."""
+        """The next task for an idle worker; or the end, if there is none."""
         stdin = worker.stdin
         assert stdin is not None
         try:
-            if self._waiting:
-                number = self._waiting.pop(0)
-                path = os.fsencode(self.paths[number].absolute())
-                cache = self._cache_of(number)
+            if self._tasks:
+                file, part = self._tasks.popleft()
+                path = os.fsencode(file.path.absolute())
+                cache = self._cache_of(file)
                 folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
-                send(stdin, Task(number, path, self._comm_names.pattern, self._keep_damaged, folder))
+                pattern = self._comm_names.pattern
+                send(stdin, Task(file.number, path, pattern, self._keep_damaged, folder, part, file.parts))
             else:
                 stdin.close()
         except BrokenPipeError:
@@ -155,18 +219,29 @@ class Reading:
         if payload is None:
             return False
         answer = _ANSWER.decode(payload)
-        if isinstance(answer, Position):
-            self._positions[answer.number] = answer.bytes
-            return True
-        self._positions[answer.number] = self.sizes[answer.number]
-        if isinstance(answer, Found):
-            self._found[answer.number] = answer.trace
+        file = self._files[answer.number]
+        if answer.parts != file.parts:
+            pass  # a part of a file that is being read as a whole by now
+        elif isinstance(answer, Position):
+            file.tell(answer.part, answer.bytes)
+        elif isinstance(answer, Found):
+            file.end(answer.trace)
+        elif isinstance(answer, FoundPart):
+            if not file.add(answer.part, answer.found):
+                self._undivide(file)
+        elif file.parts > 1:
+            self._undivide(file)
         else:
-            self._found[answer.number] = getattr(errors, answer.error)(
-                answer.message.decode("utf-8", "surrogateescape")
-            )
-        self._hand_out(worker)
+            file.end(getattr(errors, answer.error)(answer.message.decode("utf-8", "surrogateescape")))
+        if not isinstance(answer, Position):
+            self._hand_out(worker)
         return True
+
+    def _undivide(self, file: _File) -> None:
+        """Read a file as a whole, and first, because its parts do not tell what it holds."""
+        file.parts = 1
+        self._tasks = deque(task for task in self._tasks if task[0] is not file)
+        self._tasks.appendleft((file, 0))
 
 
 def _start_worker() -> subprocess.Popen[bytes]:

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .kineto import Annotation, Columns, RawTrace
 from .kineto_events import MISSING
 from .kineto_header import Header
+from .raw_trace import Annotation, Columns, RawTrace
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 
 Ints = NDArray[np.int64]
@@ -119,7 +119,7 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "thread": _integers(columns["thread"]),
         "start_ns": _ns(_doubles(columns["ts"])) + base_ns,
         "dur_ns": _durations(columns),
-        "name": np.array(raw.names, dtype=object)[_integers(columns["name"])],
+        "name": np.array(raw.operator_names, dtype=object)[_integers(columns["name"])],
     })  # fmt: skip
 
 

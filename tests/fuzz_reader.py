@@ -34,8 +34,9 @@ from oracle import Incomparable, oracle_tables, tables_of  # noqa: E402
 import analysis.chunks  # noqa: E402
 from analysis.errors import AnalysisError  # noqa: E402
 from analysis.kinds import comm_pattern  # noqa: E402
-from analysis.kineto import RawTrace, read_kineto  # noqa: E402
+from analysis.kineto import read_kineto  # noqa: E402
 from analysis.measure import Analysis  # noqa: E402
+from analysis.raw_trace import RawTrace  # noqa: E402
 from analysis.run import load_run  # noqa: E402
 from analysis.trace_file import trace_file  # noqa: E402
 

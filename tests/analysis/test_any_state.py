@@ -27,8 +27,9 @@ from analysis.chunks import EventStream
 from analysis.cli import main
 from analysis.errors import AnalysisError, DamagedTrace, NotATrace, TraceError, UnreadableFile
 from analysis.kinds import comm_pattern
-from analysis.kineto import RawTrace, read_kineto
+from analysis.kineto import read_kineto
 from analysis.measure import Analysis
+from analysis.raw_trace import RawTrace
 from analysis.run import load_run
 from analysis.schema import records
 from analysis.trace_file import trace_file

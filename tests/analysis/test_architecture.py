@@ -13,7 +13,7 @@ LEAVES = {"errors", "kinds", "tables", "schema", "schema_sweeps", "intervals", "
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
-    "ceiling",
+    "ceiling", "spans", "raw_trace",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
@@ -42,12 +42,14 @@ ALLOWED = {
     "chunks": {"errors", "packed", "repairs"},
     "kineto_events": {"chunks", "repairs"},
     "kineto_header": {"chunks", "errors", "kineto_events", "repairs"},
-    "kineto": {"chunks", "errors", "kinds", "kineto_events", "kineto_header", "packed"},
-    "cache": {"kineto"},
-    "read_worker": {"cache", "errors", "kineto"},
-    "reading": {"cache", "errors", "kineto", "packed", "read_worker"},
+    "spans": {"chunks", "errors", "packed"},
+    "raw_trace": {"chunks", "kineto_events", "kineto_header"},
+    "kineto": {"chunks", "errors", "kinds", "kineto_events", "kineto_header", "packed", "raw_trace", "spans"},
+    "cache": {"kineto", "raw_trace"},
+    "read_worker": {"cache", "errors", "kineto", "raw_trace"},
+    "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker"},
     "trace_paths": {"errors"},
-    "trace_file": {"kineto", "kineto_events", "kineto_header", "schema"},
+    "trace_file": {"kineto_events", "kineto_header", "raw_trace", "schema"},
     "steps": {"schema"},
     "cpu": {"kinds", "schema", "trace_file"},
     "sidefiles": {"schema"},

@@ -12,7 +12,8 @@ import analysis.reading
 from analysis.cache import Cache
 from analysis.errors import DamagedTrace
 from analysis.kinds import comm_pattern
-from analysis.kineto import RawTrace, read_kineto
+from analysis.kineto import read_kineto
+from analysis.raw_trace import RawTrace
 from analysis.reading import Reading
 from analysis.run import load_run
 

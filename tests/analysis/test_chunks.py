@@ -58,7 +58,7 @@ def read(path: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Name and arguments of every event, and the document without its events."""
     stream = EventStream(path)
     events = [(e["name"], e["args"]) for e in events_in(stream)]
-    return events, json.loads(stream.surrounding)
+    return events, json.loads(stream.surrounding.before + stream.surrounding.behind)
 
 
 def expected(content: dict[str, Any]) -> tuple[list[tuple[str, Any]], dict[str, Any]]:

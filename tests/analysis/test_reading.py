@@ -8,9 +8,10 @@ import pytest
 from builders import US, Trace, write_bytes
 
 import analysis.reading
+from analysis.cache import Cache
 from analysis.errors import DamagedTrace, TraceError, UnreadableFile
 from analysis.kinds import comm_pattern
-from analysis.kineto import RawTrace
+from analysis.raw_trace import RawTrace
 from analysis.reading import Reading, cores
 
 
@@ -42,6 +43,47 @@ def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, worker
     here = read(paths, 1)
     assert [found.header.rank for found in here if isinstance(found, RawTrace)] == [0, 1, 2, 3]
     assert read(paths, workers) == here
+
+
+@pytest.fixture
+def every_part_is_worth_it(monkeypatch):
+    monkeypatch.setattr(analysis.reading, "WORTH_A_PART_BYTES", 1)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, workers):
+    path = trace(2, 12_000).write(tmp_path)  # several chunks long
+    told: list[int] = []
+    with Reading([path], comm_pattern(), workers=workers) as reading:
+        assert len(reading.processes) == workers
+        assert list(reading.results(told.append)) == read([path], 1)
+    assert told == sorted(told)
+    assert told[-1] == path.stat().st_size == reading.total_bytes
+
+
+def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path, every_part_is_worth_it):
+    small = trace(0).write(tmp_path)
+    damaged = write_bytes(tmp_path / "damaged.json", trace(1, 12_000).write(tmp_path, gz=False).read_bytes()[:-40])
+    for path in (small, damaged):
+        (found,) = read([path], 3)
+        assert str(found) == str(read([path], 1)[0])
+        (kept,) = read([path], 3, keep_damaged=True)
+        assert [kept] == read([path], 1, keep_damaged=True)
+
+
+def test_a_file_read_in_parts_is_cached_as_a_whole(tmp_path, monkeypatch, every_part_is_worth_it):
+    monkeypatch.setattr(analysis.reading, "WORTH_A_CACHE_BYTES", 0)
+    path, cache = trace(2, 12_000).write(tmp_path), Cache(tmp_path / "cache")
+    cache.folder.mkdir()
+    with Reading([path], comm_pattern(), workers=2, cache=cache) as reading:
+        first = list(reading)
+    with Reading([path], comm_pattern(), workers=2, cache=cache) as reading:
+        assert not reading.processes
+        assert list(reading) == first == read([path], 1)
+    cache.place(path).write_bytes(b"nonsense")
+    with Reading([path], comm_pattern(), workers=2, cache=cache) as reading:
+        (again,) = reading
+    assert again.notes == [f"{path.name}: its cache is damaged; the trace was read again"]
 
 
 def test_patterns_of_the_user_reach_the_workers(tmp_path):

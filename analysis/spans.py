@@ -1,0 +1,72 @@
+"""One part of a trace file's events, so that several processes can read a file together. See docs/design/0010."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .chunks import OPENING, SEPARATOR, EventStream
+from .errors import TraceError
+from .packed import BrokenPacking, Source, unpacked_bytes
+
+
+class Indivisible(TraceError):
+    """The file has to be read as a whole; nobody is told so."""
+
+
+class SpanStream(EventStream):
+    """The events of one of `parts` spans of a file, counted from 0; its `surrounding` has what stands before them all.
+
+    A span goes from the first place between two events in Kineto's layout at or behind its share of the bytes, to
+    that of the next span: `began_at` and `ended_at`, in unpacked bytes, None where the events begin and end. Spans that
+    join without a gap are what one reader would find. Raises Indivisible, beside the errors of EventStream.
+    """
+
+    def __init__(self, path: Path, part: int, parts: int, progress: Callable[[int], None] | None = None) -> None:
+        super().__init__(path, progress)
+        total = unpacked_bytes(path)
+        self._is_first = part == 0
+        self._from = total * part // parts
+        self._until = total * (part + 1) // parts if part + 1 < parts else None
+        self.began_at: int | None = None
+        self.ended_at: int | None = None
+
+    def _begin(self, source: Source) -> bytes:
+        if self._is_first:
+            return super()._begin(source)
+        self._skip_prefix(source)
+        self._skip_to(self._from, source)
+        buffer = self._read(source, self._step_bytes(b""))
+        while (at := buffer.find(SEPARATOR)) < 0:
+            more = self._read(source, self._step_bytes(buffer))
+            if not more:
+                raise Indivisible(f"{self.path}: no event begins behind byte {self._from:,}")
+            buffer += more
+            self._check_size(buffer, "an event")
+        begin = at + len(SEPARATOR) - len(OPENING)
+        self.began_at = self.bytes_read - len(buffer) + begin
+        return buffer[begin:]
+
+    def _skip_to(self, byte: int, source: Source) -> None:
+        if byte < self.bytes_read:
+            raise Indivisible(f"{self.path}: is too small, or its events begin too late")
+        try:
+            source.skip(byte - self.bytes_read)
+        except BrokenPacking as err:
+            raise Indivisible(f"{self.path}: {err}") from err
+        self.bytes_read = byte
+
+    def _split(self, buffer: bytes) -> tuple[list[bytes], bytes] | None:
+        at = -1
+        first_byte = self.bytes_read - len(buffer)
+        if self._until is not None and self.bytes_read > self._until:
+            at = buffer.find(SEPARATOR, max(0, self._until - first_byte))
+        if at < 0:
+            return super()._split(buffer)
+        split = super()._split(buffer[: at + len(SEPARATOR)])
+        if split is None:
+            raise Indivisible(f"{self.path}: is not in Kineto's layout")
+        texts, rest = split
+        self._is_done = True
+        self.ended_at = first_byte + at + len(SEPARATOR) - len(rest)
+        return texts, b""
