@@ -29,23 +29,34 @@ def calls(
 ) -> pd.DataFrame:
     """One row per communication call, by rank and start; what no source tells is NA."""
     rows: list[Row] = []
-    for (rank, cycle), own in activities[activities["kind"] == COMM].groupby(["rank", "cycle"], sort=True):
+    of_kind = activities["kind"].to_numpy(dtype=object)
+    computing = activities.loc[of_kind == COMPUTE, ["rank", "cycle", "device", "stream"]].drop_duplicates()
+    launched, annotated, with_args, computed = map(_by_rank, (launches, annotations, comm_args, computing))
+    for key, own in _by_rank(activities[of_kind == COMM]).items():
         ordered = own.sort_values("start_ns", kind="stable")
-        groups = process_groups[process_groups["rank"] == rank]
-
-        def here(table: pd.DataFrame, rank: object = rank, cycle: object = cycle) -> pd.DataFrame:
-            return table[(table["rank"] == rank) & (table["cycle"] == cycle)]
-
+        groups = process_groups[process_groups["rank"] == key[0]]
+        around = annotated.get(key, annotations[:0])
         if ordered["device"].iloc[0] == "cpu":
-            found = gloo_rows(ordered, here(annotations), _only_group(groups))
+            found = gloo_rows(ordered, around, _only_group(groups))
         else:
-            sources = _Sources(ordered, here(launches), here(annotations), here(comm_args), groups)
-            own_activities = here(activities)
-            computing = own_activities.loc[own_activities["kind"] == COMPUTE, ["device", "stream"]].drop_duplicates()
-            streams = set(zip(computing["device"], computing["stream"], strict=True))
-            found = _grouped_by_stream([sources.row(activity) for activity in records(ordered)], streams)
+            sources = _Sources(
+                ordered, launched.get(key, launches[:0]), around, with_args.get(key, comm_args[:0]), groups
+            )
+            streams = computed.get(key, computing[:0])
+            found = _grouped_by_stream(
+                [sources.row(activity) for activity in records(ordered)],
+                set(zip(streams["device"], streams["stream"], strict=True)),
+            )
         rows += [_finished(row, groups) for row in found]
     return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
+
+
+def _by_rank(table: pd.DataFrame) -> dict[tuple[int, int], pd.DataFrame]:
+    """The rows of each rank and cycle, in order."""
+    keys = ["rank", "cycle"]
+    if len(table) and (table[keys].to_numpy() == table[keys].iloc[0].to_numpy()).all():
+        return {(table["rank"].iloc[0], table["cycle"].iloc[0]): table}  # of one rank, and nothing to copy
+    return {(own["rank"].iloc[0], own["cycle"].iloc[0]): own for _, own in table.groupby(keys, sort=True)}
 
 
 def _grouped_by_stream(rows: list[Row], computing: set[tuple[object, object]]) -> list[Row]:

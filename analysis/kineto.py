@@ -228,28 +228,28 @@ class _Reading:
     def _extend_activities(self, events: list[Activity], names: list[int]) -> None:
         args = [event.args for event in events]
         columns = self.activities
-        columns["device"].extend(_either([a.device for a in args], [e.pid for e in events]))
-        columns["stream"].extend(_either([a.stream for a in args], [e.tid for e in events]))
-        columns["name"].extend(names)
-        columns["correlation"].extend(_integers([a.correlation for a in args]))
-        columns["external_id"].extend(_external_ids(args))
-        columns["ts"].extend([e.ts for e in events])
-        columns["dur"].extend(_durations(events))
+        columns["device"].fromlist(_either([a.device for a in args], [e.pid for e in events]))
+        columns["stream"].fromlist(_either([a.stream for a in args], [e.tid for e in events]))
+        columns["name"].fromlist(names)
+        columns["correlation"].fromlist(_integers([a.correlation for a in args]))
+        columns["external_id"].fromlist(_external_ids(args))
+        columns["ts"].fromlist([e.ts for e in events])
+        columns["dur"].fromlist(_durations(events))
 
     def _extend_launches(self, events: list[Launch]) -> None:
         args = [event.args for event in events]
         columns = self.launches
-        columns["correlation"].extend(_integers([a.correlation for a in args]))
-        columns["thread"].extend(_numbers([e.tid for e in events]))
-        columns["external_id"].extend(_external_ids(args))
-        columns["ts"].extend([e.ts for e in events])
+        columns["correlation"].fromlist(_integers([a.correlation for a in args]))
+        columns["thread"].fromlist(_numbers([e.tid for e in events]))
+        columns["external_id"].fromlist(_external_ids(args))
+        columns["ts"].fromlist([e.ts for e in events])
 
     def _extend_operators(self, events: list[CpuEvent]) -> None:
         known, columns = self.operator_ids, self.operators
-        columns["thread"].extend(_numbers([e.tid for e in events]))
-        columns["name"].extend([known.setdefault(e.name, len(known)) for e in events])
-        columns["ts"].extend([e.ts for e in events])
-        columns["dur"].extend(_durations(events))
+        columns["thread"].fromlist(_numbers([e.tid for e in events]))
+        columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
+        columns["ts"].fromlist([e.ts for e in events])
+        columns["dur"].fromlist(_durations(events))
 
 
 def _arrays(*integers: str, times: Sequence[str] = ("ts", "dur")) -> dict[str, array[Any]]:
@@ -260,11 +260,12 @@ def _bytes(columns: dict[str, array[Any]]) -> Columns:
     return {name: values.tobytes() for name, values in columns.items()}
 
 
-def _integers(values: Sequence[int | None]) -> list[int]:
-    return [MISSING if v is None else v for v in values]
+def _integers(values: list[Any]) -> list[int]:
+    """Integers with MISSING for the nulls of JSON, of which there are hardly ever any."""
+    return [MISSING if v is None else v for v in values] if None in values else values
 
 
-def _either(values: Sequence[int | None], otherwise: list[Any]) -> list[int]:
+def _either(values: list[Any], otherwise: list[Any]) -> list[int]:
     """Arguments of events; where there is none, the row the event is drawn in."""
     found = _integers(values)
     if MISSING not in found:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import compress
 from typing import Any
 
 import msgspec
 
 from .chunks import Surrounding
-from .kineto_events import MISSING
 from .kineto_header import Header
 
 Columns = dict[str, bytes]
@@ -50,7 +48,7 @@ class Events(msgspec.Struct, kw_only=True):
 
 
 class RawTrace(Events, kw_only=True):
-    """What is read from one file: of launches those of its activities, of operators those of CPU runs.
+    """What is read from one file: operators on CPU runs only.
 
     `damage` says what ended the reading before the file did, None for a sound file; `notes` what else there is to say.
     """
@@ -72,13 +70,8 @@ class Part(msgspec.Struct):
 
 def raw_trace(events: Events, header: Header, damage: str | None = None) -> RawTrace:
     """A file of these events, without what nobody needs of them."""
-    launched = set(array("q", events.activities["correlation"])) - {MISSING}
-    # The launches of a damaged file may be all that shows that there were activities.
-    needed = [damage is not None or c in launched for c in array("q", events.launches["correlation"])]
-    on_cpu = not events.activities["ts"]
     kept = {name: getattr(events, name) for name in Events.__struct_fields__}
-    kept["launches"] = {name: _compressed(values, needed) for name, values in events.launches.items()}
-    if not on_cpu:
+    if events.activities["ts"]:
         kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
     # The order in which a reader comes upon them depends on how it takes the file apart.
     kept["annotations"] = sorted(events.annotations, key=lambda annotation: annotation.name.startswith("c10d::"))
@@ -126,8 +119,3 @@ def _renamed(columns: Columns, numbers: Sequence[int]) -> Columns:
 
 def _joined(columns: Sequence[Columns]) -> Columns:
     return {name: b"".join(part[name] for part in columns) for name in columns[0]}
-
-
-def _compressed(values: bytes, keep: list[bool]) -> bytes:
-    """Of a column of words of 8 bytes, those to keep."""
-    return array("q", compress(array("q", values), keep)).tobytes()

@@ -46,7 +46,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         header=raw.header,
         pid=raw.pid,
         activities=_activity_table(raw, base_ns),
-        launches=_launch_table(raw.launches, base_ns),
+        launches=_launch_table(raw, base_ns),
         annotations=_annotation_table(raw.annotations, base_ns),
         comm_args=COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in raw.comm_args),
         cpu_ops=_cpu_op_table(raw, base_ns),
@@ -84,16 +84,23 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     }))  # fmt: skip
 
 
-def _launch_table(columns: Columns, base_ns: int) -> pd.DataFrame:
-    """A correlation may have several calls, the first counts."""
+def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    """Launches of the activities. A correlation may have several calls, the first counts."""
+    columns = raw.launches
     start_ns = _ns(_doubles(columns["ts"])) + base_ns
-    order = np.argsort(start_ns, kind="stable")
-    correlation = _integers(columns["correlation"])[order]
-    order = order[~pd.Series(correlation).duplicated().to_numpy()]
+    correlation = _integers(columns["correlation"])
+    # The launches of a damaged file may be all that shows that there were activities.
+    if raw.damage is None:
+        of_activities = np.isin(correlation, _integers(raw.activities["correlation"])) & (correlation != MISSING)
+    else:
+        of_activities = np.ones(len(correlation), dtype=bool)
+    order = np.flatnonzero(of_activities)
+    order = order[np.argsort(start_ns[order], kind="stable")]
+    order = order[~pd.Series(correlation[order]).duplicated().to_numpy()]
     return LAUNCHES.conform(pd.DataFrame({
         "rank": 0,
         "cycle": 0,
-        "correlation": _integers(columns["correlation"])[order],
+        "correlation": correlation[order],
         "thread": _integers(columns["thread"])[order],
         "start_ns": start_ns[order],
         "external_id": _known(_integers(columns["external_id"])[order]),
