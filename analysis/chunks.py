@@ -38,7 +38,7 @@ _CLOSING = re.compile(rb"\}\s*\]")
 # Of a text without escapes. The lone quote opens a string that the buffer does not close.
 _TOKEN = re.compile(rb'"[^"]*"|["\[\]{},]')
 _BLANK = b" \t\r\n,"
-_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_AT_BYTE = re.compile(r"(trailing characters )?\(byte (\d+)\)")
 _GUESSES = 4
 _DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -307,10 +307,16 @@ def _repaired(buffer: bytes) -> tuple[list[bytes], int, bool]:
         raise _Malformed(_texts_before(whole, at), at) from err
 
 
-def _place_in(error: Exception) -> int:
-    """Where elements of an array stop being JSON, by what decoding them in their brackets raised; 0 if not said."""
+def place_in(error: Exception) -> int | None:
+    """Where bytes stop being JSON, by what decoding them raised; None if it does not say."""
     found = _AT_BYTE.search(str(error))
-    return max(0, int(found[1]) - 1) if found else 0
+    # msgspec counts the first of trailing characters as read.
+    return None if found is None else int(found[2]) - bool(found[1])
+
+
+def _place_in(error: Exception) -> int:
+    """The same for elements of an array that were decoded in their brackets; 0 if not said."""
+    return max(0, (place_in(error) or 0) - 1)
 
 
 def _malformed_at(elements: bytes) -> int | None:

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import msgspec
 
-from .chunks import NO_JSON, Surrounding
+from .chunks import NO_JSON, Surrounding, place_in
 from .errors import DamagedTrace, NotATrace
 from .kineto_events import Int64
 from .repairs import without_numbers_that_are_none
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
-_AT_BYTE = re.compile(r" \(byte (\d+)\)")
 # In ns; so that times of events, which count from it, fit 64 bits.
 _BaseTime = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 2**55)]
 _MOST_RANKS = 1 << 24
@@ -88,8 +87,8 @@ def header(path: Path, around: Surrounding, events: int) -> Header:
     except msgspec.ValidationError as err:
         raise NotATrace(f"{path}: what surrounds the events is not what Kineto writes: {err}") from err
     except NO_JSON as err:
-        found = _AT_BYTE.search(str(err))
-        raise _damaged(path, around, events, int(found[1]) if found else len(document)) from err
+        at = place_in(err)
+        raise _damaged(path, around, events, len(document) if at is None else at) from err
     if surrounding.events is None:
         raise NotATrace(f'{path}: "traceEvents" is not at the top level; expected a Kineto trace')
     if surrounding.events or len(_EVENTS_KEY.findall(document)) > 1:

@@ -73,6 +73,7 @@ class _File:
     def end(self, found: RawTrace | TraceError) -> None:
         """It is read."""
         self.found, self.position = found, self.size
+        self._found_parts.clear()
 
     def add(self, part: int, found: Part) -> bool:
         """A part was read; False where all are, and do not tell what the file holds."""

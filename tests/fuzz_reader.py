@@ -34,7 +34,7 @@ from oracle import Incomparable, oracle_tables, tables_of  # noqa: E402
 import analysis.chunks  # noqa: E402
 from analysis.errors import AnalysisError  # noqa: E402
 from analysis.kinds import comm_pattern  # noqa: E402
-from analysis.kineto import read_kineto  # noqa: E402
+from analysis.kineto import joined, read_kineto, read_part  # noqa: E402
 from analysis.measure import Analysis  # noqa: E402
 from analysis.raw_trace import RawTrace  # noqa: E402
 from analysis.run import load_run  # noqa: E402
@@ -195,6 +195,15 @@ def outcome(path: Path, *, keep_damaged: bool = False) -> RawTrace | None:
         return None
 
 
+def in_parts(path: Path, chunk_bytes: int) -> RawTrace | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+        try:
+            return joined(path, [read_part(path, PATTERN, part, 3) for part in range(3)])
+        except AnalysisError:
+            return None
+
+
 def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> None:
     """Read a mutant in every way. Raises Finding, and whatever a reader should not."""
     path.write_bytes(mutant)
@@ -211,10 +220,16 @@ def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> 
             table = Analysis(run).breakdown
             if kept.damage and not table["partial"].all():
                 raise Finding("a number of a damaged file is not marked")
+    divided = in_parts(path, chunk_bytes)
+    counts["read in parts"] += divided is not None
     try:
         wanted = oracle_tables(_unpacked(mutant))
     except (ValueError, RecursionError, Incomparable, zlib.error, EOFError, OSError, AttributeError, TypeError):
+        if divided is not None and found is None:
+            raise Finding("what is refused as a whole is read in parts") from None
         return
+    if divided is not None and tables_of(trace_file(path, divided), divided.events) != wanted:
+        raise Finding("read in parts it is not what plain json says")
     counts["valid"] += 1
     if found is None:
         counts["valid but refused"] += 1

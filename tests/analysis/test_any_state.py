@@ -219,6 +219,13 @@ def test_the_byte_of_a_malformed_event_is_where_it_stands(tmp_path):
         assert text.rindex(b"gemm 2", 0, at) <= told <= at + 2, layout
 
 
+@pytest.mark.parametrize("garbage", [b"x", b" x", b"\n  xyz"])
+def test_the_byte_of_garbage_behind_is_where_it_stands(tmp_path, garbage):
+    text = content() + garbage
+    at = len(text) - len(garbage.lstrip())
+    assert f"is no JSON at byte {at:,}, behind" in fails(write_bytes(tmp_path / "rank0.json", text))
+
+
 @pytest.mark.parametrize("opening", [b"", b'{"traceEvents": [', b'{"traceEvents": [{"args": ', b'{"a": '])
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":'])
 def test_nested_deeper_than_anything_is(tmp_path, opening, bracket):
