@@ -108,7 +108,7 @@ class CommArgs(msgspec.Struct, gc=False):
 class CommEvent(msgspec.Struct, gc=False):
     """The arguments of an event that may say which collective it is."""
 
-    args: CommArgs
+    args: CommArgs = msgspec.field(default_factory=CommArgs)
 
 
 class _Key(msgspec.Struct, gc=False):

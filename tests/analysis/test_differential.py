@@ -158,3 +158,12 @@ def test_events_that_somebody_inserted_in_another_layout(tmp_path, layout, separ
     path = write_bytes(tmp_path / "t.json", lines)
     assert_same(tables(path), oracle_tables(lines))
     assert len(tables(path)["activities"]) == 40
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_a_communication_kernel_without_arguments(tmp_path, layout):
+    document = Trace(0, 2).nccl("all_reduce", 0, 5).document()
+    del document["traceEvents"][-1]["args"]
+    assert document["traceEvents"][-1]["name"].startswith("nccl")
+    content = LAYOUTS[layout](document)
+    assert_same(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))
