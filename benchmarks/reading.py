@@ -5,13 +5,13 @@ python benchmarks/reading.py --source RANK0.pt.trace.json.gz --cases one,one-gz 
 
 Inputs are made from a real trace of one GPU rank, by repeating its events with later times and other ids, and are kept
 in --work for the next run. A command is timed from the start of Python to its printed table; memory is the largest sum
-of what its processes held at one time.
+of what its processes held at one time, pages that several share counted once (PSS).
 """
 
 import argparse
+import copy
 import gzip
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -80,6 +80,17 @@ class Repeated:
         self.length_us = statistics.quantiles(times, n=100)[98] - statistics.quantiles(times, n=100)[0]
         self.first_us = min(t for t in times if t > 0)
 
+    def of_world(self, size: int) -> "Repeated":
+        """The same trace, of a job with so many ranks."""
+        ranks = ", ".join(map(str, range(size))).encode()
+        made = copy.copy(self)
+        made.head = re.sub(rb'"world_size": \d+', b'"world_size": %d' % size, self.head)
+        made.head = re.sub(rb'"ranks": \[[\d, ]*\]', b'"ranks": [%s]' % ranks, made.head)
+        made.head = re.sub(rb'"pg_size": \d+', b'"pg_size": %d' % size, made.head)
+        made.events = re.sub(rb'"Process Group Ranks": "[^"]*"', b'"Process Group Ranks": "[%s]"' % ranks, self.events)
+        made.events = re.sub(rb'"Group size": \d+', b'"Group size": %d' % size, made.events)
+        return made
+
     def write(self, path: Path, size: int, *, rank: int = 0, stacks: bool = False) -> Path:
         """At least `size` bytes of JSON, packed if the name says so."""
         opened: Callable[..., object] = gzip.open if path.suffix == ".gz" else open
@@ -122,9 +133,8 @@ def cases(source: Path, work: Path, wanted: set[str]) -> list[Case]:
             path = work / name / file
             made.append(Case(name, [_once(path, repeated, size, stacks=stacks)], hta=not stacks))
     if "16" in wanted:
-        paths = [
-            _once(work / "16" / f"node_{rank}.0001.pt.trace.json.gz", repeated, 50, rank=rank) for rank in range(16)
-        ]
+        job = repeated.of_world(16)
+        paths = [_once(work / "16" / f"node_{rank}.0001.pt.trace.json.gz", job, 50, rank=rank) for rank in range(16)]
         made.append(Case("16", paths, hta=False))
     return made
 
@@ -146,7 +156,7 @@ def run(command: list[str]) -> tuple[float, float]:
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     peak = 0
     while process.poll() is None:
-        peak = max(peak, sum(map(_resident_bytes, _tree(process.pid))))
+        peak = max(peak, sum(map(_held_bytes, _tree(process.pid))))
         time.sleep(0.01)
     seconds = time.perf_counter() - begin
     assert process.stderr is not None
@@ -163,11 +173,13 @@ def _tree(pid: int) -> list[int]:
     return [pid, *(grandchild for child in children for grandchild in _tree(int(child)))]
 
 
-def _resident_bytes(pid: int) -> int:
+def _held_bytes(pid: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
+        status = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
         return 0
+    held = re.search(r"^Pss: +(\d+) kB", status, re.MULTILINE)
+    return int(held[1]) * 1024 if held else 0
 
 
 def commands(case: Case, work: Path) -> dict[str, list[str]]:
