@@ -14,6 +14,8 @@ from .schema import BREAKDOWN, BREAKDOWN_STEPS
 from .steps import step_windows
 
 _KEYS = ["rank", "device", "cycle"]
+_NEEDED = [*_KEYS, "kind", "start_ns", "dur_ns", "step"]
+_NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,19 @@ class _Device:
 def breakdown(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
     """One row per rank and device over all its cycles. `participation` says how calls split; it may be empty."""
     rows: list[dict[str, Any]] = []
-    for (rank, device), on_device in activities.groupby(["rank", "device"], sort=True):
+    for (rank, device), on_device in activities[_NEEDED].groupby(["rank", "device"], sort=True):
         measured = []
         for _, part in on_device.groupby("cycle"):
             window_ns = int((part["start_ns"] + part["dur_ns"]).max() - part["start_ns"].min())
             measured.append(_device(part, participation).measures(window_ns))
-        kinds = on_device["kind"].value_counts()
+        kind = on_device["kind"].to_numpy(dtype=object)
         rows.append({
             "rank": rank,
             "device": device,
             "cycles": len(measured),
-            "n_compute": int(kinds.get(COMPUTE, 0)),
-            "n_comm": int(kinds.get(COMM, 0)),
-            "n_memory": int(kinds.get(MEMORY, 0)),
+            "n_compute": int((kind == COMPUTE).sum()),
+            "n_comm": int((kind == COMM).sum()),
+            "n_memory": int((kind == MEMORY).sum()),
             "n_no_step": int(on_device["step"].isna().sum()),
             **_summed(measured),
         })  # fmt: skip
@@ -79,7 +81,7 @@ def breakdown(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataF
 def breakdown_steps(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and step. Every activity, with or without a step, is clipped to the steps' windows."""
     rows: list[dict[str, Any]] = []
-    for (rank, device, _), part in activities.groupby(_KEYS, sort=True):
+    for (rank, device, _), part in activities[_NEEDED].groupby(_KEYS, sort=True):
         whole = _device(part, participation)
         for step, start_ns, end_ns in step_windows(part):
             measures = whole.clipped(start_ns, end_ns).measures(end_ns - start_ns)
@@ -90,12 +92,9 @@ def breakdown_steps(activities: pd.DataFrame, participation: pd.DataFrame) -> pd
 def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFrame:
     """`participation` with the parts of every call's wait and transfer in which its device did not compute."""
     parts = []
-    for (rank, device), calls in participation.groupby(["rank", "device"], sort=False):
-        own = activities[
-            (activities["rank"] == rank) & (activities["device"] == device) & (activities["kind"] == COMPUTE)
-        ]
-        starts = own["start_ns"].to_numpy()
-        compute = spans(starts, starts + own["dur_ns"].to_numpy())
+    computing = _computing(activities)
+    for device, calls in participation.groupby(["rank", "device"], sort=False):
+        compute = computing.get(device, _NOTHING)
         known = calls[calls["wait_ns"].notna()]
         arrived = known["start_ns"].to_numpy()
         moving = arrived + known["wait_ns"].to_numpy(dtype=np.int64)
@@ -108,6 +107,16 @@ def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFra
     return participation.assign(
         exposed_wait_ns=found["exposed_wait_ns"], exposed_transfer_ns=found["exposed_transfer_ns"]
     )
+
+
+def _computing(activities: pd.DataFrame) -> dict[object, Spans]:
+    """When each rank and device computed."""
+    own = activities[_NEEDED][activities["kind"].to_numpy(dtype=object) == COMPUTE]
+    found: dict[object, Spans] = {}
+    for device, part in own.groupby(["rank", "device"], sort=False):
+        starts = part["start_ns"].to_numpy()
+        found[device] = spans(starts, starts + part["dur_ns"].to_numpy())
+    return found
 
 
 def _with_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -131,7 +140,7 @@ def _summed(measured: list[dict[str, int | None]]) -> dict[str, int | None]:
 
 
 def _device(part: pd.DataFrame, participation: pd.DataFrame) -> _Device:
-    kind = part["kind"].to_numpy()
+    kind = part["kind"].to_numpy(dtype=object)
     starts = part["start_ns"].to_numpy()
     ends = starts + part["dur_ns"].to_numpy()
     comm = spans(starts[kind == COMM], ends[kind == COMM])

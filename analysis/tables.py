@@ -16,8 +16,15 @@ Row = dict[str, Any]
 
 def records(table: pd.DataFrame) -> list[Row]:
     """The rows of a table as dictionaries of plain Python values, None for NA."""
-    columns = {str(c): [None if v is pd.NA or v is pd.NaT or v != v else v for v in table[c].tolist()] for c in table}
+    columns = {str(c): _plain(table[c]) for c in table}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain(column: pd.Series[Any]) -> list[Any]:
+    values = column.tolist()
+    if column.dtype == "int64":  # which has no NA
+        return values
+    return [None if v is pd.NA or v is pd.NaT or v != v else v for v in values]
 
 
 @dataclass(frozen=True)
