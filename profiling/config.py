@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .errors import UsageError
 from .schedule import Schedule, check_leading_steps, check_steps, check_wait
 
-ModelName = Literal["resnet18", "vgg16"]
+ModelName = Literal["resnet18", "vgg16", "vgg16-swapped"]
 DataName = Literal["synthetic", "cifar10"]
 ParallelName = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
 ScheduleName = Literal["gpipe", "1f1b"]
@@ -32,7 +32,7 @@ _LEADING_STEPS: Mapping[ParallelName, tuple[int, str]] = {
 _MICROBATCHES_PER_STAGE = 2
 
 # VGG-16 has no batch normalisation and diverges at 0.1; torchvision's own recipe for it uses 0.01.
-DEFAULT_LR: Mapping[ModelName, float] = {"resnet18": 0.1, "vgg16": 0.01}
+DEFAULT_LR: Mapping[ModelName, float] = {"resnet18": 0.1, "vgg16": 0.01, "vgg16-swapped": 0.01}
 
 
 @dataclass(frozen=True)

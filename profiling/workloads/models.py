@@ -7,6 +7,8 @@ from torch import nn
 
 from .torchvision_import import torchvision
 
+_WEIGHTED = (nn.Conv2d, nn.Linear)
+
 
 def cifar_resnet18() -> nn.Module:
     """ResNet-18 for 32 x 32 images: a 3x3 stem of stride 1, no max pool, 10 classes; 11,173,962 parameters."""
@@ -23,6 +25,23 @@ def vgg16() -> nn.Module:
     return model
 
 
+def vgg16_swapped() -> nn.Module:
+    """VGG-16 with every max pool in front of the ReLU that it follows in `vgg16`: the same weights from the same seed.
+
+    The largest of some numbers, cut at 0, is the largest of the numbers cut at 0: the outputs are the same, bit by bit.
+    """
+    model = vgg16()
+    features = model.features
+    assert isinstance(features, nn.Sequential)
+    layers = list(features)
+    for place, layer in enumerate(layers):
+        if isinstance(layer, nn.MaxPool2d):
+            assert isinstance(layers[place - 1], nn.ReLU)
+            layers[place - 1 : place + 1] = [layer, layers[place - 1]]
+    model.features = nn.Sequential(*layers)
+    return model
+
+
 def _resnet18_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
     """The stem, every residual block, and the head."""
     given: dict[str, nn.Module] = dict(model.named_children())
@@ -35,7 +54,10 @@ def _resnet18_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
 
 
 def _vgg16_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
-    """The convolutions up to each max pool, and every fully connected layer with what precedes the next one."""
+    """The convolutions with the max pool after them, and every fully connected layer with what precedes the next one.
+
+    A pool takes along what follows it: in the swapped model a ReLU in place, which no block may begin with.
+    """
     given: dict[str, nn.Module] = dict(model.named_children())
     blocks = OrderedDict(_runs("features", given["features"].named_children(), nn.MaxPool2d))
     layers = OrderedDict(_runs("classifier", given["classifier"].named_children(), nn.Dropout))
@@ -47,22 +69,27 @@ def _vgg16_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
 def _runs(
     prefix: str, layers: Iterable[tuple[str, nn.Module]], ends_with: type[nn.Module]
 ) -> Iterable[tuple[str, nn.Module]]:
-    """Runs of layers that end with one of that type, or with the last layer; named for their first."""
+    """Runs of layers, cut at the first with weights after one of that type; named for their first."""
     run: list[nn.Module] = []
-    name = ""
+    name, ended = "", False
     for number, layer in layers:
+        if ended and isinstance(layer, _WEIGHTED):
+            yield name, nn.Sequential(*run)
+            run, name, ended = [], "", False
         name = name or f"{prefix}.{number}"
         run.append(layer)
-        if isinstance(layer, ends_with):
-            yield name, nn.Sequential(*run)
-            run, name = [], ""
-    if run:
-        yield name, nn.Sequential(*run)
+        ended = ended or isinstance(layer, ends_with)
+    yield name, nn.Sequential(*run)
 
 
-MODELS: Mapping[str, Callable[[], nn.Module]] = {"resnet18": cifar_resnet18, "vgg16": vgg16}
+MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    "resnet18": cifar_resnet18,
+    "vgg16": vgg16,
+    "vgg16-swapped": vgg16_swapped,
+}
 # A model as blocks that run one after the other and together are the model; they share its modules.
 BLOCKS: Mapping[str, Callable[[nn.Module], "OrderedDict[str, nn.Module]"]] = {
     "resnet18": _resnet18_blocks,
     "vgg16": _vgg16_blocks,
+    "vgg16-swapped": _vgg16_blocks,
 }

@@ -63,7 +63,7 @@ def test_vgg_has_a_learning_rate_of_its_own(configs) -> None:
 
 def test_every_choice_has_an_implementation() -> None:
     for name, found in (("model", MODELS), ("data", DATA), ("parallel", MODES)):
-        choices = set(re.findall(r"'(\w+)'", str(TrainConfig.__annotations__[name])))
+        choices = set(re.findall(r"'([\w-]+)'", str(TrainConfig.__annotations__[name])))
         assert choices == set(found)
 
 

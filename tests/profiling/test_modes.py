@@ -72,7 +72,7 @@ def test_only_the_last_stage_knows_the_loss(differences, schedule) -> None:
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("resnet18", 10), ("vgg16", 8)])
+@pytest.mark.parametrize(("name", "blocks"), [("resnet18", 10), ("vgg16", 8), ("vgg16-swapped", 8)])
 def test_blocks_one_after_the_other_are_the_model(name, blocks) -> None:
     with torch.device("meta"):
         model = MODELS[name]()
@@ -82,12 +82,22 @@ def test_blocks_one_after_the_other_are_the_model(name, blocks) -> None:
     assert sorted(owned) == sorted(id(parameter) for parameter in model.parameters())
 
 
-def test_blocks_compute_what_the_model_computes() -> None:
+@pytest.mark.parametrize("name", ["resnet18", "vgg16-swapped"])
+def test_blocks_compute_what_the_model_computes(name) -> None:
     torch.manual_seed(0)
-    model = MODELS["resnet18"]().eval()
+    model = MODELS[name]().eval()
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
-        assert torch.equal(nn.Sequential(*BLOCKS["resnet18"](model).values())(images), model(images))
+        assert torch.equal(nn.Sequential(*BLOCKS[name](model).values())(images), model(images))
+
+
+def test_no_block_of_the_swapped_vgg_begins_in_place() -> None:
+    # What a stage of a pipeline receives is a leaf, which autograd does not let a ReLU overwrite.
+    with torch.device("meta"):
+        blocks = BLOCKS["vgg16-swapped"](MODELS["vgg16-swapped"]())
+    first = [next(one for one in block.modules() if not list(one.children())) for block in blocks.values()]
+    assert not any(isinstance(one, nn.ReLU) for one in first)
+    assert list(blocks) == list(BLOCKS["vgg16"](MODELS["vgg16"]()))
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------
