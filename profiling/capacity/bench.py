@@ -1,0 +1,256 @@
+"""Search the largest stack of one device and of several, time it, and record every try."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from .. import environment, parallel, rundir
+from ..errors import DeviceError, MeasurementError, UsageError
+from ..interrupts import BLOCKED_GRACE_S, Interrupts
+from ..progress import Reporter
+from ..workloads.report_e import StackShape
+from . import tries
+from .config import CapacityConfig, GrowName, Share
+from .results import CAPACITY_FILE, SCHEMA_VERSION, UNFINISHED, Capacity, Results
+from .search import Bounds, largest
+from .stage import Stage
+from .tries import Try
+
+# A second step meets what the first leaves behind.
+_TRIED_STEPS = 2
+# How often a stack may shrink when it does not run as it was found to fit, by one layer each time.
+_SHRINKS = 4
+
+RunStages = Callable[[Sequence[Stage]], Try]
+_Smaller = Callable[[Sequence[Share], int], list[Share] | None]
+
+
+def run(config: CapacityConfig, command: Sequence[str], *, run_stages: RunStages = tries.run) -> int:
+    """Search, print the table, and write capacity.json; the exit code. Raises ProfilingError."""
+    where = _device(config)
+    folder = config.run_dir(where.type)
+    rundir.create(folder)
+    interrupts = Interrupts(lambda: None, lambda _: None, BLOCKED_GRACE_S)
+    reason: str | None = UNFINISHED
+    with Reporter(rank=0, steps=config.max_tries, live=False) as reporter:
+        bench = _Bench(config, where, folder, reporter, run_stages, Results(_facts(config, where, command)))
+        bench.save(UNFINISHED)
+        interrupts.start()
+        try:
+            bench.search()
+            reason = None
+        except BaseException as err:
+            reason = f"interrupted by {interrupts.received.name}" if interrupts.received else str(err)
+            raise
+        finally:
+            with interrupts.held():
+                bench.save(reason)
+                interrupts.stop()
+    print("\n".join(bench.results.lines()))
+    print(folder / CAPACITY_FILE, file=sys.stderr)
+    return 0
+
+
+def _device(config: CapacityConfig) -> torch.device:
+    """Where it runs. Raises DeviceError, UsageError."""
+    if parallel.under_torchrun():
+        raise UsageError("capacity starts its processes itself: expected no launcher, found torchrun's; run it alone")
+    where = parallel.device(config.device, 0)
+    if where.type == "cuda" and torch.cuda.device_count() < config.devices:
+        raise DeviceError(
+            f"--devices {config.devices}: expected as many GPUs, found {torch.cuda.device_count()}; use fewer devices"
+        )
+    if where.type == "cpu" and config.memory_limit_bytes is None:
+        raise UsageError(
+            "on CPU expected --memory-limit, found none: all memory of this machine would be used up, and with it "
+            "everything else that runs; give a limit, such as --memory-limit 4GiB"
+        )
+    return where
+
+
+def _facts(config: CapacityConfig, where: torch.device, command: Sequence[str]) -> dict[str, object]:
+    return {
+        "tool": "commtrace capacity",
+        "schema_version": SCHEMA_VERSION,
+        "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": list(command),
+        "config": config.as_json(),
+        "layers": _shape(config).describe(),
+        "peak_is_of": "torch's allocator" if where.type == "cuda" else "resident memory of a process",
+        "assumes": "what does not fit does not fit with more layers either",
+        "device": environment.device(where),
+        "versions": environment.versions(),
+        "machine": environment.machine(),
+        "settings": environment.settings(),
+    }
+
+
+def _shape(config: CapacityConfig) -> StackShape:
+    return StackShape(config.batch_size, config.channels, config.image_size)
+
+
+class _Bench:
+    """One search: what was tried, what was found, and where that is written."""
+
+    def __init__(
+        self,
+        config: CapacityConfig,
+        where: torch.device,
+        folder: Path,
+        reporter: Reporter,
+        run_stages: RunStages,
+        results: Results,
+    ) -> None:
+        self.results = results
+        self._config = config
+        self._where = where
+        self._folder = folder
+        self._reporter = reporter
+        self._run_stages = run_stages
+
+    def save(self, reason: str | None) -> None:
+        """Replace capacity.json, whole or not at all."""
+        rundir.write_json(self._folder / CAPACITY_FILE, self.results.as_json(reason))
+
+    def search(self) -> None:
+        """Everything that was asked for. Raises MeasurementError."""
+        if self._config.stack is not None:
+            self._add(self._split(self._config.stack))
+            return
+        for devices in dict.fromkeys((1, self._config.devices)):
+            self._add(self._grown(devices))
+
+    def _add(self, found: Capacity) -> None:
+        self.results.capacities.append(found)
+        self.save(UNFINISHED)
+
+    def _grown(self, devices: int) -> Capacity:
+        """The largest stack with the fixed number of layers of the other kind, each device as full as it can be."""
+        grow, fixed = self._config.grow, self._config.fixed
+        other: GrowName = "linear" if grow == "conv" else "conv"
+        holds_fixed = devices - 1 if grow == "conv" else 0  # convolutions come first
+        shares: list[Share] = []
+        notes: list[str] = []
+        for place in range(devices):
+            base = Share(0, 0).with_count(other, fixed if place == holds_fixed else 0)
+            bounds = self._most(base, shares, last=place == devices - 1)
+            shares.append(base.with_count(grow, bounds.fits))
+            notes.append(self._known(place, devices, base, bounds))
+        return self._timed(shares, notes, self._one_fewer)
+
+    def _most(self, base: Share, before: Sequence[Share], *, last: bool) -> Bounds:
+        """How many layers to grow fit beside `base`, behind the shares `before`. Raises MeasurementError."""
+        grow = self._config.grow
+
+        def fits(count: int) -> bool:
+            return self._alone(base.with_count(grow, count), before, last=last)
+
+        bounds = largest(fits, max_tries=self._config.max_tries)
+        if bounds.fits == 0 and not (base.layers and fits(0)):
+            least = base if base.layers else base.with_count(grow, 1)
+            raise MeasurementError(
+                f"device {len(before)}: expected that at least {least} layers fit, found that they do not: "
+                f"{self.results.tries[-1].reason}; raise --memory-limit, or lower --fixed or --batch-size"
+            )
+        return bounds
+
+    def _known(self, place: int, devices: int, base: Share, bounds: Bounds) -> str:
+        """What the tries say of larger shares."""
+        grow, max_tries = self._config.grow, self._config.max_tries
+        fit = f"device {place} of {devices}: {base.with_count(grow, bounds.fits)} fits"
+        if bounds.fails is None:
+            return f"{fit}; --max-tries {max_tries} ended the search"
+        between = "" if bounds.exact else f"; --max-tries {max_tries} ended the search between them"
+        return f"{fit}, {base.with_count(grow, bounds.fails)} does not{between}"
+
+    def _split(self, stack: Share) -> Capacity:
+        """The stack as it is: each device takes as many of the layers that are left as fit, from the front."""
+        left, shares = stack, list[Share]()
+        for _ in range(self._config.devices):
+            if self._alone(left, shares, last=True):
+                return self._timed([*shares, left], [], _moved_on)
+            rest, before = left, tuple(shares)
+            bounds = largest(
+                lambda layers: self._alone(rest.front(layers), before, last=False),  # noqa: B023  (called at once)
+                most=rest.layers - 1,
+                max_tries=self._config.max_tries,
+            )
+            shares.append(rest.front(bounds.fits))
+            left = rest.without(shares[-1])
+        split = ", ".join(map(str, shares))
+        return Capacity(len(shares), (), [f"{stack}: {split} fit on {len(shares)} devices, {left} are left"])
+
+    def _timed(self, shares: list[Share], notes: list[str], smaller: _Smaller) -> Capacity:
+        """All shares at once, timed. Messages and later steps may need more than a try saw: then it is made smaller."""
+        devices = len(shares)
+        for _ in range(1 + _SHRINKS):
+            found = self._try(self._stages(shares), self._config.warmup, self._config.iters)
+            if found.fits:
+                return Capacity(devices, shares, notes, found.times_ns, found.peak_bytes)
+            assert found.failed is not None
+            split = ", ".join(map(str, shares))
+            notes.append(f"{split}, all at once: device {found.failed} was out of memory: {found.reason}")
+            fewer = smaller(shares, found.failed)
+            if fewer is None:
+                break
+            shares = fewer
+        return Capacity(devices, (), notes)
+
+    def _one_fewer(self, shares: Sequence[Share], place: int) -> list[Share] | None:
+        """With one layer less of the kind that grows in that place; None when it has none."""
+        grow, share = self._config.grow, shares[place]
+        count = share.conv if grow == "conv" else share.linear
+        return [*shares[:place], share.with_count(grow, count - 1), *shares[place + 1 :]] if count else None
+
+    def _alone(self, share: Share, before: Sequence[Share], *, last: bool) -> bool:
+        """Whether `share` fits on the device behind those of the shares `before`."""
+        return self._try([self._stage(share, before, last=last)], 0, _TRIED_STEPS).fits
+
+    def _stages(self, shares: Sequence[Share]) -> list[Stage]:
+        last = len(shares) - 1
+        return [self._stage(one, shares[:place], last=place == last) for place, one in enumerate(shares)]
+
+    def _stage(self, share: Share, before: Sequence[Share], *, last: bool) -> Stage:
+        config = self._config
+        return Stage(
+            conv=share.conv,
+            linear=share.linear,
+            receives=bool(before),
+            sends=not last,
+            pooled=any(one.linear for one in before),
+            batch_size=config.batch_size,
+            channels=config.channels,
+            image_size=config.image_size,
+            device=self._where.type,
+            index=len(before),
+            memory_limit_bytes=config.memory_limit_bytes,
+            warmup=config.warmup,
+            iters=config.iters,
+        )
+
+    def _try(self, stages: Sequence[Stage], warmup: int, iters: int) -> Try:
+        """Run the stages, and record what became of them. Raises MeasurementError."""
+        found = self._run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
+        self.results.tries.append(found)
+        self.save(UNFINISHED)
+        said = "fits" if found.fits else f"out of memory: {found.reason}"
+        first = stages[0].index
+        on = f"device {first}" if len(stages) == 1 else f"devices {first}-{first + len(stages) - 1}"
+        self._reporter.say(
+            f"try {len(self.results.tries):>3}  {on}  {', '.join(map(str, found.shares))}  {found.dur_s:.1f} s  {said}"
+        )
+        return found
+
+
+def _moved_on(shares: Sequence[Share], place: int) -> list[Share] | None:
+    """With the last layer of that place in front of the next one's; None where there is no such layer or place."""
+    if place + 1 == len(shares) or not shares[place].layers:
+        return None
+    share, following = shares[place], shares[place + 1]
+    moved = share.without(share.front(share.layers - 1))
+    changed = [share.front(share.layers - 1), Share(following.conv + moved.conv, following.linear + moved.linear)]
+    return [*shares[:place], *changed, *shares[place + 2 :]]

@@ -1,0 +1,91 @@
+"""The options of `capacity`, checked against each other. Knows no torch."""
+
+import re
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from ..config import DeviceName
+from ..errors import UsageError
+
+GrowName = Literal["conv", "linear"]
+# Of the stack of one device, and of each share of the stack of several: more than a search up to 2^15 layers needs.
+MAX_TRIES = 64
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many layers of each kind, convolutions first."""
+
+    conv: int
+    linear: int
+
+    def __str__(self) -> str:
+        return f"{self.conv}+{self.linear}"
+
+    @property
+    def layers(self) -> int:
+        """Of both kinds."""
+        return self.conv + self.linear
+
+    def with_count(self, kind: GrowName, count: int) -> "Share":
+        """With `count` layers of that kind."""
+        return Share(count, self.linear) if kind == "conv" else Share(self.conv, count)
+
+    def front(self, layers: int) -> "Share":
+        """The first so many layers."""
+        conv = min(layers, self.conv)
+        return Share(conv, layers - conv)
+
+    def without(self, front: "Share") -> "Share":
+        """What is left behind `front`."""
+        return Share(self.conv - front.conv, self.linear - front.linear)
+
+
+@dataclass(frozen=True)
+class CapacityConfig:
+    """What is searched. `stack` is split as it is; else layers of the kind `grow` are added to `fixed` of the other.
+
+    The memory limit is of each device: of a GPU torch's share, of the CPU what the process of one device allocates.
+    """
+
+    grow: GrowName = "conv"
+    fixed: int = 62
+    stack: Share | None = None
+    devices: int = 1
+    batch_size: int = 16
+    channels: int = 64
+    image_size: int = 112
+    warmup: int = 5
+    iters: int = 10
+    max_tries: int = MAX_TRIES
+    memory_limit_bytes: int | None = None
+    device: DeviceName = "auto"
+    out: Path = Path("traces")
+    run_name: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least_1 = ("devices", "batch_size", "channels", "image_size", "iters", "max_tries")
+        for name, least in (*((name, 1) for name in at_least_1), ("fixed", 0), ("warmup", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, found {getattr(self, name)}")
+        if self.run_name is not None and Path(self.run_name).name != self.run_name:
+            raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+
+    def run_dir(self, device_type: str) -> Path:
+        """Where the results go when it starts now."""
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        return self.out / (self.run_name or f"capacity-{device_type}-d{self.devices}-{stamp}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Every option, as capacity.json holds it."""
+        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+
+
+def share(text: str) -> Share:
+    """`138+62` as a Share. Raises UsageError."""
+    found = re.fullmatch(r"(\d+)\+(\d+)", text.replace(" ", ""))
+    if found is None or not (stack := Share(int(found[1]), int(found[2]))).layers:
+        raise UsageError(f"--stack {text}: expected convolutions and linear layers, as in 138+62")
+    return stack

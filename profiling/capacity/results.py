@@ -1,0 +1,98 @@
+"""What was found, as a table and as capacity.json. Knows no torch."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .. import plain_table
+from .config import Share
+from .tries import Try
+
+CAPACITY_FILE = "capacity.json"
+SCHEMA_VERSION = 1
+UNFINISHED = "still running, or killed before it could say why"
+_HEAD = ("devices", "split", "conv", "linear", "step (ms)", "spread (ms)", "min (ms)", "max (ms)", "peak (MB)")
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """A stack over `devices`. `shares` is empty when it does not fit; `notes` say what is known of larger ones."""
+
+    devices: int
+    shares: Sequence[Share]
+    notes: Sequence[str]
+    times_ns: Sequence[int] = ()
+    peak_bytes: Sequence[int | None] = ()
+
+    @property
+    def stack(self) -> Share:
+        """The layers of all devices together."""
+        return Share(sum(share.conv for share in self.shares), sum(share.linear for share in self.shares))
+
+    def row(self) -> list[str]:
+        """A row of the table; `-` where something is not known."""
+        if not self.shares:
+            return [str(self.devices), "does not fit", *["-"] * (len(_HEAD) - 2)]
+        peaks = [peak for peak in self.peak_bytes if peak is not None]
+        return [
+            str(self.devices),
+            ", ".join(map(str, self.shares)),
+            *(str(self.stack.conv), str(self.stack.linear)),
+            *(f"{time_ns / 1e6:.1f}" if time_ns is not None else "-" for time_ns in self._times().values()),
+            f"{max(peaks) / 1e6:,.0f}" if peaks else "-",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """An entry of `capacities`."""
+        return {
+            "devices": self.devices,
+            "fits": bool(self.shares),
+            "shares": [asdict(share) for share in self.shares],
+            **(
+                {"conv": self.stack.conv, "linear": self.stack.linear}
+                if self.shares
+                else {"conv": None, "linear": None}
+            ),
+            "notes": list(self.notes),
+            **self._times(),
+            "times_ns": list(self.times_ns),
+            "peak_bytes": list(self.peak_bytes),
+        }
+
+    def _times(self) -> dict[str, float | None]:
+        """Mean, sample standard deviation, smallest and largest time of a step."""
+        times = self.times_ns
+        return {
+            "step_mean_ns": statistics.fmean(times) if times else None,
+            "step_spread_ns": statistics.stdev(times) if len(times) > 1 else None,
+            "step_min_ns": min(times, default=None),
+            "step_max_ns": max(times, default=None),
+        }
+
+
+@dataclass
+class Results:
+    """Everything so far. `facts` is the head of capacity.json."""
+
+    facts: Mapping[str, Any]
+    tries: list[Try] = field(default_factory=list)
+    capacities: list[Capacity] = field(default_factory=list)
+
+    def as_json(self, reason: str | None) -> dict[str, Any]:
+        """The content of capacity.json; `reason` says why it is not complete, None that it is."""
+        return {
+            **self.facts,
+            "complete": reason is None,
+            "reason": reason,
+            "capacities": [one.as_json() for one in self.capacities],
+            "tries": [asdict(one) for one in self.tries],
+        }
+
+    def lines(self) -> list[str]:
+        """The table, and what is known of larger stacks."""
+        rows = [one.row() for one in self.capacities]
+        return [
+            *plain_table.lines(_HEAD, rows, names=2),
+            *(line for one in self.capacities for line in one.notes),
+        ]

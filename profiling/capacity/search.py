@@ -1,0 +1,35 @@
+"""The largest number that still fits, by few tries. Knows neither layers nor torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """`fits` is the largest number seen to fit, 0 if none; `fails` the smallest seen to fail, None if none did."""
+
+    fits: int
+    fails: int | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing lies between the two."""
+        return self.fails == self.fits + 1
+
+
+def largest(fits: Callable[[int], bool], *, most: int | None = None, max_tries: int) -> Bounds:
+    """Try 1, 2, 4, ... until one fails, then halve what lies between; never beyond `most`, nor more than `max_tries`.
+
+    0 is taken to fit, and what fails to fail for every larger number. The first is up to the caller to try, the second
+    is what a larger stack of the same layers does. It takes about 2 log2(n) tries.
+    """
+    low, high, tries = 0, None, 0
+    while tries < max_tries and (high is None or high - low > 1) and low != most:
+        number = max(1, 2 * low) if high is None else (low + high) // 2
+        number = number if most is None else min(number, most)
+        if fits(number):
+            low = number
+        else:
+            high = number
+        tries += 1
+    return Bounds(low, high)

@@ -1,0 +1,215 @@
+"""One device's share of a stack, trained for a few steps in a process of its own: `python -m profiling.capacity.stage`.
+
+The parent's process id and a `Stage` as JSON are its arguments. On stdout it says, as JSON, whether that fits.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..tether import tie_to_parent
+
+# Ranks wait for each other while they are set up; a stack of gigabytes takes a while to fill with numbers.
+_TIMEOUT = timedelta(minutes=30)
+_LEARNING_RATE = 1e-3
+# Where in torch's source an allocation failed says nothing of the stack.
+_SOURCE_PLACE = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. ")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one process does. `receives` and `sends`: whether other devices have layers in front of and behind it.
+
+    `pooled` when what it receives is behind the pool. `rendezvous` is a file for processes that are to find each other;
+    None for one alone, which then keeps the memory that messages would need.
+    """
+
+    conv: int
+    linear: int
+    receives: bool
+    sends: bool
+    pooled: bool
+    batch_size: int
+    channels: int
+    image_size: int
+    device: str
+    index: int
+    memory_limit_bytes: int | None
+    warmup: int
+    iters: int
+    rank: int = 0
+    ranks: int = 1
+    rendezvous: str | None = None
+
+
+def main(arguments: list[str]) -> int:
+    """Run the stage; the exit code: 0 when it says how it went."""
+    tie_to_parent(int(arguments[0]))
+    print(json.dumps(_outcome(Stage(**json.loads(arguments[1])))), flush=True)
+    # No teardown: peers may be gone, and what would be released ends with the process.
+    os._exit(0)
+
+
+def command(package: str, parent_pid: int, stage: Stage) -> list[str]:
+    """How to start a process for `stage`."""
+    return [sys.executable, "-m", f"{package}.stage", str(parent_pid), json.dumps(asdict(stage))]
+
+
+def _outcome(stage: Stage) -> dict[str, Any]:
+    from .. import memory
+
+    try:
+        return _measured(stage)
+    except (RuntimeError, MemoryError, OSError) as err:
+        if not memory.exhausted(err):
+            raise
+        first_line = (str(err) or type(err).__name__).splitlines()[0]
+        return {"status": "out_of_memory", "reason": _SOURCE_PLACE.sub("", first_line)}
+
+
+def _measured(stage: Stage) -> dict[str, Any]:
+    """Train `warmup` steps and `iters` timed ones. Raises what torch raises when memory is exhausted."""
+    import torch
+
+    from .. import memory
+
+    where = torch.device(stage.device, stage.index) if stage.device == "cuda" else torch.device(stage.device)
+    torch.manual_seed(0)
+    _wake(where)
+    link = _Linked(stage, where) if stage.rendezvous else _Alone()
+    baseline_bytes = None if where.type == "cuda" else _status_bytes("VmData")
+    if stage.memory_limit_bytes is not None:
+        memory.limit(stage.memory_limit_bytes, where.index)
+    step = _step(stage, where, link)
+    times_ns = []
+    for number in range(stage.warmup + stage.iters):
+        link.together()
+        begun_ns = time.perf_counter_ns()
+        step()
+        if where.type == "cuda":
+            torch.cuda.synchronize(where)
+        if number >= stage.warmup:
+            times_ns.append(time.perf_counter_ns() - begun_ns)
+    peak_bytes = torch.cuda.max_memory_allocated(where) if where.type == "cuda" else _status_bytes("VmHWM")
+    return {"status": "fits", "times_ns": times_ns, "peak_bytes": peak_bytes, "baseline_bytes": baseline_bytes}
+
+
+def _wake(where: Any) -> None:
+    """Have libraries start their threads and load their kernels, none of which is a stack's memory."""
+    import torch
+
+    torch.ones(1 << 20, device=where).add_(1)
+    layers = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten(), torch.nn.Linear(36, 1)).to(where)
+    layers(torch.ones(1, 1, 8, 8, device=where)).mean().backward()
+
+
+def _step(stage: Stage, where: Any, link: "_Alone | _Linked") -> Callable[[], None]:
+    """A training step of this share: forward, backward, and an update by plain SGD, which keeps no state."""
+    import torch
+    from torch.autograd.graph import get_gradient_edge
+
+    from ..workloads.report_e import StackShape, stack
+
+    shape = StackShape(stage.batch_size, stage.channels, stage.image_size)
+    input_shape = shape.input_shape(pooled=stage.pooled)
+    with where:
+        model = stack(shape, stage.conv, stage.linear, pooled=stage.pooled)
+        data = None if stage.receives else torch.randn(input_shape)
+
+    def step() -> None:
+        x = torch.empty(input_shape, device=where) if data is None else data
+        if stage.receives:
+            link.receive(x, stage.rank - 1)
+            x.requires_grad_()
+        y = model(x)
+        if stage.sends:
+            link.send(y, stage.rank + 1)
+            gradient = torch.empty(y.shape, device=where)
+            edge = get_gradient_edge(y) if y.requires_grad else None
+            del y  # sent, and backward needs only its place in the graph
+            link.receive(gradient, stage.rank + 1)
+            if edge is not None:
+                torch.autograd.backward([edge], [gradient])
+        else:
+            y.mean().backward()
+        if stage.receives:
+            assert x.grad is not None
+            link.send(x.grad, stage.rank - 1)
+        _update(model)
+
+    return step
+
+
+def _update(model: Any) -> None:
+    """Plain SGD by hand: importing torch.optim's would take longer than most tries."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(parameter.grad, alpha=-_LEARNING_RATE)
+            parameter.grad = None
+
+
+class _Alone:
+    """No other devices: what they would send are ones."""
+
+    def receive(self, into: Any, peer: int) -> None:  # noqa: ARG002  (the signature of _Linked's)
+        into.fill_(1.0)
+
+    def send(self, what: Any, peer: int) -> None:
+        pass
+
+    def together(self) -> None:
+        pass
+
+
+class _Linked:
+    """The stages before and after this one are processes that run now."""
+
+    def __init__(self, stage: Stage, where: Any) -> None:
+        import torch.distributed as dist
+
+        from ..parallel import default_backend
+
+        if where.type == "cuda":
+            import torch
+
+            torch.cuda.set_device(where)
+        self._dist = dist
+        dist.init_process_group(
+            default_backend(where),
+            init_method=f"file://{stage.rendezvous}",
+            rank=stage.rank,
+            world_size=stage.ranks,
+            timeout=_TIMEOUT,
+        )
+
+    def receive(self, into: Any, peer: int) -> None:
+        self._dist.recv(into, peer)
+
+    def send(self, what: Any, peer: int) -> None:
+        self._dist.send(what.detach().contiguous(), peer)
+
+    def together(self) -> None:
+        self._dist.barrier()
+
+
+def _status_bytes(key: str) -> int | None:
+    """A line of Linux's /proc/self/status in bytes, such as VmHWM, the most that was resident; None elsewhere."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+    return int(found[0]) * 1024 if found else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""Run stages, each in a fresh process, and say whether they fit. Knows no torch."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from .. import memory
+from ..errors import MeasurementError
+from .config import Share
+from .stage import Stage, command
+
+_POLL_S = 0.02
+_PACKAGE = str(__package__)
+# glibc's malloc keeps more and more of what is freed, the longer a program runs: a stack that fits would not fit some
+# steps later. A threshold that is set stays as it is, and larger blocks go back to the system at once.
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
+
+
+@dataclass(frozen=True)
+class Try:
+    """What became of stages that were run together. `times_ns`: of each timed step, from its start to its last end.
+
+    `peak_bytes` and `baseline_bytes` are those of each process; where they are not known, None. `failed` is the place
+    of the stage that was out of memory.
+    """
+
+    shares: Sequence[Share]
+    fits: bool
+    dur_s: float
+    reason: str | None = None
+    failed: int | None = None
+    times_ns: Sequence[int] = ()
+    peak_bytes: Sequence[int | None] = ()
+    baseline_bytes: Sequence[int | None] = ()
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A process that is gone: its exit code, negative after a signal, and what it said on stdout and stderr."""
+
+    code: int
+    said: Mapping[str, Any] | None
+    errors: str
+
+
+def run(stages: Sequence[Stage]) -> Try:
+    """Run the stages at the same time, linked if there are several. Raises MeasurementError for any other failure."""
+    shares = [Share(stage.conv, stage.linear) for stage in stages]
+    kills_before, begun = memory.kernel_kills(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
+        ended = _run(_linked(stages, Path(folder)), Path(folder))
+    dur_s = round(time.monotonic() - begun, 3)
+    killed = (memory.kernel_kills() or 0) > (kills_before or 0)
+    for place, one in enumerate(ended):
+        reason = _exhausted(one, killed_for_memory=killed)
+        if reason is not None:
+            return Try(shares, False, dur_s, reason, place)
+    said = [_said(one, share) for one, share in zip(ended, shares, strict=True)]
+    times_ns = [max(times) for times in zip(*(one["times_ns"] for one in said), strict=True)]
+    peaks, baselines = ([one[key] for one in said] for key in ("peak_bytes", "baseline_bytes"))
+    return Try(shares, True, dur_s, None, None, times_ns, peaks, baselines)
+
+
+def _linked(stages: Sequence[Stage], folder: Path) -> list[Stage]:
+    if len(stages) == 1:
+        return list(stages)
+    meet = str(folder / "rendezvous")
+    return [replace(one, rank=rank, ranks=len(stages), rendezvous=meet) for rank, one in enumerate(stages)]
+
+
+def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
+    """All of them to their ends; when one does not fit, or fails, the others are ended: they would wait for it."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as files:
+        outputs = [
+            (
+                files.enter_context((folder / f"{rank}.out").open("w+b")),
+                files.enter_context((folder / f"{rank}.err").open("w+b")),
+            )
+            for rank in range(len(stages))
+        ]
+        try:
+            for stage, (out, err) in zip(stages, outputs, strict=True):
+                # A session of its own: Ctrl-C reaches only us.
+                processes.append(
+                    subprocess.Popen(  # noqa: S603  (this program itself)
+                        command(_PACKAGE, os.getpid(), stage),
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=err,
+                        env=_environment(len(stages)),
+                        start_new_session=True,
+                    )
+                )
+            while any(process.poll() is None for process in processes):
+                for process, (out, _) in zip(processes, outputs, strict=True):
+                    if process.poll() is not None and not _fits(process.returncode, _json(out)):
+                        _kill(processes)
+                time.sleep(_POLL_S)
+        finally:
+            _kill(processes)
+        return [
+            _Ended(process.returncode, _json(out), _text(err))
+            for process, (out, err) in zip(processes, outputs, strict=True)
+        ]
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    """Settings of the processes, unless the user made them: the same as those of ranks that `train` launches."""
+    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    if Path("/sys/class/net/lo").exists():
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    return defaults | _MALLOC | os.environ
+
+
+def _kill(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+    for process in processes:
+        process.wait()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _json(file: IO[bytes]) -> Mapping[str, Any] | None:
+    """What a stage said; None when it could not."""
+    try:
+        said = json.loads(_text(file))
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) and "status" in said else None
+
+
+def _fits(code: int, said: Mapping[str, Any] | None) -> bool:
+    return code == 0 and said is not None and said["status"] == "fits"
+
+
+def _exhausted(ended: _Ended, *, killed_for_memory: bool) -> str | None:
+    """Why it counts as out of memory; None when it does not."""
+    if ended.said is not None:
+        return str(ended.said["reason"]) if ended.said["status"] == "out_of_memory" else None
+    if memory.says_exhausted(ended.errors):  # where C++ or Python could not even say so in order
+        return _last_line(ended.errors)
+    if ended.code == -signal.SIGKILL and killed_for_memory:
+        return "killed by SIGKILL, most likely by the kernel, which ended processes for memory meanwhile"
+    return None
+
+
+def _said(ended: _Ended, share: Share) -> Mapping[str, Any]:
+    if ended.said is None:
+        how = f"ended by {signal.Signals(-ended.code).name}" if ended.code < 0 else f"exit code {ended.code}"
+        last = _last_line(ended.errors)
+        raise MeasurementError(
+            f"a try of {share} layers: expected that it fits or is out of memory, found {how}"
+            f"{': ' if last else ''}{last}; nothing can be said of larger or smaller ones"
+        )
+    return ended.said
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
