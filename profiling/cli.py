@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from . import sweep_cli
+from .capacity.command import EXAMPLES as CAPACITY_EXAMPLES
+from .capacity.command import capacity
 from .comms.command import EXAMPLES as COMMS_EXAMPLES
 from .comms.command import comms
 from .config import (
@@ -25,6 +27,8 @@ from .config import (
 )
 from .errors import ProfilingError
 from .exits import exit_with
+from .layers.command import EXAMPLES as LAYERS_EXAMPLES
+from .layers.command import layers
 from .libraries import require
 from .memory import parse_bytes
 from .schedule import Schedule
@@ -79,7 +83,10 @@ def _commands() -> None:
 )
 def train(
     ctx: typer.Context,
-    model: Annotated[ModelName, typer.Option(help="resnet18: the CIFAR variant; vgg16: torchvision's")] = "resnet18",
+    model: Annotated[
+        ModelName,
+        typer.Option(help="resnet18: the CIFAR variant; vgg16: torchvision's; vgg16-swapped: with ReLU after max pool"),
+    ] = "resnet18",
     data: Annotated[
         DataName, typer.Option(help="synthetic: seeded, no files; cifar10: from --data-root")
     ] = "synthetic",
@@ -199,8 +206,8 @@ def train(
 
 
 app.command(epilog=COMMS_EXAMPLES)(comms)
-
-
+app.command(epilog=CAPACITY_EXAMPLES)(capacity)
+app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command("sweep", epilog=sweep_cli.EXAMPLES)(sweep_cli.command)
 
 

@@ -1,7 +1,8 @@
-"""GPU links as the driver reports them, through NVML. Where NVML is missing or silent, None and the reason."""
+"""GPU links and power as the driver reports them, through NVML. Where it is missing or silent, None and the reason."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 try:
@@ -45,6 +46,33 @@ def links(uuid: str | None, library: Any = pynvml) -> tuple[dict[str, Any] | Non
             }, None
     except _UnavailableError as err:
         return None, str(err)
+
+
+@dataclass(frozen=True)
+class Sensors:
+    """Of one GPU: energy since the driver was loaded in mJ, power in mW; None where it has no such sensor."""
+
+    energy_mj: Callable[[], int | None]
+    power_mw: Callable[[], int | None]
+
+
+@contextmanager
+def sensors(uuid: str, library: Any = pynvml) -> Iterator[tuple[Sensors | None, str | None]]:
+    """The sensors of the GPU named `uuid`, for the block; why not where that is None."""
+    found: Sensors | None = None
+    reason: str | None = None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_session(library))
+            handle = _required(library, lambda: library.nvmlDeviceGetHandleByUUID(uuid), f"GPU {uuid}")
+        except _UnavailableError as err:
+            reason = str(err)
+        else:
+            found = Sensors(
+                lambda: _optional(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle)),
+                lambda: _optional(library, lambda: library.nvmlDeviceGetPowerUsage(handle)),
+            )
+        yield found, reason
 
 
 @contextmanager

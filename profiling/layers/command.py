@@ -1,0 +1,99 @@
+"""`python -m profiling layers`. Importable without torch."""
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from .. import memory
+from ..config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
+from ..errors import UsageError
+from ..exits import exit_with
+from .config import MODEL_BATCH_SIZE, LayerName, LayersConfig
+
+_LAYERS: tuple[LayerName, ...] = get_args(LayerName)
+
+EXAMPLES = """[bold]Examples[/bold]
+
+    python -m profiling layers --model vgg16 --batch-size 128
+
+    python -m profiling layers --model vgg16-swapped --batch-size 128
+
+    python -m profiling layers --layer all
+
+    python -m profiling layers --layer relu --layer conv --batch-size 16 --scale 0.25
+    """
+
+
+def _layers(names: list[str]) -> tuple[LayerName, ...]:
+    """The layers of that name, each once, `all` for every one. Raises UsageError."""
+    for name in names:
+        if name not in (*_LAYERS, "all"):
+            raise UsageError(f"--layer {name}: expected one of {', '.join(_LAYERS)}, all")
+    return tuple(layer for layer in _LAYERS if "all" in names or layer in names)
+
+
+def layers(
+    ctx: typer.Context,
+    model: Annotated[ModelName, typer.Option(help="measure every layer of this model, and the model as a whole")] = (
+        LayersConfig.model
+    ),
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help=f"measure report E's layers instead: {', '.join(_LAYERS)}, or all; may be repeated",
+            show_default="none",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="of the input", show_default=f"{MODEL_BATCH_SIZE}; 256 with --layer")
+    ] = None,
+    image_size: Annotated[int, typer.Option(help="pixels, of a model's input")] = CIFAR_IMAGE_SIZE,
+    scale: Annotated[float, typer.Option(help="of report E's image sides and features, with --layer")] = 1.0,
+    warmup: Annotated[int, typer.Option(help="repetitions before those that are timed")] = LayersConfig.warmup,
+    iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters,
+    power_s: Annotated[float, typer.Option(help="seconds that each layer runs for its power, on a GPU")] = (
+        LayersConfig.power_s
+    ),
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="4GiB, 500MB or bytes; on CPU what this process allocates in all, on a GPU torch's share of it",
+            show_default="none",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of weights and inputs")] = 0,
+    device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto",
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of the results' folder")] = Path("traces"),
+    run_name: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="Output", help="folder of the results", show_default="from subject and time"),
+    ] = None,
+) -> None:
+    """Measure every layer by itself: time of forward and backward, memory, and power.
+
+    The table goes to stdout, with single times and reasons in layers.json in the results' folder.
+    """
+    config = LayersConfig(
+        model=model,
+        layers=_layers(layer or []),
+        batch_size=batch_size,
+        image_size=image_size,
+        scale=scale,
+        warmup=warmup,
+        iters=iters,
+        power_s=power_s,
+        memory_limit_bytes=None if memory_limit is None else memory.parse_bytes(memory_limit),
+        seed=seed,
+        device=device,
+        out=out,
+        run_name=run_name,
+    )
+
+    def start() -> int:
+        from . import bench
+
+        return bench.run(config, ctx.obj)
+
+    exit_with(start)

@@ -1,0 +1,150 @@
+"""Time, memory and power of one layer by itself."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import memory
+from ..power import Power, power
+from ..step_clock import CudaMark, HostMark
+from ..workloads.report_e import activation_bytes
+from .memory_use import memory_use, saved_bytes
+from .results import Row
+from .subjects import Subject
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a layer is measured: untimed and timed repetitions, how long for power, and on which device."""
+
+    warmup: int
+    iters: int
+    power_s: float
+    where: torch.device
+    uuid: str | None
+
+
+def measured(subject: Subject, plan: Plan) -> Row:
+    """Everything about the layer; or only what it is, and why nothing else, when memory is exhausted."""
+    try:
+        return _measured(subject, plan)
+    except (RuntimeError, MemoryError, OSError) as err:
+        if not memory.exhausted(err):
+            raise
+        reason = f"out of memory: {(str(err) or type(err).__name__).splitlines()[0]}"
+    finally:
+        subject.module.zero_grad()
+    return Row(**_facts(subject), reason=reason, power=Power(None, reason=reason))
+
+
+class _Repeated:
+    """One layer, with an input and the gradient of its output, run again and again.
+
+    The input is a copy each time, made before anything is measured: a layer in place may not overwrite what autograd
+    starts from, and inside a model it does not either.
+    """
+
+    def __init__(self, subject: Subject, where: torch.device) -> None:
+        self._module = subject.module
+        self._source = torch.randn(subject.input_shape, device=where, requires_grad=subject.input_requires_grad)
+        self._input = self._source
+        self.renew()
+        output = self._module(self._input)
+        self.has_backward = output.requires_grad
+        self.output_shape = tuple(output.shape)
+        self._gradient = torch.ones_like(output)
+
+    def renew(self) -> None:
+        """A new input, and no gradients."""
+        self._source.grad = None
+        self._module.zero_grad()
+        self._input = self._source.clone()
+
+    def forward(self) -> Tensor:
+        output: Tensor = self._module(self._input)
+        return output
+
+    def backward(self, output: Tensor) -> None:
+        """Gradients of parameters, and of the input if it needs one."""
+        if self.has_backward:
+            torch.autograd.backward(output, self._gradient)
+
+
+def _measured(subject: Subject, plan: Plan) -> Row:
+    repeated = _Repeated(subject, plan.where)
+    forward_ns, backward_ns = _times(repeated, plan)
+    repeated.renew()
+    saved = saved_bytes(repeated.forward, subject.module)
+    repeated.renew()
+    used = memory_use(repeated.forward, repeated.backward, plan.where)
+    return Row(
+        **_facts(subject),
+        output_shape=repeated.output_shape,
+        saved_bytes=saved,
+        activation_bytes=used.activation_bytes,
+        peak_bytes=used.peak_bytes,
+        forward_times_ns=forward_ns,
+        backward_times_ns=backward_ns if repeated.has_backward else (),
+        power=power(plan.uuid, _power_work(repeated, plan, forward_ns, backward_ns), plan.power_s),
+    )
+
+
+def _times(repeated: _Repeated, plan: Plan) -> tuple[list[int], list[int]]:
+    """Of each timed forward and backward, in ns."""
+    times: list[tuple[int, int]] = []
+    for number in range(plan.warmup + plan.iters):
+        repeated.renew()
+        marks = [_mark(plan.where)]
+        output = repeated.forward()
+        marks.append(_mark(plan.where))
+        repeated.backward(output)
+        marks.append(_mark(plan.where))
+        _finish(plan.where)
+        if number >= plan.warmup:
+            times.append((marks[0].ns_until(marks[1]), marks[1].ns_until(marks[2])))
+    return [forward for forward, _ in times], [backward for _, backward in times]
+
+
+def _power_work(repeated: _Repeated, plan: Plan, forward_ns: list[int], backward_ns: list[int]) -> Callable[[], None]:
+    """About 50 ms of the layer: short ones are asked of the GPU many at a time, so that it is never idle."""
+    once_ns = max(1, (sum(forward_ns) + sum(backward_ns)) // plan.iters)
+    times = max(1, 50_000_000 // once_ns)
+
+    def work() -> None:
+        for _ in range(times):
+            repeated.renew()
+            repeated.backward(repeated.forward())
+        _finish(plan.where)
+
+    return work
+
+
+def _facts(subject: Subject) -> dict[str, Any]:
+    parameters = list(subject.module.parameters())
+    return {
+        "layer": subject.name,
+        "kind": _kind(subject),
+        "input_shape": subject.input_shape,
+        "input_bytes": math.prod(subject.input_shape) * torch.get_default_dtype().itemsize,
+        "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        "formula_activation_bytes": activation_bytes(subject.module, subject.input_shape),
+    }
+
+
+def _kind(subject: Subject) -> str:
+    """As torch writes the layer; of a model its class."""
+    children = list(subject.module.children())
+    return type(subject.module).__name__ if children else repr(subject.module)
+
+
+def _mark(where: torch.device) -> CudaMark | HostMark:
+    return CudaMark(where) if where.type == "cuda" else HostMark()
+
+
+def _finish(where: torch.device) -> None:
+    if where.type == "cuda":
+        torch.cuda.synchronize(where)

@@ -1,0 +1,98 @@
+"""How much memory a layer's forward and backward take, beyond what was there before."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+# torch's own names in the traces it writes.
+_MEMORY, _TOTAL, _CHANGE = "[memory]", "Total Allocated", "Bytes"
+_FORWARD = "commtrace: forward"
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """In bytes, of torch's allocator.
+
+    `activation_bytes` is what is there after forward and was not before: the output, and what backward needs besides
+    input and parameters. `peak_bytes` is the most there was at any moment of forward and backward, gradients included.
+    """
+
+    activation_bytes: int
+    peak_bytes: int
+
+
+def memory_use(forward: Callable[[], Tensor], backward: Callable[[Tensor], None], where: torch.device) -> MemoryUse:
+    """Call both once, the second with what the first returns."""
+    if where.type == "cuda":
+        return _on_cuda(forward, backward, where)
+    return _on_cpu(forward, backward)
+
+
+def saved_bytes(forward: Callable[[], Tensor], module: nn.Module) -> int:
+    """What autograd keeps for backward, the layer's input included, in bytes; parameters and buffers are not.
+
+    Each piece of memory counts once, however many tensors lie in it.
+    """
+    own = {_place(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    found: dict[int, int] = {}
+    held = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        held.append(tensor.detach())  # or another tensor may get its place
+        found[_place(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(size for place, size in found.items() if place not in own)
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _on_cuda(forward: Callable[[], Tensor], backward: Callable[[Tensor], None], where: torch.device) -> MemoryUse:
+    torch.cuda.synchronize(where)
+    before = torch.cuda.memory_allocated(where)
+    torch.cuda.reset_peak_memory_stats(where)
+    output = forward()
+    kept = torch.cuda.memory_allocated(where)
+    backward(output)
+    torch.cuda.synchronize(where)
+    return MemoryUse(kept - before, torch.cuda.max_memory_allocated(where) - before)
+
+
+def _on_cpu(forward: Callable[[], Tensor], backward: Callable[[Tensor], None]) -> MemoryUse:
+    """From the allocations that torch's profiler sees. What libraries allocate without torch it does not see."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        with record_function(_FORWARD):
+            output = forward()
+        backward(output)
+    with _exported(profiler) as events:
+        (forward_event,) = [event for event in events if event.get("name") == _FORWARD and event.get("ph") == "X"]
+        changes = sorted((event for event in events if event.get("name") == _MEMORY), key=lambda event: event["ts"])
+    if not changes:
+        return MemoryUse(0, 0)
+    # The profiler's total goes on from profile to profile.
+    before = changes[0]["args"][_TOTAL] - changes[0]["args"][_CHANGE]
+    forward_end = forward_event["ts"] + forward_event["dur"]
+    totals = [(event["ts"], event["args"][_TOTAL] - before) for event in changes]
+    kept = [total for ts, total in totals if ts <= forward_end]
+    return MemoryUse(kept[-1] if kept else 0, max(0, *(total for _, total in totals)))
+
+
+@contextmanager
+def _exported(profiler: "profile") -> Iterator[list[dict[str, Any]]]:
+    """The events of the trace: the only public way to single allocations."""
+    with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
+        path = Path(folder) / "memory.json"
+        profiler.export_chrome_trace(str(path))
+        yield json.loads(path.read_bytes())["traceEvents"]

@@ -1,0 +1,118 @@
+"""What was measured, as a table and as layers.json. Knows no torch."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .. import plain_table
+from ..power import Power
+
+LAYERS_FILE = "layers.json"
+SCHEMA_VERSION = 1
+UNFINISHED = "still running, or killed before it could say why"
+NA = "NA"
+_HEAD = (
+    "layer",
+    "kind",
+    "input",
+    "forward (ms)",
+    "spread (ms)",
+    "backward (ms)",
+    "spread (ms)",
+    "parameters (MB)",
+    "saved (MB)",
+    "activation (MB)",
+    "formula (MB)",
+    "peak (MB)",
+    "power (W)",
+)
+_NAMES = 3
+_KIND_WIDTH = 40
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer. Bytes are of float32 and torch's allocator, times are single forwards and backwards in ns.
+
+    What could not be measured is None, or empty, and has a `reason`; so has `power`, for itself.
+    """
+
+    layer: str
+    kind: str
+    input_shape: Sequence[int]
+    input_bytes: int
+    parameter_bytes: int
+    formula_activation_bytes: int | None
+    power: Power
+    output_shape: Sequence[int] | None = None
+    saved_bytes: int | None = None
+    activation_bytes: int | None = None
+    peak_bytes: int | None = None
+    forward_times_ns: Sequence[int] = ()
+    backward_times_ns: Sequence[int] = ()
+    reason: str | None = None
+
+    def cells(self) -> list[str]:
+        """A row of the table."""
+        kind = self.kind if len(self.kind) <= _KIND_WIDTH else f"{self.kind[: _KIND_WIDTH - 3]}..."
+        return [
+            self.layer,
+            kind,
+            "x".join(map(str, self.input_shape)),
+            *(_ms(time_ns) for time_ns in self.times().values()),
+            *(
+                _mb(size)
+                for size in (
+                    self.parameter_bytes,
+                    self.saved_bytes,
+                    self.activation_bytes,
+                    self.formula_activation_bytes,
+                    self.peak_bytes,
+                )
+            ),
+            NA if self.power.watts is None else f"{self.power.watts:.1f}",
+        ]
+
+    def times(self) -> dict[str, float | None]:
+        """Mean and sample standard deviation, in ns."""
+        found: dict[str, float | None] = {}
+        for name, times in (("forward", self.forward_times_ns), ("backward", self.backward_times_ns)):
+            found[f"{name}_mean_ns"] = statistics.fmean(times) if times else None
+            found[f"{name}_spread_ns"] = statistics.stdev(times) if len(times) > 1 else None
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """An entry of `layers`."""
+        facts = asdict(self)
+        del facts["power"]
+        power = {"power_w": self.power.watts, "power_source": self.power.source, "power_reason": self.power.reason}
+        return facts | self.times() | power
+
+
+@dataclass
+class Results:
+    """Everything so far. `facts` is the head of layers.json."""
+
+    facts: Mapping[str, Any]
+    rows: list[Row] = field(default_factory=list)
+
+    def as_json(self, reason: str | None) -> dict[str, Any]:
+        """The content of layers.json; `reason` says why it is not complete, None that it is."""
+        layers = [row.as_json() for row in self.rows]
+        return {**self.facts, "complete": reason is None, "reason": reason, "layers": layers}
+
+    def lines(self) -> list[str]:
+        """The table, and the reasons of what it has not."""
+        table = plain_table.lines(_HEAD, [row.cells() for row in self.rows], names=_NAMES)
+        failed = [f"{row.layer}: {row.reason}" for row in self.rows if row.reason]
+        powerless = [f"power {NA}: {row.power.reason}" for row in self.rows if row.power.reason and not row.reason]
+        return [*table, *failed, *dict.fromkeys(powerless)]
+
+
+def _ms(time_ns: float | None) -> str:
+    return NA if time_ns is None else f"{time_ns / 1e6:.3f}"
+
+
+def _mb(size_bytes: int | None) -> str:
+    return NA if size_bytes is None else f"{size_bytes / 1e6:,.3f}"

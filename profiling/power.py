@@ -1,0 +1,62 @@
+"""Power that a GPU draws while something runs on it, through NVML. Where that is not known, None and the reason."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import nvml
+
+try:
+    import pynvml
+except ImportError:
+    pynvml = None
+
+# Readings of nvmlDeviceGetPowerUsage are means over up to 1 s (Ampere and later): those of the first second are not
+# of this work alone.
+_SETTLE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Power:
+    """`watts` of the whole board, and from what: the `energy` counter, or `readings` of power. None has a `reason`."""
+
+    watts: float | None
+    source: str | None = None
+    reason: str | None = None
+
+
+def power(
+    uuid: str | None,
+    work: Callable[[], None],
+    at_least_s: float,
+    *,
+    library: Any = pynvml,
+    now_s: Callable[[], float] = time.monotonic,
+) -> Power:
+    """Mean power of the GPU named `uuid` while `work` is repeated; `work` returns when the GPU has done it.
+
+    From the energy counter, which misses nothing, where the GPU has one (Volta and later): energy over time. Else the
+    mean of readings after each repetition, without the first second. Source: NVML API Reference,
+    nvmlDeviceGetTotalEnergyConsumption (mJ), nvmlDeviceGetPowerUsage (mW).
+    """
+    if uuid is None:
+        return Power(None, reason="NVML knows NVIDIA GPUs only: not a CUDA device")
+    with nvml.sensors(uuid, library) as (sensors, reason):
+        if sensors is None:
+            return Power(None, reason=reason)
+        begin_mj, begin_s = sensors.energy_mj(), now_s()
+        readings_mw: list[int | None] = []
+        while (passed_s := now_s() - begin_s) < at_least_s or not readings_mw:
+            work()
+            reading_mw = sensors.power_mw()
+            if passed_s >= min(_SETTLE_S, at_least_s / 2):
+                readings_mw.append(reading_mw)
+        end_mj, end_s = sensors.energy_mj(), now_s()
+    if begin_mj is not None and end_mj is not None and end_mj > begin_mj:
+        return Power((end_mj - begin_mj) / 1e3 / (end_s - begin_s), "energy")
+    known_mw = [reading for reading in readings_mw if reading is not None]
+    if not known_mw:
+        return Power(None, reason="this GPU or its driver reports neither energy nor power to NVML")
+    return Power(statistics.fmean(known_mw) / 1e3, "readings")

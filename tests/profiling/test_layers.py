@@ -1,0 +1,302 @@
+"""`python -m profiling layers`: memory against formulas, models layer by layer, the swapped VGG-16, and how it ends."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from capturing import ROOT, environment, leftovers, python
+
+from profiling.cli import main
+from profiling.layers.memory_use import memory_use, saved_bytes
+from profiling.layers.subjects import used
+from profiling.workloads.models import MODELS
+from profiling.workloads.report_e import LAYERS, REPORT_BATCH_SIZE, activation_bytes
+
+QUICK = ["--device", "cpu", "--warmup", "1", "--iters", "3"]
+CPU = torch.device("cpu")
+
+
+def written(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "layers.json").read_text())
+    return content
+
+
+def by_name(folder: Path) -> dict[str, dict[str, Any]]:
+    return {one["layer"]: one for one in written(folder)["layers"]}
+
+
+# --- report E's four layers ------------------------------------------------------------------------------------------
+
+
+def test_formulas_with_the_reports_sizes() -> None:
+    images, pooled = 256 * 3 * 224 * 224, 256 * 3 * 112 * 112
+    expected = {
+        "relu": images * 4,  # the output: 154 MB
+        "maxpool": pooled * 4 + pooled * 8,  # the output, and where each maximum was: 116 MB
+        "conv": 256 * 128 * 224 * 224 * 4,  # 6.6 GB
+        "linear": 256 * 4096 * 4,  # 4.2 MB
+    }
+    for name, layer in LAYERS.items():
+        with torch.device("meta"):
+            made = layer.make(1.0)
+            shape = layer.input_shape(REPORT_BATCH_SIZE, 1.0)
+            assert made(torch.empty(shape)).shape[0] == 256
+        assert activation_bytes(made, shape) == expected.pop(name)
+    assert expected == {}
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory) -> tuple[dict[str, dict[str, Any]], str]:
+    """Report E's layers with batches of 8 and a quarter of the width, and what is on stdout."""
+    out = tmp_path_factory.mktemp("layers")
+    options = ["--layer", "all", "--batch-size", "8", "--scale", "0.25", *QUICK]
+    done = python("-m", "profiling", "layers", *options, "--out", out, "--run-name", "four")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"{out}/four/layers.json\n"
+    assert leftovers(out / "four") == []
+    return by_name(out / "four"), done.stdout
+
+
+IMAGES, PIXELS, FEATURES, OUTPUTS = 8 * 3 * 56 * 56, 56 * 56, 6272, 1024
+WEIGHTS = FEATURES * OUTPUTS + OUTPUTS
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "activation", "gradients"),
+    [
+        ("relu", IMAGES, IMAGES, IMAGES),
+        ("maxpool", IMAGES + IMAGES / 4 * 2, IMAGES / 4 * 3, IMAGES),
+        ("conv", IMAGES, 8 * 128 * PIXELS, IMAGES + 3 * 128 * 9 + 128),
+        ("linear", 8 * FEATURES, 8 * OUTPUTS, 8 * FEATURES + WEIGHTS),
+    ],
+)
+def test_memory_is_within_5_percent_of_the_formulas(four, name, saved, activation, gradients) -> None:
+    # In floats of 4 bytes; an index counts as 2.
+    row = four[0][name]
+    assert row["saved_bytes"] == pytest.approx(4 * saved, rel=0.05)
+    assert row["activation_bytes"] == pytest.approx(4 * activation, rel=0.05)
+    assert row["formula_activation_bytes"] == 4 * activation
+    peak = pytest.approx(4 * (activation + gradients), rel=0.05)
+    # A convolution on CPU also holds copies of its tensors in the layout that it computes in.
+    assert row["peak_bytes"] > 3.8 * (activation + gradients) if name == "conv" else row["peak_bytes"] == peak
+
+
+def test_times_are_of_every_repetition(four) -> None:
+    for row in four[0].values():
+        for part in ("forward", "backward"):
+            times = row[f"{part}_times_ns"]
+            assert len(times) == 3
+            assert min(times) > 0
+            assert row[f"{part}_mean_ns"] == pytest.approx(sum(times) / 3)
+            mean = sum(times) / 3
+            assert row[f"{part}_spread_ns"] == pytest.approx(math.sqrt(sum((one - mean) ** 2 for one in times) / 2))
+
+
+def test_power_is_na_with_the_reason_where_there_is_no_gpu(four) -> None:
+    rows, out = four
+    reason = "NVML knows NVIDIA GPUs only: not a CUDA device"
+    assert {(row["power_w"], row["power_reason"]) for row in rows.values()} == {(None, reason)}
+    assert out.splitlines()[-1] == f"power NA: {reason}"
+    assert all(line.endswith("NA") for line in out.splitlines()[2:6])
+
+
+def test_the_table_has_units(four) -> None:
+    out = four[1]
+    assert "forward (ms)" in out.splitlines()[0]
+    assert "activation (MB)" in out.splitlines()[0]
+    row = next(line for line in out.splitlines() if line.startswith("maxpool"))
+    assert "8x3x56x56" in row
+    assert "0.226" in row.split()  # 75264 / 4 outputs of 12 bytes
+
+
+# --- memory, by itself -----------------------------------------------------------------------------------------------
+
+
+def test_memory_in_place_is_none() -> None:
+    source = torch.randn(1000, requires_grad=True)
+    x = source.clone()
+    used_ = memory_use(lambda: torch.relu_(x), lambda y: None, CPU)
+    assert (used_.activation_bytes, used_.peak_bytes) == (0, 0)
+
+
+def test_peak_counts_what_is_gone_again() -> None:
+    def forward() -> torch.Tensor:
+        return torch.zeros(1000).repeat(10)[:1].clone()
+
+    used_ = memory_use(forward, lambda y: None, CPU)
+    assert used_.activation_bytes < 1000
+    assert 44_000 <= used_.peak_bytes < 50_000
+
+
+def test_profiles_after_each_other_begin_at_nothing() -> None:
+    held = []
+    for _ in range(2):
+        found = memory_use(lambda: held.append(torch.zeros(10_000)) or held[-1], lambda y: None, CPU)
+        assert found.activation_bytes == 40_000
+
+
+def test_saved_memory_counts_once_and_without_parameters() -> None:
+    x = torch.randn(4, 10, requires_grad=True)
+    twice = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 3))
+    # The input, and ReLU's output, which ReLU and the second Linear both save.
+    assert saved_bytes(lambda: twice(x), twice) == 2 * 4 * 10 * 4
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_layer_of_a_model_and_the_whole(tmp_path) -> None:
+    options = ["--batch-size", "2", "--image-size", "16", "--device", "cpu", "--warmup", "0", "--iters", "1"]
+    assert main(["layers", "--model", "resnet18", *options, "--out", str(tmp_path), "--run-name", "run"]) == 0
+    found = written(tmp_path / "run")
+    whole, *layers = found["layers"]
+    assert (found["complete"], whole["layer"], whole["kind"]) == (True, "(model)", "ResNet")
+    assert (
+        whole["parameter_bytes"]
+        == 11_173_962 * 4
+        == sum({one["layer"]: one["parameter_bytes"] for one in layers}.values())
+    )
+    assert layers[0]["layer"] == "conv1"
+    assert layers[-1]["layer"] == "fc"
+    # A block's ReLU is one module called twice.
+    assert [one["layer"] for one in layers].count("layer1.0.relu") == 2
+    known = [one for one in layers if one["formula_activation_bytes"] is not None]
+    assert len(known) > 35
+    for one in known:
+        assert one["activation_bytes"] == pytest.approx(one["formula_activation_bytes"], rel=0.05)
+    # What the layers leave behind is what the model does, but for the sums of its shortcuts, done in place.
+    assert sum(one["activation_bytes"] for one in layers) == pytest.approx(whole["activation_bytes"], rel=0.05)
+
+
+def test_layers_get_the_shapes_they_get_in_training() -> None:
+    model = MODELS["resnet18"]()
+    found = used(model, (3, 3, 32, 32), CPU)
+    assert found[0].input_shape == (3, 3, 32, 32)
+    assert [one.input_requires_grad for one in found[:2]] == [False, True]
+    assert found[-1].input_shape == (3, 512)
+    assert model.training
+
+
+def test_exhausted_memory_is_a_reason_and_the_next_layer_goes_on(tmp_path) -> None:
+    # 51 MB of images: Conv2d's output would be 2.2 GB.
+    options = ["--layer", "conv", "--layer", "linear", "--batch-size", "340", "--memory-limit", "1500MB", *QUICK]
+    scale = ["--scale", "0.5", "--iters", "1", "--warmup", "0"]
+    done = python("-m", "profiling", "layers", *options, *scale, "--out", tmp_path, "--run-name", "run")
+    assert done.returncode == 0, done.stderr
+    rows = by_name(tmp_path / "run")
+    assert rows["conv"]["reason"].startswith("out of memory: ")
+    assert (rows["conv"]["activation_bytes"], rows["conv"]["forward_mean_ns"]) == (None, None)
+    assert rows["linear"]["activation_bytes"] == pytest.approx(340 * 2048 * 4, rel=0.05)
+    assert next(line for line in done.stdout.splitlines() if line.startswith("conv")).count("NA") == 8
+
+
+# --- VGG-16 with ReLU behind the pool --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[torch.nn.Module, torch.nn.Module]:
+    """VGG-16's features as they are and swapped, from one seed."""
+    plain, swapped = (torch.manual_seed(3) and MODELS[name]() for name in ("vgg16", "vgg16-swapped"))
+    assert all(map(torch.equal, plain.parameters(), swapped.parameters()))
+    return plain, swapped
+
+
+def test_swapped_vgg_has_every_relu_behind_the_pool(both) -> None:
+    plain, swapped = ([type(layer).__name__ for layer in model.features] for model in both)
+    assert "MaxPool2d ReLU" in " ".join(swapped)
+    assert "ReLU MaxPool2d" not in " ".join(swapped)
+    assert sorted(plain) == sorted(swapped)
+
+
+def test_swapped_vgg_has_the_same_outputs_and_gradients(both) -> None:
+    images = torch.randn(2, 3, 64, 64)
+    outputs, gradients = [], []
+    for model in both:
+        model.eval()  # without Dropout
+        output = model(images)
+        (gradient,) = torch.autograd.grad(output.square().sum(), [model.features[0].weight])
+        outputs.append(output)
+        gradients.append(gradient)
+    assert torch.equal(*outputs)
+    assert torch.equal(*gradients)
+    assert float(gradients[0].abs().max()) > 0
+
+
+def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
+    shape = (2, 3, 64, 64)
+    behind, kept = [], []
+    for model in both:
+        features = model.features
+        pools = [place for place, layer in enumerate(features) if isinstance(layer, torch.nn.MaxPool2d)]
+        step = -1 if isinstance(features[pools[0] - 1], torch.nn.ReLU) else 1
+        sizes = {one.name: math.prod(one.input_shape) * 4 for one in used(features, shape, CPU)}
+        behind.append([sizes[str(place + step)] for place in pools])
+        kept.append(memory_use(lambda f=features: f(torch.ones(shape)), lambda y: None, CPU).activation_bytes)
+    plain, swapped = behind
+    assert [size / 4 for size in plain] == swapped
+    assert kept[1] <= kept[0]
+
+
+# --- how it ends -----------------------------------------------------------------------------------------------------
+
+
+def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
+    options = ["--model", "vgg16", "--batch-size", "8", "--iters", "1000", "--device", "cpu"]
+    command = [sys.executable, "-m", "profiling", "layers", *options, "--out", str(tmp_path), "--run-name", "run"]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until = time.monotonic() + 60
+    while not (tmp_path / "run" / "layers.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+    found = written(tmp_path / "run")
+    assert (found["complete"], found["reason"]) == (False, "interrupted by SIGINT")
+    assert leftovers(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layer", "gelu"], "--layer gelu: expected one of relu, maxpool, conv, linear, all"),
+        (["--scale", "0"], "--scale must be above 0, found 0.0"),
+        (["--scale", "nan"], "--scale must be above 0, found nan"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, found 0"),
+        (["--memory-limit", "lots"], "--memory-limit lots: expected a size"),
+        (["--run-name", "a/b"], "expected one folder name"),
+    ],
+)
+def test_bad_options_are_one_line(options, message, tmp_path, capsys) -> None:
+    assert main(["layers", "--out", str(tmp_path), *QUICK, *options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_has_examples(capsys) -> None:
+    assert main(["layers", "--help"]) == 0
+    assert "python -m profiling layers --model vgg16-swapped --batch-size 128" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="needs a GPU: would hold memory of report E's four layers to the formulas, and ask NVML for power",
+)
+def test_four_layers_on_a_gpu(tmp_path) -> None:
+    options = ["--device", "cuda", "--layer", "all", "--batch-size", "32", "--power-s", "1"]
+    assert main(["layers", *options, "--out", str(tmp_path), "--run-name", "run"]) == 0
+    for row in written(tmp_path / "run")["layers"]:
+        assert row["activation_bytes"] == pytest.approx(row["formula_activation_bytes"], rel=0.05)
+        assert row["power_w"] is None or row["power_w"] > 1
+        assert (row["power_w"] is None) == (row["power_reason"] is not None)
