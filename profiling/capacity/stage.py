@@ -28,7 +28,7 @@ class Stage:
     """What one process does. `receives` and `sends`: whether other devices have layers in front of and behind it.
 
     `pooled` when what it receives is behind the pool. `rendezvous` is a file for processes that are to find each other;
-    None for one alone, which then keeps the memory that messages would need.
+    None for one alone, which has the memory for messages all the same.
     """
 
     conv: int
@@ -83,7 +83,7 @@ def _measured(stage: Stage) -> dict[str, Any]:
     where = torch.device(stage.device, stage.index) if stage.device == "cuda" else torch.device(stage.device)
     torch.manual_seed(0)
     _wake(where)
-    link = _Linked(stage, where) if stage.rendezvous else _Alone()
+    link = _Link(stage, where)
     baseline_bytes = None if where.type == "cuda" else _status_bytes("VmData")
     if stage.memory_limit_bytes is not None:
         memory.limit(stage.memory_limit_bytes, where.index)
@@ -107,10 +107,11 @@ def _wake(where: Any) -> None:
 
     torch.ones(1 << 20, device=where).add_(1)
     layers = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten(), torch.nn.Linear(36, 1)).to(where)
-    layers(torch.ones(1, 1, 8, 8, device=where)).mean().backward()
+    output = layers(torch.ones(1, 1, 8, 8, device=where))
+    output.backward(torch.ones_like(output))  # with a gradient, torch imports what it does not without one
 
 
-def _step(stage: Stage, where: Any, link: "_Alone | _Linked") -> Callable[[], None]:
+def _step(stage: Stage, where: Any, link: "_Link") -> Callable[[], None]:
     """A training step of this share: forward, backward, and an update by plain SGD, which keeps no state."""
     import torch
     from torch.autograd.graph import get_gradient_edge
@@ -157,48 +158,53 @@ def _update(model: Any) -> None:
             parameter.grad = None
 
 
-class _Alone:
-    """No other devices: what they would send are ones."""
+class _Link:
+    """To the stages before and after this one: processes that run now, or nobody yet.
 
-    def receive(self, into: Any, peer: int) -> None:  # noqa: ARG002  (the signature of _Linked's)
-        into.fill_(1.0)
-
-    def send(self, what: Any, peer: int) -> None:
-        pass
-
-    def together(self) -> None:
-        pass
-
-
-class _Linked:
-    """The stages before and after this one are processes that run now."""
+    Without processes there is a process group all the same, since its threads need memory, and what would come is ones.
+    """
 
     def __init__(self, stage: Stage, where: Any) -> None:
+        import torch
         import torch.distributed as dist
 
         from ..parallel import default_backend
 
+        self._peers = stage.rendezvous is not None
+        self._dist = dist if stage.receives or stage.sends else None
+        if self._dist is None:
+            return
         if where.type == "cuda":
-            import torch
-
             torch.cuda.set_device(where)
-        self._dist = dist
         dist.init_process_group(
             default_backend(where),
-            init_method=f"file://{stage.rendezvous}",
+            store=(
+                dist.FileStore(stage.rendezvous, stage.ranks)  # type: ignore[attr-defined]
+                if stage.rendezvous
+                else dist.HashStore()  # type: ignore[attr-defined]
+            ),
             rank=stage.rank,
             world_size=stage.ranks,
             timeout=_TIMEOUT,
         )
+        dist.barrier()
 
     def receive(self, into: Any, peer: int) -> None:
-        self._dist.recv(into, peer)
+        assert self._dist is not None
+        if self._peers:
+            self._dist.recv(into, peer)
+        else:
+            into.fill_(1.0)
 
     def send(self, what: Any, peer: int) -> None:
-        self._dist.send(what.detach().contiguous(), peer)
+        assert self._dist is not None
+        if self._peers:
+            self._dist.send(what.detach().contiguous(), peer)
 
     def together(self) -> None:
-        self._dist.barrier()
+        """Return in all stages at about the same time."""
+        if self._dist is not None:
+            self._dist.barrier()
 
 
 def _status_bytes(key: str) -> int | None:
