@@ -1,11 +1,11 @@
 """The options of `train`, checked against each other. Knows no torch."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from . import options
 from .errors import UsageError
 from .schedule import Schedule, check_leading_steps, check_steps, check_wait
 
@@ -91,8 +91,7 @@ class TrainConfig:
             raise UsageError(f"--image-size {self.image_size}: CIFAR-10 images are {CIFAR_IMAGE_SIZE} pixels wide")
         if self.data == "cifar10" and self.dataset_samples != CIFAR10_SAMPLES:
             raise UsageError(f"--dataset-samples {self.dataset_samples}: for --data synthetic; CIFAR-10 has its own")
-        if self.run_name is not None and Path(self.run_name).name != self.run_name:
-            raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+        options.check_run_name(self.run_name)
         check_steps(self.schedule, self.steps)
         if self.timed_epochs or self.warmup_epochs:
             check_wait(self.schedule, "the profiler would be on in the timed epochs before")
@@ -128,9 +127,8 @@ class TrainConfig:
 
     def run_dir(self, world_size: int) -> Path:
         """Where this run goes when rank 0 starts it now."""
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        return self.out / (self.run_name or f"{self.model}-{self.parallel}-w{world_size}-{stamp}")
+        return options.run_dir(self.out, self.run_name, f"{self.model}-{self.parallel}-w{world_size}")
 
     def as_json(self) -> dict[str, Any]:
         """Every option, as run.json holds it."""
-        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        return options.as_json(self)

@@ -12,6 +12,7 @@ from .config import ModelName, ParallelName
 from .errors import UsageError
 from .grid import SweepConfig
 from .libraries import require
+from .options import check_run_name
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -112,8 +113,7 @@ def _request(given: dict[str, Any], config: Path | None, resume: Path | None, ar
     if resume is not None and given.keys() & {"out", "run_name"}:
         raise UsageError(f"--resume {resume}: names the directory already; leave --out and --run-name out")
     name = given.get("run_name") or f"sweep-{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}"
-    if Path(name).name != name or name == "..":
-        raise UsageError(f"--run-name {name}: expected one folder name; give the folder above it as --out")
+    check_run_name(name)
     folder = resume or Path(given.get("out", "traces")) / name
     command_line = ["python", "-m", str(__package__), *args]
     return sweep.Request(folder, given, command_line, resume=resume is not None)

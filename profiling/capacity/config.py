@@ -1,11 +1,11 @@
 """The options of `capacity`, checked against each other. Knows no torch."""
 
 import re
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .. import options
 from ..config import DeviceName
 from ..errors import UsageError
 
@@ -67,20 +67,16 @@ class CapacityConfig:
 
     def __post_init__(self) -> None:
         at_least_1 = ("devices", "batch_size", "channels", "image_size", "iters", "max_tries")
-        for name, least in (*((name, 1) for name in at_least_1), ("fixed", 0), ("warmup", 0)):
-            if getattr(self, name) < least:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, found {getattr(self, name)}")
-        if self.run_name is not None and Path(self.run_name).name != self.run_name:
-            raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+        options.check_least(self, {**dict.fromkeys(at_least_1, 1), "fixed": 0, "warmup": 0})
+        options.check_run_name(self.run_name)
 
     def run_dir(self, device_type: str) -> Path:
         """Where the results go when it starts now."""
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        return self.out / (self.run_name or f"capacity-{device_type}-d{self.devices}-{stamp}")
+        return options.run_dir(self.out, self.run_name, f"capacity-{device_type}-d{self.devices}")
 
     def as_json(self) -> dict[str, Any]:
         """Every option, as capacity.json holds it."""
-        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        return options.as_json(self)
 
 
 def share(text: str) -> Share:

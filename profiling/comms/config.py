@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .. import options
 from ..config import DeviceName
 from ..errors import UsageError
 
@@ -59,16 +59,12 @@ class CommsConfig:
     run_name: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("min_bytes", 1), ("factor", 2), ("warmup", 0), ("iters", 1), ("root", 0)):
-            if getattr(self, name) < least:
-                option = name.replace("_", "-")
-                raise UsageError(f"--{option} must be at least {least}, found {getattr(self, name)}")
+        options.check_least(self, {"min_bytes": 1, "factor": 2, "warmup": 0, "iters": 1, "root": 0})
         if self.max_bytes < self.min_bytes:
             raise UsageError(
                 f"--max-bytes {self.max_bytes}: is below --min-bytes {self.min_bytes}; there is no size between them"
             )
-        if self.run_name is not None and Path(self.run_name).name != self.run_name:
-            raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+        options.check_run_name(self.run_name)
 
     def sizes_bytes(self) -> list[int]:
         """From `min_bytes` to `max_bytes`, each `factor` times the one before."""
@@ -79,12 +75,11 @@ class CommsConfig:
 
     def run_dir(self, backend: str, world_size: int) -> Path:
         """Where this run goes when rank 0 starts it now."""
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        return self.out / (self.run_name or f"comms-{backend}-w{world_size}-{stamp}")
+        return options.run_dir(self.out, self.run_name, f"comms-{backend}-w{world_size}")
 
     def as_json(self) -> dict[str, Any]:
         """Every option, as run.json holds it."""
-        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        return options.as_json(self)
 
 
 def size_bytes(text: str) -> int:

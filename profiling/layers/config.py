@@ -1,10 +1,10 @@
 """The options of `layers`, checked against each other. Knows no torch."""
 
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .. import options
 from ..config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
 from ..errors import UsageError
 
@@ -35,15 +35,11 @@ class LayersConfig:
     run_name: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("image_size", 1), ("warmup", 0), ("iters", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, found {value}")
+        options.check_least(self, {"batch_size": 1, "image_size": 1, "warmup": 0, "iters": 1})
         for name in ("scale", "power_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}")
-        if self.run_name is not None and Path(self.run_name).name != self.run_name:
-            raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+        options.check_run_name(self.run_name)
 
     @property
     def subject(self) -> str:
@@ -52,9 +48,8 @@ class LayersConfig:
 
     def run_dir(self, device_type: str) -> Path:
         """Where the results go when it starts now."""
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        return self.out / (self.run_name or f"layers-{self.subject}-{device_type}-{stamp}")
+        return options.run_dir(self.out, self.run_name, f"layers-{self.subject}-{device_type}")
 
     def as_json(self) -> dict[str, Any]:
         """Every option, as layers.json holds it."""
-        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        return options.as_json(self)
