@@ -10,6 +10,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from . import plain_table
 from .grid import Cell
 from .sweep_dir import side_files
 
@@ -81,22 +82,12 @@ def remaining(left: Sequence[Cell], cells: Sequence[Cell]) -> str | None:
 def table(cells: Sequence[Cell], folder: Path) -> str:
     """The cells, and the times of their timed epochs: of the slowest rank, scaled to the whole data set."""
     head = ("cell", "status", "timed steps", "epoch (s)", "waiting for data (s)")
-    rows = [head, *((one.run, one.status.replace("_", " "), *_epoch(folder / one.run, one)) for one in cells)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    rows = [(one.run, one.status.replace("_", " "), *_epoch(folder / one.run, one)) for one in cells]
+    lines = plain_table.lines(head, rows, names=2)
     lines += [f"{one.run}: {one.reason}" for one in cells if one.reason]
-    if any("of" in row[2] for row in rows[1:]):
+    if any("of" in row[2] for row in rows):
         lines.append("epoch: scaled from its timed steps to the whole data set")
     return "\n".join(lines)
-
-
-def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Names to the left, numbers to the right."""
-    return [
-        text.ljust(width) if column < 2 else text.rjust(width)
-        for column, (text, width) in enumerate(zip(row, widths, strict=True))
-    ]
 
 
 def _epoch(run_dir: Path, one: Cell) -> tuple[str, str, str]:
