@@ -62,15 +62,9 @@ def verdict(code: int, log: str, run_dir: Path, kills: tuple[int | None, int | N
 
 
 def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
-    """SIGKILL leaves no message. The kernel counts whom it kills for memory, on the whole machine."""
-    before, after = kills
-    if before is None or after is None:
-        return "out_of_memory", "killed by SIGKILL, most likely by the kernel, which was out of memory"
-    if after > before:
-        return "out_of_memory", (
-            f"killed by SIGKILL, most likely by the kernel: it killed {after - before} processes meanwhile, because "
-            "memory was exhausted"
-        )
+    reason = memory.killed_for_memory(*kills)
+    if reason is not None:
+        return "out_of_memory", reason
     return "failed", "killed by SIGKILL, but not by the kernel for memory: its count of those did not rise"
 
 

@@ -32,7 +32,7 @@ def launch(module: str, args: Sequence[str], workers: int) -> int:
         local_addr="127.0.0.1",
         max_restarts=0,
     )
-    _prepare_environment(workers)
+    os.environ.update(settings(workers) | os.environ)  # what the user has set stays
     logging.disable(logging.CRITICAL)  # the launcher's own log: what it says of failures is said below in one line
     handlers = {signum: signal.getsignal(signum) for signum in _HANDLED}  # the launcher leaves its own behind
     try:
@@ -49,12 +49,13 @@ def launch(module: str, args: Sequence[str], workers: int) -> int:
     return 0
 
 
-def _prepare_environment(workers: int) -> None:
-    """Settings that ranks inherit, unless the user made them."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+def settings(workers: int) -> dict[str, str]:
+    """Environment variables for so many ranks on this machine, for those that the user has not set."""
+    found = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     # gloo looks its own host name up, which on many machines leads nowhere; one node needs no more than the loopback.
     if "lo" in (name for _, name in socket.if_nameindex()):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        found["GLOO_SOCKET_IFNAME"] = "lo"
+    return found
 
 
 def _failure_line(rank: int, exit_code: int) -> str:

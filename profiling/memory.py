@@ -64,3 +64,18 @@ def kernel_kills(counters: Path = _KERNEL_COUNTERS) -> int | None:
     except (OSError, UnicodeDecodeError):
         return None
     return int(found[1]) if found else None
+
+
+def killed_for_memory(kills_before: int | None, kills_after: int | None) -> str | None:
+    """Why a process that SIGKILL ended meanwhile counts as out of memory; None when it does not.
+
+    SIGKILL leaves no message. The kernel counts whom it kills for memory, on the whole machine.
+    """
+    if kills_before is None or kills_after is None:
+        return "killed by SIGKILL, most likely by the kernel, which was out of memory"
+    if kills_after == kills_before:
+        return None
+    return (
+        f"killed by SIGKILL, most likely by the kernel: it killed {kills_after - kills_before} processes meanwhile, "
+        "because memory was exhausted"
+    )

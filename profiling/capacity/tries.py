@@ -1,4 +1,4 @@
-"""Run stages, each in a fresh process, and say whether they fit. Knows no torch."""
+"""Run stages, each in a fresh process, and say whether they fit."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from .. import memory
+from .. import launch, memory
 from ..errors import MeasurementError
 from .config import Share
 from .stage import Stage, command
@@ -44,9 +44,12 @@ class Try:
 
 @dataclass(frozen=True)
 class _Ended:
-    """A process that is gone: its exit code, negative after a signal, and what it said on stdout and stderr."""
+    """A process that is gone: its exit code, negative after a signal, and what it said on stdout and stderr.
 
-    code: int
+    `code` is None when we have ended it, because another one did not fit or failed.
+    """
+
+    code: int | None
     said: Mapping[str, Any] | None
     errors: str
 
@@ -58,12 +61,13 @@ def run(stages: Sequence[Stage]) -> Try:
     with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
         ended = _run(_linked(stages, Path(folder)), Path(folder))
     dur_s = round(time.monotonic() - begun, 3)
-    killed = (memory.kernel_kills() or 0) > (kills_before or 0)
+    killed = memory.killed_for_memory(kills_before, memory.kernel_kills())
     for place, one in enumerate(ended):
-        reason = _exhausted(one, killed_for_memory=killed)
+        reason = _exhausted(one, killed)
         if reason is not None:
             return Try(shares, False, dur_s, reason, place)
-    said = [_said(one, share) for one, share in zip(ended, shares, strict=True)]
+    # Of those that we have ended, another one is the cause.
+    said = [_said(one, share) for one, share in zip(ended, shares, strict=True) if one.code is not None]
     times_ns = [max(times) for times in zip(*(one["times_ns"] for one in said), strict=True)]
     peaks, baselines = ([one[key] for one in said] for key in ("peak_bytes", "baseline_bytes"))
     return Try(shares, True, dur_s, None, None, times_ns, peaks, baselines)
@@ -101,32 +105,31 @@ def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
                     )
                 )
             while any(process.poll() is None for process in processes):
-                for process, (out, _) in zip(processes, outputs, strict=True):
-                    if process.poll() is not None and not _fits(process.returncode, _json(out)):
-                        _kill(processes)
+                gone = [place for place, process in enumerate(processes) if process.poll() is not None]
+                if not all(_fits(processes[place].returncode, _json(outputs[place][0])) for place in gone):
+                    break
                 time.sleep(_POLL_S)
         finally:
-            _kill(processes)
+            ours = _killed(processes)
         return [
-            _Ended(process.returncode, _json(out), _text(err))
+            _Ended(None if process in ours else process.returncode, _json(out), _text(err))
             for process, (out, err) in zip(processes, outputs, strict=True)
         ]
 
 
 def _environment(ranks: int) -> dict[str, str]:
-    """Settings of the processes, unless the user made them: the same as those of ranks that `train` launches."""
-    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    if Path("/sys/class/net/lo").exists():
-        defaults["GLOO_SOCKET_IFNAME"] = "lo"
-    return defaults | _MALLOC | os.environ
+    """Of the processes: what the user has set, else as for ranks that `train` launches."""
+    return launch.settings(ranks) | {"TORCH_CPP_LOG_LEVEL": "ERROR"} | _MALLOC | os.environ
 
 
-def _kill(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-    for process in processes:
+def _killed(processes: Sequence["subprocess.Popen[bytes]"]) -> list["subprocess.Popen[bytes]"]:
+    """Those that had not ended, and now have."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.kill()
+    for process in running:
         process.wait()
+    return running
 
 
 def _text(file: IO[bytes]) -> str:
@@ -147,19 +150,18 @@ def _fits(code: int, said: Mapping[str, Any] | None) -> bool:
     return code == 0 and said is not None and said["status"] == "fits"
 
 
-def _exhausted(ended: _Ended, *, killed_for_memory: bool) -> str | None:
-    """Why it counts as out of memory; None when it does not."""
+def _exhausted(ended: _Ended, killed: str | None) -> str | None:
+    """Why it counts as out of memory; None when it does not. `killed` is why SIGKILL would."""
     if ended.said is not None:
         return str(ended.said["reason"]) if ended.said["status"] == "out_of_memory" else None
     if memory.says_exhausted(ended.errors):  # where C++ or Python could not even say so in order
         return _last_line(ended.errors)
-    if ended.code == -signal.SIGKILL and killed_for_memory:
-        return "killed by SIGKILL, most likely by the kernel, which ended processes for memory meanwhile"
-    return None
+    return killed if ended.code == -signal.SIGKILL else None
 
 
 def _said(ended: _Ended, share: Share) -> Mapping[str, Any]:
     if ended.said is None:
+        assert ended.code is not None
         how = f"ended by {signal.Signals(-ended.code).name}" if ended.code < 0 else f"exit code {ended.code}"
         last = _last_line(ended.errors)
         raise MeasurementError(
