@@ -78,6 +78,12 @@ def mark(device: torch.device) -> Mark:
     return CudaMark(device) if device.type == "cuda" else HostMark()
 
 
+def finish(device: torch.device) -> None:
+    """Wait until `device` has done what it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class StepClock:
     """Times steps between `start()` and `stop()`; what happens between a stop and the next start belongs to no step."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .step_clock import mark
+from .step_clock import finish, mark
 from .workloads.data import Batch
 
 EpochPhase = Literal["warmup", "timed"]
@@ -51,7 +51,7 @@ def timed_epoch(
     but at the end. So the host runs ahead as in training that nobody times, and `data_ns` is what the device waited,
     not what the host did while the device was busy.
     """
-    _synchronise(where)
+    finish(where)
     start_unix_ns, samples, loss = time.time_ns(), 0, None
     marks = [mark(where)]
     for _ in range(steps):
@@ -60,13 +60,8 @@ def timed_epoch(
         loss = step(batch)
         marks.append(mark(where))
         samples += len(batch[0])
-    _synchronise(where)
+    finish(where)
     parts_ns = [begin.ns_until(end) for begin, end in pairwise(marks)]
     data_ns, step_ns = sum(parts_ns[0::2]), sum(parts_ns[1::2])
     found = EpochTime(epoch, phase, steps, samples, start_unix_ns, data_ns + step_ns, data_ns, step_ns)
     return found, loss
-
-
-def _synchronise(where: torch.device) -> None:
-    if where.type == "cuda":
-        torch.cuda.synchronize(where)
