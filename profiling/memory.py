@@ -4,8 +4,12 @@ import re
 import resource
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 # How torch, CUDA's libraries, C++ and the kernel word it. What is only a status of cuBLAS is exhaustion in its manual.
@@ -19,6 +23,8 @@ _WORDS = (
     "CUDNN_STATUS_ALLOC_FAILED",
 )
 _KERNEL_COUNTERS = Path("/proc/vmstat")
+_SOURCE_PLACE = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. ")
+_STATUS = Path("/proc/self/status")
 
 
 def parse_bytes(text: str, option: str = "--memory-limit") -> int:
@@ -47,9 +53,44 @@ def limit(limit_bytes: int, cuda_index: int | None) -> None:
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), cuda_index)
 
 
+def wake(where: "torch.device", *, with_gradients: bool = True) -> None:
+    """Have torch's libraries start their threads and load what they need, on the device, before there is a limit.
+
+    A thread that cannot be started ends the process, and neither threads nor code are what is measured.
+    `with_gradients`: also what torch imports when backward is given a gradient, which takes a second.
+    """
+    import torch
+
+    torch.ones(1 << 20, device=where).add_(1)
+    layers = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten(), torch.nn.Linear(36, 1)).to(where)
+    output = layers(torch.ones(1, 1, 8, 8, device=where))
+    if with_gradients:
+        output.backward(torch.ones_like(output))
+    else:
+        output.mean().backward()
+
+
+def status_bytes(key: str) -> int | None:
+    """A line of Linux's /proc/self/status in bytes, None elsewhere.
+
+    VmData is what a limit of the host bounds, VmHWM the most that was resident.
+    """
+    try:
+        lines = _STATUS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+    return int(found[0]) * 1024 if found else None
+
+
 def exhausted(error: BaseException) -> bool:
     """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++."""
     return isinstance(error, MemoryError) or says_exhausted(str(error))
+
+
+def first_line(error: BaseException) -> str:
+    """What `error` says first, without the place in torch's source where an allocation failed."""
+    return _SOURCE_PLACE.sub("", (str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def says_exhausted(text: str) -> bool:

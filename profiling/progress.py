@@ -14,9 +14,12 @@ _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms 
 
 
 class Reporter:
-    """Shows steps, or what `unit` calls them; silent on ranks other than 0. `live`: a moving line in a terminal."""
+    """Shows steps, or what `unit` calls them; silent on ranks other than 0. `live`: a moving line in a terminal.
 
-    def __init__(self, *, rank: int, steps: int, unit: str = "step", live: bool = True) -> None:
+    `steps` is None where nobody knows how many there will be.
+    """
+
+    def __init__(self, *, rank: int, steps: int | None, unit: str = "step", live: bool = True) -> None:
         self._console = Console(stderr=True, quiet=rank != 0, highlight=False, soft_wrap=True)
         self._steps = steps
         self._last_phase: Phase | None = None

@@ -120,9 +120,8 @@ def _trained(config: TrainConfig, command: Sequence[str]) -> Path:
     except (RuntimeError, MemoryError, OSError) as err:
         if not memory.exhausted(err):
             raise
-        line = str(err).strip().partition("\n")[0] or type(err).__name__
         raise OutOfMemoryError(
-            f"out of memory with --batch-size {config.batch_size}: {line}; use a smaller one"
+            f"out of memory with --batch-size {config.batch_size}: {memory.first_line(err)}; use a smaller one"
         ) from err
 
 

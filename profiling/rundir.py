@@ -23,6 +23,8 @@ from isal import igzip
 from .errors import RunDirError
 
 SCHEMA_VERSION = 1
+# Why a file is not complete, until somebody knows better.
+UNFINISHED = "still running, or killed before it could say why"
 RUN_FILE = "run.json"
 # TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so digits it must be.
 TRACE_SUFFIX = ".pt.trace.json.gz"

@@ -24,7 +24,7 @@ from .schedule import Schedule
 from .sidefiles import Subject
 from .step_clock import StepClock, StepTime
 
-_UNFINISHED = "still running, or killed before it could say why"
+_UNFINISHED = rundir.UNFINISHED
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 
 

@@ -3,19 +3,17 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
-from .. import environment, parallel, rundir
+from .. import measurement, parallel, rundir
 from ..errors import DeviceError, MeasurementError, UsageError
-from ..interrupts import BLOCKED_GRACE_S, Interrupts
 from ..progress import Reporter
 from ..workloads.report_e import StackShape
 from . import tries
 from .config import CapacityConfig, GrowName, Share
-from .results import CAPACITY_FILE, SCHEMA_VERSION, UNFINISHED, Capacity, Results
+from .results import CAPACITY_FILE, SCHEMA_VERSION, Capacity, Results
 from .search import Bounds, largest
 from .stage import Stage
 from .tries import Try
@@ -34,22 +32,10 @@ def run(config: CapacityConfig, command: Sequence[str], *, run_stages: RunStages
     where = _device(config)
     folder = config.run_dir(where.type)
     rundir.create(folder)
-    interrupts = Interrupts(lambda: None, lambda _: None, BLOCKED_GRACE_S)
-    reason: str | None = UNFINISHED
-    with Reporter(rank=0, steps=config.max_tries, live=False) as reporter:
+    with Reporter(rank=0, steps=None, unit="try") as reporter:
         bench = _Bench(config, where, folder, reporter, run_stages, Results(_facts(config, where, command)))
-        bench.save(UNFINISHED)
-        interrupts.start()
-        try:
+        with measurement.recorded(bench.save):
             bench.search()
-            reason = None
-        except BaseException as err:
-            reason = f"interrupted by {interrupts.received.name}" if interrupts.received else str(err)
-            raise
-        finally:
-            with interrupts.held():
-                bench.save(reason)
-                interrupts.stop()
     print("\n".join(bench.results.lines()))
     print(folder / CAPACITY_FILE, file=sys.stderr)
     return 0
@@ -74,18 +60,11 @@ def _device(config: CapacityConfig) -> torch.device:
 
 def _facts(config: CapacityConfig, where: torch.device, command: Sequence[str]) -> dict[str, object]:
     return {
-        "tool": "commtrace capacity",
         "schema_version": SCHEMA_VERSION,
-        "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": list(command),
-        "config": config.as_json(),
+        **measurement.head("capacity", config.as_json(), where, command),
         "layers": _shape(config).describe(),
         "peak_is_of": "torch's allocator" if where.type == "cuda" else "resident memory of a process",
         "assumes": "what does not fit does not fit with more layers either",
-        "device": environment.device(where),
-        "versions": environment.versions(),
-        "machine": environment.machine(),
-        "settings": environment.settings(),
     }
 
 
@@ -126,7 +105,7 @@ class _Bench:
 
     def _add(self, found: Capacity) -> None:
         self.results.capacities.append(found)
-        self.save(UNFINISHED)
+        self.save(rundir.UNFINISHED)
 
     def _grown(self, devices: int) -> Capacity:
         """The largest stack with the fixed number of layers of the other kind, each device as full as it can be."""
@@ -227,6 +206,7 @@ class _Bench:
             image_size=config.image_size,
             device=self._where.type,
             index=len(before),
+            backend=parallel.default_backend(self._where),
             memory_limit_bytes=config.memory_limit_bytes,
             warmup=config.warmup,
             iters=config.iters,
@@ -234,15 +214,15 @@ class _Bench:
 
     def _try(self, stages: Sequence[Stage], warmup: int, iters: int) -> Try:
         """Run the stages, and record what became of them. Raises MeasurementError."""
-        found = self._run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
-        self.results.tries.append(found)
-        self.save(UNFINISHED)
-        said = "fits" if found.fits else f"out of memory: {found.reason}"
-        first = stages[0].index
+        first, tried = stages[0].index, self.results.tries
         on = f"device {first}" if len(stages) == 1 else f"devices {first}-{first + len(stages) - 1}"
-        self._reporter.say(
-            f"try {len(self.results.tries):>3}  {on}  {', '.join(map(str, found.shares))}  {found.dur_s:.1f} s  {said}"
-        )
+        what = f"{on}  {', '.join(str(Share(stage.conv, stage.linear)) for stage in stages)}"
+        self._reporter.advance(len(tried), what)
+        found = self._run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
+        tried.append(found)
+        self.save(rundir.UNFINISHED)
+        said = "fits" if found.fits else f"out of memory: {found.reason}"
+        self._reporter.say(f"try {len(tried):>3}  {what}  {found.dur_s:.1f} s  {said}")
         return found
 
 

@@ -11,7 +11,6 @@ from .tries import Try
 
 CAPACITY_FILE = "capacity.json"
 SCHEMA_VERSION = 1
-UNFINISHED = "still running, or killed before it could say why"
 _HEAD = ("devices", "split", "conv", "linear", "step (ms)", "spread (ms)", "min (ms)", "max (ms)", "peak (MB)")
 
 

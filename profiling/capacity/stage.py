@@ -5,30 +5,27 @@ The parent's process id and a `Stage` as JSON are its arguments. On stdout it sa
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
+from .. import memory
 from ..tether import tie_to_parent
 
 # Ranks wait for each other while they are set up; a stack of gigabytes takes a while to fill with numbers.
 _TIMEOUT = timedelta(minutes=30)
 _LEARNING_RATE = 1e-3
-# Where in torch's source an allocation failed says nothing of the stack.
-_SOURCE_PLACE = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. ")
 
 
 @dataclass(frozen=True)
 class Stage:
     """What one process does. `receives` and `sends`: whether other devices have layers in front of and behind it.
 
-    `pooled` when what it receives is behind the pool. `rendezvous` is a file for processes that are to find each other;
-    None for one alone, which has the memory for messages all the same.
+    `pooled` when what it receives is behind the pool. `backend` is torch.distributed's. `rendezvous` is a file for
+    processes that are to find each other; None for one alone, which has the memory for messages all the same.
     """
 
     conv: int
@@ -41,6 +38,7 @@ class Stage:
     image_size: int
     device: str
     index: int
+    backend: str
     memory_limit_bytes: int | None
     warmup: int
     iters: int
@@ -63,28 +61,23 @@ def command(package: str, parent_pid: int, stage: Stage) -> list[str]:
 
 
 def _outcome(stage: Stage) -> dict[str, Any]:
-    from .. import memory
-
     try:
         return _measured(stage)
     except (RuntimeError, MemoryError, OSError) as err:
         if not memory.exhausted(err):
             raise
-        first_line = (str(err) or type(err).__name__).splitlines()[0]
-        return {"status": "out_of_memory", "reason": _SOURCE_PLACE.sub("", first_line)}
+        return {"status": "out_of_memory", "reason": memory.first_line(err)}
 
 
 def _measured(stage: Stage) -> dict[str, Any]:
     """Train `warmup` steps and `iters` timed ones. Raises what torch raises when memory is exhausted."""
     import torch
 
-    from .. import memory
-
     where = torch.device(stage.device, stage.index) if stage.device == "cuda" else torch.device(stage.device)
     torch.manual_seed(0)
-    _wake(where)
+    memory.wake(where, with_gradients=stage.sends)
     link = _Link(stage, where)
-    baseline_bytes = None if where.type == "cuda" else _status_bytes("VmData")
+    baseline_bytes = None if where.type == "cuda" else memory.status_bytes("VmData")
     if stage.memory_limit_bytes is not None:
         memory.limit(stage.memory_limit_bytes, where.index)
     step = _step(stage, where, link)
@@ -97,18 +90,8 @@ def _measured(stage: Stage) -> dict[str, Any]:
             torch.cuda.synchronize(where)
         if number >= stage.warmup:
             times_ns.append(time.perf_counter_ns() - begun_ns)
-    peak_bytes = torch.cuda.max_memory_allocated(where) if where.type == "cuda" else _status_bytes("VmHWM")
+    peak_bytes = torch.cuda.max_memory_allocated(where) if where.type == "cuda" else memory.status_bytes("VmHWM")
     return {"status": "fits", "times_ns": times_ns, "peak_bytes": peak_bytes, "baseline_bytes": baseline_bytes}
-
-
-def _wake(where: Any) -> None:
-    """Have libraries start their threads and load their kernels, none of which is a stack's memory."""
-    import torch
-
-    torch.ones(1 << 20, device=where).add_(1)
-    layers = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten(), torch.nn.Linear(36, 1)).to(where)
-    output = layers(torch.ones(1, 1, 8, 8, device=where))
-    output.backward(torch.ones_like(output))  # with a gradient, torch imports what it does not without one
 
 
 def _step(stage: Stage, where: Any, link: "_Link") -> Callable[[], None]:
@@ -168,8 +151,6 @@ class _Link:
         import torch
         import torch.distributed as dist
 
-        from ..parallel import default_backend
-
         self._peers = stage.rendezvous is not None
         self._dist = dist if stage.receives or stage.sends else None
         if self._dist is None:
@@ -177,7 +158,7 @@ class _Link:
         if where.type == "cuda":
             torch.cuda.set_device(where)
         dist.init_process_group(
-            default_backend(where),
+            stage.backend,
             store=(
                 dist.FileStore(stage.rendezvous, stage.ranks)  # type: ignore[attr-defined]
                 if stage.rendezvous
@@ -205,16 +186,6 @@ class _Link:
         """Return in all stages at about the same time."""
         if self._dist is not None:
             self._dist.barrier()
-
-
-def _status_bytes(key: str) -> int | None:
-    """A line of Linux's /proc/self/status in bytes, such as VmHWM, the most that was resident; None elsewhere."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
-    return int(found[0]) * 1024 if found else None
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from .collectives import COLLECTIVES, Buffers, Case, buffers, call_of, count_for
 from .config import CollectiveName, CommsConfig, DtypeName
 from .exchange import Exchange
 from .facts import device_facts, head
-from .results import COMMS_FILE, UNFINISHED, Results, Row, Skipped, footer, header, title
+from .results import COMMS_FILE, Results, Row, Skipped, footer, header, title
 
 _TIMED, _CHECKED = 0, 1  # repetitions of the inputs
 _PROBE_BYTES = 64
@@ -66,7 +66,7 @@ class Bench:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Whatever ends the block, comms.json says so, and holds what was measured until then."""
-        self._save(UNFINISHED)
+        self._save(rundir.UNFINISHED)
         self._interrupts.start()
         try:
             yield
@@ -181,7 +181,7 @@ class Bench:
             self._print([f"# {row.collective} ({'in place' if row.in_place else 'out of place'})", *header()])
         rows.append(row)
         self._print([row.line()])
-        self._save(UNFINISHED)
+        self._save(rundir.UNFINISHED)
 
     def _agreed(self, reason: str | None) -> str | None:
         """The first rank's reason not to go on, None on every rank if none has one."""

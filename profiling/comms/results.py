@@ -12,7 +12,6 @@ from .bus import algbw_gb_per_s, bus_factor
 
 COMMS_FILE = "comms.json"
 SCHEMA_VERSION = 1
-UNFINISHED = "still running, or killed before it could say why"
 
 _COLUMNS = (
     ("size", "(B)", 12),
