@@ -2,20 +2,20 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from datetime import datetime, timezone
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import torch
 
-from .. import environment, memory, parallel, rundir
-from ..errors import UsageError
-from ..interrupts import BLOCKED_GRACE_S, Interrupts
+from .. import environment, measurement, memory, parallel, rundir
+from ..errors import OutOfMemoryError, UsageError
 from ..progress import Reporter
 from .config import LayersConfig
 from .measure import Plan, measured
-from .results import LAYERS_FILE, SCHEMA_VERSION, UNFINISHED, Results
-from .subjects import subjects
+from .memory_use import memory_use
+from .results import LAYERS_FILE, SCHEMA_VERSION, Results
+from .subjects import Subject, subjects
+
+Save = Callable[[str | None], None]
 
 
 def run(config: LayersConfig, command: Sequence[str]) -> int:
@@ -24,54 +24,52 @@ def run(config: LayersConfig, command: Sequence[str]) -> int:
         raise UsageError("layers measures one device: expected no launcher, found torchrun's; run it alone")
     where = parallel.device(config.device, 0)
     folder = config.run_dir(where.type)
+    rundir.check_free(folder)
+    todo = subjects(config, where)
     rundir.create(folder)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler, which sees allocations, talks on stderr
-    facts = _facts(config, where, command)
-    results = Results(facts)
-    if config.memory_limit_bytes is not None:
-        memory.limit(config.memory_limit_bytes, where.index)
-    path = folder / LAYERS_FILE
-    rundir.write_json(path, results.as_json(UNFINISHED))
-    interrupts = Interrupts(lambda: None, lambda _: None, BLOCKED_GRACE_S)
-    reason: str | None = UNFINISHED
-    interrupts.start()
-    try:
-        _measure(config, where, results, path)
-        reason = None
-    except BaseException as err:
-        reason = f"interrupted by {interrupts.received.name}" if interrupts.received else str(err)
-        raise
-    finally:
-        with interrupts.held():
-            rundir.write_json(path, results.as_json(reason))
-            interrupts.stop()
+    results, path = Results(_facts(config, where, command)), folder / LAYERS_FILE
+    plan = Plan(config.warmup, config.iters, config.power_s, where, environment.device(where)["uuid"])
+
+    def save(reason: str | None) -> None:
+        rundir.write_json(path, results.as_json(reason))
+
+    with measurement.recorded(save):
+        if config.memory_limit_bytes is not None:
+            _limit(config.memory_limit_bytes, where)
+        _measure(todo, plan, results, save)
     print("\n".join(results.lines()))
     print(path, file=sys.stderr)
     return 0
 
 
-def _measure(config: LayersConfig, where: torch.device, results: Results, path: Path) -> None:
-    plan = Plan(config.warmup, config.iters, config.power_s, where, environment.device(where)["uuid"])
-    todo = list(subjects(config, where))
+def _measure(todo: Sequence[Subject], plan: Plan, results: Results, save: Save) -> None:
     with Reporter(rank=0, steps=len(todo), unit="layer") as reporter:
-        for number, subject in enumerate(todo, 1):
+        for number, subject in enumerate(todo):
+            if not reporter.advance(number, subject.name):
+                reporter.say(f"layer {number + 1:>3}/{len(todo)}  {subject.name}")
             results.rows.append(measured(subject, plan))
-            rundir.write_json(path, results.as_json(UNFINISHED))
-            reporter.advance(number, subject.name)
+            save(rundir.UNFINISHED)
+
+
+def _limit(limit_bytes: int, where: torch.device) -> None:
+    """Bound what the layers may allocate. Raises OutOfMemoryError when there is less than what is in use already."""
+    memory.wake(where)
+    memory_use(lambda: torch.ones(1), lambda _: None, where)  # the profiler has threads too
+    used_bytes = memory.status_bytes("VmData") if where.type == "cpu" else None
+    if used_bytes is not None and used_bytes >= limit_bytes:
+        raise OutOfMemoryError(
+            f"--memory-limit {limit_bytes}: expected more than this process uses before it measures anything, found "
+            f"that it uses {used_bytes} bytes; raise it"
+        )
+    memory.limit(limit_bytes, where.index)
 
 
 def _facts(config: LayersConfig, where: torch.device, command: Sequence[str]) -> dict[str, object]:
     return {
-        "tool": "commtrace layers",
         "schema_version": SCHEMA_VERSION,
-        "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": list(command),
-        "config": config.as_json(),
+        **measurement.head("layers", config.as_json(), where, command),
         "memory_is_of": (
             "torch's CUDA allocator" if where.type == "cuda" else "torch's CPU allocator, as its profiler sees it"
         ),
-        "device": environment.device(where),
-        "versions": environment.versions(),
-        "machine": environment.machine(),
-        "settings": environment.settings(),
     }

@@ -9,7 +9,7 @@ from .. import memory
 from ..config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
 from ..errors import UsageError
 from ..exits import exit_with
-from .config import MODEL_BATCH_SIZE, LayerName, LayersConfig
+from .config import DEFAULT_MODEL, MODEL_BATCH_SIZE, LayerName, LayersConfig
 
 _LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
@@ -35,9 +35,10 @@ def _layers(names: list[str]) -> tuple[LayerName, ...]:
 
 def layers(
     ctx: typer.Context,
-    model: Annotated[ModelName, typer.Option(help="measure every layer of this model, and the model as a whole")] = (
-        LayersConfig.model
-    ),
+    model: Annotated[
+        ModelName | None,
+        typer.Option(help="measure every layer of this model, and the model as a whole", show_default=DEFAULT_MODEL),
+    ] = None,
     layer: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,8 +50,12 @@ def layers(
     batch_size: Annotated[
         int | None, typer.Option(help="of the input", show_default=f"{MODEL_BATCH_SIZE}; 256 with --layer")
     ] = None,
-    image_size: Annotated[int, typer.Option(help="pixels, of a model's input")] = CIFAR_IMAGE_SIZE,
-    scale: Annotated[float, typer.Option(help="of report E's image sides and features, with --layer")] = 1.0,
+    image_size: Annotated[
+        int | None, typer.Option(help="pixels, of a model's input", show_default=str(CIFAR_IMAGE_SIZE))
+    ] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="of report E's image sides and features, with --layer", show_default="1")
+    ] = None,
     warmup: Annotated[int, typer.Option(help="repetitions before those that are timed")] = LayersConfig.warmup,
     iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters,
     power_s: Annotated[float, typer.Option(help="seconds that each layer runs for its power, on a GPU")] = (

@@ -9,6 +9,7 @@ from ..config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
 from ..errors import UsageError
 
 LayerName = Literal["relu", "maxpool", "conv", "linear"]
+DEFAULT_MODEL: ModelName = "resnet18"
 MODEL_BATCH_SIZE = 32
 
 
@@ -17,14 +18,15 @@ class LayersConfig:
     """What is measured: `layers` by themselves, or without any every layer of `model`.
 
     `batch_size` None stands for that of the report, or of a model's training. `scale` shrinks single layers,
-    `image_size` in pixels is a model's. `power_s` is how long a layer runs while its power is measured.
+    `image_size` in pixels is a model's; None stands for 1 and for CIFAR's. `power_s` is how long a layer runs while its
+    power is measured.
     """
 
-    model: ModelName = "resnet18"
+    model: ModelName | None = None
     layers: tuple[LayerName, ...] = ()
     batch_size: int | None = None
-    image_size: int = CIFAR_IMAGE_SIZE
-    scale: float = 1.0
+    image_size: int | None = None
+    scale: float | None = None
     warmup: int = 5
     iters: int = 10
     power_s: float = 2.0
@@ -37,14 +39,32 @@ class LayersConfig:
     def __post_init__(self) -> None:
         options.check_least(self, {"batch_size": 1, "image_size": 1, "warmup": 0, "iters": 1})
         for name in ("scale", "power_s"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"--{name.replace('_', '-')} must be above 0, found {value}")
+        for name in ("model", "image_size") if self.layers else ("scale",):
+            if (value := getattr(self, name)) is not None:
+                use = "leave it or --layer out" if self.layers else "add --layer"
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {value}: is for {'models' if self.layers else 'single layers'}; {use}"
+                )
         options.check_run_name(self.run_name)
+
+    @property
+    def of_model(self) -> ModelName:
+        """The model whose layers are measured, when they are not single ones."""
+        return self.model or DEFAULT_MODEL
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """What goes into that model."""
+        side = self.image_size or CIFAR_IMAGE_SIZE
+        return (self.batch_size or MODEL_BATCH_SIZE, 3, side, side)
 
     @property
     def subject(self) -> str:
         """What is measured, in a word."""
-        return "-".join(self.layers) if self.layers else self.model
+        return "-".join(self.layers) if self.layers else self.of_model
 
     def run_dir(self, device_type: str) -> Path:
         """Where the results go when it starts now."""

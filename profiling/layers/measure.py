@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import memory
 from ..power import Power, power
-from ..step_clock import CudaMark, HostMark
+from ..step_clock import finish, mark
 from ..workloads.report_e import activation_bytes
 from .memory_use import memory_use, saved_bytes
 from .results import Row
@@ -31,13 +31,15 @@ class Plan:
 def measured(subject: Subject, plan: Plan) -> Row:
     """Everything about the layer; or only what it is, and why nothing else, when memory is exhausted."""
     try:
-        return _measured(subject, plan)
+        module = subject.made()
+        try:
+            return _measured(subject, module, plan)
+        finally:
+            module.zero_grad()
     except (RuntimeError, MemoryError, OSError) as err:
         if not memory.exhausted(err):
             raise
-        reason = f"out of memory: {(str(err) or type(err).__name__).splitlines()[0]}"
-    finally:
-        subject.module.zero_grad()
+        reason = f"out of memory: {memory.first_line(err)}"
     return Row(**_facts(subject), reason=reason, power=Power(None, reason=reason))
 
 
@@ -48,8 +50,8 @@ class _Repeated:
     starts from, and inside a model it does not either.
     """
 
-    def __init__(self, subject: Subject, where: torch.device) -> None:
-        self._module = subject.module
+    def __init__(self, subject: Subject, module: nn.Module, where: torch.device) -> None:
+        self._module = module
         self._source = torch.randn(subject.input_shape, device=where, requires_grad=subject.input_requires_grad)
         self._input = self._source
         self.renew()
@@ -74,11 +76,11 @@ class _Repeated:
             torch.autograd.backward(output, self._gradient)
 
 
-def _measured(subject: Subject, plan: Plan) -> Row:
-    repeated = _Repeated(subject, plan.where)
+def _measured(subject: Subject, module: nn.Module, plan: Plan) -> Row:
+    repeated = _Repeated(subject, module, plan.where)
     forward_ns, backward_ns = _times(repeated, plan)
     repeated.renew()
-    saved = saved_bytes(repeated.forward, subject.module)
+    saved = saved_bytes(repeated.forward, module)
     repeated.renew()
     used = memory_use(repeated.forward, repeated.backward, plan.where)
     return Row(
@@ -98,12 +100,12 @@ def _times(repeated: _Repeated, plan: Plan) -> tuple[list[int], list[int]]:
     times: list[tuple[int, int]] = []
     for number in range(plan.warmup + plan.iters):
         repeated.renew()
-        marks = [_mark(plan.where)]
+        marks = [mark(plan.where)]
         output = repeated.forward()
-        marks.append(_mark(plan.where))
+        marks.append(mark(plan.where))
         repeated.backward(output)
-        marks.append(_mark(plan.where))
-        _finish(plan.where)
+        marks.append(mark(plan.where))
+        finish(plan.where)
         if number >= plan.warmup:
             times.append((marks[0].ns_until(marks[1]), marks[1].ns_until(marks[2])))
     return [forward for forward, _ in times], [backward for _, backward in times]
@@ -118,33 +120,24 @@ def _power_work(repeated: _Repeated, plan: Plan, forward_ns: list[int], backward
         for _ in range(times):
             repeated.renew()
             repeated.backward(repeated.forward())
-        _finish(plan.where)
+        finish(plan.where)
 
     return work
 
 
 def _facts(subject: Subject) -> dict[str, Any]:
-    parameters = list(subject.module.parameters())
+    parameters = list(subject.described.parameters())
     return {
         "layer": subject.name,
         "kind": _kind(subject),
         "input_shape": subject.input_shape,
         "input_bytes": math.prod(subject.input_shape) * torch.get_default_dtype().itemsize,
         "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        "formula_activation_bytes": activation_bytes(subject.module, subject.input_shape),
+        "formula_activation_bytes": activation_bytes(subject.described, subject.input_shape),
     }
 
 
 def _kind(subject: Subject) -> str:
     """As torch writes the layer; of a model its class."""
-    children = list(subject.module.children())
-    return type(subject.module).__name__ if children else repr(subject.module)
-
-
-def _mark(where: torch.device) -> CudaMark | HostMark:
-    return CudaMark(where) if where.type == "cuda" else HostMark()
-
-
-def _finish(where: torch.device) -> None:
-    if where.type == "cuda":
-        torch.cuda.synchronize(where)
+    children = list(subject.described.children())
+    return type(subject.described).__name__ if children else repr(subject.described)

@@ -10,7 +10,6 @@ from ..power import Power
 
 LAYERS_FILE = "layers.json"
 SCHEMA_VERSION = 1
-UNFINISHED = "still running, or killed before it could say why"
 NA = "NA"
 _HEAD = (
     "layer",

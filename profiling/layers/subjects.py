@@ -1,65 +1,95 @@
 """What is measured: modules by themselves, each on the shape that it gets."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import UsageError
 from ..workloads.models import MODELS
 from ..workloads.report_e import LAYERS, REPORT_BATCH_SIZE
-from .config import MODEL_BATCH_SIZE, LayersConfig
+from .config import LayersConfig
 
 WHOLE = "(model)"
+_META = torch.device("meta")  # shapes without memory
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A module, and the input it gets: its shape, and whether backward has to go on through it."""
+    """A module, and the input it gets: its shape, and whether backward has to go on through it.
+
+    `described` is on the meta device; `made` gives it on the one that is measured, which may lack the memory.
+    """
 
     name: str
-    module: nn.Module
+    described: nn.Module
+    made: Callable[[], nn.Module]
     input_shape: tuple[int, ...]
     input_requires_grad: bool = True
 
 
-def subjects(config: LayersConfig, where: torch.device) -> Iterator[Subject]:
-    """The single layers that were asked for, one after another; or the whole model, then its layers in order of use."""
+def subjects(config: LayersConfig, where: torch.device) -> list[Subject]:
+    """The single layers that were asked for; or the whole model, then its layers in order of use. Raises UsageError."""
     torch.manual_seed(config.seed)
-    if config.layers:
-        batch_size = config.batch_size or REPORT_BATCH_SIZE
-        for name in config.layers:
-            single = LAYERS[name]
-            yield Subject(name, single.make(config.scale).to(where), single.input_shape(batch_size, config.scale))
-        return
-    shape = (config.batch_size or MODEL_BATCH_SIZE, 3, config.image_size, config.image_size)
-    model = MODELS[config.model]().to(where)
-    yield Subject(WHOLE, model, shape, input_requires_grad=False)
-    yield from used(model, shape, where)
+    if not config.layers:
+        return _of_model(config, where)
+    batch_size, scale = config.batch_size or REPORT_BATCH_SIZE, config.scale or 1.0
+    found = []
+    for name in config.layers:
+        single = LAYERS[name]
+        with _META:
+            described = single.make(scale)
+        made = partial(_made, partial(single.make, scale), where)
+        found.append(Subject(name, described, made, single.input_shape(batch_size, scale)))
+    return found
 
 
-def used(model: nn.Module, shape: tuple[int, ...], where: torch.device) -> list[Subject]:
-    """Every call of a module without submodules, in order; a module that is called twice comes twice.
+def _of_model(config: LayersConfig, where: torch.device) -> list[Subject]:
+    shape = config.input_shape
+    with _META:
+        described = MODELS[config.of_model]()
+    try:
+        calls = used(described, shape)
+    except (RuntimeError, ValueError) as err:
+        raise UsageError(
+            f"--image-size {shape[-1]} --batch-size {shape[0]}: expected a batch that {config.of_model} can be "
+            f"trained with, found that it cannot: {str(err).splitlines()[0]}; use larger ones"
+        ) from err
+    model = _made(MODELS[config.of_model], where)
+    found = [Subject(WHOLE, described, lambda: model, shape, input_requires_grad=False)]
+    for name, input_shape, requires_grad in calls:
+        made = partial(model.get_submodule, name)
+        found.append(Subject(name, described.get_submodule(name), made, input_shape, requires_grad))
+    return found
 
-    One image goes through, and the batch size is put in afterwards: the shapes behind it do not depend on it. The model
-    is in evaluation mode meanwhile, where batch normalisation takes a single image.
+
+def used(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...], bool]]:
+    """Name, shape of the input and whether it needs a gradient, for every call of a module without submodules.
+
+    In order of use; a module that is called twice comes twice. The model is on the meta device. Raises what torch
+    raises when it does not take that shape.
     """
-    found: list[Subject] = []
+    found: list[tuple[str, tuple[int, ...], bool]] = []
     names = {module: name for name, module in model.named_modules()}
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
         (x,) = args
         assert isinstance(x, Tensor)
         # What comes first in a model gets images, which need no gradient.
-        found.append(Subject(names[module], module, (shape[0], *x.shape[1:]), x.requires_grad))
+        found.append((names[module], tuple(x.shape), x.requires_grad))
 
     hooks = [one.register_forward_pre_hook(note) for one in model.modules() if not list(one.children())]
-    training = model.training
     try:
-        model.eval()(torch.zeros(1, *shape[1:], device=where))
+        model(torch.empty(shape, device=_META))
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
     return found
+
+
+def _made(make: Callable[[], nn.Module], where: torch.device) -> nn.Module:
+    with where:
+        return make()
