@@ -22,6 +22,7 @@ _WORDS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
+_NO_PRIMITIVE = "could not create a primitive"
 _KERNEL_COUNTERS = Path("/proc/vmstat")
 _SOURCE_PLACE = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. ")
 _STATUS = Path("/proc/self/status")
@@ -84,8 +85,15 @@ def status_bytes(key: str) -> int | None:
 
 
 def exhausted(error: BaseException) -> bool:
-    """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++."""
-    return isinstance(error, MemoryError) or says_exhausted(str(error))
+    """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++.
+
+    oneDNN does not say why it could not create a primitive, which holds code and scratch memory. In a process whose
+    memory is limited, that is why; elsewhere it may be a processor that it does not know.
+    """
+    if isinstance(error, MemoryError) or says_exhausted(str(error)):
+        return True
+    limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+    return limited and str(error).strip() == _NO_PRIMITIVE
 
 
 def first_line(error: BaseException) -> str:

@@ -1,4 +1,5 @@
 import mmap
+import resource
 import subprocess
 import sys
 
@@ -46,6 +47,32 @@ def test_other_errors_are_not_exhaustion() -> None:
     assert not memory.exhausted(RuntimeError("shapes do not fit"))
     assert not memory.exhausted(OSError(28, "No space left on device"))
     assert memory.exhausted(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+
+
+@pytest.mark.parametrize(("limit_bytes", "expected"), [(10**9, True), (resource.RLIM_INFINITY, False)])
+def test_a_primitive_that_cannot_be_created_is_exhaustion_below_a_limit(monkeypatch, limit_bytes, expected) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit_bytes, resource.RLIM_INFINITY))
+    assert memory.exhausted(RuntimeError("could not create a primitive")) == expected
+    assert not memory.exhausted(RuntimeError("could not create a primitive descriptor for a convolution"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (3, 5, "killed by SIGKILL, most likely by the kernel: it killed 2 processes meanwhile"),
+        (None, None, "killed by SIGKILL, most likely by the kernel, which was out of memory"),
+        (3, 3, None),
+    ],
+)
+def test_what_the_kernel_counts_says_of_a_killed_process(before, after, reason) -> None:
+    found = memory.killed_for_memory(before, after)
+    assert found is reason is None or (found is not None and found.startswith(reason))
+
+
+def test_the_first_line_of_an_error_without_the_place_in_torchs_source() -> None:
+    said = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory\nframe #0: 0x12"
+    assert memory.first_line(RuntimeError(said)) == "DefaultCPUAllocator: can't allocate memory"
+    assert memory.first_line(MemoryError()) == "MemoryError"
 
 
 def test_the_kernels_count_of_kills(tmp_path) -> None:
