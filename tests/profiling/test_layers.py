@@ -1,11 +1,13 @@
 """`python -m profiling layers`: memory against formulas, models layer by layer, the swapped VGG-16, and how it ends."""
 
+import io
 import json
 import math
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from capturing import ROOT, environment, leftovers, python
 from profiling.cli import main
 from profiling.layers.memory_use import memory_use, saved_bytes
 from profiling.layers.subjects import used
-from profiling.workloads.models import MODELS
+from profiling.workloads.models import BLOCKS, MODELS
 from profiling.workloads.report_e import LAYERS, REPORT_BATCH_SIZE, activation_bytes
 
 QUICK = ["--device", "cpu", "--warmup", "1", "--iters", "3"]
@@ -55,13 +57,12 @@ def test_formulas_with_the_reports_sizes() -> None:
 @pytest.fixture(scope="module")
 def four(tmp_path_factory) -> tuple[dict[str, dict[str, Any]], str]:
     """Report E's layers with batches of 8 and a quarter of the width, and what is on stdout."""
-    out = tmp_path_factory.mktemp("layers")
+    out, shown = tmp_path_factory.mktemp("layers"), io.StringIO()
     options = ["--layer", "all", "--batch-size", "8", "--scale", "0.25", *QUICK]
-    done = python("-m", "profiling", "layers", *options, "--out", out, "--run-name", "four")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == f"{out}/four/layers.json\n"
+    with redirect_stdout(shown):
+        assert main(["layers", *options, "--out", str(out), "--run-name", "four"]) == 0
     assert leftovers(out / "four") == []
-    return by_name(out / "four"), done.stdout
+    return by_name(out / "four"), shown.getvalue()
 
 
 IMAGES, PIXELS, FEATURES, OUTPUTS = 8 * 3 * 56 * 56, 56 * 56, 6272, 1024
@@ -152,46 +153,63 @@ def test_saved_memory_counts_once_and_without_parameters() -> None:
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_layer_of_a_model_and_the_whole(tmp_path) -> None:
+class Residual(torch.nn.Module):
+    """A model in small as ResNets are: a ReLU in place that is called twice, a shortcut, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 16, 3, padding=1)
+        self.conv = torch.nn.Conv2d(16, 16, 3, padding=1)
+        self.relu = torch.nn.ReLU(inplace=True)
+        self.pool = torch.nn.MaxPool2d(2)
+        self.flat = torch.nn.Flatten()
+        self.fc = torch.nn.Linear(16 * 8 * 8, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.relu(self.stem(images))
+        y = self.conv(x)
+        y += x
+        y = self.fc(self.flat(self.pool(self.relu(y))))
+        assert isinstance(y, torch.Tensor)
+        return y
+
+
+def test_every_layer_of_a_model_and_the_whole(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(MODELS, "resnet18", Residual)
     options = ["--batch-size", "2", "--image-size", "16", "--device", "cpu", "--warmup", "0", "--iters", "1"]
     assert main(["layers", "--model", "resnet18", *options, "--out", str(tmp_path), "--run-name", "run"]) == 0
     found = written(tmp_path / "run")
     whole, *layers = found["layers"]
-    assert (found["complete"], whole["layer"], whole["kind"]) == (True, "(model)", "ResNet")
-    assert (
-        whole["parameter_bytes"]
-        == 11_173_962 * 4
-        == sum({one["layer"]: one["parameter_bytes"] for one in layers}.values())
-    )
-    assert layers[0]["layer"] == "conv1"
-    assert layers[-1]["layer"] == "fc"
-    # A block's ReLU is one module called twice.
-    assert [one["layer"] for one in layers].count("layer1.0.relu") == 2
-    known = [one for one in layers if one["formula_activation_bytes"] is not None]
-    assert len(known) > 35
-    for one in known:
+    assert (found["complete"], whole["layer"], whole["kind"]) == (True, "(model)", "Residual")
+    assert [one["layer"] for one in layers] == ["stem", "relu", "conv", "relu", "pool", "flat", "fc"]
+    of_modules = {one["layer"]: one["parameter_bytes"] for one in layers}
+    assert whole["parameter_bytes"] == sum(of_modules.values()) == 4 * (28 * 16 + 145 * 16 + 1025 * 10)
+    for one in layers:
         assert one["activation_bytes"] == pytest.approx(one["formula_activation_bytes"], rel=0.05)
-    # What the layers leave behind is what the model does, but for the sums of its shortcuts, done in place.
+    # What the layers leave behind is what the model does: its shortcut adds in place.
     assert sum(one["activation_bytes"] for one in layers) == pytest.approx(whole["activation_bytes"], rel=0.05)
 
 
+def on_meta(name: str) -> torch.nn.Module:
+    with torch.device("meta"):
+        return MODELS[name]()
+
+
 def test_layers_get_the_shapes_they_get_in_training() -> None:
-    model = MODELS["resnet18"]()
-    found = used(model, (3, 3, 32, 32), CPU)
-    assert found[0].input_shape == (3, 3, 32, 32)
-    assert [one.input_requires_grad for one in found[:2]] == [False, True]
-    assert found[-1].input_shape == (3, 512)
-    assert model.training
+    found = used(on_meta("resnet18"), (3, 3, 32, 32))
+    assert found[:2] == [("conv1", (3, 3, 32, 32), False), ("bn1", (3, 64, 32, 32), True)]
+    assert found[-1] == ("fc", (3, 512), True)
 
 
 def test_exhausted_memory_is_a_reason_and_the_next_layer_goes_on(tmp_path) -> None:
-    # 51 MB of images: Conv2d's output would be 2.2 GB.
+    # 51 MB of images: Conv2d's output would be 2.2 GB. A weight of 103 MB fits.
     options = ["--layer", "conv", "--layer", "linear", "--batch-size", "340", "--memory-limit", "1500MB", *QUICK]
     scale = ["--scale", "0.5", "--iters", "1", "--warmup", "0"]
     done = python("-m", "profiling", "layers", *options, *scale, "--out", tmp_path, "--run-name", "run")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["layer   1/2  conv", "layer   2/2  linear", f"{tmp_path}/run/layers.json"]
     rows = by_name(tmp_path / "run")
-    assert rows["conv"]["reason"].startswith("out of memory: ")
+    assert rows["conv"]["reason"].startswith("out of memory: DefaultCPUAllocator: can't allocate memory")
     assert (rows["conv"]["activation_bytes"], rows["conv"]["forward_mean_ns"]) == (None, None)
     assert rows["linear"]["activation_bytes"] == pytest.approx(340 * 2048 * 4, rel=0.05)
     assert next(line for line in done.stdout.splitlines() if line.startswith("conv")).count("NA") == 8
@@ -229,14 +247,21 @@ def test_swapped_vgg_has_the_same_outputs_and_gradients(both) -> None:
     assert float(gradients[0].abs().max()) > 0
 
 
+def test_blocks_of_the_swapped_vgg_compute_what_it_does(both) -> None:
+    swapped, images = both[1].eval(), torch.randn(1, 3, 32, 32)
+    blocks = torch.nn.Sequential(*BLOCKS["vgg16-swapped"](swapped).values())
+    with torch.no_grad():
+        assert torch.equal(blocks(images), swapped(images))
+
+
 def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
     shape = (2, 3, 64, 64)
     behind, kept = [], []
-    for model in both:
+    for name, model in zip(("vgg16", "vgg16-swapped"), both, strict=True):
         features = model.features
         pools = [place for place, layer in enumerate(features) if isinstance(layer, torch.nn.MaxPool2d)]
         step = -1 if isinstance(features[pools[0] - 1], torch.nn.ReLU) else 1
-        sizes = {one.name: math.prod(one.input_shape) * 4 for one in used(features, shape, CPU)}
+        sizes = {place: math.prod(size) * 4 for place, size, _ in used(on_meta(name).features, shape)}
         behind.append([sizes[str(place + step)] for place in pools])
         kept.append(memory_use(lambda f=features: f(torch.ones(shape)), lambda y: None, CPU).activation_bytes)
     plain, swapped = behind
@@ -248,7 +273,7 @@ def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
 
 
 def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
-    options = ["--model", "vgg16", "--batch-size", "8", "--iters", "1000", "--device", "cpu"]
+    options = ["--model", "resnet18", "--batch-size", "8", "--iters", "1000", "--device", "cpu"]
     command = [sys.executable, "-m", "profiling", "layers", *options, "--out", str(tmp_path), "--run-name", "run"]
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
@@ -267,9 +292,14 @@ def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--scale", "2"], "--scale 2.0: is for single layers; add --layer"),
+        (["--layer", "relu", "--model", "vgg16"], "--model vgg16: is for models; leave it or --layer out"),
+        (["--layer", "relu", "--image-size", "8"], "--image-size 8: is for models; leave it or --layer out"),
+        (["--model", "vgg16", "--image-size", "16"], "expected a batch that vgg16 can be trained with, found that"),
+        (["--image-size", "8", "--batch-size", "1"], "--image-size 8 --batch-size 1: expected a batch that resnet18"),
         (["--layer", "gelu"], "--layer gelu: expected one of relu, maxpool, conv, linear, all"),
-        (["--scale", "0"], "--scale must be above 0, found 0.0"),
-        (["--scale", "nan"], "--scale must be above 0, found nan"),
+        (["--layer", "relu", "--scale", "0"], "--scale must be above 0, found 0.0"),
+        (["--layer", "relu", "--scale", "nan"], "--scale must be above 0, found nan"),
         (["--batch-size", "0"], "--batch-size must be at least 1, found 0"),
         (["--memory-limit", "lots"], "--memory-limit lots: expected a size"),
         (["--run-name", "a/b"], "expected one folder name"),
