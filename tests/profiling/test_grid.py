@@ -29,7 +29,7 @@ def test_lists_on_the_command_line_are_repeated_or_joined() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model": ["resnet19"]}, "--model: expected one of resnet18, vgg16, found resnet19"),
+        ({"model": ["resnet19"]}, "--model: expected one of resnet18, vgg16, vgg16-swapped, found resnet19"),
         ({"parallel": ["ddp,spam"]}, "--parallel: expected one of single, .*pipeline, found ddp,spam"),
         ({"batch_size": ["32,x"]}, "--batch-size: expected a whole number, found 32,x"),
         ({"batch_size": ["32,"]}, "--batch-size: expected a whole number, found 32,"),
