@@ -6,7 +6,7 @@ Facts about versions are in the comments where they matter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -195,9 +195,13 @@ def sorted_texts(batch: Batch, *, with_operators: bool) -> Sorted:
         texts = [text for text in texts if not text.startswith(heads.activities + heads.launches)]
         if not with_operators:
             texts = [t for t in texts if not t.startswith(heads.operators) or t.startswith(heads.handing_over)]
+    told_by_heads = len(result.activities), len(result.launches)
     rooms: dict[str, list[bytes]] = vars(result)
     for text in texts:
         _place(text, rooms)
+    if any(told_by_heads) and told_by_heads != (len(result.activities), len(result.launches)):
+        # Older spellings among newer ones, which stand behind them now.
+        return sorted_texts(replace(batch, in_kineto_layout=False), with_operators=with_operators)
     return result
 
 

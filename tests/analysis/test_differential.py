@@ -167,3 +167,13 @@ def test_a_communication_kernel_without_arguments(tmp_path, layout):
     assert document["traceEvents"][-1]["name"].startswith("nccl")
     content = LAYOUTS[layout](document)
     assert_same(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))
+
+
+@pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
+def test_older_and_newer_spellings_in_one_file(tmp_path, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+    trace = Trace(0, 2)
+    for number in range(12):
+        trace.event("Kernel" if number % 3 == 1 else "kernel", f"gemm {number}", number * 1000, 500, tid=7)
+    content = LAYOUTS["kineto"](trace.document())
+    assert_same(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))
