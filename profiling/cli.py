@@ -26,12 +26,14 @@ from .config import (
     TrainConfig,
 )
 from .errors import ProfilingError
-from .exits import exit_with
+from .exits import Afterwards, exit_with
 from .layers.command import EXAMPLES as LAYERS_EXAMPLES
 from .layers.command import layers
 from .libraries import require
 from .memory import parse_bytes
 from .schedule import Schedule
+from .script.command import EXAMPLES as RUN_EXAMPLES
+from .script.command import run
 
 _EPOCHS = "Epochs before the profiled steps"
 
@@ -50,12 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         require("torch")
         app(args, obj=args, prog_name=_program())
+    except Afterwards as then:
+        start = then.start
     except ProfilingError as err:
-        print(f"error: {err}", file=sys.stderr)
-        return err.exit_code
+        return _failed(err)
     except SystemExit as err:
         return err.code if isinstance(err.code, int) else int(err.code is not None)
-    return 0
+    else:
+        return 0
+    return start(_failed)
 
 
 @app.callback()
@@ -209,6 +214,12 @@ app.command(epilog=COMMS_EXAMPLES)(comms)
 app.command(epilog=CAPACITY_EXAMPLES)(capacity)
 app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command("sweep", epilog=sweep_cli.EXAMPLES)(sweep_cli.command)
+app.command(epilog=RUN_EXAMPLES, context_settings={"allow_interspersed_args": False})(run)
+
+
+def _failed(error: ProfilingError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def _program() -> str:

@@ -4,6 +4,7 @@ Exit codes of their own have what a sweep must tell apart: it reads them from th
 
 ProfilingError
 ├── UsageError       options that contradict each other, or a profiler schedule that cannot work
+│   └── TargetError  there is no such script or module to run
 ├── RunDirError      the run directory is taken, or cannot be written
 │   └── RunDirRefusedError    by rank 0, which says so itself
 ├── DataError        a data set is missing or damaged
@@ -27,6 +28,10 @@ class UsageError(ProfilingError):
     """Options that contradict each other, or a profiler schedule that cannot work."""
 
     exit_code = 2
+
+
+class TargetError(UsageError):
+    """There is no such script or module to run."""
 
 
 class RunDirError(ProfilingError):

@@ -1,4 +1,4 @@
-"""How a command that runs ranks starts torch, and ends. Knows no torch."""
+"""How a command goes on after its options are known, and ends. Knows no torch."""
 
 import os
 import signal
@@ -6,6 +6,19 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import typer
+
+from .errors import ProfilingError
+
+
+class Afterwards(Exception):
+    """Leaves the command line parser, which has its own ideas of how programs end, and then does the rest.
+
+    `start` is given what shows a ProfilingError and returns the exit code for it; it returns the exit code.
+    """
+
+    def __init__(self, start: Callable[[Callable[[ProfilingError], int]], int]) -> None:
+        super().__init__()
+        self.start = start
 
 
 def exit_with(start: Callable[[], int]) -> NoReturn:

@@ -54,14 +54,9 @@ class Interrupts:
             self._start_watchdog()
 
     def stop(self) -> None:
-        """Put back what was there before."""
+        """Put back what was there before, except where the program has put something of its own meanwhile."""
         self._stopped.set()
-        if self._wakeup_fd is not None:
-            signal.set_wakeup_fd(-1)
-            os.close(self._wakeup_fd)  # ends the watchdog
-            self._wakeup_fd = None
-        for signum, previous in self._previous.items():
-            signal.signal(signum, previous)
+        self._put_back()  # ends the watchdog
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -138,10 +133,17 @@ class Interrupts:
     def _forget(self) -> None:
         """In a forked child: nothing of this is its business."""
         if self._wakeup_fd is not None:
-            signal.set_wakeup_fd(-1)
+            self._put_back()
+
+    def _put_back(self) -> None:
+        if self._wakeup_fd is not None:
+            current = signal.set_wakeup_fd(-1)
+            if current not in (-1, self._wakeup_fd):
+                signal.set_wakeup_fd(current)
             os.close(self._wakeup_fd)
             self._wakeup_fd = None
-            for signum, previous in self._previous.items():
+        for signum, previous in self._previous.items():
+            if signal.getsignal(signum) == self._handle:
                 signal.signal(signum, previous)
 
 

@@ -99,10 +99,7 @@ class Session:
             if self.schedule.starts_cycle(self.steps_done):
                 self._check_no_other_profiler()
             self.steps_done += 1
-            with warnings.catch_warnings():
-                # Of a second cycle; each one is exported before the next begins.
-                warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-                self._profiler.step()
+            self._step_profiler()
             self._clock.start()
 
     def __exit__(
@@ -137,15 +134,24 @@ class Session:
     def _start_profiler(self) -> None:
         # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        self._profiler = self._new_profiler()
+        self._profiler.start()
+        self._clock.start()
+
+    def _new_profiler(self) -> profile:
         cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
-        self._profiler = profile(
+        return profile(
             activities=[ProfilerActivity.CPU, *cuda],
             schedule=self._action,
             on_trace_ready=self._write_trace,
             **self._options,
         )
-        self._profiler.start()
-        self._clock.start()
+
+    def _step_profiler(self) -> None:
+        with warnings.catch_warnings():
+            # Of a second cycle; each one is exported before the next begins.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+            self._profiler.step()
 
     def _action(self, step: int) -> ProfilerAction:
         if self.schedule.ends_cycle(step):

@@ -31,7 +31,8 @@ class Subject:
     `batch_size` is per rank, None where ranks have no batches of their own. `size` is that of the whole model, of which
     `model` may be one rank's part; None: that of `model`.
 
-    The model is held weakly: whoever captures must be able to let go of it before the process group ends.
+    The model is held weakly: whoever captures must be able to let go of it before the process group ends. `model_known`
+    is what `model_facts` says where there is no model to look at.
     """
 
     model: "weakref.ref[nn.Module] | None" = None
@@ -40,6 +41,7 @@ class Subject:
     config: Mapping[str, Any] | None = None
     command: Sequence[str] = ()
     size: Mapping[str, int] | None = None
+    model_known: Mapping[str, Any] | None = None
 
 
 def run_facts(name: str, who: Identity, subject: Subject) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def model_facts(subject: Subject) -> dict[str, Any] | None:
     """Name, number of parameters, and bytes of parameters and of buffers (which DDP broadcasts); None without one."""
     model = subject.model() if subject.model else None
     if model is None:
-        return None
+        return dict(subject.model_known) if subject.model_known else None
     name = subject.model_name or type(getattr(model, "module", model)).__name__
     return {"name": name, **(subject.size or model_size(model))}
 

@@ -1,0 +1,74 @@
+"""Training processes that a script starts with torch.multiprocessing: each of them is a rank.
+
+See docs/design/0007-scripts-unmodified.md. The children of `mp.spawn`, and of the launchers that are built on it, run
+`torch.multiprocessing.spawn._wrap`. While a script is watched, an object of ours stands there, which is pickled to the
+child, watches it, and calls the original. Other processes, DataLoader's workers among them, get nothing of ours.
+"""
+
+import importlib
+import operator
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .config import RunConfig
+from .patches import Patches
+
+_PACKAGE = str(__package__).rpartition(".")[0]  # of `profiling`, wherever it is
+_FOLDER = Path(__file__).resolve().parents[1]
+_NAME = "_wrap"
+
+
+def stand_in(patches: Patches, config: RunConfig, command: Sequence[str]) -> "Stand | None":
+    """Have the processes that torch.multiprocessing starts watched; None where torch has no place for it."""
+    module = sys.modules.get("torch.multiprocessing.spawn")
+    if module is None or _NAME not in vars(module):
+        return None
+    stand = Stand(config, command)
+    patches.replace(module, _NAME, stand)
+    return stand
+
+
+class Stand:
+    """Called in the child in place of `_wrap(function, index, args, error_file)`."""
+
+    def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
+        # In a spawned child this is the original as well: there nothing has been replaced.
+        self._original = vars(importlib.import_module("torch.multiprocessing.spawn"))[_NAME]
+        self._given = (config, list(command))
+        self.taken = False  # to a child
+
+    def __call__(self, function: Any, index: int, args: Any, error_file: str) -> None:
+        """Run the child to its end."""
+        from .observer import Observer  # which imports this module
+
+        observer = Observer(*self._given, child=index)
+        observer.attach()
+        error: BaseException | None = None
+        try:
+            self._original(function, index, args, error_file)
+        except BaseException as err:
+            # `_wrap` ends the process by SystemExit where the script's function raised something.
+            error = err.__context__ if isinstance(err, SystemExit) and err.__context__ else err
+            raise
+        finally:
+            observer.finish(error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a call that needs nothing of ours on the child's `sys.path`, where a checkout is not."""
+        self.taken = True
+        return operator.itemgetter("stand"), (_Found(self._given),)
+
+
+class _Found:
+    """Unpickles as the globals of revive.py, run with what it needs to know."""
+
+    def __init__(self, given: tuple[RunConfig, list[str]]) -> None:
+        self._given = given
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        config, command = self._given
+        needed = {"PACKAGE": _PACKAGE, "FOLDER": str(_FOLDER), "CONFIG": config.as_json(), "COMMAND": command}
+        return runpy.run_path, (str(Path(__file__).with_name("revive.py")), needed)

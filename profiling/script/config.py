@@ -1,0 +1,87 @@
+"""The options of `run`, checked against each other. Knows no torch."""
+
+import re
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..schedule import Schedule, check_leading_steps
+
+WHOLE = Schedule(wait=0, warmup=0, active=1)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to run: a script, or with `is_module` a module, and its arguments."""
+
+    name: str
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+
+    @property
+    def stem(self) -> str:
+        """A name for it that is good for a folder."""
+        name = self.name if self.is_module else Path(self.name).resolve().stem
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "script"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where `--whole-run` stops tracing: after so many seconds, or when the process has grown by so many GB."""
+
+    seconds: float = 60.0
+    memory_gb: float = 8.0
+
+    def __post_init__(self) -> None:
+        for option, value in (("--max-seconds", self.seconds), ("--max-memory-gb", self.memory_gb)):
+            if not value > 0:
+                raise UsageError(f"{option} {value:g}: expected a number above 0")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run of a script. With `limits`, all of it is traced and there is no schedule to speak of.
+
+    `out` is absolute: the script may change the directory.
+    """
+
+    target: Target
+    out: Path
+    schedule: Schedule = WHOLE
+    limits: Limits | None = None
+    run_name: str | None = None
+    with_stack: bool = False
+    profile_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if self.run_name is not None and Path(self.run_name).name != self.run_name:
+            raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+        if self.limits is None:
+            # The step that opens the capture is the first of DDP's two.
+            check_leading_steps(
+                self.schedule, 1, "DDP rebuilds its buckets at the beginning of the second optimizer step"
+            )
+
+    def run_dir(self, world_size: int, alone: int | None = None) -> Path:
+        """Where this run goes; `alone` tells processes apart that know nothing of each other."""
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        name = self.run_name or f"{self.target.stem}-w{world_size}-{stamp}"
+        return self.out / (name if alone is None else f"{name}-{alone}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Every option, as run.json holds it."""
+        return asdict(self) | {"out": str(self.out)}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "RunConfig":
+        """From what `as_json` gives."""
+        limits = state["limits"]
+        parts = {
+            "target": Target(**state["target"]),
+            "out": Path(state["out"]),
+            "schedule": Schedule(**state["schedule"]),
+            "limits": None if limits is None else Limits(**limits),
+        }
+        return cls(**{**state, **parts})

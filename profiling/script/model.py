@@ -1,0 +1,43 @@
+"""What a script trains, found from its optimizer: nobody tells us."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+
+def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """All that it updates."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def facts(optimizer: Optimizer) -> dict[str, Any]:
+    """As `sidefiles.model_facts`, of what the optimizer updates; it knows neither a name nor buffers."""
+    found = list(parameters(optimizer))
+    return {
+        "name": None,
+        "parameters": sum(p.numel() for p in found),
+        "bytes": sum(p.numel() * p.element_size() for p in found),
+        "buffer_bytes": None,
+    }
+
+
+def outermost(optimizer: Optimizer) -> nn.Module | None:
+    """The module that holds the optimizer's first parameter and is in no other one: DDP's, where there is DDP."""
+    first = next(parameters(optimizer), None)
+    # `type()`, because isinstance() asks objects for their class, and lazy ones would wake up.
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module) and "_modules" in vars(found)]
+    above: dict[int, list[nn.Module]] = {}
+    for module in modules:
+        for child in vars(module)["_modules"].values():
+            above.setdefault(id(child), []).append(module)
+    held = next((m for m in modules if any(p is first for p in vars(m).get("_parameters", {}).values())), None)
+    seen: set[int] = set()
+    while held is not None and id(held) in above and id(held) not in seen:
+        seen.add(id(held))
+        held = above[id(held)][0]
+    return held

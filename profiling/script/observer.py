@@ -1,0 +1,258 @@
+"""Watches one process of a script: counts its optimizer steps, and captures them.
+
+The capture begins when the first step is over: by then the script has its process group, its model and its device. It
+ends a few steps after the last traced one, so that the rest of the script runs as if nobody watched.
+"""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .. import parallel
+from ..config import TRAILING_STEPS
+from ..errors import CaptureError, RunDirRefusedError
+from ..sidefiles import Subject
+from ..step_clock import overhead
+from . import model
+from .children import Stand, stand_in
+from .config import RunConfig
+from .guard import Guard
+from .patches import Patches
+from .saying import say
+from .session import ScriptSession, device_of
+
+# Launchers other than torchrun, and the variable by which each of their processes knows its place.
+_PLACES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+# An interpreter that exits sooner after a collective of gloo aborts in some runs, while a DDP model is alive.
+_GLOO_EXIT_S = 0.1
+
+
+class Observer:
+    """One process: `attach()` once torch is there, `finish()` when the script is over. Neither disturbs the script.
+
+    `child` is the index of a process that torch.multiprocessing started.
+    """
+
+    def __init__(self, config: RunConfig, command: Sequence[str], child: int | None = None) -> None:
+        self._config = config
+        self._command = list(command)
+        self._child = child
+        self._pid = os.getpid()
+        self._patches = Patches()
+        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._session: ScriptSession | None = None
+        self._guard: Guard | None = None
+        self._begun = False
+        self._hook_calls = 0
+        self._used_gloo = False
+        self._stand: Stand | None = None
+        self.stopped_by: int | None = None
+
+    def attach(self) -> None:
+        """Have this process watched from now on."""
+        self._attempt(self._hook_in)
+
+    def _hook_in(self) -> None:
+        os.register_at_fork(after_in_child=_leaver(self))
+        self._patches.wrap(torch.autograd.profiler.profile, "_prepare_trace", self._before_other_profiler)
+        if self._child is None:
+            self._stand = stand_in(self._patches, self._config, self._command)
+        if self._config.limits is None:
+            self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
+            self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
+        elif self._child is None and not any(name in os.environ for name in _PLACES):
+            self._attempt(self._begin_whole)
+        elif dist.is_available():
+            for owner in (dist, dist.distributed_c10d):
+                self._patches.wrap(owner, "init_process_group", self._init_process_group)
+
+    def finish(self, error: BaseException | None) -> None:
+        """The script is over, with this error if any. May raise what a signal asks for, as the script would."""
+        if os.getpid() != self._pid:
+            return
+        session = self._session
+        if session is not None and self._config.limits is not None and _ended_well(error):
+            self._attempt(session.step)
+        self._end(error)
+        if not self._begun and not (self._stand and self._stand.taken):
+            say(_nothing_captured(self._config))
+        if self._used_gloo:
+            time.sleep(_GLOO_EXIT_S)
+
+    def leave(self) -> None:
+        """In a forked child: watch nothing there."""
+        self._patches.undo()
+        self._session = None
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (given by torch)
+        self._hook_calls += 1
+        self._stepped(optimizer)
+
+    def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """A step that GradScaler skips, because a gradient overflowed, is a step: only its last part is missing."""
+        before = self._hook_calls
+        result = original(scaler, optimizer, *args, **kwargs)
+        if self._hook_calls == before and isinstance(optimizer, Optimizer):
+            self._stepped(optimizer)
+        return result
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        """Count steps of one optimizer only: the first, or when that is gone the next."""
+        if os.getpid() != self._pid:
+            return
+        counted = self._optimizer() if self._optimizer is not None else None
+        if counted is None:
+            self._optimizer = weakref.ref(optimizer)
+        elif counted is not optimizer:
+            return
+        self._attempt(lambda: self._count(optimizer))
+
+    def _count(self, optimizer: Optimizer) -> None:
+        if not self._begun:
+            self._begin(self._subject(optimizer), self._device(optimizer))
+        elif self._session is not None:
+            self._session.step()
+            if self._session.steps_done >= self._config.schedule.total_steps + TRAILING_STEPS:
+                self._end(None)
+
+    def _init_process_group(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not self._begun and os.getpid() == self._pid:
+            self._attempt(self._begin_whole)
+        return result
+
+    def _begin_whole(self) -> None:
+        limits = self._config.limits
+        assert limits is not None
+        if threading.current_thread() is not threading.main_thread():
+            raise CaptureError("--whole-run needs the main thread, and the script began its work in another one")
+        self._begin(Subject(config=self._config.as_json(), command=self._command), parallel.current_device())
+        self._guard = Guard(limits, self._stop_whole)
+        self._guard.start()
+
+    def _stop_whole(self, why: str) -> None:
+        session = self._session
+        if session is not None:
+            session.cut_short(f"stopped early, because {why}")
+            say(f"tracing stops here, because {why}; the script goes on")
+            self._attempt(session.step)
+            self._attempt(lambda: self._end(None))
+
+    def _begin(self, subject: Subject, device: torch.device) -> None:
+        self._begun = True
+        who = parallel.identity()
+        if who.world_size > 1 and parallel.default_store() is None and self._config.run_name is None:
+            raise CaptureError(
+                f"rank {who.rank} of {who.world_size} has no process group yet, so that ranks cannot agree on a name "
+                "for the run; give one with --run-name"
+            )
+        alone = self._child if who.world_size == 1 and parallel.default_store() is None else None
+        session = ScriptSession(
+            self._config.run_dir(who.world_size, alone),
+            self._config.schedule,
+            device,
+            subject,
+            with_stack=self._config.with_stack,
+            profile_memory=self._config.profile_memory,
+            say=say,
+        )
+        session.__enter__()
+        self._session = session
+        self._used_gloo = "gloo" in (parallel.backend() or "")
+        if who.rank == 0:
+            say(f"{_what(self._config)}; traces go to {session.run_dir}")
+
+    def _subject(self, optimizer: Optimizer) -> Subject:
+        found = model.outermost(optimizer)
+        return Subject(
+            model=weakref.ref(found) if found is not None else None,
+            config=self._config.as_json(),
+            command=self._command,
+            model_known=model.facts(optimizer),
+        )
+
+    def _device(self, optimizer: Optimizer) -> torch.device:
+        return device_of(next(model.parameters(optimizer)))
+
+    def _end(self, error: BaseException | None) -> None:
+        """Close the capture and take every hook away; what is left is the script."""
+        self._patches.undo()
+        session, self._session = self._session, None
+        if self._guard is not None:
+            self._guard.stop()
+        if session is None:
+            return
+        try:
+            self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
+        finally:
+            self.stopped_by = session.interrupted_by
+        self._say_done(session)
+
+    def _say_done(self, session: ScriptSession) -> None:
+        why = session.incomplete
+        rank = session.rank
+        if why is not None:
+            say(f"rank {rank}: {len(session.traces)} traces written, but incomplete: {why}")
+        elif rank == 0:
+            found = overhead(session.step_times())
+            cost = f"; a traced step took {found.frac:+.1%} of one that is not" if found else ""
+            say(f"done: {session.run_dir}{cost}")
+
+    def _before_other_profiler(self, original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:
+        session = self._session
+        if session is not None and os.getpid() == self._pid:
+            self._attempt(session.make_way)
+        return original(profiler, *args, **kwargs)
+
+    def _attempt(self, action: Any) -> None:
+        """Do something for the capture. Whatever goes wrong with it, the script is not ours to break."""
+        try:
+            action()
+        except Exception as err:  # noqa: BLE001
+            if not isinstance(err, RunDirRefusedError):  # rank 0 says it
+                line = str(err).partition("\n")[0]
+                say(f"error: {line if type(err).__module__.endswith('.errors') else repr(err)}; the script goes on")
+            session, self._session = self._session, None
+            if session is not None:
+                with suppress(Exception):
+                    session.__exit__(type(err), err, None)
+            self._patches.undo()
+
+
+def _leaver(observer: Observer) -> Any:
+    held = weakref.ref(observer)
+
+    def leave() -> None:
+        left = held()
+        if left is not None:
+            left.leave()
+
+    return leave
+
+
+def _ended_well(error: BaseException | None) -> bool:
+    return error is None or (isinstance(error, SystemExit) and not error.code)
+
+
+def _what(config: RunConfig) -> str:
+    if config.limits is not None:
+        return "the whole run is traced"
+    schedule = config.schedule
+    first = schedule.wait + schedule.warmup
+    times = f", {schedule.repeat} times" if schedule.repeat > 1 else ""
+    return f"steps are counted from here; {schedule.active} of them are traced after {first}{times}"
+
+
+def _nothing_captured(config: RunConfig) -> str:
+    if config.limits is None:
+        return "nothing was captured: no optimizer stepped in this process; --whole-run traces scripts without one"
+    return "nothing was captured: this process is one of several, and never joined a process group"

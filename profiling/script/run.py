@@ -1,0 +1,112 @@
+"""From checked options to a script at work, and how it ends. Imports torch only after the script does."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .. import rundir
+from ..errors import ProfilingError, TargetError, UsageError
+from . import main_module
+from .config import RunConfig
+from .on_import import after_import
+from .saying import say
+
+if TYPE_CHECKING:
+    from .observer import Observer
+
+# The signals for which our handlers raise SystemExit, where Python's own would have ended the process.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def run_script(
+    config: RunConfig,
+    workers: int | None,
+    package: str,
+    args: Sequence[str],
+    failed: Callable[[ProfilingError], int],
+) -> int:
+    """Be the script, or launch `workers` ranks that are; the exit code, unless the script raises what it ends with."""
+    launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    try:
+        _check(config, workers, launched=launched)
+        if workers is not None and not launched:
+            from .. import launch
+
+            return launch.launch(package, args, workers)
+    except ProfilingError as err:
+        return failed(err) if os.environ.get("LOCAL_RANK", "0") == "0" or not launched else err.exit_code
+    try:
+        return _run_here(config, ["python", "-m", package, *args])
+    except TargetError as err:
+        return failed(err)
+
+
+def _check(config: RunConfig, workers: int | None, *, launched: bool) -> None:
+    """What can be known before the script starts. Raises ProfilingError."""
+    main_module.check(config.target)
+    if launched and workers not in (None, int(os.environ["WORLD_SIZE"])):
+        raise UsageError(f"--workers {workers}: torchrun started {os.environ['WORLD_SIZE']} ranks; leave --workers out")
+    if config.run_name is not None and not launched:
+        rundir.check_free(config.out / config.run_name)
+
+
+class _Watch:
+    """The observer of this process, as soon as there is torch to observe."""
+
+    def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
+        self._given = (config, command)
+        self._pid = os.getpid()
+        self.observer: Observer | None = None
+
+    def begin(self) -> None:
+        """torch has been imported."""
+        if os.getpid() != self._pid:
+            return
+        from .observer import Observer
+
+        self.observer = Observer(*self._given)
+        self.observer.attach()
+
+    def finish(self, error: BaseException | None) -> None:
+        """The script is over."""
+        if os.getpid() != self._pid:
+            return
+        if self.observer is None:
+            say("nothing was captured: the script did not import torch")
+        else:
+            self.observer.finish(error)
+
+
+def _run_here(config: RunConfig, command: Sequence[str]) -> int:
+    """Run the script in this process; 0, or what it raises. Raises TargetError."""
+    watch = _Watch(config, command)
+    after_import("torch", watch.begin)
+    error: BaseException | None = None
+    try:
+        main_module.execute(config.target)
+    except TargetError:
+        raise
+    except BaseException as err:  # noqa: BLE001  (raised again below)
+        error = err
+    try:
+        watch.finish(error)
+    except (KeyboardInterrupt, SystemExit) as err:  # a signal came meanwhile
+        error = err
+    if error is None:
+        return 0
+    _end_by_signal(watch, error)
+    main_module.hide_our_frames()
+    raise error
+
+
+def _end_by_signal(watch: _Watch, error: BaseException) -> None:
+    """End as the script would have without us, where it was our handler that made an exception of a signal."""
+    signum = watch.observer.stopped_by if watch.observer else None
+    if signum in _ENDING and isinstance(error, SystemExit) and error.code == 128 + signum:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)

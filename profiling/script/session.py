@@ -1,0 +1,109 @@
+"""The session of a script that is not ours: profilers of its own go first, and nobody has to know the end of it."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch._C._autograd import _profiler_enabled
+from torch.profiler import ProfilerAction, profile
+
+from ..session import Session
+
+_OTHER_RUNS = "the script ran a profiler of its own"
+
+
+class ScriptSession(Session):
+    """A `Session` that makes way. `say` tells the user what becomes of the capture."""
+
+    def __init__(self, *args: Any, say: Callable[[str], None], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._say = say
+        self._aside = False  # for the rest of this cycle
+        self._own_call = False
+        self._cut_short: str | None = None
+        self.incomplete: str | None = None  # once it is over
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self.incomplete = self._why_incomplete(error)
+
+    @property
+    def rank(self) -> int:
+        """Of this process, in its job."""
+        return int(self._facts["rank"])
+
+    def cut_short(self, why: str) -> None:
+        """Note why this capture is less than was asked for; the first reason stays."""
+        self._cut_short = self._cut_short or why
+
+    def make_way(self) -> None:
+        """The script is about to start a profiler: end ours, and write what it has seen."""
+        if self._own_call or self._aside or self.schedule.phase(self.steps_done) == "idle":
+            return
+        with self._interrupts.shield():
+            self._profiler.stop()
+            self._stand_aside("started")
+            self._profiler = self._new_profiler()
+            self._profiler.step_num = self.steps_done
+
+    def step(self) -> None:
+        """As of any session; a cycle in which the script's own profiler went first is over with its last step."""
+        if self._aside and self.schedule.ends_cycle(self.steps_done):
+            self._aside = False
+            if self.schedule.phase(self.steps_done + 1) != "idle":
+                self._check_no_other_profiler()
+        super().step()
+
+    def _check_no_other_profiler(self) -> None:
+        if _profiler_enabled():
+            self._stand_aside("was running")
+
+    def _stand_aside(self, how: str) -> None:
+        self._aside = True
+        self.cut_short(f"{_OTHER_RUNS}, which {how} in step {self.steps_done}; torch has one at a time")
+        self._say(
+            f"step {self.steps_done}: a profiler of the script's own {how}; until it is done nothing is traced here"
+        )
+
+    def _notice_displacement(self) -> None:
+        if not self._aside:
+            super()._notice_displacement()
+
+    def _new_profiler(self) -> profile:
+        found = super()._new_profiler()
+        found.record_steps = self._action(self.steps_done) is not ProfilerAction.NONE
+        return found
+
+    def _start_profiler(self) -> None:
+        self._own_call = True
+        try:
+            super()._start_profiler()
+        finally:
+            self._own_call = False
+
+    def _step_profiler(self) -> None:
+        if self._action(self.steps_done - 1) is self._action(self.steps_done) is ProfilerAction.NONE:
+            self._profiler.step_num += 1  # and no ProfilerStep in a trace of the script's own
+            return
+        self._own_call = True
+        try:
+            self._profiler.record_steps = True
+            super()._step_profiler()
+        finally:
+            self._own_call = False
+
+    def _action(self, step: int) -> ProfilerAction:
+        return ProfilerAction.NONE if self._aside else super()._action(step)
+
+    def _why_incomplete(self, error: BaseException | None) -> str | None:
+        return self._cut_short or super()._why_incomplete(error)
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Where a script trains, by one of its parameters: a GPU, or else the CPU."""
+    return tensor.device if tensor.device.type == "cuda" else torch.device("cpu")
