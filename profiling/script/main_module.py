@@ -31,6 +31,8 @@ def execute(target: Target) -> None:
     code, main = (_module if target.is_module else _script)(target)
     main.__dict__["__builtins__"] = builtins
     _kept.append(sys.modules["__main__"])
+    if "__annotations__" in vars(_kept[-1]):  # Python before 3.14 makes them
+        main.__annotations__ = {}
     sys.modules["__main__"] = main
     exec(code, main.__dict__)  # noqa: S102  (it is what this is for)
 
@@ -50,13 +52,13 @@ def hide_our_frames() -> None:
 def _script(target: Target) -> tuple[CodeType, ModuleType]:
     """Of a file, or of a folder or zip file with a `__main__.py` in it."""
     sys.argv = [target.name, *target.args]
-    if not isinstance(pkgutil.get_importer(target.name), type(None)):
-        _first_on_path(target.name)
-        spec = importlib.machinery.PathFinder.find_spec("__main__", [target.name])
+    path = os.path.join(os.getcwd(), target.name)  # noqa: PTH109, PTH118  (neither links nor dots are resolved)
+    if pkgutil.get_importer(path) is not None:
+        _first_on_path(path)
+        spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
         if spec is None:
             raise TargetError(f"{target.name}: can't find '__main__' module in it")
         return _of_spec(spec)
-    path = os.path.abspath(target.name)  # noqa: PTH100  (links stay as they are)
     _first_on_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     main = ModuleType("__main__")
     main.__file__ = path
@@ -125,7 +127,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
     ran = [at for at, entry in enumerate(entries) if entry.tb_frame.f_code is execute.__code__]
     kept = [entry for entry in entries[ran[-1] + 1 if ran else 0 :] if not _is_ours(entry)]
-    for entry, following in zip(kept, [*kept[1:], None], strict=True):
+    for entry, following in zip(kept, [*kept[1:], None], strict=False):
         entry.tb_next = following
     return kept[0] if kept else None
 

@@ -21,6 +21,7 @@ class ScriptSession(Session):
         self._say = say
         self._aside = False  # for the rest of this cycle
         self._own_call = False
+        self._started = False
         self._cut_short: str | None = None
         self.incomplete: str | None = None  # once it is over
 
@@ -51,19 +52,15 @@ class ScriptSession(Session):
             self._profiler = self._new_profiler()
             self._profiler.step_num = self.steps_done
 
-    def step(self) -> None:
-        """As of any session; a cycle in which the script's own profiler went first is over with its last step."""
-        if self._aside and self.schedule.ends_cycle(self.steps_done):
-            self._aside = False
-            if self.schedule.phase(self.steps_done + 1) != "idle":
-                self._check_no_other_profiler()
-        super().step()
-
     def _check_no_other_profiler(self) -> None:
-        if _profiler_enabled():
+        if not _profiler_enabled():
+            self._aside = False
+        elif self._started or self.schedule.phase(self.steps_done) != "idle":
             self._stand_aside("was running")
 
     def _stand_aside(self, how: str) -> None:
+        if self._aside:
+            return
         self._aside = True
         self.cut_short(f"{_OTHER_RUNS}, which {how} in step {self.steps_done}; torch has one at a time")
         self._say(
@@ -80,14 +77,18 @@ class ScriptSession(Session):
         return found
 
     def _start_profiler(self) -> None:
-        self._own_call = True
+        self._own_call = self._started = True
         try:
             super()._start_profiler()
         finally:
             self._own_call = False
 
     def _step_profiler(self) -> None:
-        if self._action(self.steps_done - 1) is self._action(self.steps_done) is ProfilerAction.NONE:
+        if self._aside and self.steps_done % self.schedule.cycle_steps == 0:
+            self._aside = False  # the cycle is over
+            if self.schedule.phase(self.steps_done) != "idle":
+                self._check_no_other_profiler()
+        if self._profiler.current_action is self._action(self.steps_done) is ProfilerAction.NONE:
             self._profiler.step_num += 1  # and no ProfilerStep in a trace of the script's own
             return
         self._own_call = True

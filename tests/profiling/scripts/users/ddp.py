@@ -1,0 +1,28 @@
+"""Trains under DDP, as torchrun starts it: `ddp.py {finish,raise,exit}`, each ending on rank 1."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(14):
+        if step == 5 and rank == 1 and sys.argv[1] == "raise":
+            raise ValueError("bad luck")
+        if step == 5 and rank == 1 and sys.argv[1] == "exit":
+            sys.exit(3)
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+    dist.barrier()
+    dist.destroy_process_group()
+    print(f"rank {rank} ends")
+
+
+main()

@@ -1,0 +1,35 @@
+"""Trains in processes that torch.multiprocessing starts: `spawning.py PORT [ENDING]`."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+# What this import of the script found: in a child, it is another one.
+SEEN = sorted(name for name in sys.modules if name.partition(".")[0] == "profiling")
+
+
+class Net(torch.nn.Sequential):
+    pass
+
+
+def train(rank: int, port: str, ending: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    model = DistributedDataParallel(Net(torch.nn.Linear(8, 8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(12):
+        if ending == "raise" and rank == 1 and step == 5:
+            raise ValueError("bad luck in a child")
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+    print(f"rank {rank} ends", *SEEN, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(train, args=(sys.argv[1], "".join(sys.argv[2:])), nprocs=2)

@@ -1,0 +1,283 @@
+"""Which steps of a script are counted, and who goes first: an observer in this process, and loops as users write them."""
+
+import json
+import os
+import signal
+import time
+import weakref
+
+import pytest
+import torch
+from capturing import leftovers, metas, trace, traced_steps
+from torch.optim import optimizer as optimizers
+from torch.profiler import ProfilerActivity, profile
+
+from profiling.schedule import Schedule
+from profiling.script import guard
+from profiling.script.config import WHOLE, Limits, RunConfig, Target
+from profiling.script.observer import Observer
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def watch(tmp_path):
+    """Starts observers that write to `tmp_path / "run"`; the last one is finished in the end."""
+    started = []
+
+    def start(wait=1, warmup=1, active=2, repeat=1, limits=None) -> Observer:
+        schedule = WHOLE if limits else Schedule(wait, warmup, active, repeat)
+        config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run")
+        started.append(Observer(config, ["python", "a.py", "x"]))
+        started[-1].attach()
+        return started[-1]
+
+    yield start
+    started[-1].finish(None)
+
+
+@pytest.fixture
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+
+
+def sgd(model) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def backward(model) -> None:
+    model(torch.ones(2, 4)).sum().backward()
+
+
+def train(model, optimizer, steps: int) -> None:
+    for _ in range(steps):
+        backward(model)
+        optimizer.step()
+
+
+def meta(folder) -> dict:
+    return metas(folder / "run")[0]
+
+
+def test_a_plain_loop(tmp_path, watch, model) -> None:
+    observer = watch()
+    train(model, sgd(model), 20)
+    found = meta(tmp_path)  # it is complete before the script is
+    observer.finish(None)
+    assert (found["complete"], found["reason"], found["rank"]) == (True, None, 0)
+    assert [step["phase"] for step in found["steps"]] == ["idle", "warmup", "active", "active", *["idle"] * 4]
+    assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == [2, 3]
+    assert found["model"] == {"name": "Sequential", "parameters": 25, "bytes": 100, "buffer_bytes": 0}
+    assert leftovers(tmp_path / "run") == []
+
+
+def test_accumulated_gradients_are_one_step(tmp_path, watch, model) -> None:
+    watch()
+    optimizer = sgd(model)
+    for batch in range(24):
+        backward(model)
+        if batch % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    content = trace(tmp_path / "run" / meta(tmp_path)["traces"][0])
+    losses = [event for event in content["traceEvents"] if event.get("name") == "aten::sum"]
+    assert len(losses) >= 3 * 2
+
+
+@pytest.mark.parametrize("others", [1, 5])
+def test_only_the_first_of_two_optimizers_counts(tmp_path, watch, model, others) -> None:
+    observer = watch()
+    first, second = sgd(model), torch.optim.Adam(model.parameters())
+    for _ in range(4):
+        train(model, first, 1)
+        train(model, second, others)
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 3
+
+
+def test_when_the_first_optimizer_is_gone_the_next_one_counts(tmp_path, watch, model) -> None:
+    observer = watch()
+    train(model, sgd(model), 2)
+    train(model, sgd(model), 2)
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 3
+
+
+def test_a_step_that_a_scaler_skips_is_a_step(tmp_path, watch, model) -> None:
+    observer = watch()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=1.0)
+    weights = model[0].weight.detach().clone()
+    for step in range(5):
+        loss = model(torch.ones(2, 4)).sum() * (float("inf") if step in (0, 2) else 1.0)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(weights, model[0].weight) == (step == 0)
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 4
+
+
+def test_an_optimizer_of_loose_tensors(tmp_path, watch) -> None:
+    observer = watch()
+    weights = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weights])
+    for _ in range(3):
+        weights.sum().backward()
+        optimizer.step()
+    observer.finish(None)
+    assert meta(tmp_path)["model"] == {"name": None, "parameters": 6, "bytes": 48, "buffer_bytes": None}
+
+
+def test_nothing_of_ours_is_left_when_the_capture_is_over(watch, model) -> None:
+    before = (torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, signal.getsignal(signal.SIGTERM))
+    hooks = len(optimizers._global_optimizer_post_hooks)
+    watch()
+    optimizer = sgd(model)
+    train(model, optimizer, 4)
+    assert signal.getsignal(signal.SIGTERM) != before[2]
+    assert torch.amp.GradScaler.step is not before[0]
+    train(model, optimizer, 5)
+    after = (torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, signal.getsignal(signal.SIGTERM))
+    assert after == before
+    assert len(optimizers._global_optimizer_post_hooks) == hooks
+
+
+def test_the_model_and_its_optimizer_are_not_kept(watch, model) -> None:
+    watch()
+    optimizer = sgd(model)
+    train(model, optimizer, 3)
+    gone = weakref.ref(optimizer)
+    del optimizer
+    assert gone() is None
+
+
+def own_profiler(**options) -> profile:
+    return profile(activities=[ProfilerActivity.CPU], **options)
+
+
+def names(profiler: profile) -> set[str]:
+    return {event.name for event in profiler.events()}
+
+
+def test_a_profiler_that_runs_already_goes_first(tmp_path, watch, model, capfd) -> None:
+    observer = watch()
+    with own_profiler() as theirs:
+        train(model, sgd(model), 8)
+    observer.finish(None)
+    assert "aten::addmm" in names(theirs)
+    assert not any(name.startswith("ProfilerStep") for name in names(theirs))
+    assert (meta(tmp_path)["complete"], meta(tmp_path)["traces"]) == (False, [])
+    assert "a profiler of its own, which was running in step 0" in meta(tmp_path)["reason"]
+    assert capfd.readouterr().err.count("a profiler of the script's own was running") == 1
+
+
+def test_a_profiler_that_ends_before_ours_begins_takes_nothing_away(tmp_path, watch, model) -> None:
+    watch(wait=3)
+    optimizer = sgd(model)
+    with own_profiler():
+        train(model, optimizer, 3)
+    train(model, optimizer, 10)
+    assert meta(tmp_path)["complete"] is True
+    assert len(meta(tmp_path)["traces"]) == 1
+
+
+def test_a_profiler_that_starts_inside_the_traced_steps_goes_first(tmp_path, watch, model) -> None:
+    observer = watch(active=3, repeat=2)
+    optimizer = sgd(model)
+    train(model, optimizer, 1 + 3)
+    with own_profiler() as theirs:
+        train(model, optimizer, 1)
+    train(model, optimizer, 10)
+    observer.finish(None)
+    assert {"aten::addmm", "Optimizer.step#SGD.step"} <= names(theirs)
+    found = meta(tmp_path)
+    first, second = (trace(tmp_path / "run" / name) for name in found["traces"])
+    assert traced_steps(first) == [2, 3]
+    assert traced_steps(second) == [7, 8, 9]
+    assert "a profiler of its own, which started in step 3" in found["reason"]
+
+
+def test_a_profiler_with_a_schedule_between_ours(tmp_path, watch, model) -> None:
+    watch(wait=4)
+    optimizer, file = sgd(model), tmp_path / "theirs.json"
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=1, repeat=1)
+    with own_profiler(schedule=schedule, on_trace_ready=lambda done: done.export_chrome_trace(str(file))) as theirs:
+        for _ in range(4):
+            train(model, optimizer, 1)
+            theirs.step()
+    train(model, optimizer, 12)
+    content = json.loads(file.read_text())
+    assert any(event.get("name") == "aten::addmm" for event in content["traceEvents"])
+    assert traced_steps(content) == [2]
+    assert meta(tmp_path)["complete"] is True
+    assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [5, 6]
+
+
+def test_a_run_directory_in_use_does_not_stop_the_script(tmp_path, watch, model, capfd) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "theirs.txt").write_text("mine")
+    watch()
+    train(model, sgd(model), 3)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["theirs.txt"]
+    err = capfd.readouterr().err
+    assert "found files in it; choose another name; the script goes on" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_forked_child_is_left_alone(tmp_path, watch, model) -> None:
+    observer = watch()
+    optimizer = sgd(model)
+    train(model, optimizer, 3)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            train(model, optimizer, 20)
+            observer.finish(None)
+            code = int(bool(optimizers._global_optimizer_post_hooks))
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert meta(tmp_path)["steps"] == []  # nobody has written since the capture began
+    train(model, optimizer, 10)
+    assert meta(tmp_path)["complete"] is True
+
+
+def test_without_an_optimizer_nothing_is_captured_and_it_says_so(tmp_path, watch, model, capfd) -> None:
+    watch().finish(None)
+    assert "no optimizer stepped in this process; --whole-run" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_whole_run(tmp_path, watch, model) -> None:
+    observer = watch(limits=Limits())
+    model(torch.ones(2, 4))
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert (found["complete"], [step["phase"] for step in found["steps"]]) == (True, ["active"])
+    content = trace(tmp_path / "run" / found["traces"][0])
+    assert traced_steps(content) == [0]
+    assert any(event.get("name") == "aten::addmm" for event in content["traceEvents"])
+
+
+@pytest.mark.parametrize("limits", [Limits(seconds=0.3), Limits(memory_gb=1.0)])
+def test_the_whole_run_stops_at_a_limit(tmp_path, watch, model, limits, monkeypatch, capfd) -> None:
+    if limits.memory_gb == 1.0:
+        sizes = iter([int(1e9), int(1.5e9)])
+        monkeypatch.setattr(guard, "_resident_bytes", lambda: next(sizes, int(2.1e9)))
+    before = signal.getsignal(signal.SIGURG)
+    watch(limits=limits)
+    until = time.monotonic() + 20
+    while signal.getsignal(signal.SIGURG) != before and time.monotonic() < until:
+        model(torch.ones(2, 4))
+    found = meta(tmp_path)
+    assert found["complete"] is False
+    assert found["reason"].startswith("stopped early, because ")
+    assert ("0.3 s have passed" if limits.memory_gb != 1.0 else "grown by 1 GB") in found["reason"]
+    assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == [0]
+    assert "tracing stops here" in capfd.readouterr().err
