@@ -16,7 +16,7 @@ from types import CodeType, ModuleType, TracebackType
 from ..errors import TargetError
 from .config import Target
 
-_OURS = str(Path(__file__).parent) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep  # the whole package: a signal comes through another part of it
 _kept: list[ModuleType] = []  # what `python -m` had made `__main__`; its functions still run
 
 

@@ -7,7 +7,7 @@ so nothing here imports torch before the script does.
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -26,6 +26,7 @@ class _Finder(MetaPathFinder):
     def __init__(self, name: str, tell: Callable[[], None]) -> None:
         self._name = name
         self._tell = tell
+        self._looking = False
 
     def find_spec(
         self,
@@ -33,20 +34,26 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)  # another try may follow, with another sys.path
-            return spec
-        loader, tell = spec.loader, self._tell
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            self._add_call(spec.loader)
+        return spec
+
+    def _add_call(self, loader: Loader) -> None:
+        """To this one loader. It may never be used: many only ask whether there is such a module."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            vars(loader).pop("exec_module", None)
             execute(module)
-            tell()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._tell()
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one object
-        return spec
+        loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -48,7 +48,6 @@ def both(*args: object, **options: str) -> "tuple[subprocess.CompletedProcess[st
         ["facts.py", "--ending", "hook"],
         ["facts.py", "--ending", "interrupt"],
         ["facts.py", "--no-such-option"],
-        ["wrong.py"],
         ["-m", "facts", "--out", "x"],
         ["-m", "package.relative", "-m", "x"],
         ["-m", "package"],
@@ -83,6 +82,12 @@ def test_an_interrupted_script_ends_by_the_signal() -> None:
 
 def test_os_exit_is_immediate() -> None:
     assert both("facts.py", "--ending", "os_exit")[1].returncode == 5
+
+
+def test_a_syntax_error_is_shown_as_such(tmp_path) -> None:
+    (tmp_path / "wrong.py").write_text("def broken(:\n")
+    alone, ours = both(tmp_path / "wrong.py")
+    assert (ours.stdout, ours.stderr, ours.returncode) == (alone.stdout, alone.stderr, alone.returncode)
 
 
 def test_links_and_zip_files_are_run_as_python_runs_them(tmp_path) -> None:

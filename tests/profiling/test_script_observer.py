@@ -1,4 +1,4 @@
-"""Which steps of a script are counted, and who goes first: an observer in this process, and loops as users write them."""
+"""Which steps of a script are counted, and who goes first: an observer in this process, and loops of users."""
 
 import json
 import os
@@ -122,6 +122,24 @@ def test_a_step_that_a_scaler_skips_is_a_step(tmp_path, watch, model) -> None:
     assert len(meta(tmp_path)["steps"]) == 4
 
 
+def test_a_closure_is_called_often_and_is_one_step(tmp_path, watch, model) -> None:
+    observer = watch()
+    optimizer, calls = torch.optim.LBFGS(model.parameters(), max_iter=3), []
+
+    def closure():
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 2
+    assert len(calls) > 3
+
+
 def test_an_optimizer_of_loose_tensors(tmp_path, watch) -> None:
     observer = watch()
     weights = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
@@ -134,7 +152,11 @@ def test_an_optimizer_of_loose_tensors(tmp_path, watch) -> None:
 
 
 def test_nothing_of_ours_is_left_when_the_capture_is_over(watch, model) -> None:
-    before = (torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, signal.getsignal(signal.SIGTERM))
+    before = (
+        torch.amp.GradScaler.step,
+        torch.autograd.profiler.profile._prepare_trace,
+        signal.getsignal(signal.SIGTERM),
+    )
     hooks = len(optimizers._global_optimizer_post_hooks)
     watch()
     optimizer = sgd(model)
@@ -142,7 +164,11 @@ def test_nothing_of_ours_is_left_when_the_capture_is_over(watch, model) -> None:
     assert signal.getsignal(signal.SIGTERM) != before[2]
     assert torch.amp.GradScaler.step is not before[0]
     train(model, optimizer, 5)
-    after = (torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, signal.getsignal(signal.SIGTERM))
+    after = (
+        torch.amp.GradScaler.step,
+        torch.autograd.profiler.profile._prepare_trace,
+        signal.getsignal(signal.SIGTERM),
+    )
     assert after == before
     assert len(optimizers._global_optimizer_post_hooks) == hooks
 

@@ -22,7 +22,7 @@ def main() -> None:
         optimizer.step()
     dist.barrier()
     dist.destroy_process_group()
-    print(f"rank {rank} ends")
+    print(f"rank {rank} ends\n", end="")  # in one piece
 
 
 main()

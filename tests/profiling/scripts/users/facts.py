@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import threading
+from pathlib import Path
 
 
 class Thing:
@@ -24,7 +25,7 @@ def show() -> None:
     print(__name__, __file__, __package__, spec, type(__loader__).__name__, sorted(vars(main)), sep="\n")
     print(sys.argv, sys.path, vars(main) is globals(), __builtins__, threading.current_thread().name, sep="\n")
     print(type(pickle.loads(pickle.dumps(Thing()))) is Thing, [name for name in sys.modules if "torch" in name])
-    print(os.getcwd(), sys.stdin.read().split())
+    print(Path.cwd(), sys.stdin.read().split())
 
 
 def main() -> object:

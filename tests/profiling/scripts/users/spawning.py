@@ -27,7 +27,7 @@ def train(rank: int, port: str, ending: str) -> None:
         optimizer.zero_grad()
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
-    print(f"rank {rank} ends", *SEEN, flush=True)
+    print(f"rank {rank} ends{SEEN or ''}\n", end="", flush=True)  # in one piece
     dist.destroy_process_group()
 
 

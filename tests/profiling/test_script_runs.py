@@ -1,0 +1,141 @@
+"""`python -m profiling run` on whole scripts: several processes, several ranks, and ends that are not good."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from capturing import ROOT, SCRIPTS, environment, leftovers, metas, python, torchrun, trace, traced_steps
+
+USERS = SCRIPTS / "users"
+RUN = ("-m", "profiling", "run")
+
+
+def elsewhere(cwd: Path, *args: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run from a folder that is not the checkout, with the checkout on no path but ours."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    clean = {key: value for key, value in environment().items() if key != "PYTHONPATH"} | variables
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        cwd=cwd, env=clean, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_ranks_of_torchrun(tmp_path) -> None:
+    done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "finish")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 ends", "rank 1 ends"]
+    found = metas(tmp_path / "run")
+    assert sorted(found) == [0, 1]
+    for rank, meta in found.items():
+        assert (meta["complete"], meta["reason"], meta["world_size"]) == (True, None, 2)
+        assert [step["phase"] for step in meta["steps"]][2:6] == ["warmup", "active", "active", "active"]
+        assert [group["ranks"] for group in meta["process_groups"]] == [[0, 1]]
+        assert meta["model"] == {"name": "Linear", "parameters": 72, "bytes": 288, "buffer_bytes": 0}
+        assert meta["ddp"]["rebuilt_bucket_sizes"] == [288]
+        assert meta["clock_probe_reason"] is None
+        content = trace(tmp_path / "run" / meta["traces"][0])
+        assert content["distributedInfo"]["rank"] == rank
+        assert traced_steps(content) == [3, 4, 5]
+        assert sum(event.get("name") == "gloo:all_reduce" for event in content["traceEvents"]) == 3
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (run["world_size"], run["backend"]) == (2, "gloo")
+    assert run["command"][-2:] == [str(USERS / "ddp.py"), "finish"]
+    assert run["config"]["target"] == {"name": str(USERS / "ddp.py"), "args": ["finish"], "is_module": False}
+    assert leftovers(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(("ending", "code"), [("raise", 1), ("exit", 3)])
+def test_one_of_two_ranks_fails(tmp_path, ending, code) -> None:
+    done = python(*RUN, "--workers", "2", "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", ending)
+    assert done.returncode == code, done.stderr
+    assert f"error: rank 1 failed with exit code {code}" in done.stderr
+    found = metas(tmp_path / "run")
+    assert [found[rank]["complete"] for rank in (0, 1)] == [False, False]
+    error = "ValueError: bad luck" if ending == "raise" else "SystemExit: 3"
+    assert found[1]["reason"] == f"{error} (after 4 of 6 scheduled steps)"
+    assert found[0]["reason"].startswith(("another rank ended first", "SIGTERM"))
+    for rank in (0, 1):
+        assert 3 in traced_steps(trace(tmp_path / "run" / found[rank]["traces"][0]))
+    if ending == "raise":
+        assert (
+            str(ROOT / "profiling") not in done.stderr.partition("ValueError: bad luck")[0].rpartition("Traceback")[2]
+        )
+
+
+def test_ranks_that_the_script_spawns(tmp_path) -> None:
+    done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "spawning.py", free_port())
+    assert done.returncode == 0, done.stderr
+    # In a child the script is imported before anything of ours is there.
+    assert sorted(done.stdout.splitlines()) == ["rank 0 ends", "rank 1 ends"]
+    found = metas(tmp_path / "traces" / "run")
+    assert sorted(found) == [0, 1]
+    for rank, meta in found.items():
+        assert (meta["complete"], meta["world_size"], meta["model"]["name"]) == (True, 2, "Net")
+        content = trace(tmp_path / "traces" / "run" / meta["traces"][0])
+        assert (content["distributedInfo"]["rank"], traced_steps(content)) == (rank, [3, 4, 5])
+    assert "nothing was captured" not in done.stderr
+
+
+def test_a_spawned_rank_fails(tmp_path) -> None:
+    done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "spawning.py", free_port(), "raise")
+    assert done.returncode == 1
+    assert "torch.multiprocessing.spawn.ProcessRaisedException" in done.stderr
+    assert str(ROOT / "profiling") not in done.stderr
+    found = metas(tmp_path / "traces" / "run")
+    assert found[1]["reason"] == "ValueError: bad luck in a child (after 4 of 6 scheduled steps)"
+    assert found[0]["complete"] is False
+
+
+def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
+    """The script changes the directory first, and that is not where the run goes."""
+    (tmp_path / "theirs").mkdir()
+    done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "loaders.py", "theirs")
+    assert done.returncode == 0, done.stderr
+    expected = [[float(index), 0.0] for index in range(8)]
+    assert done.stdout.splitlines() == [f"fork {expected}", f"spawn {expected}"]
+    assert metas(tmp_path / "traces" / "run")[0]["complete"] is True
+    assert len(list((tmp_path / "traces" / "run").iterdir())) == 3
+    assert list((tmp_path / "theirs").iterdir()) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_script_leaves_what_was_traced_and_ends_by_the_signal(tmp_path, signum) -> None:
+    command = [sys.executable, *RUN, "--active", "100000", "--out", tmp_path, "--run-name", "run", USERS / "endless.py"]
+    with subprocess.Popen(
+        [*map(str, command)], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "going\n"
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == -signum, err
+    assert out == "cleaned up\n"
+    assert ("KeyboardInterrupt" in err) == (signum == signal.SIGINT)
+    assert str(ROOT / "profiling") not in err
+    meta = metas(tmp_path / "run")[0]
+    assert meta["reason"].startswith(signum.name)
+    assert 4 in traced_steps(trace(tmp_path / "run" / meta["traces"][0]))
+
+
+@pytest.mark.parametrize(
+    ("script", "library"), [("lightning_fit", "lightning"), ("transformers_train", "transformers")]
+)
+def test_trainers_of_others(tmp_path, script, library) -> None:
+    pytest.importorskip(library, reason=f"needs {library}, which is not among the requirements")
+    done = python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / f"{script}.py", tmp_path / "theirs")
+    assert done.returncode == 0, done.stderr
+    assert "steps 16" in done.stdout
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["model"]["parameters"], len(meta["steps"])) == (True, 5, 10)
+    assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]
