@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import parallel
 from ..config import TRAILING_STEPS
-from ..errors import CaptureError, RunDirRefusedError
+from ..errors import CaptureError, ProfilingError, RunDirRefusedError
 from ..sidefiles import Subject
 from ..step_clock import overhead
 from . import model
@@ -213,22 +213,27 @@ class Observer:
             self._attempt(session.make_way)
         return original(profiler, *args, **kwargs)
 
-    def _attempt(self, action: Any) -> None:
+    def _attempt(self, action: Callable[[], object]) -> None:
         """Do something for the capture. Whatever goes wrong with it, the script is not ours to break."""
         try:
             action()
         except Exception as err:  # noqa: BLE001
             if not isinstance(err, RunDirRefusedError):  # rank 0 says it
-                line = str(err).partition("\n")[0]
-                say(f"error: {line if type(err).__module__.endswith('.errors') else repr(err)}; the script goes on")
-            session, self._session = self._session, None
-            if session is not None:
-                with suppress(Exception):
-                    session.__exit__(type(err), err, None)
-            self._patches.undo()
+                what = str(err) if isinstance(err, ProfilingError) else f"{type(err).__name__}: {err}"
+                say(f"error: {what.partition(chr(10))[0]}; the script goes on")
+            self._give_up(err)
+
+    def _give_up(self, error: Exception) -> None:
+        session, self._session = self._session, None
+        self._patches.undo()
+        if self._guard is not None:
+            self._guard.stop()
+        if session is not None:
+            with suppress(Exception):  # it has been said what is wrong
+                session.__exit__(type(error), error, None)
 
 
-def _leaver(observer: Observer) -> Any:
+def _leaver(observer: Observer) -> Callable[[], None]:
     held = weakref.ref(observer)
 
     def leave() -> None:

@@ -36,11 +36,18 @@ def run_script(
 
             return launch.launch(package, args, workers)
     except ProfilingError as err:
-        return failed(err) if os.environ.get("LOCAL_RANK", "0") == "0" or not launched else err.exit_code
+        return _said_once(err, failed, launched=launched)
     try:
         return _run_here(config, ["python", "-m", package, *args])
     except TargetError as err:
-        return failed(err)
+        return _said_once(err, failed, launched=launched)
+
+
+def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int], *, launched: bool) -> int:
+    """Of the ranks of a host, the first says what is wrong for all of them."""
+    if launched and os.environ.get("LOCAL_RANK", "0") != "0":
+        return error.exit_code
+    return failed(error)
 
 
 def _check(config: RunConfig, workers: int | None, *, launched: bool) -> None:

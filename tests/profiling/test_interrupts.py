@@ -72,6 +72,18 @@ def test_a_handler_of_the_program_is_left_alone() -> None:
     assert found.received is None
 
 
+def test_a_handler_that_the_program_sets_later_stays() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    found = Interrupts(lambda: None, lambda signum: None, grace_s=60)
+    found.start()
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        found.stop()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_blocked_process_is_freed_and_then_left() -> None:
     done = python(SCRIPTS / "blocked.py")
     assert done.returncode == 7, done.stderr
