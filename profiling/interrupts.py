@@ -26,7 +26,8 @@ class Interrupts:
 
     Python runs signal handlers between bytecodes only, and a rank inside a collective whose peer is gone may never
     reach the next one. So a thread of its own learns of the signal too: unless `stop()` is called within `grace_s` it
-    calls `free`, and after as long again `give_up`. Time inside `busy()` does not count.
+    calls `free`, and after as long again `give_up`. Time inside `busy()` does not count. A KeyboardInterrupt that has
+    been raised is the program's: what it then does, and for how long, it would also do without us.
     """
 
     def __init__(self, free: Callable[[], None], give_up: Callable[[signal.Signals], None], grace_s: float) -> None:
@@ -115,16 +116,17 @@ class Interrupts:
             while byte := wakeups.read(1):
                 if byte[0] not in self._previous:
                     continue
-                if self._out_of_time():
+                signum = signal.Signals(byte[0])
+                if self._out_of_time(signum):
                     threading.Thread(target=self._free, daemon=True).start()  # which may block as well
-                if self._out_of_time():
-                    self._give_up(signal.Signals(byte[0]))
+                if self._out_of_time(signum):
+                    self._give_up(signum)
 
-    def _out_of_time(self) -> bool:
+    def _out_of_time(self, signum: signal.Signals) -> bool:
         """Wait for `stop()`; whether it did not come in time."""
         left_s = self._grace_s
         while left_s > 0:
-            if self._stopped.wait(_POLL_S):
+            if self._stopped.wait(_POLL_S) or (signum is signal.SIGINT and self._raised):
                 return False
             if not self._busy:
                 left_s -= _POLL_S

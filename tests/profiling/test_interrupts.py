@@ -1,4 +1,5 @@
 import signal
+import time
 
 import pytest
 from capturing import SCRIPTS, python
@@ -82,6 +83,19 @@ def test_a_handler_that_the_program_sets_later_stays() -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_who_catches_a_keyboard_interrupt_has_time() -> None:
+    calls: list[object] = []
+    found = Interrupts(lambda: calls.append("freed"), calls.append, grace_s=0.1)
+    found.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(1)
+    finally:
+        found.stop()
+    assert calls == []
 
 
 def test_a_blocked_process_is_freed_and_then_left() -> None:
