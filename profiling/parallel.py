@@ -18,7 +18,7 @@ from .errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError, 
 from .modes import ParallelMode
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
-_ENTRY_TIMEOUT = timedelta(minutes=5)
+ENTRY_PATIENCE = timedelta(minutes=5)
 _ENTRIES = "commtrace/entries/{}"
 
 
@@ -134,11 +134,14 @@ def backend() -> str | None:
     return dist.get_backend() if dist.is_available() and dist.is_initialized() else None
 
 
-def agree_on_run_dir(who: Identity, run_dir: Path, create: Callable[[Path], None]) -> Path:
+def agree_on_run_dir(
+    who: Identity, run_dir: Path, create: Callable[[Path], None], patience: timedelta = ENTRY_PATIENCE
+) -> Path:
     """The run directory of rank 0, which creates it; the same error on every rank when it cannot.
 
     Goes through the store of the process group, not through a collective: no communicator has to be set up for it, and
-    rank 0 does not wait. Every rank has to call this equally often. Raises RunDirError, CaptureError.
+    rank 0 does not wait; the others do, for `patience`. Every rank has to call this equally often. Raises RunDirError,
+    CaptureError.
     """
     store = default_store()
     if store is None:
@@ -157,10 +160,10 @@ def agree_on_run_dir(who: Identity, run_dir: Path, create: Callable[[Path], None
             raise RunDirError(error)
         return run_dir
     try:
-        store.wait([key], _ENTRY_TIMEOUT)
+        store.wait([key], patience)
     except RuntimeError as err:
         raise CaptureError(
-            f"rank {who.rank}: rank 0 did not enter capture() within {_ENTRY_TIMEOUT.seconds} s; every rank has to"
+            f"rank {who.rank}: rank 0 did not enter capture() within {patience.total_seconds():g} s; every rank has to"
         ) from err
     answer = json.loads(store.get(key))
     if answer["error"]:

@@ -5,6 +5,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
@@ -31,7 +32,8 @@ _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "activ
 class Session:
     """What `capture()` returns; for the block it guards, see there. `run_dir` is final once the block is entered.
 
-    `create` makes the run directory; the usual one refuses a directory that has files in it.
+    `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
+    rank 0 to enter, for `patience`.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Session:
         with_stack: bool = False,
         profile_memory: bool = False,
         create: Callable[[Path], None] = rundir.create,
+        patience: timedelta = parallel.ENTRY_PATIENCE,
     ) -> None:
         self.run_dir = run_dir
         self._create = create
+        self._patience = patience
         self.schedule = schedule
         self.traces: list[str] = []
         self.steps_done = 0
@@ -67,7 +71,7 @@ class Session:
         self._check_no_other_profiler()
         who = parallel.identity()
         self._worker = rundir.worker_name(who.host, who.rank)
-        self.run_dir = parallel.agree_on_run_dir(who, self.run_dir, self._create)
+        self.run_dir = parallel.agree_on_run_dir(who, self.run_dir, self._create, self._patience)
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [rundir.RUN_FILE] if who.rank == 0 else [])
         self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject)

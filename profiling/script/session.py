@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.profiler import ProfilerAction, profile
 
 from ..session import Session
 
+# Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
+_PATIENCE = timedelta(seconds=30)
 _OTHER_RUNS = "the script ran a profiler of its own"
 
 
@@ -18,7 +21,7 @@ class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user what becomes of the capture."""
 
     def __init__(self, *args: Any, say: Callable[[str], None], **options: Any) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, patience=_PATIENCE, **options)
         self._say = say
         self._aside = False  # for the rest of this cycle
         self._own_call = False
