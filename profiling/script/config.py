@@ -64,11 +64,11 @@ class RunConfig:
                 self.schedule, 1, "DDP rebuilds its buckets at the beginning of the second optimizer step"
             )
 
-    def run_dir(self, world_size: int, alone: int | None = None) -> Path:
-        """Where this run goes; `alone` tells processes apart that know nothing of each other."""
+    def run_dir(self, world_size: int, part: str | None = None) -> Path:
+        """Where this run goes; `part` tells captures of one command apart."""
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         name = self.run_name or f"{self.target.stem}-w{world_size}-{stamp}"
-        return self.out / (name if alone is None else f"{name}-{alone}")
+        return self.out / (name if part is None else f"{name}-{part}")
 
     def as_json(self) -> dict[str, Any]:
         """Every option, as run.json holds it."""

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from .. import parallel
 from ..config import TRAILING_STEPS
 from ..errors import CaptureError, ProfilingError, RunDirRefusedError
+from ..parallel import Identity
 from ..sidefiles import Subject
 from ..step_clock import overhead
 from . import model
@@ -155,9 +156,8 @@ class Observer:
                 f"rank {who.rank} of {who.world_size} has no process group yet, so that ranks cannot agree on a name "
                 "for the run; give one with --run-name"
             )
-        alone = self._child if who.world_size == 1 and parallel.default_store() is None else None
         session = ScriptSession(
-            self._config.run_dir(who.world_size, alone),
+            self._config.run_dir(who.world_size, self._part(who)),
             self._config.schedule,
             device,
             subject,
@@ -170,6 +170,16 @@ class Observer:
         self._used_gloo = "gloo" in (parallel.backend() or "")
         if who.rank == 0:
             say(f"{_what(self._config)}; traces go to {session.run_dir}")
+
+    def _part(self, who: Identity) -> str | None:
+        """What tells this capture from others of the same command: of children that know nothing of each other, and of
+        a whole run, where the process that started the children is captured too.
+        """
+        if self._child is None:
+            return None
+        if who.world_size == 1 and parallel.default_store() is None:
+            return str(self._child)
+        return "spawned" if self._config.limits is not None else None
 
     def _subject(self, optimizer: Optimizer) -> Subject:
         found = model.outermost(optimizer)

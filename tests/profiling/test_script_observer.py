@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
@@ -29,10 +30,10 @@ def watch(tmp_path):
     """Starts observers that write to `tmp_path / "run"`; the last one is finished in the end."""
     started = []
 
-    def start(wait=1, warmup=1, active=2, repeat=1, limits=None) -> Observer:
+    def start(wait=1, warmup=1, active=2, repeat=1, limits=None, child=None) -> Observer:
         schedule = WHOLE if limits else Schedule(wait, warmup, active, repeat)
         config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run")
-        started.append(Observer(config, ["python", "a.py", "x"]))
+        started.append(Observer(config, ["python", "a.py", "x"], child))
         started[-1].attach()
         return started[-1]
 
@@ -307,3 +308,38 @@ def test_the_whole_run_stops_at_a_limit(tmp_path, watch, model, limits, monkeypa
     assert ("0.3 s have passed" if limits.memory_gb != 1.0 else "grown by 1 GB") in found["reason"]
     assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == [0]
     assert "tracing stops here" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("child", "limits", "group", "folder"),
+    [
+        (None, None, False, "run"),
+        (1, None, False, "run-1"),
+        (1, None, True, "run"),
+        (1, Limits(), True, "run-spawned"),
+    ],
+)
+def test_captures_of_one_command_have_folders_of_their_own(
+    tmp_path, watch, model, child, limits, group, folder
+) -> None:
+    observer = watch(limits=limits, child=child)
+    if group:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        train(model, sgd(model), 1)
+        assert [path.name for path in tmp_path.iterdir()] == [folder]
+    finally:
+        observer.finish(None)
+        if group:
+            dist.destroy_process_group()
+
+
+def test_the_reason_is_how_the_script_ended(tmp_path, watch, model) -> None:
+    observer = watch()
+    train(model, sgd(model), 4)
+    observer.finish(SystemExit(3))
+    assert (meta(tmp_path)["complete"], meta(tmp_path)["reason"]) == (
+        False,
+        "SystemExit: 3 (after 3 of 4 scheduled steps)",
+    )
+    assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [2, 3]
