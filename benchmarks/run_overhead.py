@@ -1,112 +1,94 @@
 """What `python -m profiling run` adds to steps that it does not trace. See README.md beside this.
 
-python benchmarks/run_overhead.py [REPEATS]
+python benchmarks/run_overhead.py [STEPS]
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizers
+
 ROOT = Path(__file__).resolve().parents[1]
-STEPS, WAIT = 600, 300
-BARE_STEPS = 4000
+sys.path.insert(0, str(ROOT))
 
-# Times blocks of steps itself, in ns per step: before the active window, and after the capture is over.
-SCRIPT = f"""
-import json, sys, time, torch
-torch.manual_seed(0)
-torch.set_num_threads(1)
-width = int(sys.argv[1])
-model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)])
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-batch = torch.ones(32, width)
-marks = []
-for step in range({STEPS}):
-    optimizer.zero_grad()
-    model(batch).sum().backward()
-    optimizer.step()
-    marks.append(time.perf_counter_ns())
-steps = [after - before for before, after in zip(marks, marks[1:])]
-print(json.dumps([steps[20 : {WAIT} - 20], steps[{WAIT} + 30 :]]))
-"""
+from profiling.schedule import Schedule  # noqa: E402
+from profiling.script.config import RunConfig, Target  # noqa: E402
+from profiling.script.observer import Observer  # noqa: E402
+
+WIDTHS = (None, 64, 256, 512)
 
 
-# The smallest step there is, with and without the hook, in one process: what differs is ours alone.
-BARE = f"""
-import pathlib, statistics, sys, tempfile, time, torch
-from profiling.schedule import Schedule
-from profiling.script.config import RunConfig, Target
-from profiling.script.observer import Observer
+class Loop:
+    """Training steps of a small model; with `width` None the smallest step there is, an optimizer's alone."""
 
-def step_us():
-    marks = [time.perf_counter_ns()]
-    for _ in range({BARE_STEPS}):
-        optimizer.step()
-        marks.append(time.perf_counter_ns())
-    return statistics.median(after - before for before, after in zip(marks, marks[1:])) / 1e3
+    def __init__(self, width: int | None) -> None:
+        self._batch = None if width is None else torch.ones(32, width)
+        layers = [torch.nn.Linear(width or 1, width or 1) for _ in range(4)]
+        self._model = torch.nn.Sequential(*(layers if width else layers[:1]))
+        self._optimizer: Optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-6)
+        for parameter in self._model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
 
-torch.set_num_threads(1)
-weight = torch.ones(1, requires_grad=True)
-weight.grad = torch.ones(1)
-optimizer = torch.optim.SGD([weight], lr=1e-3)
-step_us()
-alone = step_us()
-out = pathlib.Path(tempfile.mkdtemp())
-observer = Observer(RunConfig(Target("x"), out, Schedule(10 * {BARE_STEPS}, 1, 1)), ["x"])
-observer.attach()
-step_us()
-print(f"added to a step that waits: {{step_us() - alone:.1f}} us")
-observer.finish(None)
-"""
+    def step(self) -> None:
+        """One step."""
+        if self._batch is not None:
+            self._optimizer.zero_grad()
+            self._model(self._batch).sum().backward()
+        self._optimizer.step()
+
+    def step_us(self) -> float:
+        """Duration of one step, in us."""
+        begin_ns = time.perf_counter_ns()
+        self.step()
+        return (time.perf_counter_ns() - begin_ns) / 1e3
 
 
-def bare() -> str:
-    """What a step before the active window costs more, in us."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", BARE], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+@contextmanager
+def waiting(loop: Loop) -> Iterator[None]:
+    """A capture of the loop that waits for its turn all through the block."""
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    with tempfile.TemporaryDirectory() as folder:
+        observer = Observer(RunConfig(Target("loop"), Path(folder), Schedule(10**9, 1, 1)), ["loop"])
+        observer.attach()
+        loop.step()  # opens the capture
+        yield
+        observer.finish(None)
 
 
-def measured(script: Path, width: int, out: Path | None) -> list[float]:
-    """The fastest tenth of the steps before and after the active window ends here, in us."""
-    ours = ["-m", "profiling", "run", "--wait", str(WAIT), "--out", str(out)] if out else []
-    done = subprocess.run(
-        [sys.executable, *ours, str(script), str(width)],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [statistics.quantiles(steps, n=10)[0] / 1e3 for steps in json.loads(done.stdout)]
+def measured(width: int | None, steps: int) -> tuple[float, float]:
+    """A step without and with a capture that waits, in us: of either the fastest tenth ends here.
+
+    They alternate in one process, because what else the machine does changes from second to second, and only ever adds.
+    """
+    loop = Loop(width)
+    alone, ours = [], []
+    with waiting(loop):
+        hooks = optimizers._global_optimizer_post_hooks  # noqa: SLF001  (taken away and put back, nothing else)
+        watched = dict(hooks)
+        for _ in range(steps):
+            hooks.clear()
+            alone.append(loop.step_us())
+            hooks.update(watched)
+            ours.append(loop.step_us())
+    return statistics.quantiles(alone, n=10)[0], statistics.quantiles(ours, n=10)[0]
 
 
 def main() -> None:
-    """Alternate the two, and take the best of each: what else the machine does only ever adds."""
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 9
-    print(bare(), flush=True)
-    print("| step alone (us) | waiting (us) | afterwards (us) | waiting (%) | afterwards (%) |")
-    print("|---:|---:|---:|---:|---:|")
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "script.py")
-        script.write_text(SCRIPT)
-        for width in (64, 256, 512):
-            alone, ours = [], []
-            for number in range(repeats):
-                alone.append(measured(script, width, None))
-                ours.append(measured(script, width, Path(folder, f"{width}-{number}")))
-            before, after = (min(run[part] for run in alone) for part in (0, 1))
-            waiting, afterwards = (min(run[part] for run in ours) for part in (0, 1))
-            print(
-                f"| {before:,.0f} | {waiting:,.0f} | {afterwards:,.0f} | {100 * (waiting / before - 1):+.1f} | "
-                f"{100 * (afterwards / after - 1):+.1f} |",
-                flush=True,
-            )
+    """One row per size of a step."""
+    torch.set_num_threads(1)
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    print("| step alone (us) | waiting (us) | added (us) | added (%) |\n|---:|---:|---:|---:|")
+    for width in WIDTHS:
+        alone, ours = measured(width, steps)
+        print(f"| {alone:,.0f} | {ours:,.0f} | {ours - alone:.1f} | {100 * (ours / alone - 1):+.2f} |", flush=True)
 
 
 if __name__ == "__main__":
