@@ -302,6 +302,7 @@ def test_the_whole_run_stops_at_a_limit(tmp_path, watch, model, limits, monkeypa
     until = time.monotonic() + 20
     while signal.getsignal(signal.SIGURG) != before and time.monotonic() < until:
         model(torch.ones(2, 4))
+        time.sleep(0.005)
     found = meta(tmp_path)
     assert found["complete"] is False
     assert found["reason"].startswith("stopped early, because ")

@@ -25,7 +25,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     for context in ("fork", "spawn"):
         seen = []
-        for batch in DataLoader(Numbers(), batch_size=1, num_workers=2, multiprocessing_context=context):
+        for batch in DataLoader(Numbers(), batch_size=1, num_workers=1, multiprocessing_context=context):
             optimizer.zero_grad()
             model(batch).sum().backward()
             optimizer.step()
