@@ -155,6 +155,14 @@ class Placement(NamedTuple):
     in_order: bool
 
 
+class _Laid(NamedTuple):
+    """Calls laid on a timeline as one run: how far ends are apart, and the fraction that is of another step there."""
+
+    shift: int
+    apart_ns: float
+    other_step: float
+
+
 class Offset(NamedTuple):
     """How far a clock is ahead of the timeline, how many ends then coincide, and whether only this offset does that."""
 
@@ -187,18 +195,27 @@ def overlap(calls: Calls, timeline: Calls, slack_ns: int) -> Flags:
 
 def place(calls: Calls, timeline: Calls, compatible: Flags, slack_ns: int) -> Placement:
     """Where the calls lie on the timeline, both on one clock: as one unbroken run if that fits, else one by one."""
-    best: tuple[int, float, int] | None = None
+    found: list[_Laid] = []
     for shift in _shifts(calls, timeline):
         low, high = max(0, -shift), min(len(calls), len(timeline) - shift)
         ours, theirs = calls.take(slice(low, high)), timeline.take(slice(low + shift, high + shift))
         if high > low and bool(fits(ours, theirs, compatible, slack_ns).all()):
             apart = float(np.median(np.abs(ours.end - theirs.end)))
-            best = min(best, (shift, apart, high - low), key=lambda b: b[1]) if best else (shift, apart, high - low)
-    if best is None:
+            found.append(_Laid(shift, apart, 1.0 - _same_step(ours, theirs)))
+    if not found:
         return _one_by_one(calls, timeline, compatible, slack_ns)
-    index = np.arange(len(calls)) + best[0]
+    best = min(found, key=lambda laid: laid.apart_ns)
+    if best.apart_ns > COINCIDE_NS:  # then ends tell nothing: on CPUs one rank may be done long before another
+        best = min(found, key=lambda laid: (laid.other_step, laid.apart_ns))
+    index = np.arange(len(calls)) + best.shift
     inside = (index >= 0) & (index < len(timeline))
     return Placement(np.where(inside, index, -1), np.zeros(len(calls), dtype=bool), in_order=True)
+
+
+def _same_step(ours: Calls, theirs: Calls) -> float:
+    """Of the pairs whose training steps are both known, the fraction that agree; 0 without any."""
+    known = (ours.step >= 0) & (theirs.step >= 0)
+    return float((ours.step == theirs.step)[known].mean()) if known.any() else 0.0
 
 
 def _shifts(calls: Calls, timeline: Calls) -> list[int]:
@@ -325,9 +342,7 @@ def _peaks(ours: Calls, theirs: Calls, compatible: Flags) -> list[_Candidate]:
             break
         start = int(counts.argmax())
         inside = slice(start, int(upto[start]))
-        steps = ours.step[i[inside]], theirs.step[j[inside]]
-        known = (steps[0] >= 0) & (steps[1] >= 0)
-        same_step = float((steps[0] == steps[1])[known].mean()) if known.any() else 0.0
+        same_step = _same_step(ours.take(i[inside]), theirs.take(j[inside]))
         offset = int(np.median(apart[inside]))
         found.append(_Candidate(offset, len(np.unique(i[inside])), round(same_step, 1)))
         counts[np.abs(apart - offset) <= 2 * COINCIDE_NS] = 0

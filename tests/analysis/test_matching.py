@@ -219,6 +219,19 @@ def test_calls_from_before_the_window_do_not_shift_the_others():
     assert groups_of(table, "a") == [("none", (0,)), ("order", (1, 3)), ("order", (2, 4))]
 
 
+def test_where_ends_are_far_apart_the_step_tells():
+    """As gloo showed it, in us: rank 0 was done early, and its next call ends nearer to where rank 1's ends."""
+    first, second = [(2_858, 598), (5_212, 1_916), (8_384, 1_978)], [(3_130, 2_207), (6_696, 1_792), (9_969, 4_875)]
+    rows = [
+        call(rank, start * 1_000, dur_ns=dur * 1_000, device="cpu", step=step)
+        for rank, calls in enumerate((first, second))
+        for step, (start, dur) in enumerate(calls, start=3)
+    ]
+    assert groups_of(calls_table(rows), "one") == [("order", (0, 3)), ("order", (1, 4)), ("order", (2, 5))]
+    shifted = [("none", (0,)), ("order", (1, 3)), ("order", (2, 4)), ("none", (5,))]
+    assert groups_of(calls_table([row | {"step": None} for row in rows]), "one") == shifted
+
+
 # --- process groups --------------------------------------------------------------------------------------------------
 
 
