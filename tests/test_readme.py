@@ -28,6 +28,16 @@ LARGE = {
 }
 
 
+TRAIN_PY = """
+import torch
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -65,6 +75,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     (folder / "traces").mkdir()
     (folder / "traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
+    (folder / "train.py").write_text(TRAIN_PY)
     for command in matching("python -m profiling"):
         for full, small in LARGE.items():
             command = command.replace(full, small)

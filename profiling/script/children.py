@@ -1,6 +1,6 @@
 """Training processes that a script starts with torch.multiprocessing: each of them is a rank.
 
-See docs/design/0010-scripts-unmodified.md. The children of `mp.spawn`, and of the launchers that are built on it, run
+See docs/design/0011-scripts-unmodified.md. The children of `mp.spawn`, and of the launchers that are built on it, run
 `torch.multiprocessing.spawn._wrap`. While a script is watched, an object of ours stands there, which is pickled to the
 child, watches it, and calls the original. Other processes, DataLoader's workers among them, get nothing of ours.
 """
