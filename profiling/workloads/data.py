@@ -33,7 +33,8 @@ _PATTERN_STRENGTH = 0.25
 class DataSpec:
     """Which share of which data. `batch_size` is per rank, `image_size` in pixels; `pinned` eases copies to a GPU.
 
-    `dataset_samples` is the length of an epoch of synthetic data, over all ranks.
+    `dataset_samples` is the length of an epoch of synthetic data, over all ranks. `first_epoch` says which order and
+    crops real data begin with.
     """
 
     batch_size: int
@@ -44,6 +45,18 @@ class DataSpec:
     world_size: int = 1
     pinned: bool = False
     dataset_samples: int = CIFAR10_SAMPLES
+    first_epoch: int = 0
+
+
+def epoch_steps(dataset_samples: int, ranks: int, batch_size: int) -> int:
+    """Batches of each rank in an epoch, whole ones only. Raises OutOfDataError when that is none."""
+    steps = dataset_samples // ranks // batch_size
+    if steps == 0:
+        raise OutOfDataError(
+            f"{dataset_samples} images are less than one batch of {batch_size} on each of {ranks} "
+            "ranks: the batch would be the data set; use a smaller --batch-size"
+        )
+    return steps
 
 
 class Batches(Iterator[Batch]):
@@ -55,13 +68,8 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, stream: Generator[Batch, None, None], spec: DataSpec, dataset_samples: int) -> None:
         self.dataset_samples = dataset_samples
-        self.epoch_steps = dataset_samples // spec.world_size // spec.batch_size
+        self.epoch_steps = epoch_steps(dataset_samples, spec.world_size, spec.batch_size)
         self._stream = stream
-        if self.epoch_steps == 0:
-            raise OutOfDataError(
-                f"{dataset_samples} images are less than one batch of {spec.batch_size} on each of {spec.world_size} "
-                "ranks: the batch would be the data set; use a smaller --batch-size"
-            )
 
     def __next__(self) -> Batch:
         return next(self._stream)
@@ -81,7 +89,7 @@ def synthetic(spec: DataSpec) -> Batches:
 
 
 def _synthetic_stream(spec: DataSpec) -> Generator[Batch, None, None]:
-    patterns = _class_patterns(spec)
+    patterns = class_patterns(spec)
     generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.rank)
     shape = (spec.batch_size, 3, spec.image_size, spec.image_size)
     batches = []
@@ -95,7 +103,7 @@ def _synthetic_stream(spec: DataSpec) -> Generator[Batch, None, None]:
         yield from batches
 
 
-def _class_patterns(spec: DataSpec) -> Tensor:
+def class_patterns(spec: DataSpec) -> Tensor:
     """One image per class. Its generator's seed is next to those of the ranks, and of none of them."""
     generator = torch.Generator().manual_seed(spec.seed * 1_000_003 - 1)
     coarse = torch.randn((CLASSES, 3, _PATTERN_PIXELS, _PATTERN_PIXELS), generator=generator)
@@ -119,10 +127,10 @@ def cifar10(spec: DataSpec) -> Batches:
         pin_memory=spec.pinned,
         drop_last=True,
         worker_init_fn=_leave_signals_to_parent,
-        generator=torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.rank),
+        generator=torch.Generator().manual_seed((spec.seed + spec.first_epoch) * 1_000_003 + spec.rank),
         persistent_workers=True,
     )
-    return Batches(_epochs(loader, sampler), spec, len(dataset))
+    return Batches(_epochs(loader, sampler, spec.first_epoch), spec, len(dataset))
 
 
 def check_cifar10(root: Path) -> None:
@@ -134,7 +142,7 @@ def check_cifar10(root: Path) -> None:
         raise DataError(
             f"{folder}: CIFAR-10 is not there; get {_CIFAR10_URL} and unpack it in {root}, or use --data synthetic"
         )
-    for name, checksum in (*kind.train_list, (kind.meta["filename"], kind.meta["md5"])):
+    for name, checksum in (*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])):
         if not check_integrity(folder / name, checksum):
             found = "another checksum" if (folder / name).is_file() else "no such file"
             raise DataError(f"{folder / name}: expected CIFAR-10's file, found {found}; unpack {_CIFAR10_URL} again")
@@ -158,8 +166,7 @@ def _cifar10_dataset(root: Path) -> Any:
     )
 
 
-def _epochs(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any]") -> Generator[Batch, None, None]:
-    epoch = 0
+def _epochs(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any]", epoch: int) -> Generator[Batch, None, None]:
     while True:
         sampler.set_epoch(epoch)
         yield from loader
