@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .step_clock import finish, mark
+from .training_plan import EpochPhase
 from .workloads.data import Batch
-
-EpochPhase = Literal["warmup", "timed"]
 
 
 @dataclass(frozen=True)
