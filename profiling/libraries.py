@@ -5,11 +5,15 @@ import importlib.util
 from .errors import LibraryError
 
 
-def require(library: str) -> None:
-    """Raise LibraryError when `library` cannot be imported."""
+def installed(library: str) -> bool:
+    """Whether `library` can be found."""
     try:
-        found = importlib.util.find_spec(library) is not None
+        return importlib.util.find_spec(library) is not None
     except (ImportError, ValueError):
-        found = False
-    if not found:
-        raise LibraryError(f'{library} is not installed, and capturing needs it: pip install "commtrace[profiling]"')
+        return False
+
+
+def require(library: str, what: str = "capturing") -> None:
+    """Raise LibraryError when `library`, which `what` needs, cannot be imported."""
+    if not installed(library):
+        raise LibraryError(f'{library} is not installed, and {what} needs it: pip install "commtrace[profiling]"')
