@@ -11,7 +11,7 @@ from .errors import NoTraces, UnreadableFile
 
 TORCH_NAME = re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$")
 _TRACE_NAME = re.compile(r"\.json(\.gz)?$")
-_SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json)$")
+_SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
 
 def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:

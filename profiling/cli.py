@@ -15,12 +15,10 @@ from .comms.command import comms
 from .config import (
     CIFAR10_SAMPLES,
     CIFAR_IMAGE_SIZE,
-    DEFAULT_LR,
     TRAILING_STEPS,
     DataName,
     DeviceName,
     ModelName,
-    OptimizerConfig,
     ParallelName,
     ScheduleName,
     TrainConfig,
@@ -31,11 +29,11 @@ from .layers.command import EXAMPLES as LAYERS_EXAMPLES
 from .layers.command import layers
 from .libraries import require
 from .memory import parse_bytes
+from .option_groups import takes
 from .schedule import Schedule
 from .script.command import EXAMPLES as RUN_EXAMPLES
 from .script.command import run
-
-_EPOCHS = "Epochs before the profiled steps"
+from .train_options import EpochOptions, OptimizerOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -79,15 +77,20 @@ def _commands() -> None:
     python -m profiling train --parallel fsdp --workers 2 --device cpu
 
     python -m profiling train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
+
     python -m profiling train --warmup-epochs 1 --timed-epochs 1 --steps-per-epoch 20 --batch-size 8
+
+    python -m profiling train --data cifar10 --epochs 5 --warmup-epochs 1 --batch-size 2048 --lr-scaling linear
 
     torchrun --nproc-per-node 4 -m profiling train --batch-size 128 --data cifar10
 
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m profiling train
     """
 )
+@takes(optimizer=OptimizerOptions, epochs=EpochOptions)
 def train(
     ctx: typer.Context,
+    *,
     model: Annotated[
         ModelName,
         typer.Option(help="resnet18: the CIFAR variant; vgg16: torchvision's; vgg16-swapped: with ReLU after max pool"),
@@ -108,14 +111,7 @@ def train(
         typer.Option(help="training steps", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"),
     ] = None,
     seed: Annotated[int, typer.Option(help="of weights and data")] = 0,
-    optimizer_lr: Annotated[
-        float | None,
-        typer.Option(
-            help="SGD's learning rate", show_default=", ".join(f"{name}: {lr}" for name, lr in DEFAULT_LR.items())
-        ),
-    ] = None,
-    optimizer_momentum: Annotated[float, typer.Option(help="SGD's momentum")] = OptimizerConfig.momentum,
-    optimizer_weight_decay: Annotated[float, typer.Option(help="SGD's weight decay")] = OptimizerConfig.weight_decay,
+    optimizer: OptimizerOptions,
     parallel: Annotated[
         ParallelName,
         typer.Option(
@@ -149,13 +145,7 @@ def train(
             show_default="none",
         ),
     ] = None,
-    warmup_epochs: Annotated[int, typer.Option(rich_help_panel=_EPOCHS, min=0, help="before the timed ones")] = 0,
-    timed_epochs: Annotated[
-        int, typer.Option(rich_help_panel=_EPOCHS, min=0, help="timed, with waiting for data apart from the rest")
-    ] = 0,
-    steps_per_epoch: Annotated[
-        int, typer.Option(rich_help_panel=_EPOCHS, min=0, help="bound of each of them; 0: the whole data set")
-    ] = 0,
+    epochs: EpochOptions,
     wait: Annotated[int, typer.Option(rich_help_panel="Profiler", help="steps before the profiler warms up")] = 2,
     warmup: Annotated[int, typer.Option(rich_help_panel="Profiler", help="profiled steps that are discarded")] = 1,
     active: Annotated[int, typer.Option(rich_help_panel="Profiler", help="traced steps")] = 3,
@@ -186,9 +176,7 @@ def train(
         bucket_cap_mb=bucket_cap_mb,
         microbatches=microbatches,
         pipeline_schedule=pipeline_schedule,
-        optimizer=OptimizerConfig(
-            DEFAULT_LR[model] if optimizer_lr is None else optimizer_lr, optimizer_momentum, optimizer_weight_decay
-        ),
+        optimizer=optimizer.config(model),
         seed=seed,
         device=device,
         out=out,
@@ -196,9 +184,10 @@ def train(
         with_stack=with_stack,
         profile_memory=profile_memory,
         dataset_samples=dataset_samples,
-        warmup_epochs=warmup_epochs,
-        timed_epochs=timed_epochs,
-        steps_per_epoch=steps_per_epoch,
+        warmup_epochs=epochs.warmup_epochs,
+        timed_epochs=epochs.timed_epochs,
+        steps_per_epoch=epochs.steps_per_epoch,
+        training=epochs.plan(),
         memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
     )
 

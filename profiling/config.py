@@ -8,12 +8,14 @@ from typing import Any, Literal
 from . import options
 from .errors import UsageError
 from .schedule import Schedule, check_leading_steps, check_steps, check_wait
+from .training_plan import NO_TRAINING, TrainingPlan, check_plan
 
 ModelName = Literal["resnet18", "vgg16", "vgg16-swapped"]
 DataName = Literal["synthetic", "cifar10"]
 ParallelName = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
 ScheduleName = Literal["gpipe", "1f1b"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+OptimizerName = Literal["sgd", "lars"]
 
 # Unprofiled steps that follow the schedule when --steps is not given: what the profiled ones are compared with.
 TRAILING_STEPS = 4
@@ -37,11 +39,12 @@ DEFAULT_LR: Mapping[ModelName, float] = {"resnet18": 0.1, "vgg16": 0.01, "vgg16-
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Settings of SGD."""
+    """Settings of SGD, or of LARS: SGD with a learning rate for every layer, in proportion to its weights' norm."""
 
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    name: OptimizerName = "sgd"
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class TrainConfig:
 
     Before its `steps`, which the profiler sees, a run trains for `warmup_epochs` and `timed_epochs`, which it does not.
     `steps_per_epoch` bounds these, 0 means whole epochs. `dataset_samples` is the length of a synthetic one over all
-    ranks. `memory_limit_bytes` is for each rank.
+    ranks. With a `training` of some epochs it trains for these, of which `warmup_epochs` are the first, and tests after
+    each. `memory_limit_bytes` is for each rank.
     """
 
     schedule: Schedule
@@ -81,6 +85,7 @@ class TrainConfig:
     warmup_epochs: int = 0
     timed_epochs: int = 0
     steps_per_epoch: int = 0
+    training: TrainingPlan = NO_TRAINING
     memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -93,10 +98,15 @@ class TrainConfig:
             raise UsageError(f"--dataset-samples {self.dataset_samples}: for --data synthetic; CIFAR-10 has its own")
         options.check_run_name(self.run_name)
         check_steps(self.schedule, self.steps)
-        if self.timed_epochs or self.warmup_epochs:
+        check_plan(self.training, self.batch_size, self.warmup_epochs, self.timed_epochs)
+        if self.timed_epochs or self.warmup_epochs or self.training.epochs:
             check_wait(self.schedule, "the profiler would be on in the timed epochs before")
         if self.parallel in _LEADING_STEPS:
             check_leading_steps(self.schedule, *_LEADING_STEPS[self.parallel])
+        if self.parallel == "pipeline" and self.training.batch_size_schedule:
+            raise UsageError(
+                "--batch-size-schedule: the stages of a pipeline exchange arrays of one size; use another --parallel"
+            )
         if self.parallel == "dp" and self.device == "cpu":
             raise UsageError("--parallel dp --device cpu: nn.DataParallel is for GPUs; use --parallel ddp")
         if self.microbatches is not None:

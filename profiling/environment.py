@@ -23,6 +23,7 @@ def versions() -> dict[str, str | None]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": _distribution_version("torchvision"),
+        "pytorch_optimizer": _distribution_version("pytorch_optimizer"),
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         "cudnn": _cudnn_version(),

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from .schedule import Phase
+from .scoring import Score
 from .step_clock import Overhead, StepTime
 from .timed_epochs import EpochTime
 
@@ -67,6 +68,11 @@ class Reporter:
             f"{time.step_ns / 1e9:.3f} s and {time.data_ns / 1e9:.3f} s waiting for data"
         )
 
+    def trained_epoch(self, time: EpochTime, of_steps: int, train: Score, test: Score, lr: float) -> None:
+        """An epoch was trained and tested; `lr` is its last learning rate."""
+        self.epoch(time, of_steps, None)
+        self.say(f"  training {_score(train)}; test {_score(test)}; learning rate {lr:.4g}")
+
     def step(self, time: StepTime | None, phase: Phase, step: int, loss: float | None) -> None:
         """Step `step` is over."""
         text = "  ".join(
@@ -96,3 +102,8 @@ class Reporter:
                 f"step time: {found.active_ns / 1e9:.3f} s traced, {found.idle_ns / 1e9:.3f} s not profiled "
                 f"({found.frac:+.1%}; medians of {found.active_steps} and {found.idle_steps} steps)"
             )
+
+
+def _score(score: Score) -> str:
+    loss = "not finite" if score.loss is None else f"{score.loss:.4f}"
+    return f"loss {loss}, accuracy {score.accuracy:.2%}"

@@ -16,6 +16,7 @@ from .errors import OutOfMemoryError, ProfilingError, RunDirRefusedError, UsageE
 from .modes import MODES
 from .modes.pipeline import check_stages
 from .modes.replicated import driven_devices
+from .optimizers import require_optimizer
 from .tether import tie_to_parent
 from .workloads.data import check_cifar10
 
@@ -136,6 +137,7 @@ def _check(task: Task, ranks: int, ranks_here: int) -> None:
 def _check_training(config: TrainConfig, ranks: int) -> None:
     if parallel.under_torchrun():
         parallel.check_launch(MODES[config.parallel], ranks)
+    require_optimizer(config.optimizer)
     if config.parallel == "dp":
         driven_devices(config)
     if config.parallel == "pipeline":

@@ -4,6 +4,8 @@ traces/<run>/
   run.json                                  rank 0: what ran
   <host>_<rank>.<cycle>.pt.trace.json.gz    one per rank and profiling cycle, exactly as torch wrote it
   <host>_<rank>.meta.json                   per rank: device, links, process groups, step times, ...
+  training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
+  events.out.tfevents.*                     the same for TensorBoard
 
 Flat, because TensorBoard takes a directory for a run. A name exists only once its content is complete: everything is
 first written to a hidden `*.tmp` file in the same directory.
@@ -26,6 +28,7 @@ SCHEMA_VERSION = 1
 # Why a file is not complete, until somebody knows better.
 UNFINISHED = "still running, or killed before it could say why"
 RUN_FILE = "run.json"
+TRAINING_FILE = "training.json"
 # TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so digits it must be.
 TRACE_SUFFIX = ".pt.trace.json.gz"
 META_SUFFIX = ".meta.json"

@@ -4,8 +4,9 @@ Readers depend on these names. To what `rank_facts` holds from beginning to end,
 and `reason`, `steps` (one entry per step, profiled or not, in ns; `step_clock` says by which clock), `traces`,
 `process_groups`, the facts of every mode in `modes.FACTS` (None but for the model's own), the `profiler`'s options, and
 `clock_probe`: how far this rank's clock was ahead of rank 0's at the start and at the end, in ns, or why that is not
-known in `clock_probe_reason`. `train` adds `dataset_samples`, `full_epoch_steps` (of this rank, in the whole data set)
-and `epochs` (`timed_epochs.EpochTime`).
+known in `clock_probe_reason`. `train` adds `dataset_samples`, `full_epoch_steps` (of this rank, in the whole data set,
+at the batch size of the last epoch) and `epochs` (`timed_epochs.EpochTime`), after each one when it trains for
+`--epochs`; what training.json says of these stands in `training`.
 """
 
 import os

@@ -8,20 +8,25 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from . import memory, parallel
 from .config import TrainConfig
 from .modes import MODES
 from .modes.pipeline import Pipeline
 from .modes.replicated import driven_devices
+from .optimizers import optimizer_of
 from .parallel import Identity
 from .progress import Reporter
+from .scoring import ScoredLoss
 from .session import Session
 from .sidefiles import Subject, model_size
 from .step_clock import overhead
-from .timed_epochs import EpochPhase, timed_epoch
+from .timed_epochs import timed_epoch
+from .training import ScheduledBatches, Trainee, train_in_epochs
+from .training_plan import EpochPhase
 from .workloads.data import DATA, Batch, Batches, DataSpec
+from .workloads.held_out import TEST_DATA
 from .workloads.models import MODELS
 from .workloads.torchvision_import import torchvision
 
@@ -69,7 +74,7 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
     size = model_size(whole)
     model = mode.wrap(whole, where, config)
     del whole
-    batch_size = None if mode.shares_batch else _batch_size(config)
+    batch_size = None if mode.shares_batch else config.batch_size * _devices(config)
     subject = Subject(weakref.ref(model), config.model, batch_size, config.as_json(), command, size)
     session = Session(
         config.run_dir(len(driven_devices(config)) if mode.name == "dp" else who.world_size),
@@ -79,7 +84,7 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
         with_stack=config.with_stack,
         profile_memory=config.profile_memory,
     )
-    with closing(batches_of(config, who, where)) as batches, Reporter(rank=who.rank, steps=config.steps) as reporter:
+    with closing(_batches(config, who, where)) as batches, Reporter(rank=who.rank, steps=config.steps) as reporter:
         try:
             with session:
                 reporter.say(_headline(config, who, where))
@@ -98,20 +103,24 @@ def _loop(
     config: TrainConfig,
     model: nn.Module,
     where: torch.device,
-    batches: Batches,
+    batches: ScheduledBatches,
     session: Session,
     reporter: Reporter,
 ) -> None:
-    settings = config.optimizer
-    optimizer = SGD(model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
-    criterion = nn.CrossEntropyLoss()
+    optimizer = optimizer_of(model.parameters(), config.optimizer)
+    criterion = ScoredLoss()
 
     def train_on(batch: Batch) -> Tensor | None:
         return train_step(model, criterion, optimizer, batch, where)
 
-    _epochs(config, train_on, where, batches, session, reporter)
+    if config.training.epochs:
+        trainee = Trainee(model, criterion, optimizer, train_on, where)
+        held_out = TEST_DATA[config.data](batches.spec)
+        train_in_epochs(config, trainee, batches, held_out, session, reporter)
+    else:
+        _epochs(config, train_on, where, batches.current, session, reporter)
     for step in range(config.steps):
-        loss = train_on(next(batches))
+        loss = train_on(next(batches.current))
         session.step()
         phase = config.schedule.phase(step)
         readable = where.type == "cpu" or (phase == "idle" and step % _CUDA_LOSS_EVERY == 0)
@@ -141,11 +150,11 @@ def _epochs(
     session.note(**facts, epochs=found)
 
 
-def batches_of(config: TrainConfig, who: Identity, where: torch.device) -> Batches:
+def _batches(config: TrainConfig, who: Identity, where: torch.device) -> ScheduledBatches:
     """The batches that this rank trains on: its share, or the whole in modes whose ranks share each batch."""
     rank, world_size = (0, 1) if MODES[config.parallel].shares_batch else (who.rank, who.world_size)
     spec = DataSpec(
-        _batch_size(config),
+        config.batch_size,
         config.image_size,
         config.data_root,
         config.seed,
@@ -154,12 +163,12 @@ def batches_of(config: TrainConfig, who: Identity, where: torch.device) -> Batch
         pinned=where.type == "cuda",
         dataset_samples=config.dataset_samples,
     )
-    return DATA[config.data](spec)
+    return ScheduledBatches(spec, _devices(config), DATA[config.data])
 
 
-def _batch_size(config: TrainConfig) -> int:
-    """Images in one batch as it is loaded."""
-    return config.batch_size * (len(driven_devices(config)) if config.parallel == "dp" else 1)
+def _devices(config: TrainConfig) -> int:
+    """Devices that share each batch as this rank loads it: those of nn.DataParallel."""
+    return len(driven_devices(config)) if config.parallel == "dp" else 1
 
 
 def _headline(config: TrainConfig, who: Identity, where: torch.device) -> str:

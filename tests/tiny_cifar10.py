@@ -16,18 +16,25 @@ from profiling.cli import main
 from profiling.workloads.torchvision_import import torchvision
 
 
-def write(root: Path, images_per_file: int) -> None:
-    """Five files of training images and one of test images, with random content, and the names of the classes."""
+def write(root: Path, images_per_file: int, *, learnable: bool = False) -> None:
+    """Five files of training images and one of test images, with random content, and the names of the classes.
+
+    Learnable: every class has a colour, under noise.
+    """
     kind = torchvision("datasets").CIFAR10
     folder = root / kind.base_folder
     folder.mkdir()
     random = np.random.default_rng(0)
+    colours = random.integers(40, 216, (10, 3, 1))
     for number, (name, _) in enumerate([*kind.train_list, *kind.test_list]):
         content = {
             b"batch_label": f"batch {number}".encode(),
             "labels": random.integers(0, 10, images_per_file).tolist(),
             "data": random.integers(0, 256, (images_per_file, 3 * 32 * 32), dtype=np.uint8),
         }
+        if learnable:
+            noise = random.integers(-40, 40, (images_per_file, 3, 32 * 32))
+            content["data"] = (colours[content["labels"]] + noise).reshape(images_per_file, -1).astype(np.uint8)
         (folder / name).write_bytes(pickle.dumps(content))
     names = {"label_names": [f"class {number}" for number in range(10)]}
     (folder / kind.meta["filename"]).write_bytes(pickle.dumps(names))

@@ -47,6 +47,27 @@ class Pipeline(nn.Module):
         self._schedule.step(*inputs, target=labels.to(where, non_blocking=True), losses=losses)
         return torch.stack(losses).mean().detach()
 
+    def predict(self, images: Tensor) -> Tensor | None:
+        """The model's outputs for images, any number of them, on the last stage; None elsewhere.
+
+        Every rank has to start it. Stage by stage and without gradients: schedules take one batch size only, and 1F1B
+        no forward pass alone.
+        """
+        index, where = self._stage.stage_index, self._stage.device
+        if self._stage.is_first:
+            passing = images.to(where)
+        else:
+            given = self.facts["input"]
+            passing = torch.empty(
+                (len(images), *given["shape"][1:]), dtype=getattr(torch, given["dtype"]), device=where
+            )
+            dist.recv(passing, index - 1)
+        outputs = cast("Tensor", self.part(passing))
+        if self._stage.is_last:
+            return outputs
+        dist.send(outputs.contiguous(), index + 1)
+        return None
+
 
 def pipeline(model: nn.Module, where: torch.device, config: TrainConfig) -> Pipeline:
     """This rank's stage: its share of the model's blocks, so that the largest stage computes as little as possible.

@@ -26,7 +26,7 @@ def test_run_file(gloo_run) -> None:
     assert run["model"] == {"name": "resnet18", "parameters": 11_173_962, "bytes": 44_695_848, "buffer_bytes": 38_560}
     assert run["command"][:4] == ["python", "-m", "profiling", "train"]
     assert run["config"]["batch_size"] == 4
-    assert run["config"]["optimizer"] == {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
+    assert run["config"]["optimizer"] == {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "name": "sgd"}
     assert run["versions"]["torch"] == torch.__version__
     assert run["created_utc"].endswith("+00:00")
 

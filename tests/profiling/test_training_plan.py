@@ -83,5 +83,5 @@ def test_a_schedule_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "3", "3:", ":256", "3=256", "-1:256", "3:2.5", "3:256,", "3:256;6:512", "٣:256"])
 def test_what_is_no_schedule_is_refused(text) -> None:
-    with pytest.raises(UsageError, match="expected EPOCH:SIZE,... such as 3:256,6:512"):
+    with pytest.raises(UsageError, match=r"expected EPOCH:SIZE,\.\.\. such as 3:256,6:512"):
         parse_batch_size_schedule(text)
