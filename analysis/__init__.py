@@ -15,17 +15,30 @@ if TYPE_CHECKING:
     from .errors import AnalysisError
     from .measure import Analysis, analyse
     from .measure_sweep import SweepAnalysis, analyse_sweep
+    from .measure_training import TrainingAnalysis, analyse_training
     from .run import Run, load_run
 
-__all__ = ["Analysis", "AnalysisError", "Run", "SweepAnalysis", "analyse", "analyse_sweep", "load_run"]
+__all__ = [
+    "Analysis",
+    "AnalysisError",
+    "Run",
+    "SweepAnalysis",
+    "TrainingAnalysis",
+    "analyse",
+    "analyse_sweep",
+    "analyse_training",
+    "load_run",
+]
 
 _HOMES = {
     "Analysis": "measure",
     "AnalysisError": "errors",
     "Run": "run",
     "SweepAnalysis": "measure_sweep",
+    "TrainingAnalysis": "measure_training",
     "analyse": "measure",
     "analyse_sweep": "measure_sweep",
+    "analyse_training": "measure_training",
     "load_run": "run",
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import cli_sweeps
+from . import cli_sweeps, cli_training
 from .cli_common import Format, Output, OutputFormat, ascii_only, complain, write
 from .cli_reading import ReadingOptions, analysis_of, finish, reads_traces
 from .errors import AnalysisError, NothingMeasured
@@ -63,6 +63,7 @@ Examples:
   {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
   {prog} scaling --format latex traces/my-sweep
+  {prog} training traces/small-batch traces/large-batch
   {prog} breakdown --comm-kernel 'my_all_reduce' rank0.json.gz rank1.json.gz
 
 \b
@@ -151,8 +152,9 @@ def _add_table_command(name: str, help_text: str) -> None:
 for _name, _help in _TABLES.items():
     _add_table_command(_name, _help)
 
-for _name, _command in cli_sweeps.COMMANDS.items():
-    app.command(_name, epilog=cli_sweeps.EXAMPLES[_name])(_command)
+for _module in (cli_sweeps, cli_training):
+    for _name, _command in _module.COMMANDS.items():
+        app.command(_name, epilog=_module.EXAMPLES[_name])(_command)
 
 
 def _show(
@@ -206,7 +208,7 @@ def _why_empty(name: str, analysis: Analysis) -> str:
 
 def _with_default_command(arguments: list[str]) -> list[str]:
     """`RUN` alone means `summary RUN`."""
-    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *cli_sweeps.COMMANDS}
+    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *cli_sweeps.COMMANDS, *cli_training.COMMANDS}
     if not arguments or arguments[0] in commands or arguments[0] in ("-h", "--help"):
         return arguments
     return ["summary", *arguments]

@@ -17,6 +17,8 @@ import typer
 from .errors import UnreadableFile
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from .reading import Reading
 
 _QUIET_S = 1.0
@@ -120,6 +122,16 @@ def write(text: str, output: Path | None) -> None:
         if partial.is_file():
             partial.unlink()
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
+
+
+def show(name: str, table: pd.DataFrame, output_format: Format, output: Path | None) -> None:
+    """Write a table in that format. Raises UnreadableFile."""
+    from .render import FORMATS, as_text
+
+    if output_format is Format.table:
+        write(as_text(name, table, ascii_only=ascii_only()), output)
+    else:
+        write(FORMATS[output_format.value](name, table), output)
 
 
 def ascii_only() -> bool:

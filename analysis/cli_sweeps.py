@@ -15,17 +15,14 @@ from .cli_common import (
     KeepGoing,
     Output,
     OutputFormat,
-    ascii_only,
     checked_patterns,
     complain,
     progress,
-    write,
+    show,
 )
 from .errors import NothingMeasured
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from .measure_sweep import Progress, SweepAnalysis
 
 Sweeps = Annotated[
@@ -55,7 +52,7 @@ def scaling_command(
       model,parallel,workers,batch_size_per_rank,epoch_s[,dataset_samples][,parameters]
     """
     analysis = _analysis(runs, [], keep_going)
-    _show("scaling", analysis.scaling, output_format, output)
+    show("scaling", analysis.scaling, output_format, output)
     _finish(analysis)
 
 
@@ -78,7 +75,7 @@ def subtraction_command(
             f"{analysis.sweep.name}: no cell has more than one worker, so there is nothing to subtract; add cells with "
             "2 or more workers, or use `scaling`"
         )
-    _show("mistakes" if names else "subtraction", table, output_format, output)
+    show("mistakes" if names else "subtraction", table, output_format, output)
     _finish(analysis)
 
 
@@ -118,15 +115,6 @@ def _analysis(
 
     sweep = load_sweep(runs, keep_going=keep_going)
     return SweepAnalysis(sweep, tuple(comm_names), keep_going, report)
-
-
-def _show(name: str, table: pd.DataFrame, output_format: Format, output: Path | None) -> None:
-    from .render import FORMATS, as_text
-
-    if output_format is Format.table:
-        write(as_text(name, table, ascii_only=ascii_only()), output)
-    else:
-        write(FORMATS[output_format.value](name, table), output)
 
 
 def _finish(analysis: SweepAnalysis) -> None:

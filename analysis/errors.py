@@ -13,8 +13,12 @@ AnalysisError
 │   ├── DamagedTimings    a file that holds them is malformed, or contradicts another
 │   ├── NoTimings         there are none
 │   └── DuplicateCell     two timings of one cell
+├── TrainingError         the epochs of a training cannot be used
+│   ├── DamagedTraining   a file that holds them is malformed
+│   └── NoTraining        there are none
 ├── NotACeiling           a file given as a ceiling holds no measurement of collectives
 ├── NothingMeasured       the run holds nothing of what was asked for
+├── MissingLibrary        an option needs a library that is not installed
 ├── UnknownCollective     no formula for this collective
 ├── UnknownDtype          no item size for this dtype
 └── SchemaError           a table does not have the columns it promises
@@ -75,12 +79,28 @@ class DuplicateCell(TimingsError):
     """Two timings of one cell."""
 
 
+class TrainingError(AnalysisError):
+    """The epochs of a training cannot be used."""
+
+
+class DamagedTraining(TrainingError):
+    """A file that holds the epochs of a training is malformed."""
+
+
+class NoTraining(TrainingError):
+    """There are no epochs of a training."""
+
+
 class NotACeiling(AnalysisError):
     """A file given as a ceiling holds no measurement of collectives."""
 
 
 class NothingMeasured(AnalysisError):
     """The run holds nothing of what was asked for."""
+
+
+class MissingLibrary(AnalysisError):
+    """An option needs a library that is not installed."""
 
 
 class UnknownCollective(AnalysisError):

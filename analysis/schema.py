@@ -12,6 +12,8 @@ from .schema_sweeps import MISTAKES as MISTAKES
 from .schema_sweeps import SCALING as SCALING
 from .schema_sweeps import SUBTRACTION as SUBTRACTION
 from .schema_sweeps import TIMINGS as TIMINGS
+from .schema_training import TRAINING as TRAINING
+from .schema_training import TRAINING_EPOCHS as TRAINING_EPOCHS
 from .tables import Row as Row
 from .tables import Schema as Schema
 from .tables import records as records
@@ -364,4 +366,5 @@ SUMMARY = Schema("summary", "fact about the run", {
 PUBLISHED = (
     ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, FITS, RANKS, LATENESS, CLOCKS,
     VERDICTS, BANDWIDTH_CEILING, TIMINGS, SCALING, SUBTRACTION, MISTAKES,
+    TRAINING_EPOCHS, TRAINING,
 )  # fmt: skip

@@ -76,13 +76,22 @@ _SHOWN = {
         "model", "parallel", "workers", "batch_size_per_worker", "mistake", "reports", "subtracted_comm_ns",
         "subtracted_busbw_gb_per_s", "mistaken_busbw_gb_per_s", "mistaken_factor", "because", "note",
     ),
+    "training": (
+        "run", "parallel", "workers", "global_batch_size", "optimizer", "lr_scaling", "lr", "after_epochs",
+        "train_loss", "train_accuracy_frac", "test_loss", "test_accuracy_frac", "test_loss_difference",
+        "test_accuracy_difference_frac", "epoch_ns", "speedup_over_baseline", "note",
+    ),
+    "training_epochs": (
+        "run", "after_epochs", "phase", "global_batch_size", "lr", "train_loss", "train_accuracy_frac", "test_loss",
+        "test_accuracy_frac", "steps", "epoch_steps", "step_ns", "data_ns",
+    ),
 }  # fmt: skip
 
 _POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns", "arrived_ns")
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
 _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
 # Times of whole epochs: in seconds, as reports give them.
-_IN_SECONDS = ("scaling", "subtraction", "mistakes")
+_IN_SECONDS = ("scaling", "subtraction", "mistakes", "training", "training_epochs")
 _NOTHING = "-"
 # Underscores mark up at the edge of a word only.
 _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -168,6 +177,12 @@ def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tup
         return f"{column.removesuffix('_per_s')} (1/s)", _texts(values, lambda v: f"{v:,.1f}")
     if column.startswith("speedup_") or column.endswith("_factor"):
         return column, _texts(values, _significant)
+    if "_loss" in column:
+        return column, _texts(values, lambda v: f"{v:.4f}")
+    if column == "lr":
+        return column, _texts(values, lambda v: f"{v:.4g}")
+    if "accuracy" in column:  # as reports give it
+        return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.2f}")
     if column.endswith("_frac"):
         return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.1f}")
     if "_us" in column and pd.api.types.is_float_dtype(values):

@@ -9,19 +9,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
-LEAVES = {"errors", "kinds", "tables", "schema", "schema_sweeps", "intervals", "nccl_tests", "alignment", "by_hand"}
+LEAVES = {
+    "errors", "kinds", "tables", "schema", "schema_sweeps", "schema_training", "intervals", "nccl_tests", "alignment",
+    "by_hand",
+}  # fmt: skip
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
-    "ceiling", "spans", "raw_trace",
+    "ceiling", "spans", "raw_trace", "training_files",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
-    "ranks", "verdict", "headroom", "scaling", "subtraction",
+    "ranks", "verdict", "headroom", "scaling", "subtraction", "training",
 }  # fmt: skip
 TOP = {
-    "measure", "measure_sweep", "summary", "report", "cli_common", "cli_reading", "cli_sweeps", "cli", "__init__",
-    "__main__",
+    "measure", "measure_sweep", "measure_training", "summary", "report", "cli_common", "cli_reading", "cli_sweeps",
+    "cli_training", "cli", "__init__", "__main__",
 }  # fmt: skip
 
 # module -> what it may import. `render` is the folder.
@@ -32,7 +35,8 @@ ALLOWED = {
     "intervals": set(),
     "tables": {"errors"},
     "schema_sweeps": {"tables"},
-    "schema": {"schema_sweeps", "tables"},
+    "schema_training": {"tables"},
+    "schema": {"schema_sweeps", "schema_training", "tables"},
     "nccl_tests": {"errors"},
     "alignment": set(),
     "by_hand": set(),
@@ -69,6 +73,7 @@ ALLOWED = {
     "timings_csv": {"errors", "schema"},
     "sweep_files": {"errors"},
     "sweeps": {"errors", "schema", "sweep_files", "timings_csv"},
+    "training_files": {"errors", "schema"},
     # metrics: tables -> tables; `steps` serves both sides
     "breakdown": {"intervals", "kinds", "schema", "steps"},
     "gloo_calls": {"nccl_tests", "schema"},
@@ -85,18 +90,31 @@ ALLOWED = {
     "headroom": {"schema"},
     "scaling": {"schema"},
     "subtraction": {"by_hand", "nccl_tests", "scaling", "schema"},
+    "training": {"schema"},
     # tables -> text
-    "render": {"schema"},
+    "render": {"errors", "schema"},
     # where they meet
-    "measure": METRICS - {"scaling", "subtraction"} | {"ceiling", "run", "schema"},
+    "measure": METRICS - {"scaling", "subtraction", "training"} | {"ceiling", "run", "schema"},
     "measure_sweep": {"errors", "measure", "run", "scaling", "schema", "subtraction", "sweeps"},
+    "measure_training": {"errors", "schema", "training", "training_files"},
     "summary": {"matching", "measure", "nccl_tests", "probes", "schema"},
     "report": {"measure", "render", "schema", "summary"},
-    "cli_common": {"errors", "reading"},
+    "cli_common": {"errors", "reading", "render"},
     "cli_reading": {"cache", "ceiling", "cli_common", "kinds", "measure", "reading", "run", "trace_paths"},
-    "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "render", "sweeps"},
-    "cli": {"cli_common", "cli_reading", "cli_sweeps", "errors", "measure", "render", "report", "summary"},
-    "__init__": {"errors", "measure", "measure_sweep", "run"},
+    "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "sweeps"},
+    "cli_training": {"cli_common", "measure_training", "render"},
+    "cli": {
+        "cli_common",
+        "cli_reading",
+        "cli_sweeps",
+        "cli_training",
+        "errors",
+        "measure",
+        "render",
+        "report",
+        "summary",
+    },
+    "__init__": {"errors", "measure", "measure_sweep", "measure_training", "run"},
     "__main__": {"cli"},
 }
 
@@ -160,7 +178,7 @@ def test_readers_and_metrics_do_not_know_each_other():
         if module in METRICS | {"steps"}:
             assert not edges(name, path) & (READERS | TOP | {"render"})
         if module in LEAVES:
-            assert edges(name, path) <= {"errors", "tables", "schema_sweeps"}
+            assert edges(name, path) <= {"errors", "tables", "schema_sweeps", "schema_training"}
 
 
 def test_nobody_imports_the_command_line_but_main():

@@ -24,6 +24,8 @@ COMMANDS = {
     "scaling": "scaling",
     "subtraction": "subtraction",
     "mistakes": "subtraction --mistake all",
+    "training": "training",
+    "training_epochs": "training --by epoch",
 }
 ACROSS_RUNS = {
     "timings": "`analysis.analyse_sweep(SWEEP).timings`",
@@ -31,6 +33,7 @@ ACROSS_RUNS = {
     "subtraction": "`analysis.analyse_sweep(SWEEP).subtraction`",
     "mistakes": "`analysis.analyse_sweep(SWEEP).mistakes(NAMES)`",
 }
+OF_TRAININGS = ("training", "training_epochs")
 IN_SUMMARY = ("breakdown", "bandwidth", "ranks", "verdicts")
 
 _INTRO = """<!-- Generated from analysis/schema.py. Do not edit: run `python tests/docs/table_page.py`. -->
@@ -51,6 +54,8 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
   `analysis.analyse_sweep(SWEEP)` those across runs. In the installed distribution the command is `commtrace` and the
   package `commtrace.analysis`.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
+- **RUNS** are run directories of `python -m profiling train --epochs`, or folders that hold some; in Python,
+  `analysis.analyse_training(RUNS)` has their tables.
 
 The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,
 `_gb_per_s` 1e9 bytes per second, `_frac` a fraction from 0 to 1. A time called `start`, `issue` or `end` is a point on
@@ -77,6 +82,11 @@ def _section(name: str, rows: str, columns: dict[str, tuple[str, str]]) -> str:
 
 
 def _printed_by(name: str) -> str:
+    if name in OF_TRAININGS:
+        return (
+            f"Printed by `python -m analysis {COMMANDS[name]} RUNS`; in Python it is "
+            f"`analysis.analyse_training(RUNS).{name}`."
+        )
     if name in ACROSS_RUNS:
         printed = (
             f"Printed by `python -m analysis {COMMANDS[name]} SWEEP`" if name in COMMANDS else "No command prints it"

@@ -33,6 +33,7 @@ from analysis.steps import with_steps
 from analysis.subtraction import measured_epoch, measured_table, mistakes, subtraction
 from analysis.sweeps import RankEpoch, whole_epoch
 from analysis.trace_file import TraceFile
+from analysis.training import training
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 
@@ -43,6 +44,11 @@ COPIED = {
     *("call_id", "collective_id", "step", "collective"),
     *("cell", "run", "model", "parallel", "workers", "batch_size_per_worker", "status", "reason"),
     *("dataset_samples", "sample_bytes", "parameters_elems", "parameters_bytes"),
+}
+# And by table: what a training wrote down, and what it was.
+COPIED_IN = {
+    "training_epochs": set(schema.TRAINING_EPOCHS.columns),
+    "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
 }
 NOT_COPIED = {"activities": {"step"}, "calls": {"collective"}, "collectives": {"collective"}}
 
@@ -111,13 +117,15 @@ EXAMPLES = [
 # What goes in
 
 
-def analysis_of(example: list[Part]) -> Analysis | Across | Epochs:
+def analysis_of(example: list[Part]) -> Analysis | Across | Epochs | Trained:
     """The tables of the run, or the sweep, that the `given` parts describe."""
     given = {p.table: [_parsed(row) for row in p.rows] for p in example if p.role == "given"}
     if "epochs" in given:
         return Epochs(schema.TIMINGS.frame([_cell(0, whole_epoch([RankEpoch(**row) for row in given["epochs"]]))]))
     if "timings" in given:
         return _across(given)
+    if "training_epochs" in given:
+        return Trained(schema.TRAINING_EPOCHS.frame(map(_trained, given["training_epochs"])))
     ceiling = schema.CEILING.frame(given.pop("ceiling", []))
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes",
@@ -173,6 +181,28 @@ class Across:
 
     def mistakes(self, names: list[str]) -> pd.DataFrame:
         return mistakes(self.timings, names)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The table of trainings, of epochs that are given instead of read."""
+
+    epochs: pd.DataFrame
+
+    @property
+    def training(self) -> pd.DataFrame:
+        return training(self.epochs)
+
+
+def _trained(row: Row) -> Row:
+    plain = {"model": "resnet18", "data": "cifar10", "parallel": "ddp", "optimizer": "sgd", "lr_scaling": "none",
+             "planned_epochs": 5, "phase": "timed", "batch_size_per_worker": 32, "train_samples": 6400,
+             "test_samples": 100, "dataset_samples": 6400, "lr": 0.1, "train_loss": 1.0, "test_loss": 1.0,
+             "train_accuracy_frac": 0.5, "test_accuracy_frac": 0.5, "steps": 10, "epoch_steps": 10, "step_ns": 1,
+             "data_ns": 0}  # fmt: skip
+    found = plain | {name: float(v) if isinstance(v, str) else v for name, v in row.items()}
+    workers, batch = found["workers"], found["batch_size_per_worker"]
+    return {"run": f"w{workers}-b{batch}", "global_batch_size": workers * batch, **found}
 
 
 def _across(given: dict[str, list[Row]]) -> Across:
@@ -399,7 +429,8 @@ def test_every_formula_has_an_example_in_its_section(section: Section) -> None:
 
 @pytest.mark.parametrize("table", [pytest.param(t, id=t.name) for t in schema.PUBLISHED])
 def test_every_measured_column_has_a_formula_and_an_example(table: schema.Schema) -> None:
-    measured = set(table.columns) - (COPIED - NOT_COPIED.get(table.name, set()))
+    copied = COPIED - NOT_COPIED.get(table.name, set()) | COPIED_IN.get(table.name, set())
+    measured = set(table.columns) - copied
     undefined = {n for n in measured if f"`{n}`" not in DOCUMENT and not re.search(rf"^{n} +=", DOCUMENT, re.MULTILINE)}
     assert not undefined, f"docs/metrics.md does not define {sorted(undefined)} of table {table.name}"
     # A step is broken down by the formulas of a device, and a ceiling stands beside the columns of bandwidth.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, Run, SweepAnalysis, cli, schema
+from analysis import Analysis, Run, SweepAnalysis, TrainingAnalysis, cli, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))
@@ -26,6 +26,9 @@ def test_the_page_is_what_the_schemas_say() -> None:
 def test_a_table_can_be_had_in_python(table: schema.Schema) -> None:
     if f"analysis.analyse_sweep(SWEEP).{table.name}" in PAGE:
         assert hasattr(SweepAnalysis, table.name)
+        return
+    if f"analysis.analyse_training(RUNS).{table.name}`" in PAGE:
+        assert hasattr(TrainingAnalysis, table.name)
         return
     in_run = f"`analysis.analyse(RUN).run.{table.name}`" in PAGE
     holds = set(Run.__dataclass_fields__) if in_run else set(vars(Analysis))
@@ -47,6 +50,12 @@ def test_a_command_of_the_page_exists(command: str, tmp_path: Path, capsys: pyte
 def test_a_command_across_runs_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
     assert "expected a sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) RUNS`", PAGE))))
+def test_a_command_of_trainings_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
+    assert "holds no training" in capsys.readouterr().err
 
 
 def test_every_heading_is_a_table_in_the_list() -> None:
