@@ -189,7 +189,8 @@ def _rank_epoch(folder: Path, side: Side) -> RankEpoch:
     timed = [epoch for epoch in side.epochs if epoch.phase == "timed"]
     if len(timed) != 1:
         raise DamagedTimings(
-            f"{folder}: expected one timed epoch of rank {side.rank}, found {len(timed)}; run it again"
+            f"{folder}: expected one timed epoch of rank {side.rank}, found {len(timed)}; run a sweep, or compare "
+            "trainings of several epochs with `training`"
         )
     if timed[0].steps > side.full_epoch_steps:
         raise DamagedTimings(

@@ -115,7 +115,7 @@ def _loop(
 
     if config.training.epochs:
         trainee = Trainee(model, criterion, optimizer, train_on, where)
-        held_out = TEST_DATA[config.data](batches.spec)
+        held_out = TEST_DATA[config.data](batches.spec).bounded(config.training.test_samples)
         train_in_epochs(config, trainee, batches, held_out, session, reporter)
     else:
         _epochs(config, train_on, where, batches.current, session, reporter)

@@ -52,6 +52,9 @@ class EpochOptions:
     ] = 0
     timed_epochs: Annotated[int, _epochs("timed, with waiting for data apart from the rest; not tested", min=0)] = 0
     steps_per_epoch: Annotated[int, _epochs("bound of each of them; 0: the whole data set", min=0)] = 0
+    test_samples: Annotated[
+        int, _epochs("images that each of --epochs is tested on; 0: all, of synthetic ones a fifth of an epoch", min=0)
+    ] = TrainingPlan.test_samples
     lr_scaling: Annotated[
         LrScaling,
         _epochs(
@@ -76,4 +79,4 @@ class EpochOptions:
         """The training that is asked for. Raises UsageError."""
         text = self.batch_size_schedule
         schedule = () if text is None else parse_batch_size_schedule(text)
-        return TrainingPlan(self.epochs, self.lr_scaling, self.lr_reference_batch, schedule)
+        return TrainingPlan(self.epochs, self.lr_scaling, self.lr_reference_batch, schedule, self.test_samples)

@@ -41,6 +41,7 @@ class ScheduledBatches:
         self.spec = spec
         self.current = load(replace(spec, batch_size=spec.batch_size * devices))
         self.workers = spec.world_size * devices
+        self.resized = False
         self._size = spec.batch_size
         self._devices = devices
         self._load = load
@@ -59,7 +60,7 @@ class ScheduledBatches:
         if batch_size != self._size:
             self.current.close()
             loaded = replace(self.spec, batch_size=batch_size * self._devices, first_epoch=epoch)
-            self.current, self._size = self._load(loaded), batch_size
+            self.current, self._size, self.resized = self._load(loaded), batch_size, True
 
     def close(self) -> None:
         """End whatever makes the batches."""
@@ -114,7 +115,7 @@ def train_in_epochs(
 
 def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, times: list[dict[str, Any]]) -> None:
     """Put into this rank's side file what there is so far."""
-    resized = {"batch_size_per_rank": batches.loaded_size} if batches.loaded_size != batches.spec.batch_size else {}
+    resized = {"batch_size_per_rank": batches.loaded_size} if batches.resized else {}
     samples = batches.current.dataset_samples
     session.note(dataset_samples=samples, full_epoch_steps=epoch.full_steps, epochs=times, **resized)
 

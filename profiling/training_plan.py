@@ -21,13 +21,15 @@ class TrainingPlan:
     `lr_scaling` linear: the learning rate is for `lr_reference_batch` samples a step, and scaled to those of a step of
     the first epoch. `batch_size_schedule` holds (epoch, batch size) from which on it is that; epochs count from 0. As
     in Smith et al. 2017, "Don't Decay the Learning Rate, Increase the Batch Size", arXiv:1711.00489, a batch that grows
-    takes the place of a learning rate that decays, so the learning rate does not follow it.
+    takes the place of a learning rate that decays, so the learning rate does not follow it. `test_samples` bounds the
+    images that it is tested on; 0: all of them.
     """
 
     epochs: int = 0
     lr_scaling: LrScaling = "none"
     lr_reference_batch: int = REFERENCE_BATCH
     batch_size_schedule: tuple[tuple[int, int], ...] = ()
+    test_samples: int = 0
 
     def batch_size(self, epoch: int, first: int) -> int:
         """The batch size of an epoch, when that of the first one is `first`."""
@@ -107,15 +109,18 @@ def check_plan(plan: TrainingPlan, batch_size: int, warmup_epochs: int, timed_ep
     """Raise UsageError where options contradict each other."""
     if plan.epochs < 0:
         raise UsageError(f"--epochs must be at least 0, found {plan.epochs}")
+    if plan.test_samples < 0:
+        raise UsageError(f"--test-samples must be at least 0, found {plan.test_samples}")
     if plan.lr_reference_batch < 1:
         raise UsageError(f"--lr-reference-batch must be at least 1, found {plan.lr_reference_batch}")
     if not plan.epochs:
         for option, given in (
             ("--lr-scaling linear", plan.lr_scaling != "none"),
             ("--batch-size-schedule", bool(plan.batch_size_schedule)),
+            ("--test-samples", plan.test_samples != 0),
         ):
             if given:
-                raise UsageError(f"{option}: changes with the epochs of a training; say how many with --epochs")
+                raise UsageError(f"{option}: is for training in epochs; say how many with --epochs")
         return
     if timed_epochs:
         raise UsageError(

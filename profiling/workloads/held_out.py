@@ -1,7 +1,7 @@
 """The images that a model is tested on: each counts once, whatever the number of ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class HeldOut:
     rank: int
     ranks: int
     load: Callable[[Sequence[int]], tuple[Tensor, Tensor]]
+
+    def bounded(self, most: int) -> "HeldOut":
+        """The first `most` of all images, shared likewise; 0: all of them."""
+        return replace(self, samples=min(self.samples, most)) if most else self
 
     def __iter__(self) -> Iterator[TestBatch]:
         """Batches of this rank: as many and as large on every rank, because sharded models work together.

@@ -29,6 +29,13 @@ def test_every_image_counts_once_and_ranks_have_equal_batches(samples, ranks) ->
     assert all(len(batch.images) <= TEST_BATCH for batch in shares[0])
 
 
+def test_a_bound_leaves_the_first_images() -> None:
+    (half,) = numbered(200, 1, 2).bounded(5)
+    assert (half.images.tolist(), half.counted) == ([1, 3, 0], 2)
+    assert numbered(200, 0, 1).bounded(0).samples == 200
+    assert numbered(200, 0, 1).bounded(500).samples == 200
+
+
 def test_synthetic_test_images_are_of_the_classes_that_are_trained_on_and_new() -> None:
     settings = spec(batch_size=200, image_size=16, dataset_samples=1000, seed=5)
     images, labels = next(synthetic(settings))

@@ -171,11 +171,18 @@ def test_the_loader_follows_the_schedule(tmp_path, watched, monkeypatch, data) -
     assert set(watched.rates) == {0.1}
 
 
+def test_a_batch_may_shrink_again(tmp_path, watched) -> None:
+    schedule = ["--batch-size", 8, "--batch-size-schedule", "1:20,2:8", "--dataset-samples", 40]
+    run_dir = train_here(tmp_path, "--epochs", 3, *schedule)
+    assert watched.images == [8] * 5 + [20] * 2 + [8] * 5 + [8] * 3
+    assert metas(run_dir)[0]["batch_size_per_rank"] == 8
+
+
 def test_epochs_may_be_bounded(tmp_path, watched) -> None:
-    sizes = ["--batch-size", 8, "--dataset-samples", 80, "--steps-per-epoch", 3]
+    sizes = ["--batch-size", 8, "--dataset-samples", 80, "--steps-per-epoch", 3, "--test-samples", 5]
     (epoch,) = training(train_here(tmp_path, "--epochs", 1, *sizes))["epochs"]
     assert (epoch["steps"], epoch["full_steps"], epoch["train"]["samples"]) == (3, 10, 24)
-    assert epoch["test"]["samples"] == 16
+    assert epoch["test"]["samples"] == 5
     assert len(watched.images) == 3 + 3
 
 
@@ -189,8 +196,9 @@ def test_a_batch_larger_than_the_data_set_ends_the_run_before_the_first_epoch(tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--lr-scaling", "linear"], "--lr-scaling linear: changes with the epochs of a training; say how many with"),
-        (["--batch-size-schedule", "1:64"], "--batch-size-schedule: changes with the epochs of a training"),
+        (["--lr-scaling", "linear"], "--lr-scaling linear: is for training in epochs; say how many with --epochs"),
+        (["--batch-size-schedule", "1:64"], "--batch-size-schedule: is for training in epochs"),
+        (["--test-samples", "5"], "--test-samples: is for training in epochs"),
         (["--epochs", "2", "--timed-epochs", "1"], "--epochs 2 --timed-epochs 1: every epoch of a training is timed"),
         (["--epochs", "2", "--warmup-epochs", "3"], "--warmup-epochs 3: are the first of --epochs 2"),
         (["--epochs", "2", "--batch-size-schedule", "2:64"], "2:64: epoch 2 is none of --epochs 2, which are 0 to 1"),
@@ -296,3 +304,19 @@ def test_without_epochs_there_is_no_training_file(tmp_path) -> None:
     assert not (run_dir / "training.json").exists()
     assert list(run_dir.glob("events.*")) == []
     assert [epoch["phase"] for epoch in metas(run_dir)[0]["epochs"]] == ["warmup", "timed"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU: would train and test on it, alone and under nn.DataParallel"
+)
+@pytest.mark.parametrize("mode", ["single", "dp"])
+def test_training_on_a_gpu(tmp_path, mode) -> None:
+    sizes = ["--batch-size", "8", "--dataset-samples", "80"]
+    command = ["train", "--parallel", mode, "--device", "cuda", *SHORT, "--epochs", "3", *sizes]
+    assert cli.main([*command, "--optimizer-lr", "0.01", "--out", str(tmp_path), "--run-name", "run"]) == 0
+    content = training(tmp_path / "run")
+    workers = torch.cuda.device_count() if mode == "dp" else 1
+    assert (content["workers"], content["epochs"][0]["global_batch_size"]) == (workers, 8 * workers)
+    assert content["epochs"][2]["train"]["loss"] < content["epochs"][0]["train"]["loss"]
+    assert [epoch["test"]["samples"] for epoch in content["epochs"]] == [16] * 3
