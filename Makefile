@@ -32,10 +32,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The analyser's tests side by side; those that train in several processes, or time them, alone.
+# All tests side by side, but for those that compare times.
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/analysis
-	$(BIN)/python -m pytest --ignore tests/analysis
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }

@@ -12,6 +12,7 @@ import pytest
 
 from analysis import analyse
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parents[1]
 SIZES_BYTES = [4 << 20, 16 << 20, 64 << 20]
 CALLS = 15

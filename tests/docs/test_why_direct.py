@@ -15,6 +15,7 @@ from capturing import ROOT, torchrun
 from analysis import Analysis, analyse
 from analysis.schema import records
 
+pytestmark = pytest.mark.alone
 PAGE = (ROOT / "docs" / "why-direct.md").read_text(encoding="utf-8")
 [SCRIPT] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 [(SLEEP, SLOW_RANK)] = re.findall(r"^SLEEP_S, SLOW_RANK = ([\d.]+), (\d+)$", SCRIPT, re.MULTILINE)
