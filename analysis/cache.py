@@ -22,7 +22,7 @@ from .kineto import read_kineto
 from .raw_trace import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 3
+READER_VERSION = 4
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"
@@ -42,29 +42,31 @@ class Cache:
         path: Path,
         comm_names: re.Pattern[str],
         *,
+        details: bool = False,
         keep_damaged: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> RawTrace:
         """As `read_kineto`, from the cache where it holds that. Of damaged files nothing is kept."""
-        slot = self.slot(path, comm_names)
+        slot = self.slot(path, comm_names, details=details)
         found = slot.load() if slot else None
         if found is None:
-            found = read_kineto(path, comm_names, keep_damaged=keep_damaged, progress=progress)
+            found = read_kineto(path, comm_names, details=details, keep_damaged=keep_damaged, progress=progress)
             if slot:
                 slot.keep(found)
         return found
 
-    def slot(self, path: Path, comm_names: re.Pattern[str]) -> Slot | None:
+    def slot(self, path: Path, comm_names: re.Pattern[str], *, details: bool = False) -> Slot | None:
         """The place for the trace at `path` as it is now; None for what is no regular file."""
-        key = _key(path, comm_names)
-        return None if key is None else Slot(path, comm_names, self.place(path), key)
+        key = _key(path, comm_names, details)
+        return None if key is None else Slot(path, comm_names, details, self.place(path, details=details), key)
 
-    def place(self, path: Path) -> Path:
-        """The cache file of the trace at `path`."""
+    def place(self, path: Path, *, details: bool = False) -> Path:
+        """The cache file of the trace at `path`; a reading with details has one of its own."""
+        name = f"{path.name}.details.cache" if details else f"{path.name}.cache"
         if self.folder is None:
-            return path.parent / FOLDER / f"{path.name}.cache"
+            return path.parent / FOLDER / name
         folder = blake2b(os.fsencode(path.absolute().parent), digest_size=8).hexdigest()
-        return self.folder / f"{folder}-{path.name}.cache"
+        return self.folder / f"{folder}-{name}"
 
 
 @dataclass
@@ -73,6 +75,7 @@ class Slot:
 
     path: Path
     comm_names: re.Pattern[str]
+    details: bool
     place: Path
     key: bytes
     complaint: str | None = None
@@ -87,11 +90,11 @@ class Slot:
         if self.complaint is not None:
             found.notes.append(f"{self.path.name}: its cache {self.complaint}; the trace was read again")
         # A file that has been written to meanwhile is of no key.
-        if found.damage is None and _key(self.path, self.comm_names) == self.key:
+        if found.damage is None and _key(self.path, self.comm_names, self.details) == self.key:
             _store(self.place, self.key, found)
 
 
-def _key(path: Path, comm_names: re.Pattern[str]) -> bytes | None:
+def _key(path: Path, comm_names: re.Pattern[str], details: bool) -> bytes | None:
     """Size, time of change, both ends of the file, and what the reading depends on; None for what is no file."""
     try:
         status = path.stat()
@@ -103,7 +106,7 @@ def _key(path: Path, comm_names: re.Pattern[str]) -> bytes | None:
             tail = file.read(_ENDS_BYTES)
     except OSError:
         return None
-    facts = f"{READER_VERSION} {status.st_size} {status.st_mtime_ns} {comm_names.pattern}".encode()
+    facts = f"{READER_VERSION} {details} {status.st_size} {status.st_mtime_ns} {comm_names.pattern}".encode()
     return blake2b(b"\0".join((facts, head, tail)), digest_size=_KEY_BYTES).digest()
 
 

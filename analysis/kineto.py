@@ -21,6 +21,7 @@ from .kinds import COMM, kernel_kind, memory_kind
 from .kineto_events import (
     KERNELS,
     MISSING,
+    NOT_KNOWN,
     Activity,
     AnnotationArgs,
     CommArgs,
@@ -29,6 +30,7 @@ from .kineto_events import (
     Decoder,
     Launch,
     MalformedEvent,
+    MemoryEvent,
     Sorted,
     sorted_texts,
 )
@@ -40,6 +42,7 @@ from .spans import Indivisible, SpanStream
 _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
 _MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
+_MEMORY = Decoder(MemoryEvent)
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
@@ -48,21 +51,24 @@ def read_kineto(
     path: Path,
     comm_names: re.Pattern[str],
     *,
+    details: bool = False,
     keep_damaged: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RawTrace:
     """What one trace file holds; kernels whose name `comm_names` finds are communication.
 
-    Of a damaged file, `keep_damaged` keeps what was read before the damage. `progress` is called with the position in
-    the file in bytes. Raises UnreadableFile, NotATrace, DamagedTrace.
+    With `details` also the operators of GPU runs, and allocations, which takes longer. Of a damaged file,
+    `keep_damaged` keeps what was read before the damage. `progress` is called with the position in the file in bytes.
+    Raises UnreadableFile, NotATrace, DamagedTrace.
     """
-    if not is_regular(path):  # a pipe can be read only once
-        return _read(path, comm_names, True, keep_damaged, progress)[0]
-    found, with_operators = _read(path, comm_names, None, keep_damaged, progress)
-    if found.activities["ts"] or with_operators:
+    if details or not is_regular(path):  # a pipe can be read only once
+        return _read(path, _Reading(comm_names, True, details), keep_damaged, progress)
+    reading = _Reading(comm_names, None)
+    found = _read(path, reading, keep_damaged, progress)
+    if found.activities["ts"] or reading.with_operators:
         return found
     # A machine with GPUs, and a run that did not use them: all operators matter, not only those that are not ATen's.
-    return _read(path, comm_names, True, keep_damaged, progress)[0]
+    return _read(path, _Reading(comm_names, True), keep_damaged, progress)
 
 
 def read_part(
@@ -71,6 +77,7 @@ def read_part(
     part: int,
     parts: int,
     *,
+    details: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Part:
     """What one of `parts` parts of a file holds, counted from 0. Every error means: read the file as a whole.
@@ -78,29 +85,21 @@ def read_part(
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace.
     """
     stream = SpanStream(path, part, parts, progress)
-    reading = _Reading(comm_names, None)
+    reading = _Reading(comm_names, True if details else None, details)
     _add_all(reading, stream)
     return Part(reading.result(), bool(reading.with_operators), stream.surrounding, stream.began_at, stream.ended_at)
 
 
-def joined(path: Path, parts: Sequence[Part]) -> RawTrace:
+def joined(path: Path, parts: Sequence[Part], *, details: bool = False) -> RawTrace:
     """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
     events, around = joined_events(parts), parts[-1].surrounding
     if events is None or not (events.activities["ts"] or parts[0].with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
-    return raw_trace(events, header(path, around, events.events))
+    return raw_trace(events, header(path, around, events.events), details=details)
 
 
-def _read(
-    path: Path,
-    comm_names: re.Pattern[str],
-    with_operators: bool | None,
-    keep_damaged: bool,
-    progress: Callable[[int], None] | None,
-) -> tuple[RawTrace, bool]:
-    """With operators, without, or (None) with them unless the header lists a GPU; and whether it was with them."""
+def _read(path: Path, reading: _Reading, keep_damaged: bool, progress: Callable[[int], None] | None) -> RawTrace:
     stream = EventStream(path, progress)
-    reading = _Reading(comm_names, with_operators)
     damage = None
     try:
         _add_all(reading, stream)
@@ -109,7 +108,7 @@ def _read(
         if not keep_damaged or not reading.events:
             raise
         damage, around = str(err), header_so_far(stream.surrounding)
-    return raw_trace(reading.result(), around, damage), bool(reading.with_operators)
+    return raw_trace(reading.result(), around, damage, details=reading.details)
 
 
 def _add_all(reading: _Reading, stream: EventStream) -> None:
@@ -135,21 +134,31 @@ def _add(reading: _Reading, batch: Batch, path: Path) -> None:
 
 @dataclass
 class _Reading:
-    """The columns so far."""
+    """The columns so far.
+
+    With ATen's operators, without, or (None) with them unless the header lists a GPU.
+    """
 
     comm_names: re.Pattern[str]
     with_operators: bool | None
+    details: bool = False
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     operator_ids: dict[str, int] = field(default_factory=dict)
     ids: dict[str, dict[str, int]] = field(default_factory=dict)
     activities: dict[str, array[Any]] = field(
-        default_factory=lambda: _arrays("device", "stream", "name", "correlation", "external_id")
+        default_factory=lambda: _arrays(
+            *("device", "stream", "name", "correlation", "external_id"),
+            doubles=("ts", "dur", "blocks_per_sm", "occupancy_percent"),
+        )
     )
     launches: dict[str, array[Any]] = field(
-        default_factory=lambda: _arrays("correlation", "thread", "external_id", times=("ts",))
+        default_factory=lambda: _arrays("correlation", "thread", "external_id", doubles=("ts",))
     )
     operators: dict[str, array[Any]] = field(default_factory=lambda: _arrays("thread", "name"))
+    memory: dict[str, array[Any]] = field(
+        default_factory=lambda: _arrays("device_type", "device", "allocated", "reserved", doubles=("ts",))
+    )
     annotations: list[Annotation] = field(default_factory=list)
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
@@ -161,6 +170,7 @@ class _Reading:
         activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _CPU_EVENTS.all(texts.threads)
+        memory = _MEMORY.all(texts.memory) if self.details else []
         names = self._names(activities)
         comm_args = self._comm_args_of(activities, names, texts.activities)
         marked = zip(annotations, texts.annotations, strict=True)
@@ -178,7 +188,8 @@ class _Reading:
         self.comm_args += comm_args + recorded
         self._extend_activities(activities, names)
         self._extend_launches(launches)
-        if not self.activities["ts"]:  # they matter on CPU runs only
+        self._extend_memory(memory)
+        if self.details or not self.activities["ts"]:  # else they matter on CPU runs only
             self._extend_operators([e for e in operators if not e.name.startswith(("c10d::", "record_param_comms"))])
 
     def result(self) -> Events:
@@ -191,6 +202,7 @@ class _Reading:
             activities=_bytes(self.activities),
             launches=_bytes(self.launches),
             operators=_bytes(self.operators),
+            memory=_bytes(self.memory),
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
@@ -235,6 +247,8 @@ class _Reading:
         columns["external_id"].fromlist(_external_ids(args))
         columns["ts"].fromlist([e.ts for e in events])
         columns["dur"].fromlist(_durations(events))
+        columns["blocks_per_sm"].extend(_numbers_known([a.blocks_per_sm for a in args]))
+        columns["occupancy_percent"].extend(_numbers_known([a.occupancy_percent for a in args]))
 
     def _extend_launches(self, events: list[Launch]) -> None:
         args = [event.args for event in events]
@@ -251,9 +265,15 @@ class _Reading:
         columns["ts"].fromlist([e.ts for e in events])
         columns["dur"].fromlist(_durations(events))
 
+    def _extend_memory(self, events: list[MemoryEvent]) -> None:
+        columns = self.memory
+        for name in ("device_type", "device", "allocated", "reserved"):
+            columns[name].fromlist(_integers([getattr(e.args, name) for e in events]))
+        columns["ts"].fromlist([e.ts for e in events])
 
-def _arrays(*integers: str, times: Sequence[str] = ("ts", "dur")) -> dict[str, array[Any]]:
-    return {name: array("q") for name in integers} | {name: array("d") for name in times}
+
+def _arrays(*integers: str, doubles: Sequence[str] = ("ts", "dur")) -> dict[str, array[Any]]:
+    return {name: array("q") for name in integers} | {name: array("d") for name in doubles}
 
 
 def _bytes(columns: dict[str, array[Any]]) -> Columns:
@@ -285,6 +305,14 @@ def _durations(events: list[Activity] | list[CpuEvent]) -> list[float]:
 def _numbers(values: list[Any]) -> list[int]:
     """Thread, stream and device ids are integers but for Kineto's own bookkeeping rows."""
     return [_number(v) for v in values] if str in map(type, values) else values
+
+
+def _numbers_known(values: list[Any]) -> array[float]:
+    """Doubles, NaN for whatever is no number that fits one."""
+    try:
+        return array("d", values)
+    except (TypeError, OverflowError):
+        return array("d", [v if isinstance(v, (int, float)) and abs(v) < 2**63 else NOT_KNOWN for v in values])
 
 
 def _number(value: int | str) -> int:

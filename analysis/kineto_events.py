@@ -20,6 +20,8 @@ Time = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**62 / 1000)]
 Duration = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**53 / 1000)]
 MISSING = -(2**63)
 """An integer that is not there. No id or count comes near it."""
+NOT_KNOWN = float("nan")
+"""The same for numbers that are no integers."""
 
 
 class ActivityArgs(msgspec.Struct, gc=False, frozen=True):
@@ -30,6 +32,10 @@ class ActivityArgs(msgspec.Struct, gc=False, frozen=True):
     external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")  # torch <= 1.12
     device: Int64 | None = MISSING
     stream: Int64 | None = MISSING
+    # Of kernels on NVIDIA GPUs, estimated by Kineto from the launch and the GPU's properties. Anything goes: a writer
+    # that cannot divide by an unknown number of SMs must not make the file unreadable.
+    blocks_per_sm: Any = msgspec.field(default=NOT_KNOWN, name="blocks per SM")
+    occupancy_percent: Any = msgspec.field(default=NOT_KNOWN, name="est. achieved occupancy %")
 
 
 class Activity(msgspec.Struct, gc=False):
@@ -111,6 +117,22 @@ class CommEvent(msgspec.Struct, gc=False):
     args: CommArgs = msgspec.field(default_factory=CommArgs)
 
 
+class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
+    """What was allocated on a device once an allocation or release was done, in bytes, with profile_memory."""
+
+    device_type: Int64 | None = msgspec.field(default=MISSING, name="Device Type")
+    device: Int64 | None = msgspec.field(default=MISSING, name="Device Id")
+    allocated: Int64 | None = msgspec.field(default=MISSING, name="Total Allocated")
+    reserved: Int64 | None = msgspec.field(default=MISSING, name="Total Reserved")
+
+
+class MemoryEvent(msgspec.Struct, gc=False):
+    """An allocation or release. Times in us."""
+
+    ts: Time = 0.0
+    args: MemoryArgs = MemoryArgs()
+
+
 class _Key(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
@@ -126,6 +148,7 @@ class Sorted:
     annotations: list[bytes] = field(default_factory=list)
     operators: list[bytes] = field(default_factory=list)
     threads: list[bytes] = field(default_factory=list)
+    memory: list[bytes] = field(default_factory=list)
 
 
 # Categories, with the spelling of torch <= 1.12 behind the newer one.
@@ -138,6 +161,8 @@ _ROOMS = {
     "user_annotation": "annotations",
     **dict.fromkeys(("cpu_op", "Operator"), "operators"),
 }
+# Events without a duration, by name.
+_ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory"}
 
 _key = msgspec.json.Decoder(_Key)
 
@@ -215,7 +240,7 @@ def _place(text: bytes, rooms: dict[str, list[bytes]]) -> None:
         key = _key.decode(b'{"' + text + b"}")
     except NO_JSON:
         key = _one(_key, text)
-    room = _ROOMS.get(key.cat) if key.ph == "X" else "threads" if key.name == "thread_name" else None
+    room = _ROOMS.get(key.cat) if key.ph == "X" else _ROOMS_OF_POINTS.get(key.name)
     if room is not None:
         rooms[room].append(text)
 

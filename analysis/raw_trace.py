@@ -12,7 +12,8 @@ from .chunks import Surrounding
 from .kineto_header import Header
 
 Columns = dict[str, bytes]
-"""Name of a column -> its values: native 64 bit integers, but doubles for `ts` and `dur`, which are us."""
+"""Name of a column -> its values: native 64 bit integers, but doubles for `ts` and `dur`, which are us, and numbers
+that are no integers, NaN where they are not there."""
 
 
 class Annotation(msgspec.Struct, array_like=True, frozen=True):
@@ -41,6 +42,7 @@ class Events(msgspec.Struct, kw_only=True):
     activities: Columns
     launches: Columns
     operators: Columns
+    memory: Columns
     annotations: list[Annotation]
     comm_args: list[dict[str, Any]]
     gloo_threads: list[int]
@@ -48,7 +50,7 @@ class Events(msgspec.Struct, kw_only=True):
 
 
 class RawTrace(Events, kw_only=True):
-    """What is read from one file: operators on CPU runs only.
+    """What is read from one file: operators on CPU runs, and with `details`, as are allocations.
 
     `damage` says what ended the reading before the file did, None for a sound file; `notes` what else there is to say.
     """
@@ -68,10 +70,10 @@ class Part(msgspec.Struct):
     ended_at: int | None
 
 
-def raw_trace(events: Events, header: Header, damage: str | None = None) -> RawTrace:
+def raw_trace(events: Events, header: Header, damage: str | None = None, *, details: bool = False) -> RawTrace:
     """A file of these events, without what nobody needs of them."""
     kept = {name: getattr(events, name) for name in Events.__struct_fields__}
-    if events.activities["ts"]:
+    if events.activities["ts"] and not details:
         kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
     # The order in which a reader comes upon them depends on how it takes the file apart.
     kept["annotations"] = sorted(events.annotations, key=lambda annotation: annotation.name.startswith("c10d::"))
@@ -98,6 +100,7 @@ def joined_events(parts: Sequence[Part]) -> Events | None:
         ]),
         launches=_joined([e.launches for e in found]),
         operators=_joined([_renamed(e.operators, [operators[name] for name in e.operator_names]) for e in found]),
+        memory=_joined([e.memory for e in found]),
         annotations=[a for e in found for a in e.annotations],
         comm_args=[args for e in found for args in e.comm_args],
         gloo_threads=sorted({thread for e in found for thread in e.gloo_threads}),

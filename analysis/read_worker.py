@@ -36,6 +36,7 @@ class Task(msgspec.Struct, array_like=True):
     comm_names: str
     keep_damaged: bool
     cache: bytes | None
+    details: bool
     part: int = 0
     parts: int = 1
 
@@ -122,11 +123,11 @@ def _serve(task: Task, answers: IO[bytes]) -> None:
     path, comm_names = _path(task.path), re.compile(task.comm_names, re.IGNORECASE)
     try:
         if task.parts > 1:
-            part = read_part(path, comm_names, task.part, task.parts, progress=tell)
+            part = read_part(path, comm_names, task.part, task.parts, details=task.details, progress=tell)
             send(answers, FoundPart(task.number, task.part, task.parts, part))
             return
         read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
-        found = read(path, comm_names, keep_damaged=task.keep_damaged, progress=tell)
+        found = read(path, comm_names, details=task.details, keep_damaged=task.keep_damaged, progress=tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
         send(answers, Failed(task.number, task.parts, type(err).__name__, message))

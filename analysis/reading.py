@@ -75,12 +75,12 @@ class _File:
         self.found, self.position = found, self.size
         self._found_parts.clear()
 
-    def add(self, part: int, found: Part) -> bool:
+    def add(self, part: int, found: Part, *, details: bool) -> bool:
         """A part was read; False where all are, and do not tell what the file holds."""
         self._found_parts[part] = found
         if len(self._found_parts) == self.parts:
             try:
-                trace = joined(self.path, [self._found_parts[n] for n in range(self.parts)])
+                trace = joined(self.path, [self._found_parts[n] for n in range(self.parts)], details=details)
             except TraceError:
                 return False
             if self.slot:
@@ -98,15 +98,18 @@ class Reading:
         comm_names: re.Pattern[str],
         *,
         workers: int = 1,
+        details: bool = False,
         keep_damaged: bool = False,
         cache: Cache | None = None,
     ) -> None:
         """With one worker, or little to read, everything happens in this process, while it is asked for.
 
-        With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
+        With `details`, operators of GPU runs and allocations are read too. With `keep_damaged`, damaged files give what
+        was read before the damage. A `cache` is used for large files only.
         """
         self.paths = list(paths)
         self._comm_names = comm_names
+        self.details = details
         self._keep_damaged = keep_damaged
         self._cache = cache
         # What is no plain file may be open in this process only, and can be read only once.
@@ -133,7 +136,7 @@ class Reading:
             return
         file.parts = parts
         cache = self._cache_of(file)
-        file.slot = cache.slot(file.path, self._comm_names) if cache else None
+        file.slot = cache.slot(file.path, self._comm_names, details=self.details) if cache else None
         cached = file.slot.load() if file.slot else None
         if cached is not None:
             file.end(cached)
@@ -188,7 +191,8 @@ class Reading:
         cache = self._cache_of(file)
         read = cache.read if cache else read_kineto
         try:
-            return read(file.path, self._comm_names, keep_damaged=self._keep_damaged, progress=tell)
+            keep = self._keep_damaged
+            return read(file.path, self._comm_names, details=self.details, keep_damaged=keep, progress=tell)
         except TraceError as err:
             return err
         finally:
@@ -208,7 +212,8 @@ class Reading:
                 cache = self._cache_of(file)
                 folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
                 pattern = self._comm_names.pattern
-                send(stdin, Task(file.number, path, pattern, self._keep_damaged, folder, part, file.parts))
+                keep, details = self._keep_damaged, self.details
+                send(stdin, Task(file.number, path, pattern, keep, folder, details, part, file.parts))
             else:
                 stdin.close()
         except BrokenPipeError:
@@ -228,7 +233,7 @@ class Reading:
         elif isinstance(answer, Found):
             file.end(answer.trace)
         elif isinstance(answer, FoundPart):
-            if not file.add(answer.part, answer.found):
+            if not file.add(answer.part, answer.found, details=self.details):
                 self._undivide(file)
         elif file.parts > 1:
             self._undivide(file)

@@ -16,8 +16,21 @@ from .cpu import cpu_activities
 from .errors import DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
 from .kinds import comm_pattern
 from .reading import Progress, Reading
-from .schema import ACTIVITIES, ANNOTATIONS, CLOCK_PROBES, COMM_ARGS, LAUNCHES, PROCESS_GROUPS, TRACES, records
-from .sidefiles import probe_rows
+from .schema import (
+    ACTIVITIES,
+    ANNOTATIONS,
+    CLOCK_PROBES,
+    COMM_ARGS,
+    CPU_OPERATORS,
+    LAUNCHES,
+    MEMORY,
+    PROCESS_GROUPS,
+    STEP_TIMES,
+    TRACES,
+    Schema,
+    records,
+)
+from .sidefiles import probe_rows, step_rows
 from .steps import with_steps
 from .trace_file import TraceFile, trace_file
 from .trace_paths import TORCH_NAME, trace_files
@@ -29,7 +42,10 @@ _MOST_RANKS = 1 << 24
 
 @dataclass(frozen=True)
 class Run:
-    """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle."""
+    """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle.
+
+    `cpu_operators` and `memory` are empty unless it was read with `details`.
+    """
 
     name: str
     traces: pd.DataFrame
@@ -42,6 +58,10 @@ class Run:
     notes: tuple[str, ...]
     failed: tuple[str, ...] = ()
     clock_probes: pd.DataFrame = field(default_factory=CLOCK_PROBES.empty)
+    step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
+    details: bool = False
+    cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
+    memory: pd.DataFrame = field(default_factory=MEMORY.empty)
 
     @property
     def ranks(self) -> list[int]:
@@ -102,6 +122,7 @@ def load_run(
     paths: Sequence[Path],
     *,
     comm_names: Iterable[str] = (),
+    details: bool = False,
     keep_going: bool = False,
     progress: Progress | None = None,
     workers: int = 1,
@@ -109,14 +130,16 @@ def load_run(
 ) -> Run:
     """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
 
-    `comm_names` are further regular expressions for names of communication kernels. With `keep_going`, files that
-    cannot be used are left out, of damaged ones what stands before the damage is used, and `failed` names both.
+    `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
+    runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what
+    stands before the damage is used, and `failed` names both.
     `progress` is called with the bytes read so far, of all files. `workers` processes read; 1 is this one. What was
     read of large files is kept in a `cache`, if there is one.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
     files, skipped = trace_files(paths)
-    with Reading(files, comm_pattern(comm_names), workers=workers, keep_damaged=keep_going, cache=cache) as reading:
+    pattern = comm_pattern(comm_names)
+    with Reading(files, pattern, workers=workers, details=details, keep_damaged=keep_going, cache=cache) as reading:
         run = run_of(paths, reading, keep_going=keep_going, progress=progress)
     return replace(run, notes=run.notes + tuple(skipped))
 
@@ -144,7 +167,8 @@ def run_of(
     members, lost = _members(read)
     if not members:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
-    return replace(_assemble(_run_name(paths), members), failed=(*failed, *lost))
+    run = _assemble(_run_name(paths), members)
+    return replace(run, failed=(*failed, *lost), details=reading.details)
 
 
 def _run_name(paths: Sequence[Path]) -> str:
@@ -251,8 +275,18 @@ def _cycles(rank: int, members: list[_Member]) -> list[_Member]:
     return [replace(member, cycle=i) for i, member in enumerate(members)]
 
 
+_TABLES: dict[str, Schema] = {
+    "activities": ACTIVITIES,
+    "launches": LAUNCHES,
+    "annotations": ANNOTATIONS,
+    "comm_args": COMM_ARGS,
+    "cpu_operators": CPU_OPERATORS,
+    "memory": MEMORY,
+}
+
+
 def _assemble(name: str, members: list[_Member]) -> Run:
-    tables: dict[str, list[pd.DataFrame]] = {"activities": [], "launches": [], "annotations": [], "comm_args": []}
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
     for member in members:
         file = member.file
         parts = {
@@ -260,14 +294,15 @@ def _assemble(name: str, members: list[_Member]) -> Run:
             "launches": file.launches,
             "annotations": file.annotations,
             "comm_args": file.comm_args,
+            "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
+            "memory": file.memory,
         }
         for key, table in parts.items():
             placed = table.copy(deep=False)
             placed["rank"], placed["cycle"] = member.rank, member.cycle
             tables[key].append(placed)
-    schemas = {"activities": ACTIVITIES, "launches": LAUNCHES, "annotations": ANNOTATIONS, "comm_args": COMM_ARGS}
     probed = [probe_rows(member.rank, member.side) for member in members if member.cycle == 0]
-    joined = {key: schemas[key].concat(parts) for key, parts in tables.items()}
+    joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
         name=name,
         traces=TRACES.frame(_trace_row(m) for m in members),
@@ -276,6 +311,9 @@ def _assemble(name: str, members: list[_Member]) -> Run:
         launches=joined["launches"],
         annotations=joined["annotations"],
         comm_args=joined["comm_args"],
+        cpu_operators=joined["cpu_operators"],
+        memory=joined["memory"],
+        step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_rows(m.rank, m.side)),
         config=side_file(members[0].file.path.with_name("run.json")),
         notes=(*_notes(members), *(note for _, note in probed if note)),
         clock_probes=CLOCK_PROBES.frame(row for rows, _ in probed for row in rows),

@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+from .schema_kernels import CPU_OPERATORS as CPU_OPERATORS
+from .schema_kernels import MEMORY as MEMORY
+from .schema_kernels import STEP_TIMES as STEP_TIMES
 from .schema_sweeps import MEASURED as MEASURED
 from .schema_sweeps import MISTAKES as MISTAKES
 from .schema_sweeps import SCALING as SCALING
@@ -127,6 +130,8 @@ ACTIVITIES = Schema("activities", "device activity", {
     "step": _STEP,
     "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
     "external_id": ("Int64", "id of the operator that launched it"),
+    "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not tell"),
+    "occupancy_frac": ("Float64", "achieved occupancy of the kernel as Kineto estimates it, in steps of 0.01"),
 })  # fmt: skip
 
 CEILING = Schema("ceiling", "measurement of a ceiling", {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from .kineto_events import MISSING
 from .kineto_header import Header
 from .raw_trace import Annotation, Columns, RawTrace
-from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
+from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY
 
 Ints = NDArray[np.int64]
+_CPU = 0  # c10::DeviceType
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class TraceFile:
     gloo_threads: frozenset[int]
     damage: str | None = None
     notes: tuple[str, ...] = ()
+    memory: pd.DataFrame = field(default_factory=MEMORY.empty)
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
@@ -50,6 +52,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         annotations=_annotation_table(raw.annotations, base_ns),
         comm_args=COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in raw.comm_args),
         cpu_ops=_cpu_op_table(raw, base_ns),
+        memory=_memory_table(raw.memory, base_ns),
         gloo_threads=frozenset(raw.gloo_threads),
         damage=raw.damage,
         notes=(*raw.notes, *_negative(path, raw)),
@@ -81,6 +84,8 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "step": _known(np.full(len(name), MISSING)),
         "correlation": _known(_integers(columns["correlation"])),
         "external_id": _known(_integers(columns["external_id"])),
+        "blocks_per_sm": _above(0, columns["blocks_per_sm"]),
+        "occupancy_frac": _above(-1e-9, columns["occupancy_percent"]) / 100,
     }))  # fmt: skip
 
 
@@ -130,6 +135,19 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     })  # fmt: skip
 
 
+def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
+    of_cpu = _integers(columns["device_type"]) == _CPU
+    ordinals = _integers(columns["device"]).astype(str)
+    return MEMORY.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "device": np.where(of_cpu, "cpu", ordinals).astype(object),
+        "time_ns": _ns(_doubles(columns["ts"])) + base_ns,
+        "allocated_bytes": _known(_integers(columns["allocated"])),
+        "reserved_bytes": _known(_integers(columns["reserved"])),
+    }))  # fmt: skip
+
+
 def _integers(column: bytes) -> Ints:
     return np.frombuffer(column, dtype=np.int64)
 
@@ -142,6 +160,13 @@ def _known(values: Ints) -> Any:
     """Integers with NA where they are MISSING."""
     missing = values == MISSING
     return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)
+
+
+def _above(limit: float, column: bytes) -> Any:
+    """Numbers with NA where they are not known, or not above the limit, as some versions of Kineto write them."""
+    values = _doubles(column)
+    known = (values > limit) & np.isfinite(values)
+    return pd.array(np.where(known, values, np.nan), dtype="Float64")
 
 
 def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:

@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
 LEAVES = {
-    "errors", "kinds", "tables", "schema", "schema_sweeps", "schema_training", "intervals", "nccl_tests", "alignment",
+    "errors", "kinds", "tables", "schema", "schema_kernels", "schema_sweeps", "schema_training", "intervals",
+    "nccl_tests", "alignment",
     "by_hand",
 }  # fmt: skip
 READERS = {
@@ -35,8 +36,9 @@ ALLOWED = {
     "intervals": set(),
     "tables": {"errors"},
     "schema_sweeps": {"tables"},
+    "schema_kernels": {"tables"},
     "schema_training": {"tables"},
-    "schema": {"schema_sweeps", "schema_training", "tables"},
+    "schema": {"schema_kernels", "schema_sweeps", "schema_training", "tables"},
     "nccl_tests": {"errors"},
     "alignment": set(),
     "by_hand": set(),
@@ -123,6 +125,7 @@ RAW_KEYS = (
     "In msg nelems", "Out msg nelems", "In msg size", "External id", "Collective name", "Process Group Name",
     "Process Group Ranks", "Comms Id", "Input Dims", "Input type", "Concrete Inputs", "Group size", "Src Rank",
     "baseTimeNanoseconds", "distributedInfo", "deviceProperties", "pg_config", "gpu_memcpy", "cuda_runtime",
+    "blocks per SM", "est. achieved occupancy %", "[memory]", "Total Allocated", "Device Type",
     "gpu_memset", "cpu_op", "user_annotation", "thread_name", "record_param_comms",
 )  # fmt: skip
 
@@ -178,7 +181,7 @@ def test_readers_and_metrics_do_not_know_each_other():
         if module in METRICS | {"steps"}:
             assert not edges(name, path) & (READERS | TOP | {"render"})
         if module in LEAVES:
-            assert edges(name, path) <= {"errors", "tables", "schema_sweeps", "schema_training"}
+            assert edges(name, path) <= {"errors", "tables", "schema_kernels", "schema_sweeps", "schema_training"}
 
 
 def test_nobody_imports_the_command_line_but_main():

@@ -90,6 +90,17 @@ def test_other_patterns_are_another_reading(trace, reads):
     assert len(reads) == 2
 
 
+def test_a_reading_with_details_is_another_one(trace, reads):
+    cache = Cache()
+    plain, detailed = cache.read(trace, PATTERN), cache.read(trace, PATTERN, details=True)
+    assert cache.read(trace, PATTERN) == plain
+    assert cache.read(trace, PATTERN, details=True) == detailed == read_kineto(trace, PATTERN, details=True)
+    assert len(reads) == 2
+    # Neither can be taken for the other.
+    cache.place(trace).write_bytes(cache.place(trace, details=True).read_bytes())
+    assert "another version" in cache.read(trace, PATTERN).notes[0]
+
+
 def test_a_damaged_cache_is_said_and_written_again(trace, reads):
     cache = Cache()
     first = cache.read(trace, PATTERN)

@@ -41,7 +41,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_te
 COPIED = {
     *("rank", "cycle", "device", "stream", "name", "start_ns", "dur_ns", "issue_ns", "correlation", "external_id"),
     *("process_group", "pg_ranks", "group_size", "dtype", "in_elems", "out_elems", "seq", "comms_id", "root", "host"),
-    *("call_id", "collective_id", "step", "collective"),
+    *("call_id", "collective_id", "step", "collective", "blocks_per_sm", "occupancy_frac"),
     *("cell", "run", "model", "parallel", "workers", "batch_size_per_worker", "status", "reason"),
     *("dataset_samples", "sample_bytes", "parameters_elems", "parameters_bytes"),
 }
