@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import cli_sweeps, cli_training
+from . import cli_kernels, cli_sweeps, cli_training
 from .cli_common import Format, Output, OutputFormat, ascii_only, complain, write
-from .cli_reading import ReadingOptions, analysis_of, finish, reads_traces
+from .cli_reading import ReadingOptions, Runs, analysis_of, finish, reads_traces
 from .errors import AnalysisError, NothingMeasured
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
-]
 CeilingFile = Annotated[
     Path | None,
     typer.Option(
@@ -62,6 +59,7 @@ Examples:
   {prog} bandwidth --format csv --output bandwidth.csv traces/my-run
   {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
+  {prog} kernels --by operator --top 20 traces/my-run
   {prog} scaling --format latex traces/my-sweep
   {prog} training traces/small-batch traces/large-batch
   {prog} breakdown --comm-kernel 'my_all_reduce' rank0.json.gz rank1.json.gz
@@ -152,7 +150,7 @@ def _add_table_command(name: str, help_text: str) -> None:
 for _name, _help in _TABLES.items():
     _add_table_command(_name, _help)
 
-for _module in (cli_sweeps, cli_training):
+for _module in (cli_kernels, cli_sweeps, cli_training):
     for _name, _command in _module.COMMANDS.items():
         app.command(_name, epilog=_module.EXAMPLES[_name])(_command)
 
@@ -208,7 +206,8 @@ def _why_empty(name: str, analysis: Analysis) -> str:
 
 def _with_default_command(arguments: list[str]) -> list[str]:
     """`RUN` alone means `summary RUN`."""
-    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *cli_sweeps.COMMANDS, *cli_training.COMMANDS}
+    own = (command for module in (cli_kernels, cli_sweeps, cli_training) for command in module.COMMANDS)
+    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *own}
     if not arguments or arguments[0] in commands or arguments[0] in ("-h", "--help"):
         return arguments
     return ["summary", *arguments]

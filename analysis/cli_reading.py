@@ -16,6 +16,9 @@ from .kinds import comm_pattern
 if TYPE_CHECKING:
     from .measure import Analysis
 
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
+]
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Processes that read.", show_default="one per core"),
@@ -73,8 +76,13 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-def analysis_of(runs: list[Path], options: ReadingOptions, ceiling: Path | None = None) -> Analysis:
-    """The analysis of a run, beside what `ceiling` says its links can do. Raises AnalysisError."""
+def analysis_of(
+    runs: list[Path], options: ReadingOptions, ceiling: Path | None = None, *, details: bool = False
+) -> Analysis:
+    """The analysis of a run, beside what `ceiling` says its links can do. Raises AnalysisError.
+
+    With `details`, operators of GPU runs and allocations are read too.
+    """
     from .cache import Cache
     from .reading import Reading, cores
     from .trace_paths import trace_files
@@ -84,6 +92,7 @@ def analysis_of(runs: list[Path], options: ReadingOptions, ceiling: Path | None 
         files,
         comm_pattern(options.comm_names),
         workers=options.workers or cores(),
+        details=details,
         keep_damaged=options.keep_going,
         cache=None if options.no_cache else Cache(options.cache_folder),
     )

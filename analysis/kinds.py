@@ -49,6 +49,11 @@ def memory_kind(name: str) -> str:
     return COMM if name.startswith("Memcpy PtoP") else MEMORY
 
 
+def is_copy(name: str) -> bool:
+    """Whether it is a copy or a fill, and no kernel."""
+    return name.startswith(("Memcpy", "Memset"))
+
+
 def collective_in_name(name: str) -> str | None:
     """The collective a kernel's name tells, spelled as in torch, or None."""
     return next((collective for collective, pattern in _COLLECTIVES if pattern.search(name)), None)

@@ -14,11 +14,15 @@ from . import bandwidth as bandwidth_module
 from . import breakdown as breakdown_module
 from . import calls as calls_module
 from . import clocks as clocks_module
+from . import gpus as gpus_module
 from . import headroom, matching, waiting
+from . import kernels as kernels_module
 from . import lateness as lateness_module
 from . import ranks as ranks_module
 from . import verdict as verdict_module
 from .ceiling import Ceiling, read_ceiling
+from .errors import NothingMeasured
+from .operators import launched_in
 from .run import Run, load_run
 from .schema import CEILING
 
@@ -112,6 +116,45 @@ class Analysis:
         )
         return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
 
+    @cached_property
+    def gpus(self) -> pd.DataFrame:
+        """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
+        return self._marked(gpus_module.gpus(self.run.activities, self.run.annotations, self.run.traces))
+
+    @cached_property
+    def device_time(self) -> pd.DataFrame:
+        """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
+        found = kernels_module.device_time(self.run.activities, self.calls, self.participation)
+        return _without(found, found["rank"].isin(self.run.partial_ranks), ["hidden_ns"])
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """One row per kernel, all ranks and devices together."""
+        return kernels_module.kernels(self.device_time)
+
+    @cached_property
+    def kernels_devices(self) -> pd.DataFrame:
+        """One row per rank, device and kernel."""
+        return self._marked(kernels_module.kernels_devices(self.device_time))
+
+    @cached_property
+    def operators(self) -> pd.DataFrame:
+        """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
+        return kernels_module.operators(self.device_time, self.launched_in)
+
+    @cached_property
+    def operators_devices(self) -> pd.DataFrame:
+        """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
+        return self._marked(kernels_module.operators_devices(self.device_time, self.launched_in))
+
+    @cached_property
+    def launched_in(self) -> pd.Series[str]:
+        """The operator of each activity of the run. Raises NothingMeasured where operators were not read."""
+        run = self.run
+        if not run.details and (run.activities["device"] != "cpu").any():
+            raise NothingMeasured(f"{run.name}: was read without operators; use analyse(..., details=True)")
+        return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
+
     @property
     def _members_at_most(self) -> int | None:
         """Ranks of the job; where no file tells, and one is damaged, so that calls may be missing, those seen."""
@@ -138,12 +181,17 @@ def _without(table: pd.DataFrame, rows: pd.Series[bool], columns: list[str]) -> 
 
 
 def analyse(
-    path: str | PathLike[str], *, comm_names: Iterable[str] = (), ceiling: str | PathLike[str] | None = None
+    path: str | PathLike[str],
+    *,
+    comm_names: Iterable[str] = (),
+    ceiling: str | PathLike[str] | None = None,
+    details: bool = False,
 ) -> Analysis:
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
     `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
-    a file or run directory of `profiling comms`, or output of nccl-tests. Raises AnalysisError.
+    a file or run directory of `profiling comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
+    memory, need `details`, which take longer to read. Raises AnalysisError.
     """
     limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
-    return Analysis(load_run([Path(path)], comm_names=comm_names), limit)
+    return Analysis(load_run([Path(path)], comm_names=comm_names, details=details), limit)

@@ -8,7 +8,12 @@
 from __future__ import annotations
 
 from .schema_kernels import CPU_OPERATORS as CPU_OPERATORS
+from .schema_kernels import GPUS as GPUS
+from .schema_kernels import KERNELS as KERNELS
+from .schema_kernels import KERNELS_DEVICES as KERNELS_DEVICES
 from .schema_kernels import MEMORY as MEMORY
+from .schema_kernels import OPERATORS as OPERATORS
+from .schema_kernels import OPERATORS_DEVICES as OPERATORS_DEVICES
 from .schema_kernels import STEP_TIMES as STEP_TIMES
 from .schema_sweeps import MEASURED as MEASURED
 from .schema_sweeps import MISTAKES as MISTAKES
@@ -370,6 +375,6 @@ SUMMARY = Schema("summary", "fact about the run", {
 
 PUBLISHED = (
     ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, FITS, RANKS, LATENESS, CLOCKS,
-    VERDICTS, BANDWIDTH_CEILING, TIMINGS, SCALING, SUBTRACTION, MISTAKES,
-    TRAINING_EPOCHS, TRAINING,
+    VERDICTS, BANDWIDTH_CEILING, TIMINGS, SCALING, SUBTRACTION, MISTAKES, TRAINING_EPOCHS, TRAINING, KERNELS,
+    KERNELS_DEVICES, OPERATORS, OPERATORS_DEVICES, GPUS,
 )  # fmt: skip

@@ -85,7 +85,18 @@ _SHOWN = {
         "run", "after_epochs", "phase", "global_batch_size", "lr", "train_loss", "train_accuracy_frac", "test_loss",
         "test_accuracy_frac", "steps", "epoch_steps", "step_ns", "data_ns",
     ),
+    "gpus": (
+        "rank", "device", "device_name", "steps", "window_ns", "busy_ns", "utilisation_frac", "sm_efficiency_frac",
+        "occupancy_frac", "note", "partial",
+    ),
 }  # fmt: skip
+_DEVICE_TIME = (
+    "rank", "device", "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls",
+    "split_calls", "mean_us", "min_us", "max_us", "occupancy_frac", "kind", "name", "operator", "partial",
+)  # fmt: skip
+_SHOWN |= dict.fromkeys(("kernels", "kernels_devices", "operators", "operators_devices"), _DEVICE_TIME)
+# Names of kernels spell out all their template arguments; for people so much of them tells them apart.
+_LONGEST_NAME = 72
 
 _POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns", "arrived_ns")
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
@@ -185,6 +196,8 @@ def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tup
         return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.2f}")
     if column.endswith("_frac"):
         return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.1f}")
+    if column in ("name", "operator"):
+        return column, _texts(values, _shortened)
     if "_us" in column and pd.api.types.is_float_dtype(values):
         return f"{column.replace('_us', '')} (us)", _texts(values, lambda v: f"{v:,.1f}")
     if column.endswith(("_bytes", "_elems")) and pd.api.types.is_integer_dtype(values):
@@ -192,6 +205,10 @@ def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tup
             values, lambda v: f"{v:,}"
         )
     return column, _texts(values, str)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
 
 
 def _significant(value: float) -> str:

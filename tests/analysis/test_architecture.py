@@ -21,11 +21,11 @@ READERS = {
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
-    "ranks", "verdict", "headroom", "scaling", "subtraction", "training",
+    "ranks", "verdict", "headroom", "scaling", "subtraction", "training", "operators", "kernels", "gpus",
 }  # fmt: skip
 TOP = {
-    "measure", "measure_sweep", "measure_training", "summary", "report", "cli_common", "cli_reading", "cli_sweeps",
-    "cli_training", "cli", "__init__", "__main__",
+    "measure", "measure_sweep", "measure_training", "summary", "report", "cli_common", "cli_reading", "cli_kernels",
+    "cli_sweeps", "cli_training", "cli", "__init__", "__main__",
 }  # fmt: skip
 
 # module -> what it may import. `render` is the folder.
@@ -93,20 +93,25 @@ ALLOWED = {
     "scaling": {"schema"},
     "subtraction": {"by_hand", "nccl_tests", "scaling", "schema"},
     "training": {"schema"},
+    "operators": set(),
+    "kernels": {"intervals", "kinds", "schema"},
+    "gpus": {"intervals", "kinds", "schema"},
     # tables -> text
     "render": {"errors", "schema"},
     # where they meet
-    "measure": METRICS - {"scaling", "subtraction", "training"} | {"ceiling", "run", "schema"},
+    "measure": METRICS - {"scaling", "subtraction", "training"} | {"ceiling", "errors", "run", "schema"},
     "measure_sweep": {"errors", "measure", "run", "scaling", "schema", "subtraction", "sweeps"},
     "measure_training": {"errors", "schema", "training", "training_files"},
     "summary": {"matching", "measure", "nccl_tests", "probes", "schema"},
     "report": {"measure", "render", "schema", "summary"},
     "cli_common": {"errors", "reading", "render"},
     "cli_reading": {"cache", "ceiling", "cli_common", "kinds", "measure", "reading", "run", "trace_paths"},
+    "cli_kernels": {"cli_common", "cli_reading", "errors", "measure", "render"},
     "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "sweeps"},
     "cli_training": {"cli_common", "measure_training", "render"},
     "cli": {
         "cli_common",
+        "cli_kernels",
         "cli_reading",
         "cli_sweeps",
         "cli_training",

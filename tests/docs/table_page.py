@@ -21,6 +21,11 @@ COMMANDS = {
     "lateness": "lateness",
     "clocks": "clocks",
     "verdicts": "verdicts",
+    "kernels": "kernels",
+    "kernels_devices": "kernels --rank all",
+    "operators": "kernels --by operator",
+    "operators_devices": "kernels --by operator --rank all",
+    "gpus": "gpus",
     "scaling": "scaling",
     "subtraction": "subtraction",
     "mistakes": "subtraction --mistake all",
@@ -51,8 +56,9 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
   Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth, ranks and
   verdicts.
 - **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame, and
-  `analysis.analyse_sweep(SWEEP)` those across runs. In the installed distribution the command is `commtrace` and the
-  package `commtrace.analysis`.
+  `analysis.analyse_sweep(SWEEP)` those across runs; for those of operators it is `analysis.analyse(RUN, details=True)`,
+  which takes longer to read. In the installed distribution the command is `commtrace` and the package
+  `commtrace.analysis`.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
 - **RUNS** are run directories of `python -m profiling train --epochs`, or folders that hold some; in Python,
   `analysis.analyse_training(RUNS)` has their tables.

@@ -41,7 +41,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_te
 COPIED = {
     *("rank", "cycle", "device", "stream", "name", "start_ns", "dur_ns", "issue_ns", "correlation", "external_id"),
     *("process_group", "pg_ranks", "group_size", "dtype", "in_elems", "out_elems", "seq", "comms_id", "root", "host"),
-    *("call_id", "collective_id", "step", "collective", "blocks_per_sm", "occupancy_frac"),
+    *("call_id", "collective_id", "step", "collective", "blocks_per_sm", "occupancy_frac", "device_name"),
     *("cell", "run", "model", "parallel", "workers", "batch_size_per_worker", "status", "reason"),
     *("dataset_samples", "sample_bytes", "parameters_elems", "parameters_bytes"),
 }
@@ -50,7 +50,23 @@ COPIED_IN = {
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
 }
-NOT_COPIED = {"activities": {"step"}, "calls": {"collective"}, "collectives": {"collective"}}
+_WEIGHTED = {"blocks_per_sm", "occupancy_frac"}
+NOT_COPIED = {
+    "activities": {"step"},
+    "calls": {"collective"},
+    "collectives": {"collective"},
+    "kernels": _WEIGHTED,
+    "gpus": {"occupancy_frac"},
+}
+# What one is made by is what the other is made by: a step is broken down by the formulas of a device, and a ceiling
+# stands beside the columns of bandwidth.
+LIKE = {
+    "breakdown_steps": "breakdown",
+    "bandwidth_ceiling": "bandwidth",
+    "kernels_devices": "kernels",
+    "operators": "kernels",
+    "operators_devices": "operators",
+}
 
 
 # The document
@@ -128,7 +144,7 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs | Trained:
         return Trained(schema.TRAINING_EPOCHS.frame(map(_trained, given["training_epochs"])))
     ceiling = schema.CEILING.frame(given.pop("ceiling", []))
     unknown = set(given) - {
-        "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes",
+        "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -152,6 +168,8 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs | Trained:
             config={},
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
+            details=True,
+            cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
         ),
         Ceiling("ceiling", ceiling) if len(ceiling) else None,
     )
@@ -227,6 +245,10 @@ def _cell(number: int, row: Row) -> Row:
     return {"cell": number, "run": name, "epoch_steps": steps, **cell, "timed_steps": timed}
 
 
+def _of_rank_0(row: Row) -> Row:
+    return {"rank": 0, "cycle": 0, **row}
+
+
 def _parsed(row: dict[str, str]) -> Row:
     return {name: _value(name, text) for name, text in row.items()}
 
@@ -235,6 +257,8 @@ def _value(name: str, text: str) -> Any:
     if text in ("-", "yes", "no"):
         return {"-": None, "yes": True, "no": False}[text]
     number = text.replace(",", "")
+    if re.fullmatch(r"\d+\.\d+", number):
+        return float(number)
     return int(number) if re.fullmatch(r"-?\d+", number) and name not in ("device", "pg_ranks", "comms_id") else text
 
 
@@ -433,9 +457,7 @@ def test_every_measured_column_has_a_formula_and_an_example(table: schema.Schema
     measured = set(table.columns) - copied
     undefined = {n for n in measured if f"`{n}`" not in DOCUMENT and not re.search(rf"^{n} +=", DOCUMENT, re.MULTILINE)}
     assert not undefined, f"docs/metrics.md does not define {sorted(undefined)} of table {table.name}"
-    # A step is broken down by the formulas of a device, and a ceiling stands beside the columns of bandwidth.
-    same = {"breakdown_steps": "breakdown", "bandwidth_ceiling": "bandwidth"}
-    shown_as = {table.name, same.get(table.name, "kinds")}
+    shown_as = {table.name, LIKE.get(table.name, "kinds"), LIKE.get(LIKE.get(table.name, ""), "kinds")}
     missing = measured - {name for of, name in _recomputed(SECTIONS) if of in shown_as}
     assert not missing, f"no example of docs/metrics.md computes {sorted(missing)} of table {table.name}"
 

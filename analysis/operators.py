@@ -1,0 +1,81 @@
+"""Which CPU operator launched an activity: the innermost one around the launch, on its thread.
+
+That is the operator whose External id Kineto writes on the kernel, and is known where a trace has no such ids too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+_NONE = -1
+
+
+def launched_in(
+    activities: pd.DataFrame, launches: pd.DataFrame, cpu_operators: pd.DataFrame, annotations: pd.DataFrame
+) -> pd.Series[str]:
+    """The operator of every activity, with the activities' index; NA without a launch, or with one outside of all.
+
+    c10d operators, which stand among the `annotations`, count. On CPU runs an activity is its own operator.
+    """
+    handed_over = annotations[annotations["name"].str.startswith("c10d::").fillna(False)]
+    columns = ["rank", "cycle", "thread", "name", "start_ns", "dur_ns"]
+    every = pd.concat([t[columns] for t in (cpu_operators, handed_over) if len(t)] or [cpu_operators[columns]])
+    found = activities["name"].where(activities["device"] == "cpu")
+    of_file = dict(list(every.groupby(["rank", "cycle"])))
+    launched = dict(list(launches.groupby(["rank", "cycle"])))
+    for key, own in activities[activities["device"] != "cpu"].groupby(["rank", "cycle"]):
+        if key in of_file and key in launched:
+            found[own.index] = _of_one_file(own, launched[key], of_file[key])
+    return found
+
+
+def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, operators: pd.DataFrame) -> pd.Series[str]:
+    result = pd.Series(pd.NA, index=activities.index, dtype="string")
+    place = pd.Index(launches["correlation"]).get_indexer(activities["correlation"].fillna(_NONE).astype("int64"))
+    thread = launches["thread"].to_numpy()[place]
+    times = launches["start_ns"].to_numpy()[place]
+    for number, own in operators.groupby("thread"):
+        here = (place >= 0) & (thread == number)
+        if not here.any():
+            continue
+        ordered = own.assign(end_ns=own["start_ns"] + own["dur_ns"]).sort_values(
+            ["start_ns", "end_ns"], ascending=[True, False], kind="stable"
+        )
+        inner = innermost(ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy(), times[here])
+        names = ordered["name"].astype("string").array.take(inner, allow_fill=True)
+        result[here] = names
+    return result
+
+
+def innermost(starts: Ints, ends: Ints, times: Ints) -> Ints:
+    """For each time the interval [starts[i], ends[i]] that holds it and began last, -1 for none.
+
+    The intervals stand in order of start, of equal ones the longest first, as operators of a thread do, which nest.
+    """
+    around = _around(starts, ends)
+    found = np.searchsorted(starts, times, side="right") - 1
+    while True:
+        over = (found >= 0) & (ends[found] < times)
+        if not over.any():
+            return found
+        found[over] = around[found[over]]
+
+
+def _around(starts: Ints, ends: Ints) -> Ints:
+    """For each interval the last one before it that has not ended when it starts, -1 for none."""
+    result = np.full(len(starts), _NONE)
+    open_ends: list[int] = []
+    opened: list[int] = []
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        while open_ends and open_ends[-1] < start:
+            open_ends.pop()
+            opened.pop()
+        if opened:
+            result[i] = opened[-1]
+        open_ends.append(end)
+        opened.append(i)
+    return result
