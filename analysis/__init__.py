@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import AnalysisError
     from .measure import Analysis, analyse
+    from .measure_compare import Comparison, compare
     from .measure_sweep import SweepAnalysis, analyse_sweep
     from .measure_training import TrainingAnalysis, analyse_training
     from .run import Run, load_run
@@ -21,24 +22,28 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "AnalysisError",
+    "Comparison",
     "Run",
     "SweepAnalysis",
     "TrainingAnalysis",
     "analyse",
     "analyse_sweep",
     "analyse_training",
+    "compare",
     "load_run",
 ]
 
 _HOMES = {
     "Analysis": "measure",
     "AnalysisError": "errors",
+    "Comparison": "measure_compare",
     "Run": "run",
     "SweepAnalysis": "measure_sweep",
     "TrainingAnalysis": "measure_training",
     "analyse": "measure",
     "analyse_sweep": "measure_sweep",
     "analyse_training": "measure_training",
+    "compare": "measure_compare",
     "load_run": "run",
 }
 

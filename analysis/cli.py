@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import cli_kernels, cli_sweeps, cli_training
+from . import cli_compare, cli_kernels, cli_sweeps, cli_training
 from .cli_common import Format, Output, OutputFormat, ascii_only, complain, write
 from .cli_reading import ReadingOptions, Runs, analysis_of, finish, reads_traces
 from .errors import AnalysisError, NothingMeasured
@@ -60,12 +60,13 @@ Examples:
   {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
   {prog} kernels --by operator --top 20 traces/my-run
+  {prog} compare traces/before-* --against traces/after-*
   {prog} scaling --format latex traces/my-sweep
   {prog} training traces/small-batch traces/large-batch
   {prog} breakdown --comm-kernel 'my_all_reduce' rank0.json.gz rank1.json.gz
 
 \b
-Exit codes: 0 done, 1 the input is at fault, 2 the command line is.
+Exit codes: 0 done, 1 the input is at fault, 2 the command line is, 3 compare --fail-above found B slower.
 """
 
 
@@ -153,6 +154,7 @@ for _name, _help in _TABLES.items():
 for _module in (cli_kernels, cli_sweeps, cli_training):
     for _name, _command in _module.COMMANDS.items():
         app.command(_name, epilog=_module.EXAMPLES[_name])(_command)
+app.command("compare", epilog=cli_compare.EXAMPLES, cls=cli_compare.Sides)(cli_compare.compare_command)
 
 
 def _show(
@@ -207,14 +209,14 @@ def _why_empty(name: str, analysis: Analysis) -> str:
 def _with_default_command(arguments: list[str]) -> list[str]:
     """`RUN` alone means `summary RUN`."""
     own = (command for module in (cli_kernels, cli_sweeps, cli_training) for command in module.COMMANDS)
-    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *own}
+    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *own, "compare"}
     if not arguments or arguments[0] in commands or arguments[0] in ("-h", "--help"):
         return arguments
     return ["summary", *arguments]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is."""
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is, 3 see `compare`."""
     program = "commtrace" if __package__ == "commtrace.analysis" else f"python -m {__package__}"
     arguments = _with_default_command(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(app)

@@ -55,26 +55,26 @@ _SHARES = {
     "blocks_per_sm": ("Float64", "mean over the calls that tell, weighted by duration"),
     "occupancy_frac": ("Float64", "estimated achieved occupancy, likewise"),
 }  # fmt: skip
-_KERNEL = {
+KERNEL = {
     "name": ("string", "kernel, copy between GPUs, or on CPU runs operator"),
     "kind": ("string", "compute or comm"),
 }  # fmt: skip
-_OPERATOR = {
+OPERATOR = {
     "operator": ("string", "innermost CPU operator around the launch; NA for launches outside every operator"),
     "kind": ("string", "compute or comm; NA for an operator that launched both"),
     "kernels": ("int64", "different kernels that it launched"),
 }  # fmt: skip
 _RANKS = {"ranks": ("int64", "ranks on which it ran")}
 
-KERNELS = Schema("kernels", "kernel, all ranks and devices together", {**_KERNEL, **_RANKS, **_SHARES})
+KERNELS = Schema("kernels", "kernel, all ranks and devices together", {**KERNEL, **_RANKS, **_SHARES})
 KERNELS_DEVICES = Schema("kernels_devices", "rank, device and kernel", {
-    "rank": _RANK, "device": _DEVICE, **_KERNEL, **_SHARES, "partial": _PARTIAL,
+    "rank": _RANK, "device": _DEVICE, **KERNEL, **_SHARES, "partial": _PARTIAL,
 })  # fmt: skip
 OPERATORS = Schema("operators", "operator that launched kernels, all ranks and devices together", {
-    **_OPERATOR, **_RANKS, **_SHARES,
+    **OPERATOR, **_RANKS, **_SHARES,
 })  # fmt: skip
 OPERATORS_DEVICES = Schema("operators_devices", "rank, device and operator that launched kernels", {
-    "rank": _RANK, "device": _DEVICE, **_OPERATOR, **_SHARES, "partial": _PARTIAL,
+    "rank": _RANK, "device": _DEVICE, **OPERATOR, **_SHARES, "partial": _PARTIAL,
 })  # fmt: skip
 
 GPUS = Schema("gpus", "rank and GPU", {

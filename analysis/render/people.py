@@ -94,6 +94,12 @@ _DEVICE_TIME = (
     "rank", "device", "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls",
     "split_calls", "mean_us", "min_us", "max_us", "occupancy_frac", "kind", "name", "operator", "partial",
 )  # fmt: skip
+_COMPARED = (
+    "measure", "a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns", "a_bytes", "b_bytes", "difference_bytes",
+    "change_frac", "change_low_frac", "change_high_frac", "p_value", "significant", "steps_a", "steps_b", "kind",
+    "name", "operator", "note",
+)  # fmt: skip
+_SHOWN |= dict.fromkeys(("comparison", "changed_kernels", "changed_operators"), _COMPARED)
 _SHOWN |= dict.fromkeys(("kernels", "kernels_devices", "operators", "operators_devices"), _DEVICE_TIME)
 # Names of kernels spell out all their template arguments; for people so much of them tells them apart.
 _LONGEST_NAME = 72
@@ -196,6 +202,8 @@ def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tup
         return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.2f}")
     if column.endswith("_frac"):
         return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.1f}")
+    if column == "p_value":
+        return column, _texts(values, lambda v: f"{v:.2g}")
     if column in ("name", "operator"):
         return column, _texts(values, _shortened)
     if "_us" in column and pd.api.types.is_float_dtype(values):

@@ -10,9 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
 LEAVES = {
-    "errors", "kinds", "tables", "schema", "schema_kernels", "schema_sweeps", "schema_training", "intervals",
-    "nccl_tests", "alignment",
-    "by_hand",
+    "errors", "kinds", "tables", "schema", "schema_compare", "schema_kernels", "schema_sweeps", "schema_training",
+    "intervals", "nccl_tests", "alignment", "by_hand", "significance",
 }  # fmt: skip
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
@@ -22,10 +21,12 @@ READERS = {
 METRICS = {
     "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
     "ranks", "verdict", "headroom", "scaling", "subtraction", "training", "operators", "kernels", "gpus",
+    "step_values", "comparing",
 }  # fmt: skip
 TOP = {
-    "measure", "measure_sweep", "measure_training", "summary", "report", "cli_common", "cli_reading", "cli_kernels",
-    "cli_sweeps", "cli_training", "cli", "__init__", "__main__",
+    "measure", "measure_compare", "measure_sweep", "measure_training", "summary", "report", "report_compare",
+    "cli_common", "cli_reading", "cli_compare", "cli_kernels", "cli_sweeps", "cli_training", "cli", "__init__",
+    "__main__",
 }  # fmt: skip
 
 # module -> what it may import. `render` is the folder.
@@ -38,10 +39,12 @@ ALLOWED = {
     "schema_sweeps": {"tables"},
     "schema_kernels": {"tables"},
     "schema_training": {"tables"},
-    "schema": {"schema_kernels", "schema_sweeps", "schema_training", "tables"},
+    "schema_compare": {"schema_kernels", "tables"},
+    "schema": {"schema_compare", "schema_kernels", "schema_sweeps", "schema_training", "tables"},
     "nccl_tests": {"errors"},
     "alignment": set(),
     "by_hand": set(),
+    "significance": set(),
     # readers: files -> tables
     "repairs": set(),
     "packed": {"errors"},
@@ -96,21 +99,28 @@ ALLOWED = {
     "operators": set(),
     "kernels": {"intervals", "kinds", "schema"},
     "gpus": {"intervals", "kinds", "schema"},
+    "step_values": set(),
+    "comparing": {"schema", "significance"},
     # tables -> text
     "render": {"errors", "schema"},
     # where they meet
-    "measure": METRICS - {"scaling", "subtraction", "training"} | {"ceiling", "errors", "run", "schema"},
+    "measure": METRICS - {"comparing", "scaling", "step_values", "subtraction", "training"}
+    | {"ceiling", "errors", "run", "schema"},
+    "measure_compare": {"comparing", "errors", "kinds", "measure", "schema", "significance", "step_values"},
     "measure_sweep": {"errors", "measure", "run", "scaling", "schema", "subtraction", "sweeps"},
     "measure_training": {"errors", "schema", "training", "training_files"},
     "summary": {"matching", "measure", "nccl_tests", "probes", "schema"},
     "report": {"measure", "render", "schema", "summary"},
+    "report_compare": {"measure_compare", "render", "schema"},
     "cli_common": {"errors", "reading", "render"},
     "cli_reading": {"cache", "ceiling", "cli_common", "kinds", "measure", "reading", "run", "trace_paths"},
+    "cli_compare": {"cli_common", "cli_reading", "measure_compare", "report_compare"},
     "cli_kernels": {"cli_common", "cli_reading", "errors", "measure", "render"},
     "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "sweeps"},
     "cli_training": {"cli_common", "measure_training", "render"},
     "cli": {
         "cli_common",
+        "cli_compare",
         "cli_kernels",
         "cli_reading",
         "cli_sweeps",
@@ -121,7 +131,7 @@ ALLOWED = {
         "report",
         "summary",
     },
-    "__init__": {"errors", "measure", "measure_sweep", "measure_training", "run"},
+    "__init__": {"errors", "measure", "measure_compare", "measure_sweep", "measure_training", "run"},
     "__main__": {"cli"},
 }
 
@@ -186,7 +196,8 @@ def test_readers_and_metrics_do_not_know_each_other():
         if module in METRICS | {"steps"}:
             assert not edges(name, path) & (READERS | TOP | {"render"})
         if module in LEAVES:
-            assert edges(name, path) <= {"errors", "tables", "schema_kernels", "schema_sweeps", "schema_training"}
+            schemas = {"schema_compare", "schema_kernels", "schema_sweeps", "schema_training"}
+            assert edges(name, path) <= {"errors", "tables"} | schemas
 
 
 def test_nobody_imports_the_command_line_but_main():

@@ -26,6 +26,9 @@ COMMANDS = {
     "operators": "kernels --by operator",
     "operators_devices": "kernels --by operator --rank all",
     "gpus": "gpus",
+    "comparison": "compare --by measure",
+    "changed_kernels": "compare --by kernel",
+    "changed_operators": "compare --by operator",
     "scaling": "scaling",
     "subtraction": "subtraction",
     "mistakes": "subtraction --mistake all",
@@ -39,6 +42,7 @@ ACROSS_RUNS = {
     "mistakes": "`analysis.analyse_sweep(SWEEP).mistakes(NAMES)`",
 }
 OF_TRAININGS = ("training", "training_epochs")
+OF_TWO_SIDES = ("comparison", "changed_kernels", "changed_operators")
 IN_SUMMARY = ("breakdown", "bandwidth", "ranks", "verdicts")
 
 _INTRO = """<!-- Generated from analysis/schema.py. Do not edit: run `python tests/docs/table_page.py`. -->
@@ -57,8 +61,9 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
   verdicts.
 - **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame, and
   `analysis.analyse_sweep(SWEEP)` those across runs; for those of operators it is `analysis.analyse(RUN, details=True)`,
-  which takes longer to read. In the installed distribution the command is `commtrace` and the package
-  `commtrace.analysis`.
+  which takes longer to read.
+  `analysis.compare(A, B)` has those of two sides, each one run or a list of captures. In the installed distribution
+  the command is `commtrace` and the package `commtrace.analysis`.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
 - **RUNS** are run directories of `python -m profiling train --epochs`, or folders that hold some; in Python,
   `analysis.analyse_training(RUNS)` has their tables.
@@ -98,6 +103,8 @@ def _printed_by(name: str) -> str:
             f"Printed by `python -m analysis {COMMANDS[name]} SWEEP`" if name in COMMANDS else "No command prints it"
         )
         return f"{printed}; in Python it is {ACROSS_RUNS[name]}."
+    if name in OF_TWO_SIDES:
+        return f"Printed by `python -m analysis {COMMANDS[name]} A B`; in Python it is `analysis.compare(A, B).{name}`."
     if name not in COMMANDS:
         return f"No command prints it; in Python it is `analysis.analyse(RUN).run.{name}`."
     also = ", and in the summary" if name in IN_SUMMARY else ""

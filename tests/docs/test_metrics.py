@@ -25,6 +25,7 @@ from analysis.cpu import cpu_activities
 from analysis.kinds import collective_in_name, comm_pattern, kernel_kind, memory_kind
 from analysis.kineto_header import Header
 from analysis.measure import Analysis
+from analysis.measure_compare import Comparison
 from analysis.nccl_tests import bus_factor, dtype_name
 from analysis.run import Run
 from analysis.scaling import scaling
@@ -66,6 +67,8 @@ LIKE = {
     "kernels_devices": "kernels",
     "operators": "kernels",
     "operators_devices": "operators",
+    "changed_kernels": "comparison",
+    "changed_operators": "comparison",
 }
 
 
@@ -133,8 +136,8 @@ EXAMPLES = [
 # What goes in
 
 
-def analysis_of(example: list[Part]) -> Analysis | Across | Epochs | Trained:
-    """The tables of the run, or the sweep, that the `given` parts describe."""
+def analysis_of(example: list[Part]) -> Analysis | Comparison | Across | Epochs | Trained:
+    """The tables of the run, the runs A and B, or the sweep, that the `given` parts describe."""
     given = {p.table: [_parsed(row) for row in p.rows] for p in example if p.role == "given"}
     if "epochs" in given:
         return Epochs(schema.TIMINGS.frame([_cell(0, whole_epoch([RankEpoch(**row) for row in given["epochs"]]))]))
@@ -142,14 +145,20 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs | Trained:
         return _across(given)
     if "training_epochs" in given:
         return Trained(schema.TRAINING_EPOCHS.frame(map(_trained, given["training_epochs"])))
+    sides = [{n[: -len(end)]: rows for n, rows in given.items() if n.endswith(end)} for end in ("_of_A", "_of_B")]
+    return Comparison(*((_analysis(side),) for side in sides)) if any(sides) else _analysis(given)
+
+
+def _analysis(given: dict[str, list[Row]]) -> Analysis:
     ceiling = schema.CEILING.frame(given.pop("ceiling", []))
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
+        "step_times", "memory",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
     activities = _activities(given)
-    ranks = sorted({row["rank"] for row in activities})
+    ranks = sorted({row["rank"] for row in activities}) or [0]
     traces = given.get("traces") or [{"rank": rank, "host": "node0"} for rank in ranks]
     calls = [row for row in activities if row.get("collective") is not None]
     launched = [row for row in activities if row.get("issue_ns") is not None]
@@ -169,6 +178,8 @@ def analysis_of(example: list[Part]) -> Analysis | Across | Epochs | Trained:
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
+            step_times=schema.STEP_TIMES.frame(map(_of_rank_0, given.get("step_times", []))),
+            memory=schema.MEMORY.frame(map(_of_rank_0, given.get("memory", []))),
             cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
         ),
         Ceiling("ceiling", ceiling) if len(ceiling) else None,
@@ -350,6 +361,9 @@ def computed(then: Part, analysis: Any) -> list[Row]:
         return records(analysis.verdicts.head(1))
     if then.table == "verdicts":
         return records(analysis.verdicts.iloc[1:])
+    if then.table.startswith("comparison_of_"):
+        of = then.table.removeprefix("comparison_of_")
+        return [row for row in records(analysis.comparison) if row["measure"] == of]
     return records(getattr(analysis.run if then.table == "activities" else analysis, then.table))
 
 
@@ -439,6 +453,7 @@ def _recomputed(found: list[Section]) -> set[tuple[str, str]]:
     """Table and column of everything the examples of these sections make come out."""
     thens = [p for s in found for e in s.blocks("example") for p in parts(e) if p.role == "then"]
     named = {"verdict_of_the_run": "verdicts"}
+    named |= {p.table: "comparison" for p in thens if p.table.startswith("comparison_of_")}
     return {(named.get(p.table, p.table), name) for p in thens for row in p.rows for name in row}
 
 

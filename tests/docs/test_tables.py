@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, Run, SweepAnalysis, TrainingAnalysis, cli, schema
+from analysis import Analysis, Comparison, Run, SweepAnalysis, TrainingAnalysis, cli, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))
@@ -30,6 +30,9 @@ def test_a_table_can_be_had_in_python(table: schema.Schema) -> None:
     if f"analysis.analyse_training(RUNS).{table.name}`" in PAGE:
         assert hasattr(TrainingAnalysis, table.name)
         return
+    if f"`analysis.compare(A, B).{table.name}`" in PAGE:
+        assert hasattr(Comparison, table.name)
+        return
     in_run = f"`analysis.analyse(RUN).run.{table.name}`" in PAGE
     holds = set(Run.__dataclass_fields__) if in_run else set(vars(Analysis))
     assert table.name in holds
@@ -43,6 +46,12 @@ def test_a_command_of_the_page_exists(command: str, tmp_path: Path, capsys: pyte
     run = tmp_path / "run"
     run.mkdir()
     assert cli.main([*shlex.split(command.replace("FILE", str(ceiling))), str(run)]) == 1
+    assert "holds no Kineto trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) A B`", PAGE))))
+def test_a_command_on_two_sides_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*shlex.split(command), str(tmp_path), str(tmp_path)]) == 1
     assert "holds no Kineto trace" in capsys.readouterr().err
 
 

@@ -1,0 +1,135 @@
+"""Whether two sides differ, each of a few captures of many steps.
+
+Steps of one capture are no independent evidence: they drift together with whatever else the machine does, so a test
+that takes them as independent finds differences between equal captures. What is independent are captures. Where one
+side has several, they are compared by Student's test; where neither has, each capture is cut into blocks, and taken to
+be as uncertain as one block: what drifts from block to block drifts at least as much from capture to capture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+
+LEVEL = 0.01
+_MOST_BLOCKS = 5
+_LEAST_BLOCK = 2
+STEPS_NEEDED = 2 * _LEAST_BLOCK
+"""Steps that a capture must have to be compared with one other capture."""
+
+
+class Shift(NamedTuple):
+    """How much larger the second side is: 99 % interval, and p-value of no difference."""
+
+    low: float
+    high: float
+    p_value: float
+
+
+def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None:
+    """The shift of the mean from `a` to `b`, a value per capture: Student's test with pooled variance.
+
+    Both sides are taken to spread alike, so one of them may have a single capture. None where both have.
+    `assumed`: see `_shift`.
+    Source: Student, The Probable Error of a Mean, Biometrika 6 (1908); pooled as in any textbook.
+    """
+    freedom = len(a) + len(b) - 2
+    if freedom < 1 or not len(a) or not len(b):
+        return None
+    error = pooled_spread(a, b) * math.sqrt(1 / len(a) + 1 / len(b))
+    return _shift(float(b.mean() - a.mean()), error, freedom, assumed)
+
+
+def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
+    """The shift of the median from `a` to `b`, the steps of one capture each; None if either has too few of them.
+
+    Each capture may be off by as much as its blocks are from each other. `assumed`: see `_shift`.
+    """
+    if min(len(a), len(b)) < STEPS_NEEDED:
+        return None
+    blocks = block_medians(a), block_medians(b)
+    error = pooled_spread(*blocks) * math.sqrt(2)
+    freedom = sum(map(len, blocks)) - 2
+    return _shift(float(np.median(b) - np.median(a)), error, freedom, assumed)
+
+
+def block_medians(steps: Values) -> Values:
+    """Medians of up to five blocks of consecutive steps, as long as each other give or take one, of at least two."""
+    count = max(1, min(_MOST_BLOCKS, len(steps) // _LEAST_BLOCK))
+    return np.array([np.median(block) for block in np.array_split(steps, count) if len(block)])
+
+
+def pooled_spread(*samples: Values) -> float:
+    """Standard deviation within the samples, their means apart; 0 where no sample has two values."""
+    freedom = sum(max(len(sample) - 1, 0) for sample in samples)
+    squares = sum(float(((sample - sample.mean()) ** 2).sum()) for sample in samples if len(sample))
+    return math.sqrt(squares / freedom) if freedom else 0.0
+
+
+def corrected(p_values: Sequence[float]) -> list[float]:
+    """Holm's p-values: that at least one of them is at most p has a chance of at most p, if nothing differs.
+
+    Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scand. J. Stat. 6 (1979), 65.
+    """
+    result = [0.0] * len(p_values)
+    reached = 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        reached = max(reached, min(1.0, (len(p_values) - place) * p_values[index]))
+        result[index] = reached
+    return result
+
+
+def student_p_value(t: float, freedom: int) -> float:
+    """How probable it is that Student's t is as far from 0 as this, or farther.
+
+    Source: Abramowitz, Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    if math.isinf(t):
+        return 0.0
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    square = math.cos(angle) ** 2
+    term, series = 1.0, 1.0
+    for k in range(2 + freedom % 2, freedom - 1, 2):
+        term *= square * (k - 1) / k
+        series += term
+    if freedom % 2 == 0:
+        return max(0.0, 1 - math.sin(angle) * series)
+    more = math.sin(angle) * math.cos(angle) * series if freedom > 1 else 0.0
+    return max(0.0, 1 - 2 / math.pi * (angle + more))
+
+
+def student_quantile(freedom: int) -> float:
+    """Where `student_p_value` is the level."""
+    low, high = 0.0, 1e3
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_p_value(middle, freedom) > LEVEL else (low, middle)
+    return high
+
+
+def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shift:
+    """Of a difference with this standard error, as `freedom` values tell it.
+
+    The captures of each side are taken to spread by at least `assumed`, as a standard deviation, which nobody measured:
+    the interval is the wider one, the p-value the larger one, of what was measured and what is assumed.
+    """
+    least = assumed * math.sqrt(2)
+    p_value = max(student_p_value(_ratio(difference, error), freedom), _normal_p_value(_ratio(difference, least)))
+    half = max(student_quantile(freedom) * error, NormalDist().inv_cdf(1 - LEVEL / 2) * least)
+    return Shift(difference - half, difference + half, p_value)
+
+
+def _normal_p_value(z: float) -> float:
+    return math.erfc(abs(z) / math.sqrt(2))
+
+
+def _ratio(difference: float, error: float) -> float:
+    """0 / 0 is no difference, and any other difference without spread infinitely many of it."""
+    return difference / error if error else math.inf if difference else 0.0

@@ -1,0 +1,133 @@
+"""What every step of a run took, by number of the step: the values that runs are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+Key = tuple[str | None, ...]
+
+# The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they tell nothing of the others.
+_START_UP_STEPS = 2
+_PREFIX = "ProfilerStep#"
+_OF_BREAKDOWN = {
+    "compute": "compute_ns",
+    "comm": "comm_ns",
+    "exposed_comm": "exposed_comm_ns",
+    "exposed_wait": "exposed_wait_ns",
+    "exposed_transfer": "exposed_transfer_ns",
+    "exposed_memory": "exposed_memory_ns",
+    "idle": "idle_ns",
+}
+UNPROFILED, PROFILED, TRACED = "unprofiled steps", "profiled steps", "step windows of the traces"
+
+
+def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
+    """Lengths of the steps in ns by where they come from, the best source first; that of the slowest rank counts.
+
+    Steps that some rank does not list are left out, as are the first ones of a side file.
+    """
+    settled = step_times[step_times["step"] >= _START_UP_STEPS]
+    ranks = step_times["rank"].nunique()
+    found = {}
+    for source, phase in ((UNPROFILED, "idle"), (PROFILED, "active")):
+        by_step = settled[settled["phase"] == phase].groupby("step")["dur_ns"]
+        found[source] = _floats(by_step.max()[by_step.size() == ranks])
+    found[TRACED] = _floats(breakdown_steps.groupby("step")["window_ns"].max())
+    return found
+
+
+def measures(
+    breakdown_steps: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame
+) -> dict[str, pd.Series[float]]:
+    """Per step the mean over ranks and devices of each measure, in ns; steps in which it is not known are left out."""
+    mean = breakdown_steps.groupby("step")[list(_OF_BREAKDOWN.values())].agg(_mean_if_known)
+    found = {measure: _floats(mean[column].dropna()) for measure, column in _OF_BREAKDOWN.items()}
+    devices = len(breakdown_steps[["rank", "device"]].drop_duplicates())
+    split = participation[["call_id", "wait_ns", "transfer_ns"]].merge(calls[["call_id", "step"]], on="call_id")
+    split = split[split["step"].notna()]
+    for measure in ("wait", "transfer"):
+        sums = split.groupby("step")[f"{measure}_ns"].agg(_sum_if_known)
+        found[measure] = _floats((sums / devices).dropna())
+    return found
+
+
+def time_per_step(time: pd.DataFrame, keys: list[str]) -> dict[Key, pd.Series[float]]:
+    """Mean device time per device in each step by `keys`, in ns; 0 in a step where nothing of it ran.
+
+    `time` is that of `kernels.device_time`; what was launched outside every step is left out.
+    """
+    stepped = time[time["step"].notna()]
+    devices = len(stepped[["rank", "device"]].drop_duplicates())
+    steps = sorted(stepped["step"].unique())
+    found = {}
+    for key, own in stepped.groupby(keys, dropna=False, sort=True):
+        sums = own.groupby("step")["dur_ns"].sum().reindex(steps, fill_value=0)
+        found[tuple(part if isinstance(part, str) else None for part in key)] = _floats(sums / devices)
+    return found
+
+
+def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[float]:
+    """The most that was allocated at a time in each step, in bytes, on the device where it is most; none if not known.
+
+    GPUs count, or the CPU where there are none.
+    """
+    on_gpu = memory[memory["device"] != "cpu"]
+    known = (on_gpu if len(on_gpu) else memory).dropna(subset="allocated_bytes")
+    marks = _marks(annotations)
+    peaks: dict[int, int] = {}
+    for (rank, cycle), own in known.groupby(["rank", "cycle"]):
+        here = marks[(marks["rank"] == rank) & (marks["cycle"] == cycle)]
+        for step, start, dur in zip(here["step"], here["start_ns"], here["dur_ns"], strict=True):
+            inside = own[(own["time_ns"] >= start) & (own["time_ns"] < start + dur)]["allocated_bytes"]
+            if len(inside):
+                peaks[step] = max(peaks.get(step, 0), int(inside.max()))
+    return pd.Series(peaks, dtype="float64").sort_index()
+
+
+def closed_steps(breakdown_steps: pd.DataFrame, last: Sequence[int]) -> pd.DataFrame:
+    """Without the last step of each cycle, which ends with its last activity, where there are others."""
+    closed = breakdown_steps[~breakdown_steps["step"].isin(last)]
+    return closed if len(closed) else breakdown_steps
+
+
+def last_steps(annotations: pd.DataFrame) -> list[int]:
+    """The last step of each profiling cycle, in order."""
+    marks = _marks(annotations)
+    return sorted(marks.groupby("cycle")["step"].max().tolist())
+
+
+def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Values]:
+    """The values of the steps up to the last one of each cycle; steps behind all of them belong to the last cycle."""
+    cycle = np.minimum(np.searchsorted(last, steps.index.to_numpy(dtype="int64")), max(len(last) - 1, 0))
+    return [steps.to_numpy()[cycle == number] for number in range(max(len(last), 1))]
+
+
+def best_source(captures: Sequence[Mapping[str, Values]], enough: int) -> str | None:
+    """The first source of step lengths of which every capture has enough; else the one of which all have most."""
+    least = {source: min(len(capture[source]) for capture in captures) for source in captures[0]}
+    found = next((source for source, count in least.items() if count >= enough), max(least, key=lambda s: least[s]))
+    return found if least[found] else None
+
+
+def _marks(annotations: pd.DataFrame) -> pd.DataFrame:
+    """The annotations of steps, with the number of the step."""
+    found = annotations[annotations["name"].str.startswith(_PREFIX).fillna(False)]
+    return found.assign(step=found["name"].str.removeprefix(_PREFIX).astype("int64"))
+
+
+def _floats(series: pd.Series[Any]) -> pd.Series[float]:
+    return series.astype("float64")
+
+
+def _mean_if_known(values: pd.Series[int]) -> float:
+    return float("nan") if values.isna().any() else float(values.mean())
+
+
+def _sum_if_known(values: pd.Series[int]) -> float:
+    return float("nan") if values.isna().any() else float(values.sum())

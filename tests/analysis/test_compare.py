@@ -1,0 +1,407 @@
+"""Captures side by side, on runs of known truth; real captures: tests/test_compare_captures.py."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import MS, Collective, Trace, traces_of, write_run
+
+from analysis import Analysis, Comparison, analyse, cli_compare, compare
+from analysis.cli import main
+from analysis.errors import NothingMeasured
+from analysis.schema import records
+
+STEPS = 10
+# Steps are never quite the same: a spread of half a percent.
+JITTER = (0, 3, -4, 8, -9, 5, -2, 1, -6, 7)
+
+
+def run(
+    folder: Path,
+    *,
+    gemm: float = 20,
+    late: int = 5,
+    pause: int = 10,
+    steps: int = STEPS,
+    ranks: int = 2,
+    cycles: int = 1,
+    grows: float = 0.0,
+) -> Path:
+    """Steps of gemm ms of compute, an all_reduce of 10 ms for which rank 1 is `late` ms, and a pause.
+
+    In every cycle gemm takes longer by `grows`, as a part of it.
+    """
+    for cycle in range(cycles):
+        _cycle(folder, cycle, gemm * (1 + grows * cycle), late, pause, steps, ranks)
+    return folder
+
+
+def _cycle(folder: Path, cycle: int, gemm: float, late: int, pause: int, steps: int, ranks: int) -> None:
+    length = round((gemm + late + 10 + pause) * MS)
+    begins = [k * length + cycle * 1_000 * MS for k in range(steps)]
+    grown = [round(gemm * MS * (1000 + JITTER[k % len(JITTER)]) / 1000) for k in range(steps)]
+    truth = [Collective((b + g, b + g + late * MS)) for b, g in zip(begins, grown, strict=True)]
+    for rank, trace in enumerate(traces_of(ranks, truth) if ranks == 2 else [Trace(0, 1)]):
+        for k, (begin, dur) in enumerate(zip(begins, grown, strict=True)):
+            trace.step(cycle * steps + k + 2, begin, begin + length).kernel("gemm", begin, dur, launch=begin)
+            trace.op("aten::mm", begin - MS, 2 * MS).kernel("relu", begin, 2 * MS, stream=8, launch=begin + 1)
+            if rank == 1 and late:
+                trace.kernel("straggler", begin + dur, late * MS, launch=begin + 2 * MS)
+        trace.write(folder, f"node_{rank}.{cycle + 1:04d}.pt.trace.json.gz")
+
+
+def side_file(folder: Path, durations: list[int], *, rank: int = 0, phase: str = "idle", start: int = 0) -> None:
+    rows = [{"step": k + start, "phase": phase, "dur_ns": dur} for k, dur in enumerate(durations)]
+    (folder / f"node_{rank}.meta.json").write_text(json.dumps({"rank": rank, "steps": rows}))
+
+
+def measure(found: Comparison, name: str) -> dict[str, Any]:
+    (row,) = [row for row in records(found.comparison) if row["measure"] == name]
+    return row
+
+
+# --- what differs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_does_not_differ_from_itself(tmp_path):
+    found = compare(run(tmp_path / "a"), tmp_path / "a")
+    assert len([row for row in records(found.comparison) if row["p_value"] is not None]) > 5
+    for table in (found.comparison, found.changed_kernels, found.changed_operators):
+        assert not table["significant"].fillna(False).any()
+        assert (table["difference_ns"].dropna() == 0).all()
+    assert "not significant" in found.verdict
+
+
+def test_a_larger_layer_shows_in_compute_and_in_its_kernel_and_operator(tmp_path):
+    found = compare(run(tmp_path / "a"), run(tmp_path / "b", gemm=60))
+    step, compute = measure(found, "step"), measure(found, "compute")
+    assert (step["difference_ns"], compute["difference_ns"]) == (pytest.approx(40 * MS, rel=0.05),) * 2
+    assert step["significant"]
+    assert compute["significant"]
+    assert step["note"] == "step windows of the traces"
+    changed = [row["measure"] for row in records(found.comparison) if row["significant"]]
+    assert changed == ["step", "compute"]
+    kernels = records(found.changed_kernels)
+    assert (kernels[0]["name"], kernels[0]["significant"]) == ("gemm", True)
+    assert [row["name"] for row in kernels if row["significant"]] == ["gemm"]
+    operators = records(found.changed_operators)
+    assert (operators[0]["operator"], operators[0]["significant"]) == ("aten::mm", True)
+    assert "significant in it: compute +40.0" in found.verdict
+
+
+def test_a_later_rank_shows_as_waiting_and_a_pause_as_idle(tmp_path):
+    first = run(tmp_path / "a")
+    late, pause = compare(first, run(tmp_path / "b", late=65)), compare(first, run(tmp_path / "c", pause=70))
+    # Rank 0 waits 60 ms longer, rank 1 not at all: 30 ms in the mean. Rank 1 computes those 60 ms.
+    for name in ("wait", "exposed_wait", "compute"):
+        row = measure(late, name)
+        assert (row["difference_ns"], row["significant"]) == (30 * MS, True), name
+    assert not measure(late, "transfer")["significant"]
+    assert measure(pause, "idle")["difference_ns"] == 60 * MS
+    assert [r["measure"] for r in records(pause.comparison) if r["significant"]] == ["step", "idle"]
+
+
+def test_a_kernel_of_one_run_only_is_0_in_the_other(tmp_path):
+    found = compare(run(tmp_path / "a"), run(tmp_path / "b", late=0))
+    (row,) = [row for row in records(found.changed_kernels) if row["name"] == "straggler"]
+    assert (row["a_ns"], row["b_ns"], row["difference_ns"], row["change_frac"]) == (2.5 * MS, 0, -2.5 * MS, -1.0)
+    turned = compare(tmp_path / "b", tmp_path / "a")
+    (row,) = [row for row in records(turned.changed_kernels) if row["name"] == "straggler"]
+    assert (row["difference_ns"], row["change_frac"], row["significant"]) == (2.5 * MS, None, True)
+
+
+# --- captures --------------------------------------------------------------------------------------------------------
+
+
+def test_what_one_capture_each_cannot_tell_several_can(tmp_path):
+    # Captures of a configuration differ by about 1 %, and B takes 10 % longer to compute, 5 % of a step.
+    a, b = (
+        [run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm * (1 + k / 100)) for k in range(3)]
+        for n, gemm in (("a", 20), ("b", 22))
+    )
+    alone, together = compare(a[0], b[0]), compare(a, b)
+    assert measure(alone, "step")["difference_ns"] == pytest.approx(2 * MS, rel=0.01)
+    assert [row["significant"] for row in (measure(alone, "step"), measure(together, "step"))] == [False, True]
+    assert [r["measure"] for r in records(together.comparison) if r["significant"]] == ["step", "compute"]
+    assert [r["name"] for r in records(together.changed_kernels) if r["significant"]] == ["gemm"]
+    assert alone.basis.startswith("one capture of A and of B, which do not show how much runs of one configuration")
+    assert together.basis == "3 captures of A and 3 of B, so the spread between captures is measured"
+    step = measure(together, "step")
+    assert (step["captures_a"], step["steps_a"], step["spread_a_ns"]) == (3, 27, pytest.approx(0.2 * MS, rel=0.05))
+
+
+def test_captures_that_differ_among_themselves_are_no_evidence(tmp_path):
+    # Each capture is quiet in itself, so that its steps seem to tell: but the captures of a side are 10 % apart.
+    a, b = (
+        [run(tmp_path / f"{n}{k}", ranks=1, gemm=20 * (1 + k / 10) + more) for k in range(3)]
+        for n, more in (("a", 0), ("b", 2))
+    )
+    found = compare(a, b)
+    assert measure(found, "compute")["p_value"] > 0.01
+    assert not any(row["significant"] for row in records(found.comparison))
+
+
+def test_one_capture_is_compared_with_several(tmp_path):
+    a = [run(tmp_path / f"a{k}", ranks=1, gemm=20 * (1 + k / 100)) for k in range(3)]
+    assert measure(compare(a, run(tmp_path / "b", ranks=1, gemm=30)), "step")["significant"]
+    assert not measure(compare(a, run(tmp_path / "c", ranks=1, gemm=20.5)), "step")["significant"]
+
+
+def test_two_of_each_with_a_step_each_are_enough(tmp_path):
+    a, b = (
+        [run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm + k / 10, steps=1) for k in range(2)]
+        for n, gemm in (("a", 20), ("b", 60))
+    )
+    assert measure(compare(a, b), "step")["significant"]
+
+
+def test_cycles_of_one_run_are_captures(tmp_path):
+    found = compare(
+        run(tmp_path / "a", ranks=1, cycles=3, grows=0.01), run(tmp_path / "b", ranks=1, cycles=3, grows=0.01, gemm=60)
+    )
+    step, compute = measure(found, "step"), measure(found, "compute")
+    assert (step["captures_a"], step["steps_a"], compute["captures_b"], compute["steps_b"]) == (
+        3,
+        27,
+        3,
+        27,
+    )  # the last step of a cycle ends with its last activity
+    assert compute["spread_a_ns"] == pytest.approx(0.2 * MS, rel=0.05)
+    assert step["significant"]
+    assert found.basis.startswith(
+        "3 cycles of A and 3 of B, which do not show how much runs of one configuration differ"
+    )
+    # Cycles share their process: a difference that is clear beside their spread may still be one between two runs.
+    small = compare(tmp_path / "a", run(tmp_path / "c", ranks=1, cycles=3, grows=0.01, gemm=22))
+    assert measure(small, "compute")["difference_ns"] > 5 * compute["spread_a_ns"]
+    assert not measure(small, "compute")["significant"]
+    assert measure(compare(tmp_path / "a", tmp_path / "c", run_spread_frac=0.001), "compute")["significant"]
+
+
+def test_unprofiled_steps_belong_to_the_cycle_behind_them(tmp_path):
+    run(tmp_path, cycles=2, steps=4)  # traced: 2 to 5, 6 to 9
+    rows = [{"step": k, "phase": "idle", "dur_ns": 100 + (k > 5)} for k in range(12)]
+    (tmp_path / "node_0.meta.json").write_text(json.dumps({"rank": 0, "steps": rows}))
+    step = measure(compare(tmp_path, tmp_path), "step")
+    assert (step["captures_a"], step["steps_a"], step["a_ns"], step["note"]) == (2, 10, 100, "unprofiled steps")
+    assert step["spread_a_ns"] == 1  # sqrt(1 / 2)
+
+
+def test_nothing_is_no_side(tmp_path):
+    with pytest.raises(NothingMeasured, match="at least one capture"):
+        compare([], run(tmp_path))
+
+
+# --- which steps -----------------------------------------------------------------------------------------------------
+
+
+def lengths(tmp_path: Path, **sides: list[tuple[str, int, list[int]]]):
+    """The step row of runs whose side files list (phase, first step, durations)."""
+    for name, listed in sides.items():
+        write_run(tmp_path / name, 1, [Collective((0,))])
+        rows = [
+            {"step": start + k, "phase": phase, "dur_ns": dur}
+            for phase, start, durations in listed
+            for k, dur in enumerate(durations)
+        ]
+        (tmp_path / name / "node_0.meta.json").write_text(json.dumps({"rank": 0, "steps": rows}))
+    return measure(compare(tmp_path / "a", tmp_path / "b"), "step")
+
+
+def test_unprofiled_steps_count_without_the_first_two(tmp_path):
+    idle, active = ("idle", 0, [9000, 9000, 100, 101, 102, 103, 104]), ("active", 7, [500] * 8)
+    row = lengths(tmp_path, a=[idle, active], b=[idle, active])
+    assert (row["steps_a"], row["a_ns"], row["note"]) == (5, 102, "unprofiled steps")
+
+
+def test_profiled_steps_count_where_too_few_are_not(tmp_path):
+    few, active = ("idle", 0, [9000, 9000, 100, 101, 102]), ("active", 5, [500, 501, 502, 503, 504])
+    row = lengths(tmp_path, a=[few, active], b=[few, active])
+    assert (row["steps_a"], row["a_ns"], row["note"]) == (5, 502, "profiled steps")
+
+
+def test_too_few_steps_are_no_evidence(tmp_path):
+    few = ("idle", 2, [100, 101, 102])
+    row = lengths(tmp_path, a=[few], b=[("idle", 2, [900, 901, 902, 903])])
+    assert (row["change_frac"], row["p_value"], row["significant"]) == (pytest.approx(800.5 / 101), None, None)
+    assert row["note"] == "unprofiled steps; too few steps to tell: 3 and 4, needs 4 each, or several captures"
+
+
+def test_the_slowest_rank_is_the_step_and_steps_that_a_rank_lacks_are_none(tmp_path):
+    write_run(tmp_path, 2, [Collective((0, 0))])
+    side_file(tmp_path, [10, 20, 30, 40, 50, 60], start=2)
+    side_file(tmp_path, [15, 15, 35, 35, 55], rank=1, start=2)
+    row = measure(compare(tmp_path, tmp_path), "step")
+    assert (row["steps_a"], row["a_ns"]) == (5, 35)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ["none", 7, [None], [{"step": "x"}], [{"step": 3, "phase": 1, "dur_ns": -5}], {}, [{"step": 3, "dur_ns": 10**30}]],
+)
+def test_a_side_file_with_strange_steps_has_none(tmp_path, steps):
+    write_run(tmp_path, 1, [Collective((0,))])
+    (tmp_path / "node_0.meta.json").write_text(json.dumps({"rank": 0, "steps": steps}))
+    found = compare(tmp_path, tmp_path)
+    assert measure(found, "step")["note"] == "no step is marked in one of the runs: call profiler.step() in the loop"
+    assert found.verdict.startswith("steps cannot be compared")
+    with pytest.raises(NothingMeasured, match="cannot be told"):
+        found.slower_by(0.1)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def allocations(folder: Path, peak: int) -> Path:
+    trace = Trace().kernel("gemm", 0, MS)
+    for k in range(6):
+        trace.step(k, k * MS, (k + 1) * MS)
+        for part, allocated in enumerate((1000, peak + k, 2000)):
+            args = {"Device Type": 1, "Device Id": 0, "Total Allocated": allocated, "Total Reserved": 9000}
+            event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1}
+            trace.events.append(event | {"ts": (k * MS + part * 1000) / 1000, "args": args})
+    return trace.write(folder)
+
+
+def test_peak_memory_is_that_of_the_traces_allocations(tmp_path):
+    found = compare(allocations(tmp_path / "a", 5000), allocations(tmp_path / "b", 8000))
+    row = measure(found, "peak_memory")
+    assert (row["steps_a"], row["a_bytes"], row["b_bytes"], row["difference_bytes"]) == (6, 5002, 8002, 3000)
+    assert (row["significant"], row["note"], row["a_ns"]) == (True, None, None)
+
+
+def test_memory_that_was_not_recorded_is_na_with_the_reason(tmp_path):
+    row = measure(compare(run(tmp_path / "a"), allocations(tmp_path / "b", 8000)), "peak_memory")
+    assert (row["a_bytes"], row["b_bytes"], row["significant"]) == (None, 8002, None)
+    assert row["note"] == "not recorded in A: capture with profile_memory"
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("runs")
+    made = {
+        "a": run(folder / "a"),
+        "slow": run(folder / "slow", gemm=60),
+        "one": run(folder / "one", ranks=1),
+        "short": run(folder / "short", steps=2),
+    }
+    return {name: str(path) for name, path in made.items()}
+
+
+@pytest.fixture(scope="module")
+def read_once() -> Callable[..., Analysis]:
+    """Every run is read and measured once: what follows is about what is asked for and shown."""
+
+    @cache
+    def read(path: Path) -> Analysis:
+        return analyse(path, details=True)
+
+    return lambda paths, reading, *, details: read(*paths)
+
+
+@pytest.fixture
+def known(monkeypatch, runs, read_once) -> dict[str, str]:
+    monkeypatch.setattr(cli_compare, "analysis_of", read_once)
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("b", "percent", "code"), [("slow", "10", 3), ("slow", "95", 0), ("a", "0", 0), ("short", "10", 1)]
+)
+def test_the_exit_code_for_ci(capsys, known, b, percent, code):
+    assert main(["compare", "--fail-above", percent, known["a"], known[b]]) == code
+    captured = capsys.readouterr()
+    assert captured.out.startswith("A  ")  # the tables come all the same
+    assert captured.err.startswith({3: "slower: ", 0: "note: ", 1: "error: "}[code])
+    assert captured.err.count("\n") == 1
+
+
+def test_a_faster_run_never_fails(known):
+    assert main(["compare", "--fail-above", "0", known["slow"], known["a"]]) == 0
+
+
+@pytest.mark.parametrize("output_format", ["table", "csv", "markdown", "json", "latex"])
+@pytest.mark.parametrize("by", [(), ("--by", "measure"), ("--by", "kernel"), ("--by", "operator")], ids=str)
+def test_every_format(capsys, known, by, output_format):
+    assert main(["compare", *by, "-f", output_format, known["a"], known["one"]]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.endswith("\n")
+    # What it rests on stands in the report, and beside a table alone.
+    alone = by or output_format in ("csv", "latex")
+    assert captured.err.startswith("note: one capture of A and of B, which do not show") if alone else not captured.err
+
+
+def test_json_holds_everything_and_csv_one_table(capsys, known):
+    main(["compare", "-f", "json", known["a"], known["slow"]])
+    content = json.loads(capsys.readouterr().out)
+    assert content["table"] == "compare"
+    assert set(content) == {"table", "facts", "comparison", "changed_kernels", "changed_operators"}
+    main(["compare", "-f", "csv", known["a"], known["slow"]])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["measure"] for row in rows] == [row["measure"] for row in content["comparison"]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("{a}", "{one}", "--against", "{slow}", "{short}"),
+        ("{a}", "{one}", "--against", "{slow}", "--against", "{short}", "--top", "3"),
+        ("--top", "3", "{a}", "{one}", "--against={slow}", "--against", "{short}"),
+        ("{a}", "{one}", "--against", "{slow}", "{short}", "-f", "json"),
+    ],
+    ids=" ".join,
+)
+def test_captures_of_both_sides(capsys, known, arguments):
+    assert main(["compare", *(argument.format(**known) for argument in arguments)]) == 0
+    out = capsys.readouterr().out
+    assert "a, one" in out
+    assert "slow, short" in out
+    assert "2 captures of A and 2 of B" in out
+    assert "ranks: 2 or 1 in A, 2 in B" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{a}",), "takes two runs, found 1"),
+        (("{a}", "{slow}", "{one}"), "takes two runs, found 3"),
+        (("{a}", "--against"), "requires an argument"),
+        (("--against", "{a}"), "Missing argument"),
+        (("{a}", "{a}", "--against", "{slow}"), "given twice"),
+        (("{a}", "{slow}", "--fail-above", "-1"), "--fail-above"),
+        (("{a}", "{slow}", "--run-spread", "-1"), "--run-spread"),
+    ],
+)
+def test_sides_that_are_none(capsys, known, arguments, message):
+    assert main(["compare", *(argument.format(**known) for argument in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in " ".join(captured.err.replace("│", " ").split())
+
+
+def test_what_the_runs_differ_in_is_said(capsys, known):
+    main(["compare", known["a"], known["one"]])
+    assert "ranks: 2 in A, 1 in B" in capsys.readouterr().out
+
+
+def test_a_run_that_is_not_there(capsys, runs, tmp_path):
+    assert main(["compare", runs["a"], str(tmp_path / "nowhere")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no such file or directory" in captured.err
+
+
+@pytest.mark.parametrize("command", ["kernels", "gpus", "compare"])
+def test_help_ends_with_examples(capsys, command):
+    assert main([command, "--help"]) == 0
+    examples = capsys.readouterr().out.partition("Examples:\n")[2]
+    assert f"python -m analysis {command} " in examples
+    assert "{prog}" not in examples

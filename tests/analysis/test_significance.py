@@ -1,0 +1,168 @@
+"""Student's test against tables and quadrature; false alarms and power on captures whose steps drift."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.significance import (
+    LEVEL,
+    STEPS_NEEDED,
+    between_captures,
+    between_two,
+    block_medians,
+    corrected,
+    pooled_spread,
+    student_p_value,
+    student_quantile,
+)
+
+PAIRS = 400
+STEP_NS = 100e6
+
+
+def captures(seed: int, count: int, steps: int, *, drift: float, memory: float, offset: float) -> np.ndarray:
+    """Step times of `count` captures, one per row: an offset of each, an AR(1) drift, and slow steps; all relative."""
+    chance = np.random.default_rng(seed)
+    level = np.empty((count, steps))
+    level[:, 0] = chance.normal(scale=drift, size=count)
+    for step in range(1, steps):
+        level[:, step] = memory * level[:, step - 1] + chance.normal(scale=drift * math.sqrt(1 - memory**2), size=count)
+    slow = np.abs(chance.normal(scale=0.05, size=(count, steps)))
+    return STEP_NS * (1 + chance.normal(scale=offset, size=(count, 1))) * (1 + level + slow)
+
+
+# --- false alarms and power ------------------------------------------------------------------------------------------
+
+# Steps, and how they drift: quickly, as slowly as a capture is long, and as a busy machine does.
+DRIFTS = [
+    pytest.param(12, {"drift": 0.05, "memory": 0.5, "offset": 0.05}, id="quick"),
+    pytest.param(12, {"drift": 0.10, "memory": 0.9, "offset": 0.05}, id="slow"),
+    pytest.param(40, {"drift": 0.10, "memory": 0.98, "offset": 0.05}, id="as long as a capture"),
+    pytest.param(40, {"drift": 0.30, "memory": 0.9, "offset": 0.10}, id="busy"),
+]
+
+
+def alarms_alone(steps: int, how: dict[str, float], factor: float) -> float:
+    """How often one capture each of two configurations, the second `factor` times as slow, are told apart."""
+    found = 0
+    for a, b in zip(captures(1, PAIRS, steps, **how), factor * captures(2, PAIRS, steps, **how), strict=True):
+        shift = between_two(a, b, assumed=0.1 * max(np.median(a), np.median(b)))
+        found += shift is not None and shift.p_value <= LEVEL
+    return found / PAIRS
+
+
+def alarms_together(count_a: int, count_b: int, steps: int, how: dict[str, float], factor: float) -> float:
+    """The same of several captures."""
+    of_a, of_b = (
+        np.median(captures(seed, PAIRS * count, steps, **how), axis=1).reshape(PAIRS, count)
+        for seed, count in ((3, count_a), (4, count_b))
+    )
+    found = 0
+    for a, b in zip(of_a, factor * of_b, strict=True):
+        shift = between_captures(a, b)
+        found += shift is not None and shift.p_value <= LEVEL
+    return found / PAIRS
+
+
+@pytest.mark.parametrize(("steps", "how"), DRIFTS)
+def test_single_captures_of_one_configuration_hardly_ever_differ(steps, how):
+    assert alarms_alone(steps, how, 1.0) <= 0.05
+
+
+@pytest.mark.parametrize(("steps", "how"), DRIFTS)
+@pytest.mark.parametrize("counts", [(3, 3), (5, 5), (4, 1)], ids=str)
+def test_several_captures_of_one_configuration_hardly_ever_differ(counts, steps, how):
+    assert alarms_together(*counts, steps, how, 1.0) <= 0.03
+
+
+def test_steps_taken_as_independent_would_differ_often():
+    """Why it is done so: the test of Welch on the steps of two equal captures."""
+    steps, how = 40, {"drift": 0.10, "memory": 0.98, "offset": 0.05}
+    far = 0
+    for a, b in zip(captures(1, PAIRS, steps, **how), captures(2, PAIRS, steps, **how), strict=True):
+        error = math.sqrt(a.var(ddof=1) / steps + b.var(ddof=1) / steps)
+        far += abs(b.mean() - a.mean()) > 2.7 * error
+    assert far / PAIRS > 0.5
+
+
+@pytest.mark.parametrize(("steps", "how"), DRIFTS[:3])
+def test_a_large_difference_is_seen_by_one_capture_each(steps, how):
+    assert alarms_alone(steps, how, 3.0) >= 0.95
+
+
+def test_a_smaller_difference_is_seen_by_several_captures():
+    steps, how = DRIFTS[1].values
+    assert alarms_together(5, 5, steps, how, 1.5) >= 0.95
+    assert alarms_alone(steps, how, 1.2) <= 0.05
+
+
+# --- the parts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("freedom", "t"), [(1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (8, 3.355), (30, 2.750)])
+def test_students_t_is_that_of_the_tables(freedom, t):
+    assert student_quantile(freedom) == pytest.approx(t, abs=6e-4)
+    assert student_p_value(t, freedom) == pytest.approx(LEVEL, rel=1e-3)
+
+
+@given(st.integers(1, 60), st.floats(-30, 30))
+def test_students_p_value_is_the_integral_of_its_density(freedom, t):
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    x = np.linspace(0, abs(t), 40_001)
+    density = scale * (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+    assert student_p_value(t, freedom) == pytest.approx(
+        1 - float(((density[1:] + density[:-1]) * np.diff(x)).sum()), abs=1e-6
+    )
+
+
+@given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=6),
+    st.lists(st.integers(0, 1000), min_size=2, max_size=6),
+    st.integers(0, 50),
+)
+def test_the_sides_can_be_turned_and_the_interval_goes_with_the_test(a, b, assumed):
+    one, other = (between_captures(np.array(x, float), np.array(y, float), assumed) for x, y in ((a, b), (b, a)))
+    assert (one.low, one.high, one.p_value) == pytest.approx((-other.high, -other.low, other.p_value))
+    if abs(one.p_value - LEVEL) > 1e-9:
+        assert (one.p_value <= LEVEL) == (one.low > 0 or one.high < 0)
+
+
+def test_nothing_can_be_told_of_too_little():
+    one = np.array([5.0])
+    assert between_captures(one, one) is None
+    assert between_captures(np.array([]), np.array([1.0, 2.0])) is None
+    assert between_two(np.arange(STEPS_NEEDED - 1.0), np.arange(50.0), 1.0) is None
+    assert between_two(np.arange(STEPS_NEEDED * 1.0), np.arange(50.0), 1.0) is not None
+
+
+def test_what_does_not_spread_differs_by_anything():
+    same, more = np.full(8, 7.0), np.full(8, 8.0)
+    assert between_two(same, same, 0.0) == (0, 0, 1)
+    assert between_two(same, more, 0.0) == (1, 1, 0)
+    # Unless runs are taken to spread: 2.576 x sqrt(2) x 0.3 = 1.09 > 1.
+    low, high, p_value = between_two(same, more, 0.3)
+    assert (low, high) == pytest.approx((1 - 1.0928, 1 + 1.0928), abs=1e-3)
+    assert p_value > LEVEL
+
+
+def test_blocks_are_consecutive_and_bear_a_slow_step():
+    assert block_medians(np.arange(4.0)).tolist() == [0.5, 2.5]
+    assert len(block_medians(np.arange(9.0))) == 4
+    assert block_medians(np.array([1, 1, 99, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5.0])).tolist() == [1, 2, 3, 4, 5]
+    assert block_medians(np.array([3.0])).tolist() == [3]
+
+
+def test_the_pooled_spread_is_that_within_the_samples():
+    assert pooled_spread(np.array([1.0, 3.0]), np.array([10.0, 12.0])) == pytest.approx(math.sqrt(2))
+    assert pooled_spread(np.array([1.0, 3.0]), np.array([100.0])) == pytest.approx(math.sqrt(2))
+    assert pooled_spread(np.array([1.0]), np.array([100.0])) == 0
+
+
+def test_holm():
+    # Worked by hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and what is larger than its successor holds it up.
+    assert corrected([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert corrected([0.9, 0.8]) == [1.0, 1.0]
+    assert corrected([]) == []

@@ -1,0 +1,116 @@
+"""Real captures side by side: equal ones do not differ, and of slowed ones the slowed part is named.
+
+What is compared is captured by turns. Now and then equal captures differ all the same, once in a hundred comparisons
+by promise, and a machine busy with other work hides a part: so everything may be tried again, once.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capturing import SCRIPTS, python
+
+from analysis import Analysis, Comparison, analyse, cli_compare
+from analysis.cli import main
+from analysis.schema import records
+
+pytest.importorskip("torch")
+SLEEP_NS = 200_000_000
+TURNS = 4
+ATTEMPTS = 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The folder of captures of an attempt, which are made when it is first asked for."""
+    root = tmp_path_factory.mktemp("compared")
+
+    @cache
+    def captured(attempt: int) -> Path:
+        done = python(SCRIPTS / "compared.py", root / str(attempt), TURNS)
+        assert done.returncode == 0, done.stderr
+        return root / str(attempt)
+
+    return captured
+
+
+@pytest.fixture(scope="module")
+def captures(folder: Callable[[int], Path]) -> Callable[[int, str], tuple[Analysis, ...]]:
+    """The captures of a name and attempt, each read once."""
+
+    @cache
+    def read(attempt: int, name: str) -> tuple[Analysis, ...]:
+        return tuple(analyse(folder(attempt) / f"{name}-{turn}", details=True) for turn in range(TURNS))
+
+    return read
+
+
+def measures(found: Comparison) -> dict[str, dict[str, Any]]:
+    return {row["measure"]: row for row in records(found.comparison)}
+
+
+def significant(found: Comparison) -> list[str]:
+    """Everything that differs significantly, by name."""
+    tables = (found.comparison, found.changed_kernels, found.changed_operators)
+    return [row[next(iter(row))] for table in tables for row in records(table) if row["significant"]]
+
+
+@pytest.mark.parametrize("count", [1, TURNS])
+def test_captures_of_one_configuration_do_not_differ(captures: Any, count: int) -> None:
+    for attempt in range(ATTEMPTS):
+        found = Comparison(captures(attempt, "plain")[:count], captures(attempt, "again")[:count])
+        step = measures(found)["step"]
+        assert (step["captures_a"], step["captures_b"]) == (count, count)
+        assert measures(found)["peak_memory"]["a_bytes"] > 0
+        if not significant(found):
+            return
+    raise AssertionError(f"differ: {significant(found)}")
+
+
+def test_a_sleep_shows_as_idle_time(captures: Any) -> None:
+    for attempt in range(ATTEMPTS):
+        found = Comparison(captures(attempt, "plain"), captures(attempt, "sleep"))
+        step, idle = (measures(found)[name] for name in ("step", "idle"))
+        named = {"step", "idle"} <= set(significant(found))
+        if named and idle["difference_ns"] == pytest.approx(SLEEP_NS, rel=0.4) and step["change_frac"] > 1:
+            return
+    raise AssertionError(f"{significant(found)} {step} {idle}")
+
+
+def test_a_larger_layer_shows_in_compute_operator_and_memory(captures: Any) -> None:
+    expected = {"step", "compute", "peak_memory"}
+    for attempt in range(ATTEMPTS):
+        found = Comparison(captures(attempt, "plain"), captures(attempt, "layer"))
+        first = records(found.changed_operators)[0]
+        assert (first["operator"], first["a_ns"]) == ("aten::conv2d", 0)  # it differs most of all
+        if expected <= set(significant(found)):
+            return
+    raise AssertionError(f"{sorted(expected - set(significant(found)))} are not significant: {found.verdict}")
+
+
+def test_ci_stops_at_the_slower_side(
+    folder: Callable[[int], Path],
+    captures: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(paths: list[Path], reading: object, *, details: bool) -> Analysis:
+        (path,) = paths
+        name, _, turn = path.name.partition("-")
+        one: Analysis = captures(int(path.parent.name), name)[int(turn)]
+        return one
+
+    monkeypatch.setattr(cli_compare, "analysis_of", read)
+    for attempt in range(ATTEMPTS):
+        plain, slow = (
+            [str(folder(attempt) / f"{name}-{turn}") for turn in range(TURNS)] for name in ("plain", "sleep")
+        )
+        assert main(["compare", "--fail-above", "50", *slow, "--against", *plain]) == 0
+        capsys.readouterr()
+        code = main(["compare", "--fail-above", "50", *plain, "--against", *slow])
+        said = capsys.readouterr().err
+        if code == 3 and said.startswith("slower: the steps of B take "):
+            return
+    raise AssertionError(said)
