@@ -199,7 +199,7 @@ def _unknown(measure: str, row: Row) -> str | None:
     if not without:
         return None
     if measure in ("wait", "transfer", "exposed_wait", "exposed_transfer"):
-        return f"in {without} no step's communication could be split into wait and transfer"
+        return f"no step of {without} has communication that was split into wait and transfer"
     return f"no step in {without}"
 
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from profiling import capture
 
-SLEEP_S = 0.2
-STEPS = {"wait": 5, "warmup": 1, "active": 3}
+SLEEP_S = 0.15
+STEPS = {"wait": 6, "warmup": 1, "active": 5}
 
 
 def main() -> None:
