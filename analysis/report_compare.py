@@ -71,8 +71,11 @@ def facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for name, side in sides.items():
         for one in side:
             of = f"{name}: {one.run.name}" if len(side) > 1 else name
-            for note in (*one.run.notes, *(f"left out: {failure}" for failure in one.run.failed)):
+            for note in (*one.run.notes, *one.run.failed):
                 yield "warning", printable(f"{of}: {note}")
+            if one.run.partial_ranks:
+                ranks = ", ".join(map(str, one.run.partial_ranks))
+                yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
 
 
 def _settings(comparison: Comparison) -> dict[str, tuple[str, str]]:

@@ -15,6 +15,7 @@ from analysis import Analysis, Comparison, analyse, cli_compare, compare
 from analysis.cli import main
 from analysis.errors import NothingMeasured
 from analysis.schema import records
+from analysis.sidefiles import step_rows
 
 STEPS = 10
 # Steps are never quite the same: a spread of half a percent.
@@ -244,9 +245,13 @@ def test_the_slowest_rank_is_the_step_and_steps_that_a_rank_lacks_are_none(tmp_p
     "steps",
     ["none", 7, [None], [{"step": "x"}], [{"step": 3, "phase": 1, "dur_ns": -5}], {}, [{"step": 3, "dur_ns": 10**30}]],
 )
-def test_a_side_file_with_strange_steps_has_none(tmp_path, steps):
+def test_strange_steps_of_a_side_file_are_none(steps):
+    assert list(step_rows(0, {"steps": steps})) == []
+
+
+def test_without_steps_nothing_can_be_told(tmp_path):
     write_run(tmp_path, 1, [Collective((0,))])
-    (tmp_path / "node_0.meta.json").write_text(json.dumps({"rank": 0, "steps": steps}))
+    side_file(tmp_path, [])
     found = compare(tmp_path, tmp_path)
     assert measure(found, "step")["note"] == "no step is marked in one of the runs: call profiler.step() in the loop"
     assert found.verdict.startswith("steps cannot be compared")
@@ -405,3 +410,16 @@ def test_help_ends_with_examples(capsys, command):
     examples = capsys.readouterr().out.partition("Examples:\n")[2]
     assert f"python -m analysis {command} " in examples
     assert "{prog}" not in examples
+
+
+def test_a_damaged_capture_is_said(capsys, tmp_path):
+    run(tmp_path / "a", steps=4)
+    whole = run(tmp_path / "b", steps=4)
+    path = whole / "node_1.0001.pt.trace.json.gz"
+    path.write_bytes(path.read_bytes()[:-400])
+    assert main(["compare", "--fail-above", "5", str(tmp_path / "a"), str(whole)]) == 1
+    assert capsys.readouterr().out == ""
+    assert main(["compare", "--keep-going", "--fail-above", "5", str(tmp_path / "a"), str(whole)]) == 1
+    captured = capsys.readouterr()
+    assert "B: what rank 1 did is counted up to the damage only" in captured.out
+    assert "slower: " not in captured.err
