@@ -100,15 +100,20 @@ def frame(stream: IO[bytes]) -> bytes | None:
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve what stdin asks for."""
+    serve(sys.stdin.buffer, sys.stdout.buffer)
+    sys.stdout = None  # or the interpreter complains at its end if nobody reads it any more
+
+
+def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
+    """Serve until there are no more tasks, or nobody wants the answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the caller's to react to
     gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
-    tasks, answers = sys.stdin.buffer, sys.stdout.buffer
     try:
         while (payload := frame(tasks)) is not None:
             _serve(msgspec.msgpack.decode(payload, type=Task), answers)
-    except BrokenPipeError:  # the caller is gone
-        sys.stdout = None  # or the interpreter complains about it at its end
+    except BrokenPipeError:
+        return
 
 
 def _serve(task: Task, answers: IO[bytes]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from .kineto import joined, read_kineto
 from .packed import is_regular
 from .raw_trace import Part, RawTrace
 from .read_worker import Answer, Found, FoundPart, Position, Task, frame, send
+from .worker_process import Worker, start_worker
 
 # Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
 WORTH_A_PROCESS_BYTES = 32 << 20
@@ -120,7 +120,9 @@ class Reading:
         for file in regular:
             self._divide(file, workers // len(regular))
         self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
-        self.processes = [_start_worker() for _ in range(min(workers, len(self._tasks)))]
+        self.processes: list[Worker] = []
+        for _ in range(min(workers, len(self._tasks))):
+            self.processes.append(start_worker(self.processes))
         for worker in self.processes:
             self._hand_out(worker)
 
@@ -201,7 +203,7 @@ class Reading:
     def _cache_of(self, file: _File) -> Cache | None:
         return self._cache if file.weight_bytes >= WORTH_A_CACHE_BYTES else None
 
-    def _hand_out(self, worker: subprocess.Popen[bytes]) -> None:
+    def _hand_out(self, worker: Worker) -> None:
         """The next task for an idle worker; or the end, if there is none."""
         stdin = worker.stdin
         assert stdin is not None
@@ -219,7 +221,7 @@ class Reading:
         except BrokenPipeError:
             return  # `_receive` will see that it is gone
 
-    def _receive(self, worker: subprocess.Popen[bytes]) -> bool:
+    def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""
         payload = frame(_stdout(worker))
         if payload is None:
@@ -250,15 +252,7 @@ class Reading:
         self._tasks.appendleft((file, 0))
 
 
-def _start_worker() -> subprocess.Popen[bytes]:
-    module = f"{__package__}.read_worker"
-    root = Path(__file__).resolve().parents[module.count(".")]
-    begin = f"import sys; sys.path.insert(0, {str(root)!r}); from {module} import main; main()"
-    command = [sys.executable, "-c", begin]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")  # noqa: S603
-
-
-def _stdout(worker: subprocess.Popen[bytes]) -> IO[bytes]:
+def _stdout(worker: Worker) -> IO[bytes]:
     assert worker.stdout is not None
     return worker.stdout
 

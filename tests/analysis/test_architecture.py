@@ -16,7 +16,7 @@ LEAVES = {
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
-    "ceiling", "spans", "raw_trace", "training_files",
+    "ceiling", "spans", "raw_trace", "worker_process", "training_files",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
@@ -56,7 +56,8 @@ ALLOWED = {
     "kineto": {"chunks", "errors", "kinds", "kineto_events", "kineto_header", "packed", "raw_trace", "spans"},
     "cache": {"kineto", "raw_trace"},
     "read_worker": {"cache", "errors", "kineto", "raw_trace"},
-    "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker"},
+    "worker_process": {"read_worker"},
+    "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker", "worker_process"},
     "trace_paths": {"errors"},
     "trace_file": {"kineto_events", "kineto_header", "raw_trace", "schema"},
     "steps": {"schema"},

@@ -1,0 +1,122 @@
+"""Workers that are copies of a process: run in one of its own, since this one has threads."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from builders import US, Trace
+
+from analysis.worker_process import start_worker
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells how many threads there are")
+BEGIN = """
+import os, signal, sys, threading
+from pathlib import Path
+import analysis.reading
+from analysis.errors import TraceError
+from analysis.kinds import comm_pattern
+from analysis.reading import Reading
+
+analysis.reading.WORTH_A_PROCESS_BYTES = 0
+paths = [Path(name) for name in sys.argv[1:]]
+
+def read(workers, before=lambda reading: None):
+    with Reading(paths, comm_pattern(), workers=workers) as reading:
+        before(reading)
+        found = list(reading)
+    codes = [worker.wait() for worker in reading.processes]
+    return found, [type(worker).__name__ for worker in reading.processes], codes
+"""
+
+
+def run(code: str, paths: list[Path]) -> str:
+    command = [sys.executable, "-W", "error", "-c", BEGIN + code, *map(str, paths)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def traces(folder: Path) -> list[Path]:
+    made = []
+    for rank in range(3):
+        trace = Trace(rank, 3)
+        for number in range(200 * (rank + 1)):
+            trace.kernel(f"gemm {number % 7}", number * US, 500)
+        made.append(trace.write(folder))
+    return made
+
+
+@COPIED
+@pytest.mark.parametrize("workers", [2, 3])
+def test_copies_read_the_same(tmp_path, workers):
+    paths = [*traces(tmp_path), tmp_path / "gone.json"]
+    code = f"""
+found, kinds, codes = read({workers})
+print(kinds, [str(a) == str(b) for a, b in zip(found, read(1)[0])], type(found[-1]).__name__)
+"""
+    assert run(code, paths) == f"{['_Copy'] * workers} {[True] * 4} UnreadableFile\n"
+
+
+@COPIED
+def test_copies_that_are_killed_are_replaced(tmp_path):
+    code = """
+def kill(reading):
+    for worker in reading.processes:
+        os.kill(worker.pid, signal.SIGKILL)
+found, kinds, codes = read(2, kill)
+print(found == read(1)[0], codes)
+"""
+    assert run(code, traces(tmp_path)) == "True [-9, -9]\n"
+
+
+@COPIED
+def test_a_process_with_threads_is_not_copied(tmp_path):
+    code = """
+end = threading.Event()
+threading.Thread(target=end.wait).start()
+print(read(2)[1])
+end.set()
+"""
+    assert run(code, traces(tmp_path)) == "['Popen', 'Popen']\n"
+
+
+@COPIED
+def test_a_copy_ends_when_the_process_it_reads_for_is_killed(tmp_path):
+    code = """
+reading = Reading(paths, comm_pattern(), workers=2)
+print(*(worker.pid for worker in reading.processes), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", BEGIN + code, *map(str, traces(tmp_path))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    pids = done.stdout.split()
+    assert len(pids) == 2
+    until = time.monotonic() + 30
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < until, "a worker outlives the process it reads for"
+        time.sleep(0.05)
+
+
+def is_running(pid: str) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_a_new_interpreter_serves_too():
+    worker = start_worker([])
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.close()
+    assert worker.stdout.read() == b""
+    assert worker.wait() == 0
+    worker.stdout.close()
