@@ -53,7 +53,7 @@ def assert_all_matched(found: Analysis) -> None:
 # --- FSDP -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[3])
 def sharded(request, tmp_path_factory) -> tuple[int, Path]:
     """Over 3 ranks most parameters have to be padded: their first dimension is 64, 128, 256, 512 or 10."""
     workers = request.param

@@ -20,11 +20,12 @@ COMMANDS = [
 ]
 # Small enough for two CPU cores; everything else stays as the README has it.
 SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
-TINY = "--dataset-samples 16 --test-samples 16 --batch-size 2 --wait 1 --active 1 --steps 3"
+TINY = "--workers 1 --dataset-samples 16 --test-samples 16 --batch-size 2 --wait 1 --active 1 --steps 3"
 LARGE = {
-    "--batch-size 8,32": "--batch-size 2,4 --image-size 8 --steps-per-epoch 2 --active 1",
+    "--batch-size 8,32": "--batch-size 2 --image-size 8 --steps-per-epoch 2 --active 1",
     "--epochs 5 --batch-size 32": f"--epochs 2 {TINY}",
     "--epochs 5 --warmup-epochs 1 --batch-size 512": f"--epochs 2 --warmup-epochs 1 {TINY}",
+    "--memory-limit 600MB": "--memory-limit 400MB",
     "--batch-size 64": "--batch-size 8 --wait 1 --warmup 1 --active 1 --steps 4",
     "--parallel fsdp": "--parallel fsdp --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4",
     "comms all_reduce": "comms all_reduce --max-bytes 1M --iters 2 --warmup 1",

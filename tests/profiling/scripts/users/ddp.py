@@ -1,6 +1,7 @@
 """Trains under DDP, as torchrun starts it: `ddp.py {finish,raise}`; what is raised is on rank 1."""
 
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ def main() -> None:
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
     dist.barrier()
+    time.sleep(0.2)  # gloo's thread has to let go of it: a group that goes while it does may hang, also without us
     dist.destroy_process_group()
     print(f"rank {rank} ends\n", end="")  # in one piece
 
