@@ -1,6 +1,6 @@
-"""A process that reads trace files for another one: tasks come on stdin, what was found goes to stdout.
+"""A process that reads trace files for another one: tasks come on one pipe, what was found goes into another.
 
-Both are streams of frames: the length in 8 bytes, then that many bytes of msgpack. A worker ends when its stdin does,
+Both are streams of frames: the length in 8 bytes, then that many bytes of msgpack. A worker ends when its tasks do,
 and so never outlives the process it reads for.
 """
 
@@ -23,12 +23,14 @@ from .kineto import read_kineto, read_part
 from .raw_trace import Part, RawTrace
 
 _TELL_EVERY_S = 0.1
+_LENGTH_BYTES = 8
 
 
 class Task(msgspec.Struct, array_like=True):
     """Read this file, or one of `parts` parts of it. `number` is the caller's.
 
-    `cache` is the folder of the cache, empty beside the file, None for none. For the rest see `read_kineto`.
+    `cache` is the folder of the cache, empty beside the file, None for none. For the rest see `read_kineto`. A part is
+    neither cached nor kept where it is damaged.
     """
 
     number: int
@@ -85,29 +87,39 @@ Answer = Position | Found | FoundPart | Failed
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:
     """Write one frame."""
     payload = msgspec.msgpack.encode(message)
-    stream.write(len(payload).to_bytes(8, "little"))
-    stream.write(payload)
+    left = memoryview(len(payload).to_bytes(_LENGTH_BYTES, "little") + payload)
+    while left:  # an unbuffered stream may take less than it is given
+        left = left[stream.write(left) :]
     stream.flush()
 
 
 def frame(stream: IO[bytes]) -> bytes | None:
-    """The bytes of the next frame, None at the end of the stream."""
-    length = stream.read(8)
-    if len(length) < 8:
-        return None
-    payload = stream.read(int.from_bytes(length, "little"))
-    return payload if len(payload) == int.from_bytes(length, "little") else None
+    """The bytes of the next frame, None at the end of the stream. Of an unbuffered stream nothing more is taken."""
+    length = _exactly(stream, _LENGTH_BYTES)
+    return None if length is None else _exactly(stream, int.from_bytes(length, "little"))
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes | None:
+    """So many bytes, None if the stream ends before."""
+    parts = []
+    while size > 0:
+        data = stream.read(size)
+        if not data:
+            return None
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
 
 
 def main() -> None:
     """Serve what stdin asks for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the caller's to react to
     serve(sys.stdin.buffer, sys.stdout.buffer)
     sys.stdout = None  # or the interpreter complains at its end if nobody reads it any more
 
 
 def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
     """Serve until there are no more tasks, or nobody wants the answers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the caller's to react to
     gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
     try:
         while (payload := frame(tasks)) is not None:

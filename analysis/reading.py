@@ -11,6 +11,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
@@ -70,6 +71,12 @@ class _File:
         self._positions[part] = min(max(position - share * part, 0), share)
         self.position = max(self.position, int(sum(self._positions.values())))
 
+    def be_whole(self) -> None:
+        """It is read as a whole from now on."""
+        self.parts = 1
+        self._positions.clear()
+        self._found_parts.clear()
+
     def end(self, found: RawTrace | TraceError) -> None:
         """It is read."""
         self.found, self.position = found, self.size
@@ -121,8 +128,16 @@ class Reading:
             self._divide(file, workers // len(regular))
         self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
         self.processes: list[Worker] = []
-        for _ in range(min(workers, len(self._tasks))):
-            self.processes.append(start_worker(self.processes))
+        try:
+            self._start(min(workers, len(self._tasks)))
+        except BaseException:
+            self._end()
+            raise
+
+    def _start(self, workers: int) -> None:
+        with suppress(OSError):  # no more processes are allowed: those that are there read, or this one does
+            for _ in range(workers):
+                self.processes.append(start_worker(self.processes))
         for worker in self.processes:
             self._hand_out(worker)
 
@@ -149,14 +164,16 @@ class Reading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         for worker in self.processes:
             worker.kill()  # it only reads, there is nothing to lose
+        for worker in self.processes:
             for stream in (worker.stdin, worker.stdout):
                 assert stream is not None
-                try:
+                with suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    continue
             worker.wait()
 
     def __iter__(self) -> Iterator[RawTrace | TraceError]:
@@ -184,7 +201,7 @@ class Reading:
             progress(sum(file.position for file in self._files))
 
     def _read_here(self, file: _File, progress: Progress | None) -> RawTrace | TraceError:
-        file.parts = 1
+        file.be_whole()
 
         def tell(position: int) -> None:
             file.tell(0, position)
@@ -210,7 +227,7 @@ class Reading:
         try:
             if self._tasks:
                 file, part = self._tasks.popleft()
-                path = os.fsencode(file.path.absolute())
+                path = os.fsencode(_for_others(file.path))
                 cache = self._cache_of(file)
                 folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
                 pattern = self._comm_names.pattern
@@ -247,9 +264,15 @@ class Reading:
 
     def _undivide(self, file: _File) -> None:
         """Read a file as a whole, and first, because its parts do not tell what it holds."""
-        file.parts = 1
+        file.be_whole()
         self._tasks = deque(task for task in self._tasks if task[0] is not file)
         self._tasks.appendleft((file, 0))
+
+
+def _for_others(path: Path) -> Path:
+    """The path by which another process finds the file; /dev/stdin would be its own."""
+    absolute = path.absolute()
+    return absolute.resolve() if absolute.parts[1:2] in (("dev",), ("proc",)) else absolute
 
 
 def _stdout(worker: Worker) -> IO[bytes]:

@@ -15,7 +15,10 @@ class Indivisible(TraceError):
 
 
 class SpanStream(EventStream):
-    """The events of one of `parts` spans of a file, counted from 0; its `surrounding` has what stands before them all.
+    """The events of one of `parts` spans of a file, counted from 0.
+
+    Its `surrounding` has what stands before all events, and in the last span what stands behind them. Batches count
+    events from the begin of the span.
 
     A span goes from the first place between two events in Kineto's layout at or behind its share of the bytes, to
     that of the next span: `began_at` and `ended_at`, in unpacked bytes, None where the events begin and end. Spans that
@@ -61,9 +64,11 @@ class SpanStream(EventStream):
         first_byte = self.bytes_read - len(buffer)
         if self._until is not None and self.bytes_read > self._until:
             at = buffer.find(SEPARATOR, max(0, self._until - first_byte))
+        split = super()._split(buffer if at < 0 else buffer[: at + len(SEPARATOR)])
+        if self._is_mixed:  # what a whole reading does from here on, the other parts do not
+            raise Indivisible(f"{self.path}: is of several layouts")
         if at < 0:
-            return super()._split(buffer)
-        split = super()._split(buffer[: at + len(SEPARATOR)])
+            return split
         if split is None:
             raise Indivisible(f"{self.path}: is not in Kineto's layout")
         texts, rest = split

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -29,7 +30,7 @@ class Worker(Protocol):
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """Where its answers come from."""
+        """Where its answers come from; not buffered, so that a selector sees whether there are more."""
 
     def kill(self) -> None:
         """End it at once, whatever it does."""
@@ -39,7 +40,7 @@ class Worker(Protocol):
 
 
 def start_worker(others: Sequence[Worker]) -> Worker:
-    """A new worker beside `others`, which are all that were started before and are not waited for."""
+    """A new worker beside `others`, which are all that were started before and are not waited for. Raises OSError."""
     return _Copy(others) if _has_one_thread() else _new_interpreter()
 
 
@@ -55,43 +56,64 @@ class _Copy:
     """A copy of this process, which goes on as a worker."""
 
     def __init__(self, others: Sequence[Worker]) -> None:
-        tasks, self_stdin = os.pipe()
-        self_stdout, answers = os.pipe()
+        """Raises OSError where no more processes, or open files, are allowed."""
+        tasks, own_stdin = os.pipe()
+        try:
+            own_stdout, answers = os.pipe()
+        except OSError:
+            _close(tasks, own_stdin)
+            raise
+        # A pipe ends when its last writer closes it, and the copy would have a hand on all of them.
+        inherited = [stream.fileno() for o in others for stream in (o.stdin, o.stdout) if stream and not stream.closed]
         self.returncode: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            # A pipe ends when its last writer closes it, and the copy has a hand on all of them.
-            inherited = [
-                stream.fileno() for o in others for stream in (o.stdin, o.stdout) if stream and not stream.closed
-            ]
-            for end in (self_stdin, self_stdout, *inherited):
-                os.close(end)
-            _serve_and_exit(tasks, answers)
-        os.close(tasks)
-        os.close(answers)
-        self.stdin: IO[bytes] | None = os.fdopen(self_stdin, "wb")
-        self.stdout: IO[bytes] | None = os.fdopen(self_stdout, "rb")
+        # Ctrl-C is this process's to react to: it must not meet the copy before that ignores it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _serve_and_exit(tasks, answers, (own_stdin, own_stdout, *inherited), mask)
+        except OSError:
+            _close(own_stdin, own_stdout)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _close(tasks, answers)
+        self.stdin: IO[bytes] | None = os.fdopen(own_stdin, "wb", buffering=0)
+        self.stdout: IO[bytes] | None = os.fdopen(own_stdout, "rb", buffering=0)
 
     def kill(self) -> None:
         if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)  # which is there until it is waited for
+            with suppress(ProcessLookupError):  # where somebody else waited for it
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            try:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # as Popen: SIGCHLD is ignored, so nobody knows
+                self.returncode = 0
         return self.returncode
 
 
-def _serve_and_exit(tasks: int, answers: int) -> None:
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _serve_and_exit(tasks: int, answers: int, not_mine: tuple[int, ...], mask: set[int | signal.Signals]) -> None:
     """Never returns, nor lets anything of the process that was copied run to its end."""
     code = 1
-    source, sink = os.fdopen(tasks, "rb"), os.fdopen(answers, "wb")
     try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _close(*not_mine)
+        source, sink = os.fdopen(tasks, "rb"), os.fdopen(answers, "wb")
         serve(source, sink)
         code = 0
-    finally:
-        if code:
+    except BaseException:  # noqa: BLE001 - whatever it is, it ends here
+        with suppress(Exception):  # stderr may be gone
             traceback.print_exc()
+    finally:
         os._exit(code)
 
 
@@ -100,4 +122,4 @@ def _new_interpreter() -> Worker:
     root = Path(__file__).resolve().parents[module.count(".")]
     begin = f"import sys; sys.path.insert(0, {str(root)!r}); from {module} import main; main()"
     command = [sys.executable, "-c", begin]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")  # noqa: S603
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/")  # noqa: S603

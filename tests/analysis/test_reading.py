@@ -122,6 +122,25 @@ def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
         assert list(reading) == read(paths, 1)
 
 
+def test_progress_stays_within_the_file_where_parts_do_not_join(tmp_path, every_part_is_worth_it):
+    content = trace(1, 12_000).write(tmp_path, gz=False).read_bytes()
+    path = write_bytes(tmp_path / "rank1.json", content[:-40])
+    told: list[int] = []
+    with Reading([path], comm_pattern(), workers=2) as reading:
+        list(reading.results(told.append))
+    assert told == sorted(told)
+    assert max(told) <= reading.total_bytes
+
+
+def test_where_no_process_can_be_started_this_one_reads(tmp_path, monkeypatch):
+    def refuse(others: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    paths = written(tmp_path)
+    monkeypatch.setattr(analysis.reading, "start_worker", refuse)
+    assert read(paths, 2) == read(paths, 1)
+
+
 def test_no_worker_outlives_the_block(tmp_path):
     with Reading(written(tmp_path), comm_pattern(), workers=2) as reading:
         workers = reading.processes

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 from builders import US, Trace
 
+from analysis.read_worker import Position, frame, send
 from analysis.worker_process import start_worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +81,65 @@ print(found == read(1)[0], codes)
 
 
 @COPIED
+@pytest.mark.parametrize("part_bytes", [1, 1 << 30], ids=["in parts", "whole"])
+@pytest.mark.parametrize("cut", [40, None], ids=["damaged", "sound"])
+def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
+    """Workers that told much, and were done, before anybody listened."""
+    trace = Trace(0, 3)
+    for number in range(6000):
+        trace.kernel(f"gemm {number % 7}", number * US, 500)
+    path = trace.write(tmp_path, gz=False)
+    content = path.read_bytes()
+    path.write_bytes(content[: -cut if cut else len(content)])
+    code = f"""
+import time
+import analysis.read_worker
+analysis.read_worker._TELL_EVERY_S = -1
+analysis.reading.WORTH_A_PART_BYTES = {part_bytes}
+print(*(type(found).__name__ for found in read(2, lambda reading: time.sleep(0.7))[0]))
+"""
+    assert run(code, [path]) == ("DamagedTrace\n" if cut else "RawTrace\n")
+
+
+@COPIED
+def test_an_interrupt_right_after_the_copy_is_for_the_caller_only(tmp_path):
+    code = """
+fork = os.fork
+def interrupted_fork():
+    pid = fork()
+    os.kill(os.getpid(), signal.SIGINT)  # in both, as a terminal does it
+    return pid
+os.fork = interrupted_fork
+try:
+    read(2)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    assert run(code, traces(tmp_path)) == "interrupted\n"
+
+
+@COPIED
+def test_nobody_may_be_told_how_a_copy_ended(tmp_path):
+    code = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(read(2)[0] == read(1)[0])
+"""
+    assert run(code, traces(tmp_path)) == "True\n"
+
+
+@COPIED
+def test_no_descriptor_is_left_where_no_process_can_be_started(tmp_path):
+    code = """
+def refuse():
+    raise BlockingIOError("no more processes")
+before = os.listdir("/proc/self/fd")
+os.fork = refuse
+print(read(2)[0] == read(1)[0], os.listdir("/proc/self/fd") == before)
+"""
+    assert run(code, traces(tmp_path)) == "True True\n"
+
+
+@COPIED
 def test_a_process_with_threads_is_not_copied(tmp_path):
     code = """
 end = threading.Event()
@@ -112,10 +175,23 @@ def is_running(pid: str) -> bool:
         return False
 
 
+def test_of_two_frames_in_a_pipe_one_stays_there():
+    """As a selector sees it."""
+    source, sink = os.pipe()
+    with os.fdopen(source, "rb", buffering=0) as stream, os.fdopen(sink, "wb") as writer:
+        for number in (1, 2):
+            send(writer, Position(number, 0, 1, 5))
+        for _ in (1, 2):
+            assert select.select([stream], [], [], 0)[0]
+            assert frame(stream)
+        assert not select.select([stream], [], [], 0)[0]
+
+
 def test_a_new_interpreter_serves_too():
     worker = start_worker([])
     assert worker.stdin is not None
     assert worker.stdout is not None
+    assert isinstance(worker.stdout, io.RawIOBase)
     worker.stdin.close()
     assert worker.stdout.read() == b""
     assert worker.wait() == 0
