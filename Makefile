@@ -32,9 +32,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All tests side by side, but for those that compare times.
+# All tests side by side, but for those that compare times. The files with many short tests last, to fill both processes.
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not alone" \
+		tests/test_*.py tests/profiling tests
 	$(BIN)/python -m pytest -m alone
 
 bench: $(READY)
