@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import cast
 
-from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 from .config import OptimizerConfig
 from .libraries import require
+from .modes.sharded import is_shard
 
 LARS_LIBRARY = "pytorch_optimizer"
 # You et al. 2017, "Large Batch Training of Convolutional Networks", arXiv:1708.03888: "eta < 1 defines how much we
@@ -35,7 +35,7 @@ def optimizer_of(parameters: Iterable[Parameter], settings: OptimizerConfig) -> 
         weight_decay=settings.weight_decay,
         trust_coefficient=_TRUST_COEFFICIENT,
         # FSDP's shards have no way to its batched operations (torch 2.13); norms of shards are those of the whole.
-        foreach=False if any(isinstance(parameter, DTensor) for parameter in held) else None,
+        foreach=False if any(map(is_shard, held)) else None,
     )
     return cast("Optimizer", lars)
 

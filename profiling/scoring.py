@@ -4,14 +4,15 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from .modes.pipeline import Pipeline
+from .modes.sharded import is_sharded
 from .workloads.held_out import HeldOut
 
 
@@ -70,8 +71,8 @@ def tested(model: nn.Module, images: HeldOut, where: torch.device) -> Tensor:
                 used = outputs[: batch.counted]
                 _count(counts, used, labels, nn.functional.cross_entropy(used, labels, reduction="sum"))
     model.train()
-    if isinstance(model, FSDPModule):
-        model.reshard()  # what its root gathered waits for a backward pass that does not come
+    if is_sharded(model):
+        cast("Any", model).reshard()  # what its root gathered waits for a backward pass that does not come
     return counts
 
 

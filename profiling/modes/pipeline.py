@@ -4,31 +4,34 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.func import functional_call
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..config import ScheduleName, TrainConfig
 from ..errors import UsageError
 from ..workloads.models import BLOCKS, MODELS
 
-_SCHEDULES: Mapping[ScheduleName, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+if TYPE_CHECKING:  # torch's pipelines take two seconds to import, so only runs of this mode do it
+    from torch.distributed.pipelining import PipelineStage
+
+_SCHEDULES: Mapping[ScheduleName, str] = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
 
 
 class Pipeline(nn.Module):
     """This rank's stage of a model; its parameters are those of the stage. Made by `pipeline()`."""
 
-    def __init__(self, stage: PipelineStage, config: TrainConfig, facts: dict[str, Any]) -> None:
+    def __init__(self, stage: "PipelineStage", config: TrainConfig, facts: dict[str, Any]) -> None:
+        from torch.distributed import pipelining
+
         super().__init__()
         self.part = stage.submod
         self.facts = facts
         self._stage = stage
-        self._make_schedule = _SCHEDULES[config.pipeline_schedule]
+        self._make_schedule = getattr(pipelining, _SCHEDULES[config.pipeline_schedule])
         self._schedule: Any = None
 
     def learn(self, images: Tensor, labels: Tensor, criterion: nn.Module) -> Tensor | None:
@@ -75,6 +78,8 @@ def pipeline(model: nn.Module, where: torch.device, config: TrainConfig) -> Pipe
     Shapes are given to torch beforehand. Left alone it finds them by a forward pass over memory that nobody has
     written, which would go into the running statistics of batch normalisation. Raises UsageError.
     """
+    from torch.distributed.pipelining import PipelineStage
+
     index, stages = dist.get_rank(), dist.get_world_size()
     check_stages(config, stages)
     microbatches, blocks = config.microbatches_of(stages), BLOCKS[config.model](model)
@@ -128,6 +133,8 @@ class _Cost:
 
 def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
     """Of every block in order, without computing anything."""
+    from torch.utils.flop_counter import FlopCounterMode
+
     found = []
     passing = images
     for block in blocks.values():
