@@ -17,6 +17,7 @@ from analysis.cli import main
 from analysis.schema import records
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.alone
 SLEEP_NS = 150_000_000
 TURNS = 3
 ATTEMPTS = 2
