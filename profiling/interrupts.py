@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -22,7 +22,8 @@ class Interrupts:
     """While active, raises KeyboardInterrupt for SIGINT and SystemExit(128 + number) for SIGTERM and SIGHUP.
 
     Only in the main thread, and only for signals the program does not handle itself. Inside `shield()` a signal waits
-    until the block ends.
+    until the block ends. So it does inside `leaving`, a function that is all shielded but for its first moment: that is
+    when Python runs the handlers for a rank that was blocked until its peer went.
 
     Python runs signal handlers between bytecodes only, and a rank inside a collective whose peer is gone may never
     reach the next one. So a thread of its own learns of the signal too: unless `stop()` is called within `grace_s` it
@@ -30,11 +31,18 @@ class Interrupts:
     been raised is the program's: what it then does, and for how long, it would also do without us.
     """
 
-    def __init__(self, free: Callable[[], None], give_up: Callable[[signal.Signals], None], grace_s: float) -> None:
+    def __init__(
+        self,
+        free: Callable[[], None],
+        give_up: Callable[[signal.Signals], None],
+        grace_s: float,
+        leaving: CodeType | None = None,
+    ) -> None:
         self.received: signal.Signals | None = None
         self._free = free
         self._give_up = give_up
         self._grace_s = grace_s
+        self._leaving = leaving
         self._shields = 0
         self._raised = False
         self._busy = False
@@ -85,11 +93,16 @@ class Interrupts:
         finally:
             self._busy = False
 
-    def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  (the signature of a handler)
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received = signal.Signals(signum)
-        if not self._shields:
+        if not self._shields and not self._is_leaving(frame):
             self._raise(signal.Signals(signum))
+
+    def _is_leaving(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not self._leaving:
+            frame = frame.f_back
+        return frame is not None
 
     def _raise(self, signum: signal.Signals) -> None:
         self._raised = True

@@ -63,7 +63,8 @@ class Session:
         }
         self._clock = StepClock(device)
         self._probe = ClockProbe()
-        self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S)
+        leaving = type(self).__exit__.__code__
+        self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
         self._facts: dict[str, Any] = {}
 

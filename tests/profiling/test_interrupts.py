@@ -50,6 +50,28 @@ def test_a_held_signal_is_raised_by_the_next_shield(interrupts) -> None:
         pass
 
 
+def test_a_signal_waits_from_the_first_moment_of_what_leaves() -> None:
+    """Where it is handled late, because the program was blocked until its peer went."""
+    reached = []
+
+    def leave() -> None:
+        signal.raise_signal(signal.SIGINT)
+        reached.append("before the shield")
+        with found.shield():
+            reached.append("in the shield")
+
+    found = Interrupts(lambda: None, lambda signum: None, grace_s=60, leaving=leave.__code__)
+    found.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            leave()
+        assert reached == ["before the shield", "in the shield"]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        found.stop()
+
+
 def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     found = Interrupts(lambda: None, lambda signum: None, grace_s=60)
