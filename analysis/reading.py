@@ -31,9 +31,11 @@ from .worker_process import Worker, start_worker
 
 # Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
 WORTH_A_PROCESS_BYTES = 32 << 20
-WORTH_A_PART_BYTES = 32 << 20
+WORTH_A_PART_BYTES = 16 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # so many times larger is a packed file than it looks
+# Who is done early takes another part. Of a packed file each costs unpacking what stands before it.
+_PARTS_PER_WORKER, _PACKED_PARTS_PER_WORKER = 4, 2
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 Progress = Callable[[int], None]
@@ -61,9 +63,14 @@ class _File:
     _found_parts: dict[int, Part] = field(default_factory=dict)
 
     @property
+    def is_packed(self) -> bool:
+        """By its name; what it holds is seen when it is read."""
+        return self.path.suffix == ".gz"
+
+    @property
     def weight_bytes(self) -> int:
         """About how many bytes it has, unpacked."""
-        return self.size * (_PACKED if self.path.suffix == ".gz" else 1)
+        return self.size * (_PACKED if self.is_packed else 1)
 
     def tell(self, part: int, position: int) -> None:
         """Some process reads it at this byte."""
@@ -146,10 +153,11 @@ class Reading:
         """Of all files, as they are on disk."""
         return sum(file.size for file in self._files)
 
-    def _divide(self, file: _File, most: int) -> None:
-        """Decide in how many parts to read a file, unless the cache has it."""
-        parts = min(most, file.weight_bytes // WORTH_A_PART_BYTES)
-        if parts < 2:
+    def _divide(self, file: _File, workers: int) -> None:
+        """Decide in how many parts so many workers read a file, unless the cache has it."""
+        parts_each = _PACKED_PARTS_PER_WORKER if file.is_packed else _PARTS_PER_WORKER
+        parts = min(workers * parts_each, file.weight_bytes // WORTH_A_PART_BYTES)
+        if workers < 2 or parts < 2:
             return
         file.parts = parts
         cache = self._cache_of(file)
