@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from .errors import SchemaError
@@ -21,10 +23,25 @@ def records(table: pd.DataFrame) -> list[Row]:
 
 
 def _plain(column: pd.Series[Any]) -> list[Any]:
-    values = column.tolist()
     if column.dtype == "int64":  # which has no NA
-        return values
-    return [None if v is pd.NA or v is pd.NaT or v != v else v for v in values]
+        return column.tolist()
+    if column.dtype in ("Int64", "string", "boolean"):
+        return list(column.to_numpy(dtype=object, na_value=cast("Any", None)))
+    return [None if v is pd.NA or v is pd.NaT or v != v else v for v in column.tolist()]
+
+
+def _column(values: list[Any], dtype: str) -> Any:
+    """A column of that dtype, if the values are plainly what it holds; else of objects, which are to be cast."""
+    kinds = set(map(type, values))
+    if dtype == "string" and kinds <= {str, type(None)}:
+        return pd.array(values, dtype="string")
+    with suppress(OverflowError):
+        if dtype == "int64" and kinds <= {int}:
+            return np.array(values, dtype=np.int64)
+        if dtype == "Int64" and kinds <= {int, type(None)}:
+            missing = np.array([v is None for v in values])
+            return pd.arrays.IntegerArray(np.array([v or 0 for v in values], dtype=np.int64), missing)
+    return pd.Series(values, dtype="object")
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ class Schema:
         listed = list(rows)
         if not listed:
             return self.empty()
-        columns = {c: pd.Series([r.get(c) for r in listed], dtype="object") for c in self.columns}
+        columns = {c: _column([r.get(c) for r in listed], dtype) for c, (dtype, _) in self.columns.items()}
         return self.conform(pd.DataFrame(columns))
 
     def concat(self, frames: Iterable[pd.DataFrame]) -> pd.DataFrame:

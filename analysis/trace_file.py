@@ -17,6 +17,7 @@ from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY
 
 Ints = NDArray[np.int64]
 _CPU = 0  # c10::DeviceType
+_ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _above(limit: float, column: bytes) -> Any:
     """Numbers with NA where they are not known, or not above the limit, as some versions of Kineto write them."""
     values = _doubles(column)
     known = (values > limit) & np.isfinite(values)
-    return pd.array(np.where(known, values, np.nan), dtype="Float64")
+    return _ARRAYS.FloatingArray(np.where(known, values, 0.0), ~known)
 
 
 def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:
