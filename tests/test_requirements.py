@@ -1,0 +1,37 @@
+"""What `make` installs exists for the oldest Python that the project says it runs on."""
+
+import re
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+(OLDEST,) = re.findall(r'^requires-python = ">=([0-9.]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+PINS = [
+    Requirement(text)
+    for line in (ROOT / "requirements.txt").read_text().splitlines()
+    if (text := line.partition("#")[0].strip())
+]
+
+
+def is_for_the_oldest(pin: Requirement) -> bool:
+    return pin.marker is None or pin.marker.evaluate({"python_version": OLDEST, "python_full_version": f"{OLDEST}.0"})
+
+
+@pytest.mark.parametrize("pin", [pin for pin in PINS if is_for_the_oldest(pin)], ids=str)
+def test_every_pin_admits_the_oldest_python(pin: Requirement) -> None:
+    try:
+        found = metadata(pin.name)
+    except PackageNotFoundError:
+        pytest.skip("is not for this Python")
+    if not pin.specifier.contains(found["Version"]):
+        pytest.skip(f"{found['Version']} is installed, for this Python")
+    wanted = Requirement(f"python{found.get('Requires-Python', '')}").specifier
+    assert wanted.contains(OLDEST), f"needs Python {wanted}"
+
+
+def test_the_pins_are_exact() -> None:
+    assert len(PINS) > 10
+    assert [str(pin) for pin in PINS if {s.operator for s in pin.specifier} != {"=="}] == []
