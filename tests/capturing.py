@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,17 @@ def python(*args: object, folders: tuple[Path, ...] = ()) -> "subprocess.Complet
         timeout=300,
         check=False,
     )
+
+
+@contextmanager
+def begun(*args: object, **options: Any) -> "Iterator[subprocess.Popen[str]]":
+    """`python args`, while it runs, with its output in pipes; ended with the block, whatever happens in that."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    with subprocess.Popen([sys.executable, *map(str, args)], cwd=ROOT, env=environment(), **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def torchrun(workers: int, *args: object) -> "subprocess.CompletedProcess[str]":

@@ -11,6 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# A shell ignores it for what it begins in the background, and so would every process that a test begins and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # What `gloo_run` captures: 2 traced steps, which are steps 2 and 3.
 GLOO_RUN_OPTIONS = [
     *("--workers", "2", "--device", "cpu", "--model", "resnet18", "--batch-size", "4", "--seed", "0"),

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from capturing import ROOT, environment, leftovers
+from capturing import begun, leftovers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -277,19 +276,16 @@ def test_signals_do_not_fade_in_deep_stacks() -> None:
 
 def test_interrupted_it_leaves_valid_json_and_no_process(tmp_path) -> None:
     signum = signal.SIGTERM
-    command = [sys.executable, "-m", "profiling", "capacity", "--device", "cpu", "--memory-limit", "2GB"]
-    options = ["--fixed", "0", "--out", str(tmp_path), "--run-name", "run"]
-    process = subprocess.Popen(
-        [*command, *options], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    until = time.monotonic() + 60
-    while not (found := children.read_text().split()) and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signum)
-    out, err = process.communicate(timeout=60)
+    command = ["-m", "profiling", "capacity", "--device", "cpu", "--memory-limit", "2GB", "--fixed", "0"]
+    with begun(*command, "--out", tmp_path, "--run-name", "run") as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until = time.monotonic() + 60
+        while not (found := children.read_text().split()) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signum
-    assert (out, b"Traceback" in err) == (b"", False)
+    assert (out, "Traceback" in err) == ("", False)
     content = written(tmp_path / "run")
     assert (content["complete"], content["reason"]) == (False, f"interrupted by {signum.name}")
     assert found

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from capturing import ROOT, SCRIPTS, environment, leftovers, metas, python, torchrun
+from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun
 
 from analysis import nccl_tests
 from profiling.cli import main
@@ -220,15 +220,9 @@ def test_traced_calls_are_others_than_the_timed_ones(tmp_path) -> None:
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_midway_it_leaves_what_was_measured(tmp_path, signum, code) -> None:
-    command = [sys.executable, "-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "1000000"]
-    with subprocess.Popen(
-        [*command, "-b", "8", "-e", "8", "--dtype", "int8", "--out", str(tmp_path), "--run-name", "run"],
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "1000000"]
+    options = ["-b", "8", "-e", "8", "--dtype", "int8", "--out", tmp_path, "--run-name", "run"]
+    with begun(*command, *options) as process:
         file = tmp_path / "run" / "comms.json"
         while not file.exists():
             assert process.poll() is None
@@ -247,15 +241,9 @@ def test_stopped_midway_it_leaves_what_was_measured(tmp_path, signum, code) -> N
 
 
 def test_stopped_after_some_rows_they_are_kept(tmp_path) -> None:
-    command = [sys.executable, "-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "30"]
-    with subprocess.Popen(
-        [*command, "-b", "8", "-e", "1G", "--out", str(tmp_path), "--run-name", "run"],
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "30"]
+    options = ["-b", "8", "-e", "1G", "--out", tmp_path, "--run-name", "run"]
+    with begun(*command, *options, stderr=subprocess.DEVNULL) as process:
         rows = 0
         for line in process.stdout:
             rows += not line.startswith("#")

@@ -4,8 +4,6 @@ import io
 import json
 import math
 import signal
-import subprocess
-import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from capturing import ROOT, environment, leftovers, python
+from capturing import begun, leftovers, python
 
 from profiling.cli import main
 from profiling.layers.memory_use import memory_use, saved_bytes
@@ -274,16 +272,15 @@ def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
 
 def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
     options = ["--model", "resnet18", "--batch-size", "8", "--iters", "1000", "--device", "cpu"]
-    command = [sys.executable, "-m", "profiling", "layers", *options, "--out", str(tmp_path), "--run-name", "run"]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until = time.monotonic() + 60
-    while not (tmp_path / "run" / "layers.json").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in err
+    with begun("-m", "profiling", "layers", *options, "--out", tmp_path, "--run-name", "run") as process:
+        until = time.monotonic() + 60
+        while not (tmp_path / "run" / "layers.json").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
     found = written(tmp_path / "run")
     assert (found["complete"], found["reason"]) == (False, "interrupted by SIGINT")
     assert leftovers(tmp_path / "run") == []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from capturing import ROOT, SCRIPTS, environment, leftovers, metas, python, torchrun, trace, traced_steps
+from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun, trace, traced_steps
 
 USERS = SCRIPTS / "users"
 RUN = ("-m", "profiling", "run")
@@ -101,10 +101,8 @@ def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_script_leaves_what_was_traced_and_ends_by_the_signal(tmp_path, signum) -> None:
-    command = [sys.executable, *RUN, "--active", "100000", "--out", tmp_path, "--run-name", "run", USERS / "endless.py"]
-    with subprocess.Popen(
-        [*map(str, command)], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    options = ["--active", "100000", "--out", tmp_path, "--run-name", "run"]
+    with begun(*RUN, *options, USERS / "endless.py") as process:
         assert process.stdout.readline() == "going\n"
         process.send_signal(signum)
         out, err = process.communicate(timeout=120)
