@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -97,14 +99,28 @@ def analysis_of(
         cache=None if options.no_cache else Cache(options.cache_folder),
     )
     with reading:
-        from .ceiling import read_ceiling
-        from .measure import Analysis  # which takes its time while others read
-        from .run import run_of
+        with _for_good():
+            from . import render  # noqa: F401 - this and pandas take their time while others read
+            from .ceiling import read_ceiling
+            from .measure import Analysis
+            from .run import run_of
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
         with reading_progress(reading) as report:
             run = run_of(runs, reading, keep_going=options.keep_going, progress=report)
     return Analysis(replace(run, notes=run.notes + tuple(skipped)), limit)
+
+
+@contextmanager
+def _for_good() -> Iterator[None]:
+    """What is made meanwhile stays, so nobody looks for garbage in it: with pandas' modules that takes 0.1 s, and more
+    with every table."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def finish(analysis: Analysis) -> None:

@@ -97,7 +97,8 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     correlation = _integers(columns["correlation"])
     # The launches of a damaged file may be all that shows that there were activities.
     if raw.damage is None:
-        of_activities = np.isin(correlation, _integers(raw.activities["correlation"])) & (correlation != MISSING)
+        known = pd.Series(correlation).isin(_integers(raw.activities["correlation"])).to_numpy()
+        of_activities = known & (correlation != MISSING)
     else:
         of_activities = np.ones(len(correlation), dtype=bool)
     order = np.flatnonzero(of_activities)

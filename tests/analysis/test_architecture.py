@@ -114,7 +114,7 @@ ALLOWED = {
     "report": {"measure", "render", "schema", "summary"},
     "report_compare": {"measure_compare", "render", "schema"},
     "cli_common": {"errors", "reading", "render"},
-    "cli_reading": {"cache", "ceiling", "cli_common", "kinds", "measure", "reading", "run", "trace_paths"},
+    "cli_reading": {"cache", "ceiling", "cli_common", "kinds", "measure", "reading", "render", "run", "trace_paths"},
     "cli_compare": {"cli_common", "cli_reading", "measure_compare", "report_compare"},
     "cli_kernels": {"cli_common", "cli_reading", "errors", "measure", "render"},
     "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "sweeps"},
