@@ -6,6 +6,7 @@ around the launch, with the input shapes; the kernel's name. Runs on gloo: `gloo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,10 +44,7 @@ def calls(
                 ordered, launched.get(key, launches[:0]), around, with_args.get(key, comm_args[:0]), groups
             )
             streams = computed.get(key, computing[:0])
-            found = _grouped_by_stream(
-                [sources.row(activity) for activity in records(ordered)],
-                set(zip(streams["device"], streams["stream"], strict=True)),
-            )
+            found = _grouped_by_stream(sources.rows(), set(zip(streams["device"], streams["stream"], strict=True)))
         rows += [_finished(row, groups) for row in found]
     return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
 
@@ -98,17 +96,17 @@ class _Sources:
         # torch ~2.0 writes the correlation as External id on kernels: it names no operator there.
         self.ids_name_ops = any((t["external_id"] != t["correlation"]).any() for t in (activities, launches))
         self.annotation_of = _enclosing(annotations[annotations["name"].str.startswith("nccl:").fillna(False)])
-        around = [self._around(c) for c in activities["correlation"].tolist()]
-        self.kernels_in: dict[int, int] = {}
-        for key in around:
-            if key is not None:
-                self.kernels_in[id(key)] = self.kernels_in.get(id(key), 0) + 1
+        self.activities = records(activities)
+        self.around = [self._around(activity["correlation"]) for activity in self.activities]
+        self.kernels_in = Counter(id(annotation) for annotation in self.around)
 
-    def row(self, activity: Row) -> Row:
-        """The call of one activity."""
+    def rows(self) -> list[Row]:
+        """The call of each activity."""
+        return [self._row(*each) for each in zip(self.activities, self.around, strict=True)]
+
+    def _row(self, activity: Row, annotation: Row | None) -> Row:
         kernel = self.kernel.get(activity["correlation"])
         record = self._record(activity)
-        annotation = self._around(activity["correlation"])
         launch = self.launch.get(activity["correlation"])
         row = {key: activity[key] for key in _KEPT} | {"issue_ns": launch["start_ns"] if launch else None}
         if kernel is not None:
