@@ -29,10 +29,8 @@ _BARE_ARRAY = re.compile(rb"\s*\[")
 OPENING = b'\n  {\n    "'
 SEPARATOR = b"\n  }," + OPENING
 _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
-# Every event has a phase, whatever its layout, so their number proves a split. Counting takes a fifth of the time, so
-# that is done for some chunks: all of the first, where a file of mixed layouts mostly shows, and one in so many.
+# Every event has a phase, whatever its layout, so their number proves a split.
 _PHASE = b'"ph"'
-_PROVEN_CHUNKS = 32
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _CLOSING = re.compile(rb"\}\s*\]")
 # Of a text without escapes. The lone quote opens a string that the buffer does not close.
@@ -104,7 +102,6 @@ class EventStream:
         self._behind = b""
         self._progress = progress
         self._broken: Exception | None = None
-        self._chunks = 0
         self._is_mixed = False
         self._is_done = False
 
@@ -173,9 +170,8 @@ class EventStream:
     def _split(self, buffer: bytes) -> tuple[list[bytes], bytes] | None:
         """The same as `_split_as_kineto`; None too where the chunk proves to hold other layouts as well."""
         split = _split_as_kineto(buffer)
-        self._chunks += 1
-        if split is None or (self._chunks > _PROVEN_CHUNKS and self._chunks % _PROVEN_CHUNKS and not self._is_mixed):
-            return split
+        if split is None:
+            return None
         texts, rest = split
         if buffer.count(_PHASE, 0, len(buffer) - len(rest)) == len(texts):
             return split

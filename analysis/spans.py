@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from .chunks import CHUNK_BYTES, OPENING, SEPARATOR, EventStream
+from .chunks import OPENING, SEPARATOR, EventStream
 from .errors import TraceError
 from .packed import BrokenPacking, Source, unpacked_bytes
 
@@ -58,7 +58,6 @@ class SpanStream(EventStream):
         except BrokenPacking as err:
             raise Indivisible(f"{self.path}: {err}") from err
         self.bytes_read = byte
-        self._chunks = byte // CHUNK_BYTES  # so that as much of the layout is proven as one reader would prove
 
     def _split(self, buffer: bytes) -> tuple[list[bytes], bytes] | None:
         at = -1

@@ -101,14 +101,15 @@ def test_what_precedes_the_events_may_look_like_events(tmp_path):
             in_parts(path, count)
 
 
-def test_of_several_layouts_a_file_is_not_divided(tmp_path):
-    """From the first chunk that proves to be mixed on, a whole reading looks closer at all others."""
+@pytest.mark.parametrize("behind_byte", [5_000, 20_000, 40_000])
+def test_of_several_layouts_a_file_is_not_divided(tmp_path, behind_byte):
+    """Nor is an event missed that hides, in another layout, behind one that is dropped: wherever it stands."""
     content = LAYOUTS["kineto"](made().document())
     idle = b'\n  {\n    "ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1,\n    "cat": "ac2g", "name": "ac2g"\n  }'
     hidden = (
         b',{"ph": "X", "cat": "kernel", "name": "hidden", "pid": 0, "tid": 7, "ts": 5.000, "dur": 1.000, "args": {}}'
     )
-    at = content.index(b"},\n  {", 5000) + 2
+    at = content.index(b"},\n  {", behind_byte) + 2
     path = write_bytes(tmp_path / "rank1.json", content[:at] + idle + hidden + b"," + content[at:])
     json.loads(path.read_bytes())
     assert "hidden" in whole(path).names
