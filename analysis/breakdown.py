@@ -10,11 +10,11 @@ import pandas as pd
 
 from .intervals import Spans, clip, covered, intersect, spans, subtract, total, union
 from .kinds import COMM, COMPUTE, MEMORY
-from .schema import BREAKDOWN, BREAKDOWN_STEPS
+from .schema import BREAKDOWN, BREAKDOWN_STEPS, grouped
 from .steps import step_windows
 
-_KEYS = ["rank", "device", "cycle"]
-_NEEDED = [*_KEYS, "kind", "start_ns", "dur_ns", "step"]
+_TIMES = ["rank", "device", "start_ns", "dur_ns"]
+_NEEDED = [*_TIMES, "cycle", "kind", "step"]
 _NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
@@ -59,9 +59,9 @@ class _Device:
 def breakdown(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
     """One row per rank and device over all its cycles. `participation` says how calls split; it may be empty."""
     rows: list[dict[str, Any]] = []
-    for (rank, device), on_device in activities[_NEEDED].groupby(["rank", "device"], sort=True):
+    for (rank, device), on_device in grouped(activities, ["rank", "device"], _NEEDED):
         measured = []
-        for _, part in on_device.groupby("cycle"):
+        for _, part in grouped(on_device, ["cycle"]):
             window_ns = int((part["start_ns"] + part["dur_ns"]).max() - part["start_ns"].min())
             measured.append(_device(part, participation).measures(window_ns))
         kind = on_device["kind"].to_numpy(dtype=object)
@@ -81,7 +81,7 @@ def breakdown(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataF
 def breakdown_steps(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and step. Every activity, with or without a step, is clipped to the steps' windows."""
     rows: list[dict[str, Any]] = []
-    for (rank, device, _), part in activities[_NEEDED].groupby(_KEYS, sort=True):
+    for (rank, device, _), part in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
         whole = _device(part, participation)
         for step, start_ns, end_ns in step_windows(part):
             measures = whole.clipped(start_ns, end_ns).measures(end_ns - start_ns)
@@ -111,9 +111,10 @@ def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFra
 
 def _computing(activities: pd.DataFrame) -> dict[object, Spans]:
     """When each rank and device computed."""
-    own = activities[_NEEDED][activities["kind"].to_numpy(dtype=object) == COMPUTE]
+    own = activities["kind"].to_numpy(dtype=object) == COMPUTE
+    computed = pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False)
     found: dict[object, Spans] = {}
-    for device, part in own.groupby(["rank", "device"], sort=False):
+    for device, part in grouped(computed, ["rank", "device"]):
         starts = part["start_ns"].to_numpy()
         found[device] = spans(starts, starts + part["dur_ns"].to_numpy())
     return found

@@ -16,7 +16,7 @@ import pandas as pd
 from .gloo_calls import gloo_rows
 from .kinds import COMM, COMPUTE, collective_in_name
 from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, elements, item_bytes, size_elems
-from .schema import CALLS, Row, records
+from .schema import CALLS, Row, grouped, records
 
 _FROM_ARGS = ("in_elems", "out_elems", "group_size", "process_group", "pg_ranks", "seq", "comms_id", "root", "peer")
 
@@ -49,12 +49,9 @@ def calls(
     return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
 
 
-def _by_rank(table: pd.DataFrame) -> dict[tuple[int, int], pd.DataFrame]:
+def _by_rank(table: pd.DataFrame) -> dict[tuple[Any, ...], pd.DataFrame]:
     """The rows of each rank and cycle, in order."""
-    keys = ["rank", "cycle"]
-    if len(table) and (table[keys].to_numpy() == table[keys].iloc[0].to_numpy()).all():
-        return {(table["rank"].iloc[0], table["cycle"].iloc[0]): table}  # of one rank, and nothing to copy
-    return {(own["rank"].iloc[0], own["cycle"].iloc[0]): own for _, own in table.groupby(keys, sort=True)}
+    return dict(grouped(table, ["rank", "cycle"]))
 
 
 def _grouped_by_stream(rows: list[Row], computing: set[tuple[object, object]]) -> list[Row]:

@@ -82,7 +82,10 @@ def raw_trace(events: Events, header: Header, damage: str | None = None, *, deta
 
 
 def joined_events(parts: Sequence[Part]) -> Events | None:
-    """The events of all parts of a file, in order; None if these are not all of it."""
+    """The events of all parts of a file, in order; None if these are not all of it.
+
+    Their columns are moved, not copied: the parts are used up.
+    """
     begins, ends = [part.began_at for part in parts], [part.ended_at for part in parts]
     is_gapless = [*begins, None] == [None, *ends] and begins.count(None) == 1
     if not is_gapless or len({part.surrounding.before for part in parts}) > 1:
@@ -96,10 +99,10 @@ def joined_events(parts: Sequence[Part]) -> Events | None:
         kinds=[kind for kind, _ in names],
         operator_names=list(operators),
         activities=_joined([
-            _renamed(e.activities, [names[key] for key in zip(e.kinds, e.names, strict=True)]) for e in found
+            _renumbered(e.activities, [names[key] for key in zip(e.kinds, e.names, strict=True)]) for e in found
         ]),
         launches=_joined([e.launches for e in found]),
-        operators=_joined([_renamed(e.operators, [operators[name] for name in e.operator_names]) for e in found]),
+        operators=_joined([_renumbered(e.operators, [operators[name] for name in e.operator_names]) for e in found]),
         memory=_joined([e.memory for e in found]),
         annotations=[a for e in found for a in e.annotations],
         comm_args=[args for e in found for args in e.comm_args],
@@ -115,10 +118,10 @@ class _Numbers(dict[Any, int]):
         super().__init__((key, number) for number, key in enumerate(dict.fromkeys(keys)))
 
 
-def _renamed(columns: Columns, numbers: Sequence[int]) -> Columns:
-    names = array("q", columns["name"])
-    return {**columns, "name": array("q", [numbers[name] for name in names]).tobytes()}
+def _renumbered(columns: Columns, numbers: Sequence[int]) -> Columns:
+    columns["name"] = array("q", [numbers[name] for name in array("q", columns["name"])]).tobytes()
+    return columns
 
 
 def _joined(columns: Sequence[Columns]) -> Columns:
-    return {name: b"".join(part[name] for part in columns) for name in columns[0]}
+    return {name: b"".join([part.pop(name) for part in columns]) for name in list(columns[0])}

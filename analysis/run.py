@@ -162,6 +162,7 @@ def run_of(
         else:
             read.append(file)
             failed += [file.damage] if file.damage else []
+    del found  # which is as large as its tables
     if not read:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
     members, lost = _members(read)

@@ -27,6 +27,7 @@ from .schema_training import TRAINING as TRAINING
 from .schema_training import TRAINING_EPOCHS as TRAINING_EPOCHS
 from .tables import Row as Row
 from .tables import Schema as Schema
+from .tables import grouped as grouped
 from .tables import records as records
 
 _RANK = ("int64", "global rank")

@@ -44,6 +44,21 @@ def _column(values: list[Any], dtype: str) -> Any:
     return pd.Series(values, dtype="object")
 
 
+def grouped(
+    table: pd.DataFrame, keys: list[str], columns: list[str] | None = None
+) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """The rows of each combination of keys, which have no NA, ascending, with these columns at least.
+
+    Where there is but one combination nothing is copied.
+    """
+    if len(table):
+        firsts = tuple(table[key].iloc[0] for key in keys)
+        if all((table[key] == first).all() for key, first in zip(keys, firsts, strict=True)):
+            return [(firsts, table)]
+    found = (table if columns is None else table[columns]).groupby(keys, sort=True)
+    return [(cast("tuple[Any, ...]", key), rows) for key, rows in found]
+
+
 @dataclass(frozen=True)
 class Schema:
     """Columns of one table, in order: name -> (pandas dtype, meaning)."""

@@ -87,7 +87,7 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "external_id": _known(_integers(columns["external_id"])),
         "blocks_per_sm": _above(0, columns["blocks_per_sm"]),
         "occupancy_frac": _above(-1e-9, columns["occupancy_percent"]) / 100,
-    }))  # fmt: skip
+    }, copy=False))  # fmt: skip
 
 
 def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
@@ -111,7 +111,7 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "thread": _integers(columns["thread"])[order],
         "start_ns": start_ns[order],
         "external_id": _known(_integers(columns["external_id"])[order]),
-    }, index=range(len(order))))  # fmt: skip
+    }, index=range(len(order)), copy=False))  # fmt: skip
 
 
 def _annotation_table(annotations: list[Annotation], base_ns: int) -> pd.DataFrame:
