@@ -4,8 +4,8 @@ python benchmarks/reading.py --source RANK0.pt.trace.json.gz          (or: make 
 python benchmarks/reading.py --source RANK0.pt.trace.json.gz --cases one,one-gz --rounds 5
 
 Inputs are made from a real trace of one GPU rank, by repeating its events with later times and other ids, and are kept
-in --work for the next run. A command is timed from the start of Python to its printed table; memory is the largest sum
-of what its processes held at one time, pages that several share counted once (PSS).
+in --work for the next run. A command is timed from the start of Python to its printed table; memory, in a run of its
+own, is the largest sum of what its processes held at one time, pages that several share counted once (PSS).
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """One command: median seconds and largest memory over the rounds."""
+    """One command: median seconds of the rounds, and its largest memory."""
 
     case: str
     command: str
@@ -150,19 +150,32 @@ def _once(path: Path, repeated: Repeated, size: int, *, rank: int = 0, stacks: b
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def run(command: list[str]) -> tuple[float, float]:
-    """Seconds and peak MB of a command with its children."""
+def timed(command: list[str]) -> float:
+    """Seconds that a command takes; nobody looks at it meanwhile."""
     begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _end(command, _begun(command))
+    return time.perf_counter() - begin
+
+
+def peak_mb(command: list[str]) -> float:
+    """The most that a command held with its children. To look takes a good part of a core."""
+    process = _begun(command)
     peak = 0
     while process.poll() is None:
         peak = max(peak, sum(map(_held_bytes, _tree(process.pid))))
         time.sleep(0.01)
-    seconds = time.perf_counter() - begin
-    assert process.stderr is not None
+    _end(command, process)
+    return peak / MB
+
+
+def _begun(command: list[str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def _end(command: list[str], process: "subprocess.Popen[bytes]") -> None:
+    _, complaint = process.communicate()
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{process.stderr.read().decode()}")
-    return seconds, peak / MB
+        raise SystemExit(f"{' '.join(command)} failed:\n{complaint.decode()}")
 
 
 def _tree(pid: int) -> list[int]:
@@ -197,22 +210,20 @@ def commands(case: Case, work: Path) -> dict[str, list[str]]:
 
 
 def measured(case: Case, rounds: int, work: Path) -> list[Measured]:
-    """Every command of a case, in turn, `rounds` times."""
+    """Every command of a case, in turn, `rounds` times for the clock; once more for the memory, which comes first."""
     named = commands(case, work)
     if "commtrace, from its cache" in named:
-        run(named["commtrace, from its cache"])  # which writes it
+        timed(named["commtrace, from its cache"])  # which writes it
+    print(f"{case.name}: memory", file=sys.stderr)
+    peaks = {name: peak_mb(command) for name, command in named.items()}
     seconds: dict[str, list[float]] = {name: [] for name in named}
-    peaks: dict[str, list[float]] = {name: [] for name in named}
     for turn in range(rounds):
         for name, command in named.items():
             print(f"{case.name}: {name}, round {turn + 1} of {rounds}", file=sys.stderr)
-            spent, peak = run(command)
-            seconds[name].append(spent)
-            peaks[name].append(peak)
+            seconds[name].append(timed(command))
     size = sum(map(_json_bytes, case.paths)) / MB
     return [
-        Measured(case.name, name, size, statistics.median(seconds[name]), seconds[name], max(peaks[name]))
-        for name in named
+        Measured(case.name, name, size, statistics.median(seconds[name]), seconds[name], peaks[name]) for name in named
     ]
 
 
