@@ -77,7 +77,7 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "rank": 0,
         "cycle": 0,
         "device": _texts([str(d) for d in devices], device),
-        "stream": _integers(columns["stream"]),
+        "stream": _integers(columns["stream"]).copy(),  # bytes cannot be written to
         "kind": _texts(raw.kinds, name),
         "name": _texts(raw.names, name),
         "start_ns": _ns(_doubles(columns["ts"])) + base_ns,
