@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -217,6 +218,7 @@ def _with_default_command(arguments: list[str]) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is, 3 see `compare`."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here multiplies matrices, and starting costs
     program = "commtrace" if __package__ == "commtrace.analysis" else f"python -m {__package__}"
     arguments = _with_default_command(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(app)

@@ -23,6 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from analysis.cache import Cache  # noqa: E402
+from analysis.kinds import comm_pattern  # noqa: E402
+from analysis.kineto import read_kineto  # noqa: E402
+
 MB = 1_000_000
 _HTA = """
 import sys
@@ -231,6 +237,23 @@ def _json_bytes(path: Path) -> int:
     return int.from_bytes(path.read_bytes()[-4:], "little") if path.suffix == ".gz" else path.stat().st_size
 
 
+def reading_alone(case: Case, rounds: int, work: Path) -> str:
+    """What the cache saves: seconds in the reader, in one process, with nothing around it."""
+    pattern, cache = comm_pattern(), Cache(work / "cache")
+    (path,) = case.paths
+    cache.read(path, pattern)  # which writes it where it is not there
+    anew: list[float] = []
+    cached: list[float] = []
+    for _ in range(rounds):
+        for read, spent in ((read_kineto, anew), (cache.read, cached)):
+            begin = time.perf_counter()
+            read(path, pattern)
+            spent.append(time.perf_counter() - begin)
+    first, second = statistics.median(anew), statistics.median(cached)
+    ratio = first / second
+    return f"{case.name}, the reader alone: {first:.2f} s; from its cache {second:.3f} s, {ratio:.0f} times as fast"
+
+
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
@@ -261,9 +284,13 @@ def main() -> None:
     if not args.source.is_file():
         parser.error(f"{args.source} is no file; name a trace of one GPU rank: --source, or make bench SOURCE=...")
     results: list[Measured] = []
-    for case in cases(args.source, args.work, set(args.cases.split(","))):
+    chosen = cases(args.source, args.work, set(args.cases.split(",")))
+    for case in chosen:
         results += measured(case, args.rounds, args.work)
     print(table(results))
+    for case in chosen:
+        if case.name == "stacks":
+            print("\n" + reading_alone(case, args.rounds, args.work))
     if args.json:
         args.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
 
