@@ -113,8 +113,7 @@ def analysis_of(
 
 @contextmanager
 def _for_good() -> Iterator[None]:
-    """What is made meanwhile stays, so nobody looks for garbage in it: with pandas' modules that takes 0.1 s, and more
-    with every table."""
+    """What is made meanwhile stays: Python looks for no garbage in it, neither now nor with every table made later."""
     gc.disable()
     try:
         yield

@@ -148,6 +148,18 @@ def run_of(
     paths: Sequence[Path], reading: Reading, *, keep_going: bool = False, progress: Progress | None = None
 ) -> Run:
     """The run that files being read form. Arguments and errors: see `load_run`."""
+    read, failed = _read_files(reading, progress, keep_going=keep_going)
+    if not read:
+        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
+    members, lost = _members(read)
+    if not members:
+        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
+    run = _assemble(_run_name(paths), members)
+    return replace(run, failed=(*failed, *lost), details=reading.details)
+
+
+def _read_files(reading: Reading, progress: Progress | None, *, keep_going: bool) -> tuple[list[TraceFile], list[str]]:
+    """The tables of the files, and what is wrong with some. What they were made from, as large again, is let go."""
     read: list[TraceFile] = []
     failed: list[str] = []
     for path, found in zip(reading.paths, reading.results(progress), strict=True):
@@ -162,14 +174,7 @@ def run_of(
         else:
             read.append(file)
             failed += [file.damage] if file.damage else []
-    del found  # which is as large as its tables
-    if not read:
-        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
-    members, lost = _members(read)
-    if not members:
-        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
-    run = _assemble(_run_name(paths), members)
-    return replace(run, failed=(*failed, *lost), details=reading.details)
+    return read, failed
 
 
 def _run_name(paths: Sequence[Path]) -> str:

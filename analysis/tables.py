@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -46,7 +46,7 @@ def _column(values: list[Any], dtype: str) -> Any:
 
 def grouped(
     table: pd.DataFrame, keys: list[str], columns: list[str] | None = None
-) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """The rows of each combination of keys, which have no NA, ascending, with these columns at least.
 
     Where there is but one combination nothing is copied.
@@ -54,9 +54,10 @@ def grouped(
     if len(table):
         firsts = tuple(table[key].iloc[0] for key in keys)
         if all((table[key] == first).all() for key, first in zip(keys, firsts, strict=True)):
-            return [(firsts, table)]
-    found = (table if columns is None else table[columns]).groupby(keys, sort=True)
-    return [(cast("tuple[Any, ...]", key), rows) for key, rows in found]
+            yield firsts, table
+            return
+    for key, rows in (table if columns is None else table[columns]).groupby(keys, sort=True):
+        yield cast("tuple[Any, ...]", key), rows
 
 
 @dataclass(frozen=True)
