@@ -22,7 +22,7 @@ from .kineto import read_kineto
 from .raw_trace import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 4
+READER_VERSION = 5
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"

@@ -65,7 +65,7 @@ class SpanStream(EventStream):
         if self._until is not None and self.bytes_read > self._until:
             at = buffer.find(SEPARATOR, max(0, self._until - first_byte))
         split = super()._split(buffer if at < 0 else buffer[: at + len(SEPARATOR)])
-        if self._is_mixed:  # what a whole reading does from here on, the other parts do not
+        if self._is_mixed:  # then what looks like a place between two events may be within one
             raise Indivisible(f"{self.path}: is of several layouts")
         if at < 0:
             return split
