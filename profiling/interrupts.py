@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ class Interrupts:
     reach the next one. So a thread of its own learns of the signal too: unless `stop()` is called within `grace_s` it
     calls `free`, and after as long again `give_up`. Time inside `busy()` does not count. A KeyboardInterrupt that has
     been raised is the program's: what it then does, and for how long, it would also do without us.
+
+    Where Python drops what is raised, in finalizers and other callbacks that nobody called, the exception is raised
+    again outside of them, by that thread.
     """
 
     def __init__(
@@ -45,9 +49,11 @@ class Interrupts:
         self._leaving = leaving
         self._shields = 0
         self._raised = False
+        self._dropped = False
         self._busy = False
         self._stopped = threading.Event()
         self._previous: dict[signal.Signals, Any] = {}
+        self._previous_hook = sys.unraisablehook
         self._wakeup_fd: int | None = None
 
     def start(self) -> None:
@@ -110,6 +116,15 @@ class Interrupts:
             raise KeyboardInterrupt
         raise SystemExit(128 + signum)
 
+    def _notice_dropped(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        """Let the watchdog send the signal once more, instead of a traceback on stderr."""
+        ours = self._raised and unraisable.exc_type in (KeyboardInterrupt, SystemExit)
+        if ours and self.received is not None and self._wakeup_fd is not None:
+            self._raised, self._dropped = False, True
+            os.write(self._wakeup_fd, bytes([self.received]))
+        else:
+            self._previous_hook(unraisable)
+
     def _start_watchdog(self) -> None:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
@@ -120,6 +135,7 @@ class Interrupts:
             os.close(writing)
             return
         self._wakeup_fd = writing
+        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._notice_dropped
         # A forked child (a DataLoader worker) shares the pipe: its signals are not ours.
         os.register_at_fork(after_in_child=functools.partial(_leave_to_parent, weakref.ref(self)))
         threading.Thread(target=self._watch, args=(reading,), name="commtrace-watchdog", daemon=True).start()
@@ -141,6 +157,9 @@ class Interrupts:
         while left_s > 0:
             if self._stopped.wait(_POLL_S) or (signum is signal.SIGINT and self._raised):
                 return False
+            if self._dropped:
+                self._dropped = False
+                signal.pthread_kill(threading.main_thread().ident or 0, signum)
             if not self._busy:
                 left_s -= _POLL_S
         return True
@@ -157,6 +176,8 @@ class Interrupts:
                 signal.set_wakeup_fd(current)
             os.close(self._wakeup_fd)
             self._wakeup_fd = None
+            if sys.unraisablehook == self._notice_dropped:
+                sys.unraisablehook = self._previous_hook
         for signum, previous in self._previous.items():
             if signal.getsignal(signum) == self._handle:
                 signal.signal(signum, previous)

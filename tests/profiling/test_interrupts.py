@@ -1,4 +1,5 @@
 import signal
+import sys
 import time
 
 import pytest
@@ -72,13 +73,50 @@ def test_a_signal_waits_from_the_first_moment_of_what_leaves() -> None:
         found.stop()
 
 
+class _Finalized:
+    def __init__(self, signum: signal.Signals) -> None:
+        self._signum = signum
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._signum)
+
+
+@pytest.mark.parametrize(
+    ("signum", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["SIGINT", "SIGTERM"]
+)
+def test_what_a_finalizer_drops_is_raised_again(interrupts, capsys, signum, error) -> None:
+    reached = []
+    with pytest.raises(error):  # noqa: PT012
+        _Finalized(signum)
+        reached.append("after the finalizer")
+        time.sleep(30)
+        reached.append("not raised")
+    assert reached == ["after the finalizer"]
+    assert interrupts.received is signum
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_others_drop_is_shown_as_ever(interrupts, monkeypatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("theirs")
+
+    shown = []
+    monkeypatch.setattr(interrupts, "_previous_hook", shown.append)
+    Broken()
+    assert [str(one.exc_value) for one in shown] == ["theirs"]
+
+
 def test_handlers_are_put_back() -> None:
+    hook = sys.unraisablehook
     before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     found = Interrupts(lambda: None, lambda signum: None, grace_s=60)
     found.start()
     found.stop()
     assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
     assert signal.set_wakeup_fd(-1) == -1
+    assert sys.unraisablehook is hook
 
 
 def test_a_handler_of_the_program_is_left_alone() -> None:
