@@ -24,7 +24,7 @@ from .ceiling import Ceiling, read_ceiling
 from .errors import NothingMeasured
 from .operators import launched_in
 from .run import Run, load_run
-from .schema import CEILING
+from .schema import CEILING, PARTICIPATION
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Analysis:
     @cached_property
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
-        return self._marked(breakdown_module.breakdown(self.run.activities, self.participation))
+        return self._marked(breakdown_module.breakdown(self.run.activities, self._splits))
 
     @cached_property
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
-        return self._marked(breakdown_module.breakdown_steps(self.run.activities, self.participation))
+        return self._marked(breakdown_module.breakdown_steps(self.run.activities, self._splits))
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
@@ -154,6 +154,13 @@ class Analysis:
         if not run.details and (run.activities["device"] != "cpu").any():
             raise NothingMeasured(f"{run.name}: was read without operators; use analyse(..., details=True)")
         return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
+
+    @property
+    def _splits(self) -> pd.DataFrame:
+        """How the calls split into wait and transfer: not at all for one device alone, whose calls have no partner."""
+        activities = self.run.activities
+        alone = all(activities[key].nunique() <= 1 for key in ("rank", "device"))
+        return PARTICIPATION.empty() if alone else self.participation
 
     @property
     def _members_at_most(self) -> int | None:

@@ -25,9 +25,11 @@ from .schema_sweeps import SUBTRACTION as SUBTRACTION
 from .schema_sweeps import TIMINGS as TIMINGS
 from .schema_training import TRAINING as TRAINING
 from .schema_training import TRAINING_EPOCHS as TRAINING_EPOCHS
+from .tables import PlainTable as PlainTable
 from .tables import Row as Row
 from .tables import Schema as Schema
 from .tables import grouped as grouped
+from .tables import plain as plain
 from .tables import records as records
 
 _RANK = ("int64", "global rank")

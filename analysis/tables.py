@@ -1,28 +1,63 @@
-"""What a table is: columns declared once, with dtype and meaning, and frames made to conform to them."""
+"""What a table is: columns declared once, with dtype and meaning, and frames made to conform to them.
+
+pandas is imported where frames are made: some commands do without, and it takes longer than they do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING, Any, cast
 
 from .errors import SchemaError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 """One row of a table as plain Python values, None where the table has NA."""
 
 
+@dataclass(frozen=True)
+class PlainTable:
+    """A table as columns of plain Python values, None for NA, and the pandas dtype of each: all that renderers need."""
+
+    columns: dict[str, list[Any]]
+    dtypes: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as dictionaries."""
+        return [dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True)]
+
+    def is_number(self, column: str) -> bool:
+        """Whether the column holds numbers; truth values are some, as NumPy has it."""
+        return self.dtypes[column].lower().startswith(("int", "uint", "float", "bool"))
+
+    def is_integer(self, column: str) -> bool:
+        """Whether the column holds whole numbers."""
+        return self.dtypes[column].lower().startswith(("int", "uint"))
+
+
+def plain(table: pd.DataFrame | PlainTable) -> PlainTable:
+    """The table as plain Python values."""
+    if isinstance(table, PlainTable):
+        return table
+    return PlainTable({str(c): _plain(table[c]) for c in table}, {str(c): str(table[c].dtype) for c in table})
+
+
 def records(table: pd.DataFrame) -> list[Row]:
     """The rows of a table as dictionaries of plain Python values, None for NA."""
-    columns = {str(c): _plain(table[c]) for c in table}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return plain(table).rows
 
 
 def _plain(column: pd.Series[Any]) -> list[Any]:
+    import pandas as pd
+
     if column.dtype == "int64":  # which has no NA
         return column.tolist()
     if column.dtype in ("Int64", "string", "boolean"):
@@ -32,6 +67,9 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
 
 def _column(values: list[Any], dtype: str) -> Any:
     """A column of that dtype, if the values are plainly what it holds; else of objects, which are to be cast."""
+    import numpy as np
+    import pandas as pd
+
     kinds = set(map(type, values))
     if dtype == "string" and kinds <= {str, type(None)}:
         return pd.array(values, dtype="string")
@@ -77,6 +115,8 @@ class Schema:
         surplus = [c for c in frame.columns if c not in self.columns]
         if missing or surplus:
             raise SchemaError(f"table {self.name}: missing columns {missing}, surplus columns {surplus}")
+        import pandas as pd
+
         # New columns replace old ones below, so no value of `frame` is touched; and none need be copied.
         result = frame[list(self.columns)] if list(frame.columns) != list(self.columns) else frame.copy(deep=False)
         result.index = pd.RangeIndex(len(result))
@@ -93,10 +133,20 @@ class Schema:
 
     def empty(self) -> pd.DataFrame:
         """The table without rows."""
+        import pandas as pd
+
         return pd.DataFrame({c: pd.Series(dtype=dtype) for c, (dtype, _) in self.columns.items()})
+
+    def plain(self, rows: Iterable[Mapping[str, object]]) -> PlainTable:
+        """The table made of row dictionaries, whose values are trusted; a column that a row lacks is None there."""
+        listed = list(rows)
+        columns = {c: [r.get(c) for r in listed] for c in self.columns}
+        return PlainTable(columns, {c: dtype for c, (dtype, _) in self.columns.items()})
 
     def frame(self, rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
         """The table made of row dictionaries; a column that a row lacks is NA there."""
+        import pandas as pd
+
         listed = list(rows)
         if not listed:
             return self.empty()
@@ -105,6 +155,8 @@ class Schema:
 
     def concat(self, frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
         """All rows of the frames, which conform to this schema."""
+        import pandas as pd
+
         filled = [f for f in frames if len(f)]
         if not filled:
             return self.empty()

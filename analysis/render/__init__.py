@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pandas as pd
-
 from .data import as_csv, as_json
 from .latex import as_latex
-from .people import as_markdown, as_text
+from .people import Table, as_markdown, as_text
 
-FORMATS: dict[str, Callable[[str, pd.DataFrame], str]] = {
+FORMATS: dict[str, Callable[[str, Table], str]] = {
     "table": as_text,
     "csv": as_csv,
     "markdown": as_markdown,
@@ -18,4 +16,4 @@ FORMATS: dict[str, Callable[[str, pd.DataFrame], str]] = {
     "latex": as_latex,
 }
 
-__all__ = ["FORMATS", "as_csv", "as_json", "as_latex", "as_markdown", "as_text"]
+__all__ = ["FORMATS", "Table", "as_csv", "as_json", "as_latex", "as_markdown", "as_text"]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from io import StringIO
 
-import pandas as pd
-
-from ..schema import records
-from .people import printable
+from ..schema import plain
+from .people import Table, printable
 
 # A spreadsheet takes a cell that begins so for a formula, and runs it.
 _FORMULA = ("=", "+", "-", "@")
 
 
-def as_csv(name: str, table: pd.DataFrame) -> str:  # noqa: ARG001
+def as_csv(name: str, table: Table) -> str:  # noqa: ARG001
     """RFC 4180 with a header line; NA is an empty field. Numbers are written as they are.
 
     Text comes from traces: its control characters are written out, so that every row is a line, and what a spreadsheet
     would run is put after a `'`. Source: OWASP, "CSV Injection".
     """
-    texts = [c for c in table if not pd.api.types.is_numeric_dtype(table[c])]
-    safe = table.assign(**{str(c): table[c].map(_inert) for c in texts})
-    return str(safe.to_csv(index=False, lineterminator="\n"))
+    values = plain(table)
+    columns = [[_inert(v) for v in column] for column in values.columns.values()]
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(values.columns)
+    lines.writerows(zip(*columns, strict=True))
+    return text.getvalue()
 
 
 def _inert(value: object) -> object:
@@ -30,6 +34,6 @@ def _inert(value: object) -> object:
     return printable(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
-def as_json(name: str, table: pd.DataFrame) -> str:
+def as_json(name: str, table: Table) -> str:
     """`{"table": name, "rows": [{column: value}, ...]}`; NA is null."""
-    return json.dumps({"table": name, "rows": records(table)}, indent=1, ensure_ascii=True) + "\n"
+    return json.dumps({"table": name, "rows": plain(table).rows}, indent=1, ensure_ascii=True) + "\n"

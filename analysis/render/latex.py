@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pandas as pd
-
-from .people import cells
+from .people import Table, cells
 
 _NEEDS = "% needs \\usepackage{booktabs}\n"
 _ESCAPES = {
@@ -37,7 +35,7 @@ _NOTHING = "-"
 _LONGEST = 40  # letters of a cell that is not broken into lines
 
 
-def as_latex(name: str, table: pd.DataFrame) -> str:
+def as_latex(name: str, table: Table) -> str:
     """A tabular to paste into a report: headers stacked word by word, numbers to the right, NA as a dash."""
     headers, rows, numeric = cells(name, table)
     columns = [[row[i] for row in rows] for i in range(len(headers))]

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
-import numpy as np
-import pandas as pd
+from ..schema import PlainTable, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Table = Union["pd.DataFrame", PlainTable]
+"""What every renderer takes."""
 
 # Columns shown, by table; what is left out here stands in CSV and JSON.
 _SHOWN = {
@@ -114,7 +119,7 @@ _NOTHING = "-"
 _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
-def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
+def as_text(name: str, table: Table, *, ascii_only: bool = False) -> str:
     """A table for a terminal, as wide as it needs to be: never cropped, words of a header above each other."""
     from rich import box
     from rich.cells import cell_len
@@ -136,7 +141,7 @@ def as_text(name: str, table: pd.DataFrame, *, ascii_only: bool = False) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def as_markdown(name: str, table: pd.DataFrame) -> str:
+def as_markdown(name: str, table: Table) -> str:
     """A GitHub-flavoured table with the columns and units of the text form."""
     headers, rows, numeric = cells(name, table)
     lines = [
@@ -152,67 +157,70 @@ def escaped(cell: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", cell).replace("&", "&amp;").replace("<", "&lt;")
 
 
-def cells(name: str, table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
+def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headers, rows of text, and which columns are numbers."""
-    columns = [c for c in _SHOWN.get(name, tuple(table.columns)) if c in table.columns]
-    if "partial" in columns and not table["partial"].fillna(False).any():  # as in nearly every run
+    values = plain(table)
+    columns = [c for c in _SHOWN.get(name, tuple(values.columns)) if c in values.columns]
+    if "partial" in columns and not any(values.columns["partial"]):  # as in nearly every run
         columns.remove("partial")
-    shown = table[columns]
-    unit = _time_unit(shown)
-    headers, texts, numeric = [], [], []
+    unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
+    headers, texts = [], []
     for column in columns:
+        shown = values.columns[column]
         whole = name in _IN_SECONDS and column.endswith("_ns")
-        header, text = _seconds(column, shown[column]) if whole else _column(column, shown[column], unit)
+        header, text = _seconds(column) if whole else _form(column, values, unit)
+        if column in _POINTS_IN_TIME:
+            first = min((v for v in shown if v is not None), default=0)
+            shown = [None if v is None else v - first for v in shown]
         headers.append(header)
-        numeric.append(pd.api.types.is_numeric_dtype(shown[column]))
-        texts.append(text)
-    return headers, [list(row) for row in zip(*texts, strict=True)], numeric
+        texts.append([_NOTHING if v is None else printable(text(v)) for v in shown])
+    return headers, [list(row) for row in zip(*texts, strict=True)], [values.is_number(c) for c in columns]
 
 
-def _time_unit(table: pd.DataFrame) -> tuple[str, float]:
+def _time_unit(durations: list[list[Any]]) -> tuple[str, float]:
     """One unit for all durations of a table, so that they can be compared."""
-    durations = [c for c in table.columns if c.endswith("_ns") and c not in _POINTS_IN_TIME]
-    values = np.abs(table[durations].astype("float64").to_numpy()) if durations else np.array([])
-    largest = np.nanmax(values) if values.size and not np.isnan(values).all() else 0.0
+    largest = max((abs(v) for column in durations for v in column if v is not None), default=0)
     return next((name, ns) for name, ns, at_least in _UNITS if largest >= at_least)
 
 
-def _seconds(column: str, values: pd.Series[Any]) -> tuple[str, list[str]]:
-    return f"{column.removesuffix('_ns')} (s)", _texts(values, lambda v: _significant(v / 1e9))
+_Form = tuple[str, Callable[[Any], str]]
+"""The header of a column, and how its values are written."""
 
 
-def _column(column: str, values: pd.Series[Any], unit: tuple[str, float]) -> tuple[str, list[str]]:
+def _seconds(column: str) -> _Form:
+    return f"{column.removesuffix('_ns')} (s)", lambda v: _significant(v / 1e9)
+
+
+def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
     if column in _POINTS_IN_TIME:
-        since = values - values.min()
-        return f"{column.removesuffix('_ns')} (ms)", _texts(since, lambda v: f"{v / 1e6:.3f}")
+        return f"{column.removesuffix('_ns')} (ms)", lambda v: f"{v / 1e6:.3f}"
     if column.endswith("_ns"):
         digits = 0 if unit[0] == "ns" else 1
-        return f"{column.removesuffix('_ns')} ({unit[0]})", _texts(values, lambda v: f"{v / unit[1]:,.{digits}f}")
+        return f"{column.removesuffix('_ns')} ({unit[0]})", lambda v: f"{v / unit[1]:,.{digits}f}"
     if column.endswith("_gb_per_s"):
-        return f"{column.removesuffix('_gb_per_s')} (GB/s)", _texts(values, _significant)
+        return f"{column.removesuffix('_gb_per_s')} (GB/s)", _significant
     if column.endswith("_per_s"):
-        return f"{column.removesuffix('_per_s')} (1/s)", _texts(values, lambda v: f"{v:,.1f}")
+        return f"{column.removesuffix('_per_s')} (1/s)", lambda v: f"{v:,.1f}"
     if column.startswith("speedup_") or column.endswith("_factor"):
-        return column, _texts(values, _significant)
+        return column, _significant
     if "_loss" in column:
-        return column, _texts(values, lambda v: f"{v:.4f}")
+        return column, lambda v: f"{v:.4f}"
     if column == "lr":
-        return column, _texts(values, lambda v: f"{v:.4g}")
+        return column, lambda v: f"{v:.4g}"
     if "accuracy" in column:  # as reports give it
-        return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.2f}")
+        return f"{column.removesuffix('_frac')} (%)", lambda v: f"{100 * v:.2f}"
     if column.endswith("_frac"):
-        return f"{column.removesuffix('_frac')} (%)", _texts(values, lambda v: f"{100 * v:.1f}")
+        return f"{column.removesuffix('_frac')} (%)", lambda v: f"{100 * v:.1f}"
     if column == "p_value":
-        return column, _texts(values, lambda v: f"{v:.2g}")
+        return column, lambda v: f"{v:.2g}"
     if column in ("name", "operator"):
-        return column, _texts(values, _shortened)
-    if "_us" in column and pd.api.types.is_float_dtype(values):
-        return f"{column.replace('_us', '')} (us)", _texts(values, lambda v: f"{v:,.1f}")
-    if column.endswith(("_bytes", "_elems")) and pd.api.types.is_integer_dtype(values):
-        return f"{column.removesuffix('_bytes').removesuffix('_elems')} ({column[-5:].strip('_')})", _texts(
-            values, lambda v: f"{v:,}"
-        )
-    return column, _texts(values, str)
+        return column, _shortened
+    if "_us" in column and values.is_number(column) and not values.is_integer(column):
+        return f"{column.replace('_us', '')} (us)", lambda v: f"{v:,.1f}"
+    if column.endswith(("_bytes", "_elems")) and values.is_integer(column):
+        unit_name = column[-5:].strip("_")
+        return f"{column.removesuffix('_bytes').removesuffix('_elems')} ({unit_name})", lambda v: f"{v:,}"
+    return column, str
 
 
 def _shortened(name: str) -> str:
@@ -222,10 +230,6 @@ def _shortened(name: str) -> str:
 def _significant(value: float) -> str:
     """Two decimals, more below 0.1, so that slow links keep two digits."""
     return f"{value:,.2f}" if abs(value) >= 0.095 else f"{value:.2g}"
-
-
-def _texts(values: pd.Series[Any], text: Callable[[Any], str]) -> list[str]:
-    return [_NOTHING if pd.isna(v) else printable(text(v)) for v in values]
 
 
 def printable(text: str) -> str:
