@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +11,9 @@ import pandas as pd
 
 from .cache import Cache
 from .cpu import cpu_activities
-from .errors import DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
+from .errors import NoTraces, TraceError
 from .kinds import comm_pattern
+from .members import Member, is_count, mapping_of, members_of, notes_on, side_file, text_of
 from .reading import Progress, Reading
 from .schema import (
     ACTIVITIES,
@@ -33,11 +32,7 @@ from .schema import (
 from .sidefiles import probe_rows, step_rows
 from .steps import with_steps
 from .trace_file import TraceFile, trace_file
-from .trace_paths import TORCH_NAME, trace_files
-
-_LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
-_MOST_RANKS = 1 << 24
+from .trace_paths import trace_files
 
 
 @dataclass(frozen=True)
@@ -97,27 +92,6 @@ class Run:
         return sorted(set(range(self.world_size or 0)) - set(self.ranks))
 
 
-@dataclass(frozen=True)
-class _Member:
-    """One trace file in its place in the run."""
-
-    file: TraceFile
-    rank: int
-    rank_from: str
-    side: dict[str, Any]
-    worker: str
-    digits: int
-    cycle: int = 0
-
-    @property
-    def has_known_clock(self) -> bool:
-        """False for a damaged file whose times count from a zero that stood behind the damage."""
-        if self.file.damage is None or self.file.header.base_ns:
-            return True
-        tables = (self.file.activities, self.file.annotations, self.file.cpu_ops)
-        return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))
-
-
 def load_run(
     paths: Sequence[Path],
     *,
@@ -151,7 +125,7 @@ def run_of(
     read, failed = _read_files(reading, progress, keep_going=keep_going)
     if not read:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
-    members, lost = _members(read)
+    members, lost = members_of(read)
     if not members:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
     run = _assemble(_run_name(paths), members)
@@ -183,104 +157,6 @@ def _run_name(paths: Sequence[Path]) -> str:
     return name.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes of a name that are no text
 
 
-def _members(files: list[TraceFile]) -> tuple[list[_Member], list[str]]:
-    """Files with their ranks and cycles, sorted, and why damaged ones have no place here.
-
-    Raises DuplicateRank, MixedJobs.
-    """
-    sides: dict[Path, dict[str, Any]] = {}
-    lost: list[str] = []
-    by_rank: dict[int, list[_Member]] = {}
-    for file in files:
-        try:
-            member = _member(file, alone=len(files) == 1, sides=sides)
-            by_rank.setdefault(member.rank, []).append(member)
-        except MixedJobs as err:
-            if file.damage is None:
-                raise
-            lost.append(str(err))
-    for rank, own in by_rank.items():
-        if len(own) > 1:
-            by_rank[rank] = [m for m in own if m.has_known_clock]
-            lost += [f"{m.file.path}: lost the zero of its times to the damage, so its place among the cycles of rank "
-                     f"{rank} is not known; it is left out" for m in own if not m.has_known_clock]  # fmt: skip
-    _check_one_job([member for own in by_rank.values() for member in own])
-    return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank])], lost
-
-
-def _member(file: TraceFile, *, alone: bool, sides: dict[Path, dict[str, Any]]) -> _Member:
-    name = TORCH_NAME.match(file.path.name)
-    worker = name["worker"] if name else file.path.name
-    side_path = file.path.with_name(f"{worker}.meta.json")
-    if side_path not in sides:
-        sides[side_path] = side_file(side_path)
-    side = sides[side_path]
-    in_name = _RANK_IN_NAME.search(file.path.name)
-    if file.header.rank is not None:
-        rank, source = file.header.rank, "trace"
-    elif _is_count(side.get("rank"), 0):
-        rank, source = side["rank"], "side file"
-    elif in_name:
-        rank, source = int(in_name[1]), "file name"
-    elif alone:
-        rank, source = 0, "only file"
-    else:
-        raise MixedJobs(
-            f"{file.path}: does not say which rank it is (no rank in distributedInfo, no side file, no rank<N> in its "
-            "name); analyse it alone, or rename it"
-        )
-    return _Member(file, rank, source, side, worker, int(name["cycle"]) if name else 0)
-
-
-def side_file(path: Path) -> dict[str, Any]:
-    """The content of a JSON side file, empty if there is none. Raises UnreadableFile."""
-    try:
-        if path.exists() and not path.is_file():
-            raise IsADirectoryError("is no file")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as err:
-        raise UnreadableFile(f"{path}: side file cannot be read: {err}; repair or remove it") from err
-    return content if isinstance(content, dict) else {}
-
-
-def _check_one_job(members: list[_Member]) -> None:
-    sizes: dict[int, str] = {}
-    for member in members:
-        if member.file.header.world_size is not None:
-            sizes.setdefault(member.file.header.world_size, member.file.path.name)
-    if len(sizes) > 1:
-        (a, file_a), (b, file_b), *_ = sizes.items()
-        raise MixedJobs(
-            f"{members[0].file.path.parent}: files of different jobs: {file_a} has world size {a}, {file_b} has {b}; "
-            "analyse them apart"
-        )
-    too_high = [m for m in members for size in sizes if m.rank >= size]
-    if too_high:
-        raise MixedJobs(f"{too_high[0].file.path}: is rank {too_high[0].rank} of a world of {next(iter(sizes))}")
-
-
-def _cycles(rank: int, members: list[_Member]) -> list[_Member]:
-    """Files of one rank in order, if they are cycles of one process."""
-    members = sorted(members, key=lambda m: m.digits)
-    first = members[0]
-    for other in members[1:]:
-        if other.worker != first.worker or other.digits == first.digits:
-            raise DuplicateRank(
-                f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}; "
-                "keep the files of one run in the folder, or name them one by one"
-            )
-        told = {m.file.pid for m in (first, other) if m.file.damage is None or m.file.pid is not None}
-        if len(told) > 1:
-            raise MixedJobs(
-                f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
-                f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "
-                "analyse them apart"
-            )
-    return [replace(member, cycle=i) for i, member in enumerate(members)]
-
-
 _TABLES: dict[str, Schema] = {
     "activities": ACTIVITIES,
     "launches": LAUNCHES,
@@ -291,7 +167,7 @@ _TABLES: dict[str, Schema] = {
 }
 
 
-def _assemble(name: str, members: list[_Member]) -> Run:
+def _assemble(name: str, members: list[Member[TraceFile]]) -> Run:
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
     for member in members:
         file = member.file
@@ -307,7 +183,7 @@ def _assemble(name: str, members: list[_Member]) -> Run:
             placed = table.copy(deep=False)
             placed["rank"], placed["cycle"] = member.rank, member.cycle
             tables[key].append(placed)
-    probed = [probe_rows(member.rank, member.side) for member in members if member.cycle == 0]
+    probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)[0]]
     joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
         name=name,
@@ -321,28 +197,28 @@ def _assemble(name: str, members: list[_Member]) -> Run:
         memory=joined["memory"],
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_rows(m.rank, m.side)),
         config=side_file(members[0].file.path.with_name("run.json")),
-        notes=(*_notes(members), *(note for _, note in probed if note)),
-        clock_probes=CLOCK_PROBES.frame(row for rows, _ in probed for row in rows),
+        notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
+        clock_probes=CLOCK_PROBES.frame(probed),
     )
 
 
-def _trace_row(member: _Member) -> dict[str, Any]:
+def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     header, side = member.file.header, member.side
-    torch_version = _text(_mapping(side.get("versions")).get("torch"))
+    torch_version = text_of(mapping_of(side.get("versions")).get("torch"))
     nccl = f"NCCL {header.nccl_version}" if header.nccl_version else None
     versions = [f"torch {torch_version}" if torch_version else None, header.cuda_version, nccl]
-    complete, reason, world_size = side.get("complete"), _text(side.get("reason")), side.get("world_size")
+    complete, reason, world_size = side.get("complete"), text_of(side.get("reason")), side.get("world_size")
     if member.file.damage is not None:
         complete, reason = False, member.file.damage
     return {
         "rank": member.rank,
         "cycle": member.cycle,
         "trace": member.file.path.name.encode("utf-8", "backslashreplace").decode("utf-8"),
-        "world_size": header.world_size or (world_size if _is_count(world_size, 1) else None),
+        "world_size": header.world_size or (world_size if is_count(world_size, 1) else None),
         "rank_from": member.rank_from,
         # Ranks of one host share a clock, which one without a zero does not.
-        "host": (_text(side.get("host")) or header.host) if member.has_known_clock else None,
-        "boot_id": _text(_mapping(side.get("machine")).get("boot_id")) if member.has_known_clock else None,
+        "host": (text_of(side.get("host")) or header.host) if member.file.has_known_clock else None,
+        "boot_id": text_of(mapping_of(side.get("machine")).get("boot_id")) if member.file.has_known_clock else None,
         "pid": member.file.pid,
         "backend": header.backend,
         "device_name": _device_name(member),
@@ -353,31 +229,17 @@ def _trace_row(member: _Member) -> dict[str, Any]:
     }
 
 
-def _device_name(member: _Member) -> str | None:
+def _device_name(member: Member[TraceFile]) -> str | None:
     """Name of the device the rank used, from the trace's list of devices, else from the side file."""
     names, used = member.file.header.device_names, member.file.activities["device"]
-    device = _mapping(member.side.get("device"))
+    device = mapping_of(member.side.get("device"))
     index = int(used.iloc[0]) if len(used) else device.get("index")
     if isinstance(index, int) and 0 <= index < len(names):
         return names[index]
-    return _text(device.get("name"))
+    return text_of(device.get("name"))
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    """A side file's object, empty if it is something else."""
-    return value if isinstance(value, dict) else {}
-
-
-def _is_count(value: object, least: int) -> bool:
-    """Can it count ranks?"""
-    return type(value) is int and least <= value <= _MOST_RANKS
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _group_rows(members: list[_Member]) -> Iterable[dict[str, Any]]:
+def _group_rows(members: list[Member[TraceFile]]) -> Iterable[dict[str, Any]]:
     for member in members:
         groups = [(g.name, g.description, g.backend, g.ranks) for g in member.file.header.process_groups]
         if not groups:
@@ -397,16 +259,5 @@ def _group_rows(members: list[_Member]) -> Iterable[dict[str, Any]]:
             }
 
 
-def _notes(members: list[_Member]) -> Iterable[str]:
-    for member in members:
-        yield from member.file.notes
-        if member.rank_from == "only file":
-            yield f"{member.file.path.name} does not say which rank it is; being alone it is taken as rank 0"
-        on_gloo = int(member.file.annotations["name"].str.startswith("gloo:").sum())
-        if on_gloo and len(member.file.activities):
-            yield f"rank {member.rank}: {on_gloo} gloo operations on the CPU beside the GPU are not counted"
-        if not member.has_known_clock:
-            yield f"rank {member.rank}: the zero of its times is lost to the damage, so its clock is taken as unknown"
-        if member.side.get("complete") is False and member.cycle == 0:
-            reason = _text(member.side.get("reason")) or "no reason given"
-            yield f"rank {member.rank}: the capture ended early: {reason}"
+def _gloo_beside_gpu(file: TraceFile) -> int:
+    return int(file.annotations["name"].str.startswith("gloo:").sum()) if len(file.activities) else 0

@@ -11,53 +11,55 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .kineto_events import MISSING
-from .kineto_header import Header
+from .members import ReadFile
 from .raw_trace import Annotation, Columns, RawTrace
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY
 
 Ints = NDArray[np.int64]
 _CPU = 0  # c10::DeviceType
+_LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
 
 
-@dataclass(frozen=True)
-class TraceFile:
-    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
+@dataclass(frozen=True, kw_only=True)
+class TraceFile(ReadFile):
+    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them."""
 
-    `damage` says what ended the reading before the file did, None for a sound file.
-    """
-
-    path: Path
-    header: Header
-    pid: int | None
     activities: pd.DataFrame
     launches: pd.DataFrame
     annotations: pd.DataFrame
     comm_args: pd.DataFrame
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
-    damage: str | None = None
-    notes: tuple[str, ...] = ()
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
     """The tables of the file at `path`, of which `raw` was read."""
     base_ns = raw.header.base_ns
+    activities, annotations = _activity_table(raw, base_ns), _annotation_table(raw.annotations, base_ns)
+    cpu_ops = _cpu_op_table(raw, base_ns)
+    known_clock = raw.damage is None or bool(base_ns) or _is_absolute(activities, annotations, cpu_ops)
     return TraceFile(
         path=path,
         header=raw.header,
         pid=raw.pid,
-        activities=_activity_table(raw, base_ns),
-        launches=_launch_table(raw, base_ns),
-        annotations=_annotation_table(raw.annotations, base_ns),
-        comm_args=COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in raw.comm_args),
-        cpu_ops=_cpu_op_table(raw, base_ns),
-        memory=_memory_table(raw.memory, base_ns),
-        gloo_threads=frozenset(raw.gloo_threads),
         damage=raw.damage,
         notes=(*raw.notes, *_negative(path, raw)),
+        has_known_clock=known_clock,
+        activities=activities,
+        launches=_launch_table(raw, base_ns),
+        annotations=annotations,
+        comm_args=COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in raw.comm_args),
+        cpu_ops=cpu_ops,
+        memory=_memory_table(raw.memory, base_ns),
+        gloo_threads=frozenset(raw.gloo_threads),
     )
+
+
+def _is_absolute(*tables: pd.DataFrame) -> bool:
+    """Do the times count from the epoch?"""
+    return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))
 
 
 def _negative(path: Path, raw: RawTrace) -> list[str]:

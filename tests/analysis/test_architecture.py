@@ -15,7 +15,7 @@ LEAVES = {
 }  # fmt: skip
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
-    "read_worker", "reading", "cache", "cpu", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
+    "read_worker", "reading", "cache", "cpu", "members", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
     "ceiling", "spans", "raw_trace", "worker_process", "training_files",
 }  # fmt: skip
 METRICS = {
@@ -59,7 +59,8 @@ ALLOWED = {
     "worker_process": {"read_worker"},
     "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker", "worker_process"},
     "trace_paths": {"errors"},
-    "trace_file": {"kineto_events", "kineto_header", "raw_trace", "schema"},
+    "members": {"errors", "kineto_header", "sidefiles", "trace_paths"},
+    "trace_file": {"kineto_events", "members", "raw_trace", "schema"},
     "steps": {"schema"},
     "cpu": {"kinds", "schema", "trace_file"},
     "sidefiles": {"schema"},
@@ -68,6 +69,7 @@ ALLOWED = {
         "cpu",
         "errors",
         "kinds",
+        "members",
         "reading",
         "schema",
         "sidefiles",
