@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from .intervals import Spans, clip, covered, intersect, spans, subtract, total, union
 from .kinds import COMM, COMPUTE, MEMORY
-from .schema import BREAKDOWN, BREAKDOWN_STEPS, grouped
-from .steps import step_windows
+from .schema import BREAKDOWN, BREAKDOWN_STEPS, Row, grouped
+from .steps import NO_STEP, step_windows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TIMES = ["rank", "device", "start_ns", "dur_ns"]
 _NEEDED = [*_TIMES, "cycle", "kind", "step"]
 _NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
+
+
+class Ran(NamedTuple):
+    """What ran on a device in one cycle, all of shape (activities,); the step is NO_STEP where there is none."""
+
+    kind: NDArray[np.object_]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    step: NDArray[np.int64]
+
+
+class Split(NamedTuple):
+    """When the calls of a device waited and when they moved data, as far as they could be split."""
+
+    waiting: Spans = _NOTHING
+    transfer: Spans = _NOTHING
 
 
 @dataclass(frozen=True)
@@ -56,41 +76,49 @@ class _Device:
         }
 
 
+def device_row(rank: int, device: str, cycles: Sequence[Ran], split: Split) -> Row:
+    """The row of a device over all its cycles."""
+    measured = [_device(ran, split).measures(int(ran.end_ns.max() - ran.start_ns.min())) for ran in cycles]
+    counts = {f"n_{kind}": sum(int((ran.kind == kind).sum()) for ran in cycles) for kind in (COMPUTE, COMM, MEMORY)}
+    no_step = sum(int((ran.step == NO_STEP).sum()) for ran in cycles)
+    row = {"rank": rank, "device": device, "cycles": len(measured), **counts, "n_no_step": no_step}
+    return _with_shares(row | _summed(measured))
+
+
+def step_rows(rank: int, device: str, ran: Ran, split: Split) -> list[Row]:
+    """The rows of a device's steps in one cycle, to whose windows every activity is clipped, with a step or without."""
+    whole = _device(ran, split)
+    return [
+        _with_shares(
+            {"rank": rank, "device": device, "step": step} | whole.clipped(start_ns, end_ns).measures(end_ns - start_ns)
+        )
+        for step, start_ns, end_ns in step_windows(ran.start_ns, ran.end_ns, ran.step)
+    ]
+
+
 def breakdown(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
     """One row per rank and device over all its cycles. `participation` says how calls split; it may be empty."""
-    rows: list[dict[str, Any]] = []
+    splits = _splits(participation)
+    rows = []
     for (rank, device), on_device in grouped(activities, ["rank", "device"], _NEEDED):
-        measured = []
-        for _, part in grouped(on_device, ["cycle"]):
-            window_ns = int((part["start_ns"] + part["dur_ns"]).max() - part["start_ns"].min())
-            measured.append(_device(part, participation).measures(window_ns))
-        kind = on_device["kind"].to_numpy(dtype=object)
-        rows.append({
-            "rank": rank,
-            "device": device,
-            "cycles": len(measured),
-            "n_compute": int((kind == COMPUTE).sum()),
-            "n_comm": int((kind == COMM).sum()),
-            "n_memory": int((kind == MEMORY).sum()),
-            "n_no_step": int(on_device["step"].isna().sum()),
-            **_summed(measured),
-        })  # fmt: skip
-    return BREAKDOWN.frame(_with_shares(rows))
+        cycles = [_ran(part) for _, part in grouped(on_device, ["cycle"])]
+        rows.append(device_row(rank, device, cycles, splits.get((rank, device), Split())))
+    return BREAKDOWN.frame(rows)
 
 
 def breakdown_steps(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, device and step. Every activity, with or without a step, is clipped to the steps' windows."""
-    rows: list[dict[str, Any]] = []
+    """One row per rank, device and step."""
+    splits = _splits(participation)
+    rows: list[Row] = []
     for (rank, device, _), part in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
-        whole = _device(part, participation)
-        for step, start_ns, end_ns in step_windows(part):
-            measures = whole.clipped(start_ns, end_ns).measures(end_ns - start_ns)
-            rows.append({"rank": rank, "device": device, "step": step, **measures})
-    return BREAKDOWN_STEPS.frame(_with_shares(rows))
+        rows += step_rows(rank, device, _ran(part), splits.get((rank, device), Split()))
+    return BREAKDOWN_STEPS.frame(rows)
 
 
 def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFrame:
     """`participation` with the parts of every call's wait and transfer in which its device did not compute."""
+    import pandas as pd
+
     parts = []
     computing = _computing(activities)
     for device, calls in participation.groupby(["rank", "device"], sort=False):
@@ -111,6 +139,8 @@ def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFra
 
 def _computing(activities: pd.DataFrame) -> dict[object, Spans]:
     """When each rank and device computed."""
+    import pandas as pd
+
     own = activities["kind"].to_numpy(dtype=object) == COMPUTE
     computed = pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False)
     found: dict[object, Spans] = {}
@@ -120,15 +150,11 @@ def _computing(activities: pd.DataFrame) -> dict[object, Spans]:
     return found
 
 
-def _with_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        row
-        | {
-            "exposed_comm_frac": row["exposed_comm_ns"] / row["window_ns"] if row["window_ns"] else None,
-            "hidden_comm_frac": row["overlap_ns"] / row["comm_ns"] if row["comm_ns"] else None,
-        }
-        for row in rows
-    ]
+def _with_shares(row: Row) -> Row:
+    return row | {
+        "exposed_comm_frac": row["exposed_comm_ns"] / row["window_ns"] if row["window_ns"] else None,
+        "hidden_comm_frac": row["overlap_ns"] / row["comm_ns"] if row["comm_ns"] else None,
+    }
 
 
 def _summed(measured: list[dict[str, int | None]]) -> dict[str, int | None]:
@@ -140,25 +166,31 @@ def _summed(measured: list[dict[str, int | None]]) -> dict[str, int | None]:
     return result
 
 
-def _device(part: pd.DataFrame, participation: pd.DataFrame) -> _Device:
-    kind = part["kind"].to_numpy(dtype=object)
+def _ran(part: pd.DataFrame) -> Ran:
     starts = part["start_ns"].to_numpy()
-    ends = starts + part["dur_ns"].to_numpy()
-    comm = spans(starts[kind == COMM], ends[kind == COMM])
-    first = part.iloc[0]
-    calls = participation[
-        (participation["rank"] == first["rank"])
-        & (participation["device"] == first["device"])
-        & participation["wait_ns"].notna()
-    ]
-    arrived = calls["start_ns"].to_numpy()
-    moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
-    done = arrived + calls["dur_ns"].to_numpy()
-    return _Device(
-        compute=spans(starts[kind == COMPUTE], ends[kind == COMPUTE]),
-        comm=comm,
-        memory=spans(starts[kind == MEMORY], ends[kind == MEMORY]),
-        # A call may be several operations with gaps between them, which are no communication.
-        waiting=intersect(spans(arrived, moving), comm),
-        transfer=intersect(spans(moving, done), comm),
+    return Ran(
+        kind=part["kind"].to_numpy(dtype=object),
+        start_ns=starts,
+        end_ns=starts + part["dur_ns"].to_numpy(),
+        step=part["step"].to_numpy(dtype=np.int64, na_value=NO_STEP),
     )
+
+
+def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
+    """By rank and device."""
+    known = participation[participation["wait_ns"].notna()]
+    found = {}
+    for (rank, device), calls in grouped(known, ["rank", "device"]):
+        arrived = calls["start_ns"].to_numpy()
+        moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
+        done = arrived + calls["dur_ns"].to_numpy()
+        found[rank, device] = Split(spans(arrived, moving), spans(moving, done))
+    return found
+
+
+def _device(ran: Ran, split: Split) -> _Device:
+    compute, comm, memory = (
+        spans(ran.start_ns[ran.kind == kind], ran.end_ns[ran.kind == kind]) for kind in (COMPUTE, COMM, MEMORY)
+    )
+    # A call may be several operations with gaps between them, which are no communication.
+    return _Device(compute, comm, memory, intersect(split.waiting, comm), intersect(split.transfer, comm))

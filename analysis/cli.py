@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import cli_compare, cli_kernels, cli_sweeps, cli_training
-from .cli_common import Format, Output, OutputFormat, ascii_only, complain, write
-from .cli_reading import ReadingOptions, Runs, analysis_of, finish, reads_traces
+from .cli_common import Format, Output, OutputFormat, ascii_only, complain, show, write
+from .cli_reading import OpenRun, ReadingOptions, Runs, analysis_of, finish, reads_traces
 from .errors import AnalysisError, NothingMeasured
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from .measure import Analysis
+    from .render import Table
 
 # pandas takes half a second to import, so whatever needs it is imported where it is used: --help stays instant.
 
@@ -106,7 +108,16 @@ def breakdown_command(
 ) -> None:
     """Where every device's time went: compute, communication, both, copies, nothing."""
     name = "breakdown" if by is By.device else "breakdown_steps"
-    _show(name, runs, output_format, output, reading)
+    with OpenRun(runs, reading) as run:
+        device = run.lone_device()
+        analysis = None if device else run.analysis()
+    if analysis is not None:
+        _show(name, analysis, output_format, output)
+    elif device is not None:
+        table = getattr(device, name)
+        if not len(table):
+            raise NothingMeasured(f"{run.name}: {_NO_STEPS}")
+        _print(name, table, device.notes, output_format, output)
 
 
 @app.command("bandwidth")
@@ -121,7 +132,7 @@ def bandwidth_command(
 ) -> None:
     """Bandwidth as nccl-tests defines it, by process group, collective, dtype and size."""
     name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
-    _show(name, runs, output_format, output, reading, ceiling)
+    _show(name, analysis_of(runs, reading, ceiling), output_format, output)
 
 
 _TABLES = {
@@ -146,7 +157,7 @@ def _add_table_command(name: str, help_text: str) -> None:
         *,
         reading: ReadingOptions,
     ) -> None:
-        _show(name, runs, output_format, output, reading)
+        _show(name, analysis_of(runs, reading), output_format, output)
 
 
 for _name, _help in _TABLES.items():
@@ -158,33 +169,23 @@ for _module in (cli_kernels, cli_sweeps, cli_training):
 app.command("compare", epilog=cli_compare.EXAMPLES, cls=cli_compare.Sides)(cli_compare.compare_command)
 
 
-def _show(
-    name: str,
-    runs: list[Path],
-    output_format: Format,
-    output: Path | None,
-    reading: ReadingOptions,
-    ceiling: Path | None = None,
-) -> None:
+def _show(name: str, analysis: Analysis, output_format: Format, output: Path | None) -> None:
     """Print one table of the run."""
-    analysis = analysis_of(runs, reading, ceiling)
     table: pd.DataFrame = getattr(analysis, name)
     if not len(table) and not (name in _FINE_EMPTY and len(analysis.calls)):
         for failure in analysis.run.failed:
             complain(failure)
         raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
-    from .render import FORMATS, as_text
-
-    if analysis.ceiling is not None:
-        for note in analysis.ceiling.notes:
-            complain(note, kind="note")
-    for note in analysis.run.notes if len(table) else (*analysis.run.notes, _FINE_EMPTY[name]):
-        complain(note, kind="note")
-    if output_format is Format.table:
-        write(as_text(name, table, ascii_only=ascii_only()), output)
-    else:
-        write(FORMATS[output_format.value](name, table), output)
+    notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
+    none = () if len(table) else (_FINE_EMPTY[name],)
+    _print(name, table, (*notes, *analysis.run.notes, *none), output_format, output)
     finish(analysis)
+
+
+def _print(name: str, table: Table, notes: Iterable[str], output_format: Format, output: Path | None) -> None:
+    for note in notes:
+        complain(note, kind="note")
+    show(name, table, output_format, output)
 
 
 # Tables in which no row is a result too.
@@ -194,6 +195,9 @@ _FINE_EMPTY = {
 }
 
 
+_NO_STEPS = "no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without --by step"
+
+
 def _why_empty(name: str, analysis: Analysis) -> str:
     if not len(analysis.run.activities):
         return (
@@ -201,7 +205,7 @@ def _why_empty(name: str, analysis: Analysis) -> str:
             "ProfilerActivity.CPU on gloo"
         )
     if name == "breakdown_steps":
-        return "no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without --by step"
+        return _NO_STEPS
     if name.startswith("bandwidth") and len(analysis.calls):
         return "no call has a size; capture with record_shapes=True, or with torch >= 2.3"
     return "no communication in the profiled window; use `breakdown` for the rest"

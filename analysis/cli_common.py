@@ -17,9 +17,8 @@ import typer
 from .errors import UnreadableFile
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from .reading import Reading
+    from .render import Table
 
 _QUIET_S = 1.0
 
@@ -124,7 +123,7 @@ def write(text: str, output: Path | None) -> None:
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
 
 
-def show(name: str, table: pd.DataFrame, output_format: Format, output: Path | None) -> None:
+def show(name: str, table: Table, output_format: Format, output: Path | None) -> None:
     """Write a table in that format. Raises UnreadableFile."""
     from .render import FORMATS, as_text
 

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from .cli_common import CommNames, KeepGoing, checked_patterns, complain, reading_progress
+from .errors import AnalysisError
 from .kinds import comm_pattern
 
 if TYPE_CHECKING:
+    from .lone import LoneDevice
     from .measure import Analysis
 
 Runs = Annotated[
@@ -78,27 +81,50 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-def analysis_of(
-    runs: list[Path], options: ReadingOptions, ceiling: Path | None = None, *, details: bool = False
-) -> Analysis:
-    """The analysis of a run, beside what `ceiling` says its links can do. Raises AnalysisError.
+class OpenRun:
+    """A run whose traces are being read by others, within a `with` block. Raises AnalysisError."""
 
-    With `details`, operators of GPU runs and allocations are read too.
-    """
-    from .cache import Cache
-    from .reading import Reading, cores
-    from .trace_paths import trace_files
+    def __init__(self, runs: list[Path], options: ReadingOptions, *, details: bool = False) -> None:
+        """With `details`, operators of GPU runs and allocations are read too."""
+        from .cache import Cache
+        from .reading import Reading, cores
+        from .trace_paths import run_name, trace_files
 
-    files, skipped = trace_files(runs)
-    reading = Reading(
-        files,
-        comm_pattern(options.comm_names),
-        workers=options.workers or cores(),
-        details=details,
-        keep_damaged=options.keep_going,
-        cache=None if options.no_cache else Cache(options.cache_folder),
-    )
-    with reading:
+        files, skipped = trace_files(runs)
+        self.name = run_name(runs)
+        self._runs, self._keep_going, self._skipped = runs, options.keep_going, tuple(skipped)
+        self._reading = Reading(
+            files,
+            comm_pattern(options.comm_names),
+            workers=options.workers or cores(),
+            details=details,
+            keep_damaged=options.keep_going,
+            cache=None if options.no_cache else Cache(options.cache_folder),
+        )
+
+    def __enter__(self) -> OpenRun:
+        self._reading.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reading.__exit__(kind, error, trace)
+
+    def lone_device(self) -> LoneDevice | None:
+        """The device of the run, if its only file shows no other. Raises AnalysisError."""
+        if len(self._reading.paths) != 1:
+            return None
+        with _for_good():
+            from . import render  # noqa: F401 - this takes its time while others read
+            from .lone import lone_device
+        with reading_progress(self._reading) as report:
+            found = self._reading.first(report)
+        device = None if isinstance(found, AnalysisError) else lone_device(self._reading.paths[0], found)
+        return device and replace(device, notes=device.notes + self._skipped)
+
+    def analysis(self, ceiling: Path | None = None) -> Analysis:
+        """The analysis of the run, beside what `ceiling` says its links can do. Raises AnalysisError."""
         with _for_good():
             from . import render  # noqa: F401 - this and pandas take their time while others read
             from .ceiling import read_ceiling
@@ -106,9 +132,17 @@ def analysis_of(
             from .run import run_of
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
-        with reading_progress(reading) as report:
-            run = run_of(runs, reading, keep_going=options.keep_going, progress=report)
-    return Analysis(replace(run, notes=run.notes + tuple(skipped)), limit)
+        with reading_progress(self._reading) as report:
+            run = run_of(self._runs, self._reading, keep_going=self._keep_going, progress=report)
+        return Analysis(replace(run, notes=run.notes + self._skipped), limit)
+
+
+def analysis_of(
+    runs: list[Path], options: ReadingOptions, ceiling: Path | None = None, *, details: bool = False
+) -> Analysis:
+    """The analysis of a run: see `OpenRun`. Raises AnalysisError."""
+    with OpenRun(runs, options, details=details) as run:
+        return run.analysis(ceiling)
 
 
 @contextmanager

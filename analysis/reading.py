@@ -190,19 +190,32 @@ class Reading:
 
     def results(self, progress: Progress | None) -> Iterator[RawTrace | TraceError]:
         """The same, with progress."""
-        with DefaultSelector() as selector:
-            for worker in self.processes:
-                selector.register(_stdout(worker), EVENT_READ, worker)
+        with self._selector() as selector:
             for file in self._files:
-                while file.found is None and file.is_regular and selector.get_map():
-                    for key, _ in selector.select():
-                        if not self._receive(key.data):
-                            selector.unregister(key.fileobj)
-                    self._report(progress)
-                # There are no workers, or somebody killed them.
-                found = self._read_here(file, progress) if file.found is None else file.found
+                found = self._wait_for(file, selector, progress)
                 file.found = None
                 yield found
+
+    def first(self, progress: Progress | None) -> RawTrace | TraceError:
+        """What was read of the first file; `results` gives it as well."""
+        with self._selector() as selector:
+            return self._wait_for(self._files[0], selector, progress)
+
+    def _selector(self) -> DefaultSelector:
+        selector = DefaultSelector()
+        for worker in self.processes:
+            selector.register(_stdout(worker), EVENT_READ, worker)
+        return selector
+
+    def _wait_for(self, file: _File, selector: DefaultSelector, progress: Progress | None) -> RawTrace | TraceError:
+        while file.found is None and file.is_regular and selector.get_map():
+            for key, _ in selector.select():
+                if not self._receive(key.data):
+                    selector.unregister(key.fileobj)
+            self._report(progress)
+        if file.found is None:  # there are no workers, or somebody killed them
+            file.found = self._read_here(file, progress)
+        return file.found
 
     def _report(self, progress: Progress | None) -> None:
         if progress:

@@ -32,7 +32,7 @@ from .schema import (
 from .sidefiles import probe_rows, step_rows
 from .steps import with_steps
 from .trace_file import TraceFile, trace_file
-from .trace_paths import trace_files
+from .trace_paths import run_name, trace_files
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def run_of(
     members, lost = members_of(read)
     if not members:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
-    run = _assemble(_run_name(paths), members)
+    run = _assemble(run_name(paths), members)
     return replace(run, failed=(*failed, *lost), details=reading.details)
 
 
@@ -149,12 +149,6 @@ def _read_files(reading: Reading, progress: Progress | None, *, keep_going: bool
             read.append(file)
             failed += [file.damage] if file.damage else []
     return read, failed
-
-
-def _run_name(paths: Sequence[Path]) -> str:
-    first = paths[0].resolve()
-    name = first.name if first.is_dir() or len(paths) == 1 else first.parent.name
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes of a name that are no text
 
 
 _TABLES: dict[str, Schema] = {

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _PREFIX = "ProfilerStep#"
+NO_STEP = -1
+"""The step of an activity that belongs to none."""
+_UNKNOWN = np.iinfo(np.int64).min
+
+Ints = NDArray[np.int64]
 
 
 class Window(NamedTuple):
@@ -18,46 +27,66 @@ class Window(NamedTuple):
     end_ns: int
 
 
+def launch_times(correlation: Ints, launches: Ints, start_ns: Ints) -> Ints:
+    """When each activity was launched, by its correlation: the first of the launches that share it.
+
+    `correlation` is of shape (activities,), `launches` (their correlations) and `start_ns` of shape (launches,). The
+    lowest integer stands for a correlation, and a time, that are not known.
+    """
+    if not len(launches):
+        return np.full(len(correlation), _UNKNOWN)
+    order = np.lexsort((start_ns, launches))
+    known = launches[order]
+    at = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+    return np.where((known[at] == correlation) & (correlation != _UNKNOWN), start_ns[order][at], _UNKNOWN)
+
+
+def steps_at(times_ns: Ints, marks: Iterable[tuple[str, int, int]]) -> Ints:
+    """The step at each time, NO_STEP outside of every step; `marks` are annotations: name, start and duration in ns."""
+    steps = sorted(((s, s + d, int(n.removeprefix(_PREFIX))) for n, s, d in marks if n.startswith(_PREFIX)))
+    if not steps:
+        return np.full(len(times_ns), NO_STEP)
+    starts, ends, numbers = np.array(steps, dtype=np.int64).T
+    index = np.searchsorted(starts, times_ns, side="right") - 1
+    return np.where((index >= 0) & (times_ns < ends[index]), numbers[index], NO_STEP)
+
+
 def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.DataFrame:
     """The activities of one file with their `step`: the ProfilerStep#N annotation that contains their launch.
 
     An activity of a CPU run is its own launch. Without a launch (enqueued before the profiler started), or with one
     outside every step, the step is NA.
     """
-    launched_ns = _launch_times(activities, launches)
-    steps = annotations[annotations["name"].str.startswith(_PREFIX).fillna(False)].sort_values("start_ns")
-    numbers = steps["name"].str.removeprefix(_PREFIX).astype("int64").to_numpy()
-    starts = steps["start_ns"].to_numpy()
-    ends = starts + steps["dur_ns"].to_numpy()
-    if not len(steps):
+    import pandas as pd
+
+    marks = annotations[annotations["name"].str.startswith(_PREFIX).fillna(False)]
+    if not len(marks):
         return activities
-    times = launched_ns.fillna(np.iinfo(np.int64).min).to_numpy(dtype=np.int64)
-    index = np.searchsorted(starts, times, side="right") - 1
-    inside = (index >= 0) & (times < ends[index])
+    times = launch_times(
+        activities["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN),
+        launches["correlation"].to_numpy(),
+        launches["start_ns"].to_numpy(),
+    )
+    on_cpu = (activities["device"] == "cpu").to_numpy(dtype=bool)
+    times = np.where(on_cpu, activities["start_ns"].to_numpy(), times)
+    step = steps_at(times, zip(marks["name"], marks["start_ns"], marks["dur_ns"], strict=True))
     result = activities.copy(deep=False)
-    result["step"] = pd.arrays.IntegerArray(np.where(inside, numbers[index], 0).astype(np.int64), ~inside)
+    result["step"] = pd.arrays.IntegerArray(np.where(step == NO_STEP, 0, step), step == NO_STEP)
     return result
 
 
-def _launch_times(activities: pd.DataFrame, launches: pd.DataFrame) -> pd.Series[int]:
-    on_cpu = (activities["device"] == "cpu").to_numpy()
-    times = launches.set_index("correlation")["start_ns"].astype("Int64")
-    found = times.reindex(activities["correlation"].astype("Int64")).reset_index(drop=True)
-    return found.mask(on_cpu, activities["start_ns"].astype("Int64"))
-
-
-def step_windows(activities: pd.DataFrame) -> list[Window]:
-    """Windows of the steps of one rank, device and cycle.
+def step_windows(start_ns: Ints, end_ns: Ints, step: Ints) -> list[Window]:
+    """Windows of the steps of one rank, device and cycle; all of shape (activities,).
 
     b_N is the earliest start of any activity of a step >= N; the window of N is [b_N, b_N+1), the last one ends with
     the last activity that has a step.
     """
-    with_step = activities[activities["step"].notna()]
-    if not len(with_step):
+    inside = step != NO_STEP
+    if not inside.any():
         return []
-    first = with_step.groupby("step")["start_ns"].min().sort_index()
-    bounds = first.to_numpy()[::-1]
-    bounds = np.minimum.accumulate(bounds)[::-1]
-    last_end = int((with_step["start_ns"] + with_step["dur_ns"]).max())
-    ends = [*bounds[1:].tolist(), last_end]
-    return [Window(int(n), int(b), int(e)) for n, b, e in zip(first.index, bounds, ends, strict=True)]
+    numbers, which = np.unique(step[inside], return_inverse=True)
+    bounds = np.full(len(numbers), np.iinfo(np.int64).max)
+    np.minimum.at(bounds, which, start_ns[inside])
+    bounds = np.minimum.accumulate(bounds[::-1])[::-1]
+    ends = np.append(bounds[1:], end_ns[inside].max())
+    return [Window(*each) for each in zip(numbers.tolist(), bounds.tolist(), ends.tolist(), strict=True)]

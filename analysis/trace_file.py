@@ -1,4 +1,4 @@
-"""What was read from one file -> its tables. Times become integer nanoseconds here and stay so."""
+"""What was read from one file -> its tables. Times are integer nanoseconds from here on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from .columns import Ints, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from .kineto_events import MISSING
 from .members import ReadFile
 from .raw_trace import Annotation, Columns, RawTrace
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY
 
-Ints = NDArray[np.int64]
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
@@ -45,7 +45,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         header=raw.header,
         pid=raw.pid,
         damage=raw.damage,
-        notes=(*raw.notes, *_negative(path, raw)),
+        notes=(*raw.notes, *negative_durations(path, raw)),
         has_known_clock=known_clock,
         activities=activities,
         launches=_launch_table(raw, base_ns),
@@ -62,31 +62,24 @@ def _is_absolute(*tables: pd.DataFrame) -> bool:
     return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))
 
 
-def _negative(path: Path, raw: RawTrace) -> list[str]:
-    """A note on durations that no activity has."""
-    durations = [_doubles(columns["dur"]) for columns in (raw.activities, raw.operators)]
-    count = sum(int((d < 0).sum()) for d in durations)
-    return [f"{path.name}: {count} events have a negative duration, which counts as 0"] if count else []
-
-
 def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     columns = raw.activities
-    name = _integers(columns["name"])
+    name = integers(columns["name"])
     if not len(name):
         return ACTIVITIES.empty()
-    device, devices = pd.factorize(_integers(columns["device"]))
+    device, devices = pd.factorize(integers(columns["device"]))
     return ACTIVITIES.conform(pd.DataFrame({
         "rank": 0,
         "cycle": 0,
         "device": _texts([str(d) for d in devices], device),
-        "stream": _integers(columns["stream"]).copy(),  # bytes cannot be written to
+        "stream": integers(columns["stream"]).copy(),  # bytes cannot be written to
         "kind": _texts(raw.kinds, name),
         "name": _texts(raw.names, name),
-        "start_ns": _ns(_doubles(columns["ts"])) + base_ns,
-        "dur_ns": _durations(columns),
+        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "dur_ns": durations(columns),
         "step": _known(np.full(len(name), MISSING)),
-        "correlation": _known(_integers(columns["correlation"])),
-        "external_id": _known(_integers(columns["external_id"])),
+        "correlation": _known(integers(columns["correlation"])),
+        "external_id": _known(integers(columns["external_id"])),
         "blocks_per_sm": _above(0, columns["blocks_per_sm"]),
         "occupancy_frac": _above(-1e-9, columns["occupancy_percent"]) / 100,
     }, copy=False))  # fmt: skip
@@ -95,11 +88,11 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
 def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     """Launches of the activities. A correlation may have several calls, the first counts."""
     columns = raw.launches
-    start_ns = _ns(_doubles(columns["ts"])) + base_ns
-    correlation = _integers(columns["correlation"])
+    start_ns = in_ns(doubles(columns["ts"])) + base_ns
+    correlation = integers(columns["correlation"])
     # The launches of a damaged file may be all that shows that there were activities.
     if raw.damage is None:
-        known = pd.Series(correlation).isin(_integers(raw.activities["correlation"])).to_numpy()
+        known = pd.Series(correlation).isin(integers(raw.activities["correlation"])).to_numpy()
         of_activities = known & (correlation != MISSING)
     else:
         of_activities = np.ones(len(correlation), dtype=bool)
@@ -110,15 +103,14 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "rank": 0,
         "cycle": 0,
         "correlation": correlation[order],
-        "thread": _integers(columns["thread"])[order],
+        "thread": integers(columns["thread"])[order],
         "start_ns": start_ns[order],
-        "external_id": _known(_integers(columns["external_id"])[order]),
+        "external_id": _known(integers(columns["external_id"])[order]),
     }, index=range(len(order)), copy=False))  # fmt: skip
 
 
 def _annotation_table(annotations: list[Annotation], base_ns: int) -> pd.DataFrame:
-    start_ns = _ns(np.array([a.ts for a in annotations])) + base_ns
-    dur_ns = np.maximum(_ns(np.array([a.dur for a in annotations])), 0)
+    start_ns, dur_ns = annotation_times(annotations, base_ns)
     rows = (
         {
             "rank": 0, "cycle": 0, "name": a.name, "thread": a.thread, "start_ns": start, "dur_ns": dur,
@@ -132,32 +124,24 @@ def _annotation_table(annotations: list[Annotation], base_ns: int) -> pd.DataFra
 def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     columns = raw.operators
     return pd.DataFrame({
-        "thread": _integers(columns["thread"]),
-        "start_ns": _ns(_doubles(columns["ts"])) + base_ns,
-        "dur_ns": _durations(columns),
-        "name": np.array(raw.operator_names, dtype=object)[_integers(columns["name"])],
+        "thread": integers(columns["thread"]),
+        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "dur_ns": durations(columns),
+        "name": np.array(raw.operator_names, dtype=object)[integers(columns["name"])],
     })  # fmt: skip
 
 
 def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
-    of_cpu = _integers(columns["device_type"]) == _CPU
-    ordinals = _integers(columns["device"]).astype(str)
+    of_cpu = integers(columns["device_type"]) == _CPU
+    ordinals = integers(columns["device"]).astype(str)
     return MEMORY.conform(pd.DataFrame({
         "rank": 0,
         "cycle": 0,
         "device": np.where(of_cpu, "cpu", ordinals).astype(object),
-        "time_ns": _ns(_doubles(columns["ts"])) + base_ns,
-        "allocated_bytes": _known(_integers(columns["allocated"])),
-        "reserved_bytes": _known(_integers(columns["reserved"])),
+        "time_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "allocated_bytes": _known(integers(columns["allocated"])),
+        "reserved_bytes": _known(integers(columns["reserved"])),
     }))  # fmt: skip
-
-
-def _integers(column: bytes) -> Ints:
-    return np.frombuffer(column, dtype=np.int64)
-
-
-def _doubles(column: bytes) -> NDArray[np.float64]:
-    return np.frombuffer(column, dtype=np.float64)
 
 
 def _known(values: Ints) -> Any:
@@ -168,7 +152,7 @@ def _known(values: Ints) -> Any:
 
 def _above(limit: float, column: bytes) -> Any:
     """Numbers with NA where they are not known, or not above the limit, as some versions of Kineto write them."""
-    values = _doubles(column)
+    values = doubles(column)
     known = (values > limit) & np.isfinite(values)
     return _ARRAYS.FloatingArray(np.where(known, values, 0.0), ~known)
 
@@ -176,18 +160,3 @@ def _above(limit: float, column: bytes) -> Any:
 def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:
     """A text column from its distinct texts: checked once each, not once per row."""
     return pd.array(distinct, dtype="string").take(numbers)
-
-
-def _durations(columns: Columns) -> Ints:
-    """Durations in ns; one that a writer made negative is 0."""
-    return np.maximum(_ns(_doubles(columns["dur"])), 0)
-
-
-def _ns(us: NDArray[np.float64]) -> Ints:
-    """Microseconds with 3 decimals -> integer nanoseconds, exact below 2^43 us, and for whole microseconds always.
-
-    The product us * 1000 of an absolute time (1.7e15 us) would not fit a double, so the whole part goes separately.
-    """
-    whole = np.floor(us)
-    ns: Ints = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
-    return ns

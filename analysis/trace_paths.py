@@ -37,6 +37,13 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return list(dict.fromkeys(found)), skipped
 
 
+def run_name(paths: Sequence[Path]) -> str:
+    """What the run found at `paths` is called."""
+    first = paths[0].resolve()
+    name = first.name if first.is_dir() or len(paths) == 1 else first.parent.name
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes of a name that are no text
+
+
 def _mode(path: Path) -> int | None:
     """What is there; None if nothing is. Raises UnreadableFile."""
     try:

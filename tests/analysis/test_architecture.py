@@ -15,8 +15,8 @@ LEAVES = {
 }  # fmt: skip
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
-    "read_worker", "reading", "cache", "cpu", "members", "run", "timings_csv", "sweep_files", "sweeps", "sidefiles",
-    "ceiling", "spans", "raw_trace", "worker_process", "training_files",
+    "read_worker", "reading", "cache", "cpu", "columns", "members", "run", "timings_csv", "sweep_files", "sweeps",
+    "sidefiles", "ceiling", "spans", "raw_trace", "worker_process", "training_files",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
@@ -24,7 +24,7 @@ METRICS = {
     "step_values", "comparing",
 }  # fmt: skip
 TOP = {
-    "measure", "measure_compare", "measure_sweep", "measure_training", "summary", "report", "report_compare",
+    "lone", "measure", "measure_compare", "measure_sweep", "measure_training", "summary", "report", "report_compare",
     "cli_common", "cli_reading", "cli_compare", "cli_kernels", "cli_sweeps", "cli_training", "cli", "__init__",
     "__main__",
 }  # fmt: skip
@@ -60,7 +60,8 @@ ALLOWED = {
     "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker", "worker_process"},
     "trace_paths": {"errors"},
     "members": {"errors", "kineto_header", "sidefiles", "trace_paths"},
-    "trace_file": {"kineto_events", "members", "raw_trace", "schema"},
+    "columns": {"raw_trace"},
+    "trace_file": {"columns", "kineto_events", "members", "raw_trace", "schema"},
     "steps": {"schema"},
     "cpu": {"kinds", "schema", "trace_file"},
     "sidefiles": {"schema"},
@@ -107,6 +108,7 @@ ALLOWED = {
     # tables -> text
     "render": {"errors", "schema"},
     # where they meet
+    "lone": {"breakdown", "columns", "members", "raw_trace", "schema", "steps"},
     "measure": METRICS - {"comparing", "scaling", "step_values", "subtraction", "training"}
     | {"ceiling", "errors", "run", "schema"},
     "measure_compare": {"comparing", "errors", "kinds", "measure", "schema", "significance", "step_values"},
@@ -116,7 +118,19 @@ ALLOWED = {
     "report": {"measure", "render", "schema", "summary"},
     "report_compare": {"measure_compare", "render", "schema"},
     "cli_common": {"errors", "reading", "render"},
-    "cli_reading": {"cache", "ceiling", "cli_common", "kinds", "measure", "reading", "render", "run", "trace_paths"},
+    "cli_reading": {
+        "cache",
+        "ceiling",
+        "cli_common",
+        "errors",
+        "kinds",
+        "lone",
+        "measure",
+        "reading",
+        "render",
+        "run",
+        "trace_paths",
+    },
     "cli_compare": {"cli_common", "cli_reading", "measure_compare", "report_compare"},
     "cli_kernels": {"cli_common", "cli_reading", "errors", "measure", "render"},
     "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "sweeps"},

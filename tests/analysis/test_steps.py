@@ -1,11 +1,12 @@
 """Steps: by launch, and their windows on a device."""
 
+import numpy as np
 import pandas as pd
 import pytest
-from builders import BASE_NS, MS, Trace, activities_table, analysed
+from builders import BASE_NS, MS, Trace, analysed
 
 from analysis.run import load_run
-from analysis.steps import Window, step_windows
+from analysis.steps import NO_STEP, Window, step_windows
 
 
 def steps_of(folder, trace: Trace) -> dict[str, int | None]:
@@ -16,10 +17,9 @@ def steps_of(folder, trace: Trace) -> dict[str, int | None]:
 
 def windows(*activities: tuple[int | None, int, int]) -> list[tuple[int, int, int]]:
     """Windows of activities given as (step, start, end)."""
-    rows = [
-        {"kind": "compute", "step": step, "start_ns": start, "dur_ns": end - start} for step, start, end in activities
-    ]
-    return [tuple(window) for window in step_windows(activities_table(rows))]
+    step, start, end = zip(*activities, strict=True)
+    found = step_windows(np.array(start), np.array(end), np.array([NO_STEP if n is None else n for n in step]))
+    return [tuple(window) for window in found]
 
 
 def test_the_step_is_that_of_the_launch_not_of_the_activity(tmp_path):
@@ -94,13 +94,12 @@ def test_steps_need_not_be_consecutive():
 
 def test_no_steps_no_windows():
     assert windows((None, 0, 10)) == []
-    assert step_windows(activities_table([])) == []
+    nothing = np.array([], dtype=np.int64)
+    assert step_windows(nothing, nothing, nothing) == []
 
 
-def test_a_window_is_named(tmp_path):
-    assert step_windows(activities_table([{"kind": "comm", "step": 3, "start_ns": 5, "dur_ns": 4}])) == [
-        Window(3, 5, 9)
-    ]
+def test_a_window_is_named():
+    assert step_windows(np.array([5]), np.array([9]), np.array([3])) == [Window(3, 5, 9)]
 
 
 @pytest.mark.parametrize("device", [0, 1])

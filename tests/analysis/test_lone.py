@@ -1,0 +1,114 @@
+"""One file that shows one device: the breakdown is that of all tables, and what takes those all the same."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import MS, Trace
+
+from analysis import breakdown as breakdown_module
+from analysis.cli import main
+from analysis.kinds import comm_pattern
+from analysis.kineto import read_kineto
+from analysis.lone import LoneDevice, lone_device
+from analysis.measure import Analysis
+from analysis.render import as_csv
+from analysis.run import load_run
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared" / "traces"
+ALONE = sorted(path for path in SHARED.rglob("*.json.gz") if path.parent.name != "holes")
+
+
+def lone(path: Path) -> LoneDevice | None:
+    return lone_device(path, read_kineto(path, comm_pattern()))
+
+
+def assert_same(path: Path) -> None:
+    """Directly, as by way of the tables of everything."""
+    direct, run = lone(path), load_run([path])
+    assert direct is not None
+    analysis = Analysis(run)
+    split = analysis.participation
+    for name in ("breakdown", "breakdown_steps"):
+        table = getattr(breakdown_module, name)(run.activities, split).assign(partial=False)
+        assert as_csv(name, getattr(direct, name)) == as_csv(name, table)
+        assert as_csv(name, getattr(analysis, name)) == as_csv(name, table)
+    assert direct.notes == run.notes
+
+
+def kernels() -> Trace:
+    trace = Trace(rank=1, world=2).step(4, 1 * MS, 5 * MS).step(5, 5 * MS, 12 * MS)
+    trace.kernel("early", 0, 1 * MS, launch=None).kernel("gemm", 2 * MS, 2 * MS)
+    trace.nccl("all_reduce", 3 * MS, 3 * MS).memcpy("HtoD", 7 * MS, 1 * MS)
+    return trace.kernel("gemm", 10 * MS, 1 * MS)
+
+
+def test_as_by_way_of_tables(tmp_path):
+    assert_same(kernels().write(tmp_path))
+
+
+def test_without_steps(tmp_path, capsys):
+    path = Trace().kernel("gemm", 1 * MS, 1 * MS).write(tmp_path)
+    assert_same(path)
+    assert main(["breakdown", "--by", "step", str(path)]) == 1
+    assert "no activity belongs to a step" in capsys.readouterr().err
+
+
+def test_negative_durations_and_gloo_beside_the_gpu(tmp_path):
+    trace = kernels().annotation("gloo:all_reduce", 1 * MS, 1 * MS)
+    trace.events[-2]["dur"] = -1.0
+    path = trace.write(tmp_path)
+    assert_same(path)
+    assert len(lone(path).notes) == 2
+
+
+@pytest.mark.skipif(not ALONE, reason="no shared traces beside the checkout")
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: f"{path.parent.name}-{path.name[:24]}")
+def test_real_traces(path):
+    assert_same(path)
+
+
+def test_several_devices_take_all_tables(tmp_path, capsys):
+    path = kernels().kernel("gemm", 3 * MS, 1 * MS, device=1).write(tmp_path)
+    assert lone(path) is None
+    assert main(["breakdown", str(path), "-f", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_a_run_on_cpus_takes_all_tables(tmp_path, capsys):
+    trace = Trace(backend="gloo").step(1, 0, 5 * MS).op("aten::mm", 1 * MS, 1 * MS)
+    path = trace.gloo("all_reduce", 3 * MS, 1 * MS).write(tmp_path)
+    assert lone(path) is None
+    assert main(["breakdown", str(path), "-f", "csv"]) == 0
+    assert "0,cpu,1,1,1" in capsys.readouterr().out
+
+
+def test_a_damaged_file_takes_all_tables(tmp_path, capsys):
+    path = kernels().write(tmp_path, gz=False)
+    path.write_bytes(path.read_bytes()[:-700])
+    assert main(["breakdown", str(path)]) == 1
+    assert "ends in the middle" in capsys.readouterr().err
+    assert main(["breakdown", "--keep-going", str(path), "-f", "csv"]) == 1
+    assert capsys.readouterr().out.splitlines()[1].endswith(",True")
+
+
+def test_a_side_file_that_cannot_be_read_is_an_error(tmp_path, capsys):
+    path = kernels().write(tmp_path)
+    path.with_name("run.json").write_text("{")
+    assert main(["breakdown", str(path)]) == 1
+    assert "run.json: side file cannot be read" in capsys.readouterr().err
+
+
+def test_pandas_is_not_imported(tmp_path):
+    path = kernels().write(tmp_path)
+    program = (
+        "import sys; from analysis.cli import main; "
+        "code = main(sys.argv[1:]); sys.exit(code or 'pandas' in sys.modules)"
+    )
+    for output_format in ("table", "csv", "json"):
+        command = [sys.executable, "-c", program, "breakdown", "--by", "step", "-f", output_format, str(path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
