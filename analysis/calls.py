@@ -6,17 +6,19 @@ around the launch, with the input shapes; the kernel's name. Runs on gloo: `gloo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import numpy as np
-import pandas as pd
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from .gloo_calls import gloo_rows
 from .kinds import COMM, COMPUTE, collective_in_name
 from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, elements, item_bytes, size_elems
 from .schema import CALLS, Row, grouped, records
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FROM_ARGS = ("in_elems", "out_elems", "group_size", "process_group", "pg_ranks", "seq", "comms_id", "root", "peer")
 
@@ -29,29 +31,39 @@ def calls(
     process_groups: pd.DataFrame,
 ) -> pd.DataFrame:
     """One row per communication call, by rank and start; what no source tells is NA."""
-    rows: list[Row] = []
     of_kind = activities["kind"].to_numpy(dtype=object)
-    computing = activities.loc[of_kind == COMPUTE, ["rank", "cycle", "device", "stream"]].drop_duplicates()
-    launched, annotated, with_args, computed = map(_by_rank, (launches, annotations, comm_args, computing))
-    for key, own in _by_rank(activities[of_kind == COMM]).items():
-        ordered = own.sort_values("start_ns", kind="stable")
-        groups = process_groups[process_groups["rank"] == key[0]]
-        around = annotated.get(key, annotations[:0])
-        if ordered["device"].iloc[0] == "cpu":
-            found = gloo_rows(ordered, around, _only_group(groups))
+    communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
+    computing = activities.loc[of_kind == COMPUTE, [*_KEY, "device", "stream"]].drop_duplicates()
+    launched = dict(grouped(launches, _KEY))
+    annotated, with_args, computed = map(_rows_by_rank, (annotations, comm_args, computing))
+    groups_of = _rows_by(process_groups, ["rank"])
+    rows: list[Row] = []
+    for key, own in _rows_by_rank(communicating[[*_KEPT, "correlation", "external_id"]]).items():
+        groups = groups_of.get(key[:1], [])
+        around = annotated.get(key, [])
+        if own[0]["device"] == "cpu":
+            found = gloo_rows(own, around, _only_group(groups))
         else:
-            sources = _Sources(
-                ordered, launched.get(key, launches[:0]), around, with_args.get(key, comm_args[:0]), groups
-            )
-            streams = computed.get(key, computing[:0])
-            found = _grouped_by_stream(sources.rows(), set(zip(streams["device"], streams["stream"], strict=True)))
+            sources = _Sources(own, launched.get(key, launches[:0]), around, with_args.get(key, []), groups)
+            streams = {(row["device"], row["stream"]) for row in computed.get(key, ())}
+            found = _grouped_by_stream(sources.rows(), streams)
         rows += [_finished(row, groups) for row in found]
     return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
 
 
-def _by_rank(table: pd.DataFrame) -> dict[tuple[Any, ...], pd.DataFrame]:
+_KEY = ["rank", "cycle"]
+
+
+def _rows_by_rank(table: pd.DataFrame) -> dict[tuple[Any, ...], list[Row]]:
     """The rows of each rank and cycle, in order."""
-    return dict(grouped(table, ["rank", "cycle"]))
+    return _rows_by(table, _KEY)
+
+
+def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list[Row]]:
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in records(table):
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
 
 
 def _grouped_by_stream(rows: list[Row], computing: set[tuple[object, object]]) -> list[Row]:
@@ -78,22 +90,23 @@ class _Sources:
 
     def __init__(
         self,
-        activities: pd.DataFrame,
+        activities: list[Row],
         launches: pd.DataFrame,
-        annotations: pd.DataFrame,
-        comm_args: pd.DataFrame,
-        groups: pd.DataFrame,
+        annotations: list[Row],
+        comm_args: list[Row],
+        groups: list[Row],
     ) -> None:
-        by_kernel = comm_args[comm_args["source"] == "kernel"]
-        by_record = comm_args[comm_args["source"] == "record_param_comms"]
-        self.kernel = _by(by_kernel, "correlation")
-        self.record = _by(by_record, "external_id")
-        self.launch = _by(launches[launches["correlation"].isin(activities["correlation"])], "correlation")
+        of_activities = launches["correlation"].isin([a["correlation"] for a in activities])
+        self.kernel = _by("correlation", (args for args in comm_args if args["source"] == "kernel"))
+        self.record = _by("external_id", (args for args in comm_args if args["source"] == "record_param_comms"))
+        self.launch = _by("correlation", records(launches.loc[of_activities, _LAUNCH]))
         self.group = _only_group(groups)
         # torch ~2.0 writes the correlation as External id on kernels: it names no operator there.
-        self.ids_name_ops = any((t["external_id"] != t["correlation"]).any() for t in (activities, launches))
-        self.annotation_of = _enclosing(annotations[annotations["name"].str.startswith("nccl:").fillna(False)])
-        self.activities = records(activities)
+        self.ids_name_ops = any(map(_names_operator, activities)) or bool(
+            (launches["external_id"] != launches["correlation"]).any()
+        )
+        self.annotation_of = _enclosing(a for a in annotations if (a["name"] or "").startswith("nccl:"))
+        self.activities = activities
         self.around = [self._around(activity["correlation"]) for activity in self.activities]
         self.kernels_in = Counter(id(annotation) for annotation in self.around)
 
@@ -150,8 +163,21 @@ _GROUP = ("process_group", "pg_ranks", "group_size")
 _KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
 
 
-def _by(table: pd.DataFrame, key: str) -> dict[Any, Row]:
-    return {row[key]: row for row in reversed(records(table)) if row[key] is not None}
+_LAUNCH = ["correlation", "start_ns", "thread", "external_id"]
+
+
+def _by(key: str, rows: Iterable[Row]) -> dict[Any, Row]:
+    """The first row of each key that is known."""
+    found: dict[Any, Row] = {}
+    for row in rows:
+        if row[key] is not None:
+            found.setdefault(row[key], row)
+    return found
+
+
+def _names_operator(activity: Row) -> bool:
+    ids = activity["external_id"], activity["correlation"]
+    return None not in ids and ids[0] != ids[1]
 
 
 def _from_args(args: Row) -> Row:
@@ -159,29 +185,30 @@ def _from_args(args: Row) -> Row:
     return row | {"collective": collective_name(args["op"]), "dtype": dtype_name(args["dtype"])}
 
 
-def _only_group(groups: pd.DataFrame) -> Row:
+def _only_group(groups: list[Row]) -> Row:
     """Name, ranks and size of the process group, if the rank is in one only, else what all of them share."""
-    distinct = groups[["process_group", "pg_ranks"]].drop_duplicates()
-    if not len(distinct) or distinct["pg_ranks"].nunique(dropna=False) > 1 or distinct["pg_ranks"].isna().any():
+    distinct = {(group["process_group"], group["pg_ranks"]) for group in groups}
+    lists = {ranks for _, ranks in distinct}
+    if len(lists) != 1 or None in lists:
         return {}
-    ranks = str(distinct["pg_ranks"].iloc[0])
-    name = distinct["process_group"].iloc[0] if len(distinct) == 1 else None
+    ranks = lists.pop()
+    name = distinct.pop()[0] if len(distinct) == 1 else None
     return {"process_group": name, "pg_ranks": ranks, "group_size": len(ranks.split())}
 
 
-def _enclosing(annotations: pd.DataFrame) -> Callable[[int, int], Row | None]:
+def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
     """A function (thread, time) -> the innermost annotation there, or None."""
-    threads: dict[int, tuple[np.ndarray[Any, np.dtype[np.int64]], list[Row]]] = {}
-    for thread, own in annotations.sort_values("start_ns").groupby("thread"):
-        threads[int(str(thread))] = (own["start_ns"].to_numpy(), records(own))
+    threads: dict[int, list[Row]] = {}
+    for annotation in sorted(annotations, key=itemgetter("start_ns")):
+        threads.setdefault(annotation["thread"], []).append(annotation)
+    begun = {thread: [row["start_ns"] for row in rows] for thread, rows in threads.items()}
 
     def find(thread: int, time_ns: int) -> Row | None:
         if thread not in threads:
             return None
-        starts, rows = threads[thread]
-        last = int(np.searchsorted(starts, time_ns, side="right"))
+        last = bisect_right(begun[thread], time_ns)
         # Annotations nest a few levels at most, so the innermost that holds the time is among the last few begun.
-        for row in reversed(rows[max(0, last - 8) : last]):
+        for row in reversed(threads[thread][max(0, last - 8) : last]):
             if time_ns <= row["start_ns"] + row["dur_ns"]:
                 return row
         return None
@@ -204,7 +231,7 @@ def _peer(op: str) -> int | None:
     return int(numbers[1]) if len(numbers) == 2 and numbers[1].isdigit() else None
 
 
-def _finished(row: Row, groups: pd.DataFrame) -> Row:
+def _finished(row: Row, groups: list[Row]) -> Row:
     """The row with the group's ranks, the root as global rank, and the size, as far as they follow from the rest."""
     if row.get("process_group") is not None and row.get("pg_ranks") is None:
         row["pg_ranks"] = _ranks_of(row, groups)
@@ -218,11 +245,11 @@ def _finished(row: Row, groups: pd.DataFrame) -> Row:
     return row
 
 
-def _ranks_of(row: Mapping[str, Any], groups: pd.DataFrame) -> str | None:
+def _ranks_of(row: Mapping[str, Any], groups: list[Row]) -> str | None:
     """Ranks of the group from the trace's header: the event's own list is cut, or empty, for some groups."""
-    found = groups[groups["process_group"] == row["process_group"]]["pg_ranks"].dropna().unique()
-    fitting = [r for r in found if row.get("group_size") in (None, len(str(r).split()))]
-    return str(fitting[0]) if len(fitting) == 1 else None
+    known = {group["pg_ranks"] for group in groups if group["process_group"] == row["process_group"]} - {None}
+    fitting = [ranks for ranks in known if row.get("group_size") in (None, len(ranks.split()))]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _size_bytes(row: Mapping[str, Any]) -> int | None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-import pandas as pd
-
 from .nccl_tests import collective_name, dtype_name, elements
-from .schema import Row, records
+from .schema import Row
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -75,16 +74,15 @@ class _Issued:
     row: Row | None = None
 
 
-def gloo_rows(activities: pd.DataFrame, annotations: pd.DataFrame, group: Mapping[str, Any]) -> list[Row]:
+def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> list[Row]:
     """Calls of one rank from its gloo activities, in order of start; `group` as far as it is known."""
     size = group.get("group_size")
-    c10d = annotations[annotations["name"].str.startswith("c10d::").fillna(False)].sort_values("start_ns")
-    issued = [i for a in records(c10d) if (i := _issued(a, size)) is not None]
-    shown = annotations[annotations["name"].str.startswith("gloo:").fillna(False)]
+    c10d = sorted(_named("c10d::", annotations), key=itemgetter("start_ns"))
+    issued = [i for a in c10d if (i := _issued(a, size)) is not None]
     # A send begins earlier as an activity than as an annotation, so the end is what they share.
-    by_end = {(a["thread"], a["start_ns"] + a["dur_ns"]): a for a in records(shown)}
+    by_end = {(a["thread"], a["start_ns"] + a["dur_ns"]): a for a in _named("gloo:", annotations)}
     rows: list[Row] = []
-    for activity in records(activities):
+    for activity in activities:
         annotation = by_end[activity["stream"], activity["start_ns"] + activity["dur_ns"]]
         source = _issuer(annotation, issued)
         if source is not None and source.row is not None:
@@ -99,6 +97,10 @@ def gloo_rows(activities: pd.DataFrame, annotations: pd.DataFrame, group: Mappin
 
 
 _KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
+
+
+def _named(prefix: str, annotations: list[Row]) -> list[Row]:
+    return [annotation for annotation in annotations if (annotation["name"] or "").startswith(prefix)]
 
 
 def _issued(annotation: Row, group_size: int | None) -> _Issued | None:

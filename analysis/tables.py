@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from .errors import SchemaError
@@ -87,13 +88,18 @@ def grouped(
 ) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """The rows of each combination of keys, which have no NA, ascending, with these columns at least.
 
-    Where there is but one combination nothing is copied.
+    Where they stand in that order already, as in the tables of a run, nothing is copied.
     """
-    if len(table):
-        firsts = tuple(table[key].iloc[0] for key in keys)
-        if all((table[key] == first).all() for key, first in zip(keys, firsts, strict=True)):
-            yield firsts, table
-            return
+    import numpy as np
+
+    values = [table[key].to_numpy() for key in keys]
+    changes = np.logical_or.reduce([column[1:] != column[:-1] for column in values])
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(table)]
+    found = list(zip(*(column[bounds[:-1]].tolist() for column in values), strict=True)) if len(table) else []
+    if all(a < b for a, b in pairwise(found)):
+        for key, (start, end) in zip(found, pairwise(bounds), strict=False):  # without rows there are bounds alone
+            yield key, table.iloc[start:end]
+        return
     for key, rows in (table if columns is None else table[columns]).groupby(keys, sort=True):
         yield cast("tuple[Any, ...]", key), rows
 
