@@ -146,7 +146,9 @@ def _read_files(reading: Reading, progress: Progress | None, *, keep_going: bool
                 raise
             failed.append(str(err))
         else:
-            read.append(file)
+            # While others read on.
+            ran = with_steps(cpu_activities(file), file.launches, file.annotations)
+            read.append(replace(file, ran=ran))
             failed += [file.damage] if file.damage else []
     return read, failed
 
@@ -166,7 +168,7 @@ def _assemble(name: str, members: list[Member[TraceFile]]) -> Run:
     for member in members:
         file = member.file
         parts = {
-            "activities": with_steps(cpu_activities(file), file.launches, file.annotations),
+            "activities": file.ran,
             "launches": file.launches,
             "annotations": file.annotations,
             "comm_args": file.comm_args,

@@ -23,7 +23,10 @@ _ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFile(ReadFile):
-    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them."""
+    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
+
+    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps.
+    """
 
     activities: pd.DataFrame
     launches: pd.DataFrame
@@ -32,6 +35,7 @@ class TraceFile(ReadFile):
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
+    ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
