@@ -7,6 +7,12 @@ from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Union
 
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
 from ..schema import PlainTable, plain
 
 if TYPE_CHECKING:
@@ -121,14 +127,8 @@ _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 def as_text(name: str, table: Table, *, ascii_only: bool = False) -> str:
     """A table for a terminal, as wide as it needs to be: never cropped, words of a header above each other."""
-    from rich import box
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     headers, rows, numeric = cells(name, table)
-    grid = Table(box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid = Grid(box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for header, right in zip(headers, numeric, strict=True):
         stacked = Text(header.replace("_", "\n").replace(" ", "\n"))
         grid.add_column(stacked, justify="right" if right else "left", vertical="bottom", no_wrap=True)
