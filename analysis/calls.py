@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .gloo_calls import gloo_rows
 from .kinds import COMM, COMPUTE, collective_in_name
 from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, elements, item_bytes, size_elems
-from .schema import CALLS, Row, grouped, records
+from .schema import CALLS, Row, grouped, plain, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +33,8 @@ def calls(
     """One row per communication call, by rank and start; what no source tells is NA."""
     of_kind = activities["kind"].to_numpy(dtype=object)
     communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
-    computing = activities.loc[of_kind == COMPUTE, [*_KEY, "device", "stream"]].drop_duplicates()
-    launched = dict(grouped(launches, _KEY))
-    annotated, with_args, computed = map(_rows_by_rank, (annotations, comm_args, computing))
+    ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
+    annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)
     groups_of = _rows_by(process_groups, ["rank"])
     rows: list[Row] = []
     for key, own in _rows_by_rank(communicating[[*_KEPT, "correlation", "external_id"]]).items():
@@ -45,8 +44,7 @@ def calls(
             found = gloo_rows(own, around, _only_group(groups))
         else:
             sources = _Sources(own, launched.get(key, launches[:0]), around, with_args.get(key, []), groups)
-            streams = {(row["device"], row["stream"]) for row in computed.get(key, ())}
-            found = _grouped_by_stream(sources.rows(), streams)
+            found = _grouped_by_stream(sources.rows(), ran[key])
         rows += [_finished(row, groups) for row in found]
     return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
 
@@ -61,26 +59,32 @@ def _rows_by_rank(table: pd.DataFrame) -> dict[tuple[Any, ...], list[Row]]:
 
 def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list[Row]]:
     found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in records(table):
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    columns = plain(table)
+    of_rows = zip(*(columns.columns[key] for key in keys), strict=True)
+    for key, row in zip(of_rows, columns.rows, strict=True):
+        found.setdefault(key, []).append(row)
     return found
 
 
-def _grouped_by_stream(rows: list[Row], computing: set[tuple[object, object]]) -> list[Row]:
+def _grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
     """NCCL's kernels without a process group get that of the others on their stream, if those are of one.
 
-    NCCL gives every communicator a stream of its own, but for collectives that run on a stream in `computing`.
+    NCCL gives every communicator a stream of its own, but for collectives that run on a stream that computes.
     """
+    lacking = [r for r in rows if r.get("process_group") is None and r["name"].lower().startswith(("nccl", "rccl"))]
+    if not lacking:
+        return rows
     groups: dict[tuple[object, object], set[tuple[object, ...]]] = {}
     for row in rows:
         if row.get("process_group") is not None:
             on = groups.setdefault((row["device"], row["stream"]), set())
             on.add(tuple(row.get(key) for key in _GROUP))
-    for row in rows:
+    computing = activities.loc[activities["kind"] == COMPUTE, ["device", "stream"]].drop_duplicates()
+    for stream in zip(computing["device"], computing["stream"], strict=True):
+        groups.pop(stream, None)
+    for row in lacking:
         on = groups.get((row["device"], row["stream"]), set())
-        of_nccl = row["name"].lower().startswith(("nccl", "rccl"))
-        alone = (row["device"], row["stream"]) not in computing
-        if row.get("process_group") is None and of_nccl and alone and len(on) == 1:
+        if len(on) == 1:
             row |= dict(zip(_GROUP, next(iter(on)), strict=True))
     return rows
 
@@ -160,6 +164,7 @@ class _Sources:
 
 
 _GROUP = ("process_group", "pg_ranks", "group_size")
+_HAVE_ROOT = ROOTED | POINT_TO_POINT
 _KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
 
 
@@ -235,12 +240,13 @@ def _finished(row: Row, groups: list[Row]) -> Row:
     """The row with the group's ranks, the root as global rank, and the size, as far as they follow from the rest."""
     if row.get("process_group") is not None and row.get("pg_ranks") is None:
         row["pg_ranks"] = _ranks_of(row, groups)
-    ranks = row["pg_ranks"].split() if row.get("pg_ranks") else []
-    rooted = row.get("collective") in ROOTED | POINT_TO_POINT
     root, peer = row.get("root"), row.pop("peer", None)
-    row["root"] = int(ranks[root]) if rooted and root is not None and 0 <= root < len(ranks) else None
+    row["root"] = None
     if row.get("collective") in POINT_TO_POINT and peer is not None:
         row["root"] = peer
+    elif row.get("collective") in _HAVE_ROOT and root is not None:
+        ranks = (row.get("pg_ranks") or "").split()
+        row["root"] = int(ranks[root]) if 0 <= root < len(ranks) else None
     row["size_bytes"] = _size_bytes(row)
     return row
 

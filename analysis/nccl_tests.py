@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from .errors import UnknownCollective, UnknownDtype
 
@@ -104,6 +105,7 @@ def item_bytes(dtype: str) -> int:
     raise UnknownDtype(f"{dtype}: no such dtype; expected torch's spelling, such as float32 or bfloat16")
 
 
+@lru_cache(maxsize=1024)  # spellings are few, calls many
 def dtype_name(recorded: str | None) -> str | None:
     """A dtype as a trace spells it (`BFloat16`, `c10::Half`, `long int`) in torch's spelling, None if unknown."""
     if recorded is None:
@@ -114,6 +116,7 @@ def dtype_name(recorded: str | None) -> str | None:
     return _DTYPES.get(recorded)
 
 
+@lru_cache(maxsize=1024)
 def collective_name(recorded: str) -> str | None:
     """A collective as a trace spells it (`_allgather_base`, `all_to_allv`, `send 0->1`) in torch's, None if unknown."""
     word = _DECORATION.sub("", recorded.split(" ")[0].lower()).replace("_", "")
