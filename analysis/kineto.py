@@ -36,7 +36,7 @@ from .kineto_events import (
 )
 from .kineto_header import header, header_so_far
 from .packed import is_regular
-from .raw_trace import Annotation, Columns, Events, Part, RawTrace, joined_events, raw_trace
+from .raw_trace import Annotation, Columns, Events, Joining, Part, RawTrace, raw_trace
 from .spans import Indivisible, SpanStream
 
 _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
@@ -90,10 +90,10 @@ def read_part(
     return Part(reading.result(), bool(reading.with_operators), stream.surrounding, stream.began_at, stream.ended_at)
 
 
-def joined(path: Path, parts: Sequence[Part], *, details: bool = False) -> RawTrace:
+def joined(path: Path, parts: Joining, *, details: bool = False) -> RawTrace:
     """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
-    events, around = joined_events(parts), parts[-1].surrounding
-    if events is None or not (events.activities["ts"] or parts[0].with_operators):
+    events, around = parts.events(), parts.surrounding
+    if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
     return raw_trace(events, header(path, around, events.events), details=details)
 
@@ -193,7 +193,7 @@ class _Reading:
             self._extend_operators([e for e in operators if not e.name.startswith(("c10d::", "record_param_comms"))])
 
     def result(self) -> Events:
-        """Everything read."""
+        """Everything read; there is nothing left then."""
         return Events(
             pid=self.pid,
             names=self.names,
@@ -277,7 +277,8 @@ def _arrays(*integers: str, doubles: Sequence[str] = ("ts", "dur")) -> dict[str,
 
 
 def _bytes(columns: dict[str, array[Any]]) -> Columns:
-    return {name: values.tobytes() for name, values in columns.items()}
+    """The columns, which are used up: both would be twice as large."""
+    return {name: columns.pop(name).tobytes() for name in list(columns)}
 
 
 def _integers(values: list[Any]) -> list[int]:

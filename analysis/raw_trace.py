@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -81,47 +81,71 @@ def raw_trace(events: Events, header: Header, damage: str | None = None, *, deta
     return RawTrace(**kept, header=header, damage=damage)
 
 
-def joined_events(parts: Sequence[Part]) -> Events | None:
-    """The events of all parts of a file, in order; None if these are not all of it.
+class Joining:
+    """The events of all parts of a file, which are added in order. What a part holds is let go of at once."""
 
-    Their columns are moved, not copied: the parts are used up.
-    """
-    begins, ends = [part.began_at for part in parts], [part.ended_at for part in parts]
-    is_gapless = [*begins, None] == [None, *ends] and begins.count(None) == 1
-    if not is_gapless or len({part.surrounding.before for part in parts}) > 1:
-        return None
-    found = [part.events for part in parts]
-    names = _Numbers((kind, name) for e in found for kind, name in zip(e.kinds, e.names, strict=True))
-    operators = _Numbers(name for e in found for name in e.operator_names)
-    return Events(
-        pid=next((e.pid for e in found if e.pid is not None), None),
-        names=[name for _, name in names],
-        kinds=[kind for kind, _ in names],
-        operator_names=list(operators),
-        activities=_joined([
-            _renumbered(e.activities, [names[key] for key in zip(e.kinds, e.names, strict=True)]) for e in found
-        ]),
-        launches=_joined([e.launches for e in found]),
-        operators=_joined([_renumbered(e.operators, [operators[name] for name in e.operator_names]) for e in found]),
-        memory=_joined([e.memory for e in found]),
-        annotations=[a for e in found for a in e.annotations],
-        comm_args=[args for e in found for args in e.comm_args],
-        gloo_threads=sorted({thread for e in found for thread in e.gloo_threads}),
-        events=sum(e.events for e in found),
-    )  # fmt: skip
+    def __init__(self) -> None:
+        self.with_operators = False
+        self.surrounding: Surrounding | None = None
+        self._is_gapless = True
+        self._ended_at: int | None = None
+        self._names = _Numbers()
+        self._operators = _Numbers()
+        self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in _COLUMNS}
+        self._gloo_threads: set[int] = set()
+        self._others = Events(
+            pid=None, names=[], kinds=[], operator_names=[], activities={}, launches={}, operators={}, memory={},
+            annotations=[], comm_args=[], gloo_threads=[], events=0,
+        )  # fmt: skip
+
+    def add(self, part: Part) -> None:
+        """The next part, which is used up."""
+        events, others = part.events, self._others
+        if self.surrounding is None:
+            self.with_operators = part.with_operators
+            follows = part.began_at is None
+        else:
+            follows = part.began_at is not None and part.began_at == self._ended_at
+            follows = follows and part.surrounding.before == self.surrounding.before
+        self._is_gapless = self._is_gapless and follows
+        self.surrounding, self._ended_at = part.surrounding, part.ended_at
+        _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])
+        _renumber(events.operators, [self._operators[name] for name in events.operator_names])
+        for kind, columns in self._columns.items():
+            added: Columns = getattr(events, kind)
+            for name in list(added):
+                columns.setdefault(name, bytearray()).extend(added.pop(name))
+        others.pid = events.pid if others.pid is None else others.pid
+        others.annotations += events.annotations
+        others.comm_args += events.comm_args
+        others.events += events.events
+        self._gloo_threads.update(events.gloo_threads)
+
+    def events(self) -> Events | None:
+        """The events; None if what was added is not all of a file."""
+        if not self._is_gapless or self.surrounding is None or self._ended_at is not None:
+            return None
+        return msgspec.structs.replace(
+            self._others,
+            names=[name for _, name in self._names],
+            kinds=[kind for kind, _ in self._names],
+            operator_names=list(self._operators),
+            gloo_threads=sorted(self._gloo_threads),
+            **self._columns,
+        )
+
+
+_COLUMNS = ("activities", "launches", "operators", "memory")
 
 
 class _Numbers(dict[Any, int]):
     """Each distinct key -> its number, in the order in which they come."""
 
-    def __init__(self, keys: Iterable[Any]) -> None:
-        super().__init__((key, number) for number, key in enumerate(dict.fromkeys(keys)))
+    def __missing__(self, key: Any) -> int:
+        self[key] = len(self)
+        return self[key]
 
 
-def _renumbered(columns: Columns, numbers: Sequence[int]) -> Columns:
-    columns["name"] = array("q", [numbers[name] for name in array("q", columns["name"])]).tobytes()
-    return columns
-
-
-def _joined(columns: Sequence[Columns]) -> Columns:
-    return {name: b"".join([part.pop(name) for part in columns]) for name in list(columns[0])}
+def _renumber(columns: Columns, numbers: Sequence[int]) -> None:
+    if list(numbers) != list(range(len(numbers))):
+        columns["name"] = array("q", [numbers[name] for name in array("q", columns["name"])]).tobytes()

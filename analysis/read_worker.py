@@ -87,9 +87,10 @@ Answer = Position | Found | FoundPart | Failed
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:
     """Write one frame."""
     payload = msgspec.msgpack.encode(message)
-    left = memoryview(len(payload).to_bytes(_LENGTH_BYTES, "little") + payload)
-    while left:  # an unbuffered stream may take less than it is given
-        left = left[stream.write(left) :]
+    for data in (len(payload).to_bytes(_LENGTH_BYTES, "little"), payload):
+        left = memoryview(data)
+        while left:  # an unbuffered stream may take less than it is given
+            left = left[stream.write(left) :]
     stream.flush()
 
 

@@ -25,8 +25,8 @@ from .cache import Cache, Slot
 from .errors import TraceError
 from .kineto import joined, read_kineto
 from .packed import is_regular
-from .raw_trace import Part, RawTrace
-from .read_worker import Answer, Found, FoundPart, Position, Task, frame, send
+from .raw_trace import Joining, Part, RawTrace
+from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
 from .worker_process import Worker, start_worker
 
 # Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
@@ -34,8 +34,10 @@ WORTH_A_PROCESS_BYTES = 32 << 20
 WORTH_A_PART_BYTES = 16 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # so many times larger is a packed file than it looks
-# Who is done early takes another part. Of a packed file each costs unpacking what stands before it.
+# Who is done early takes another part. Of a packed file each costs unpacking what stands before it; a part of a plain
+# one is not larger than this, so that what is found in it is never in several places at once for long.
 _PARTS_PER_WORKER, _PACKED_PARTS_PER_WORKER = 4, 2
+_LARGEST_PART_BYTES = 64 << 20
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 Progress = Callable[[int], None]
@@ -60,7 +62,9 @@ class _File:
     found: RawTrace | TraceError | None = None
     is_regular: bool = True
     _positions: dict[int, float] = field(default_factory=dict)
-    _found_parts: dict[int, Part] = field(default_factory=dict)
+    _early: dict[int, Part] = field(default_factory=dict)
+    _joining: Joining = field(default_factory=Joining)
+    _joined: int = 0
 
     @property
     def is_packed(self) -> bool:
@@ -82,19 +86,26 @@ class _File:
         """It is read as a whole from now on."""
         self.parts = 1
         self._positions.clear()
-        self._found_parts.clear()
+        self._forget_parts()
 
     def end(self, found: RawTrace | TraceError) -> None:
         """It is read."""
         self.found, self.position = found, self.size
-        self._found_parts.clear()
+        self._forget_parts()
+
+    def _forget_parts(self) -> None:
+        self._early.clear()
+        self._joining, self._joined = Joining(), 0
 
     def add(self, part: int, found: Part, *, details: bool) -> bool:
         """A part was read; False where all are, and do not tell what the file holds."""
-        self._found_parts[part] = found
-        if len(self._found_parts) == self.parts:
+        self._early[part] = found
+        while self._joined in self._early:
+            self._joining.add(self._early.pop(self._joined))
+            self._joined += 1
+        if self._joined == self.parts:
             try:
-                trace = joined(self.path, [self._found_parts[n] for n in range(self.parts)], details=details)
+                trace = joined(self.path, self._joining, details=details)
             except TraceError:
                 return False
             if self.slot:
@@ -155,8 +166,11 @@ class Reading:
 
     def _divide(self, file: _File, workers: int) -> None:
         """Decide in how many parts so many workers read a file, unless the cache has it."""
-        parts_each = _PACKED_PARTS_PER_WORKER if file.is_packed else _PARTS_PER_WORKER
-        parts = min(workers * parts_each, file.weight_bytes // WORTH_A_PART_BYTES)
+        if file.is_packed:
+            wanted = workers * _PACKED_PARTS_PER_WORKER
+        else:
+            wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
+        parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
         if workers < 2 or parts < 2:
             return
         file.parts = parts
@@ -175,6 +189,8 @@ class Reading:
         self._end()
 
     def _end(self) -> None:
+        for file in self._files:
+            file.found = None
         for worker in self.processes:
             worker.kill()  # it only reads, there is nothing to lose
         for worker in self.processes:
@@ -261,10 +277,11 @@ class Reading:
 
     def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""
-        payload = frame(_stdout(worker))
-        if payload is None:
+        answer = _answer(worker)
+        if answer is None:
             return False
-        answer = _ANSWER.decode(payload)
+        if isinstance(answer, Found | FoundPart):
+            self._hand_out(worker)  # so that it reads on, or is gone, while this is taken in
         file = self._files[answer.number]
         if answer.parts != file.parts:
             pass  # a part of a file that is being read as a whole by now
@@ -279,7 +296,7 @@ class Reading:
             self._undivide(file)
         else:
             file.end(getattr(errors, answer.error)(answer.message.decode("utf-8", "surrogateescape")))
-        if not isinstance(answer, Position):
+        if isinstance(answer, Failed):
             self._hand_out(worker)
         return True
 
@@ -294,6 +311,11 @@ def _for_others(path: Path) -> Path:
     """The path by which another process finds the file; /dev/stdin would be its own."""
     absolute = path.absolute()
     return absolute.resolve() if absolute.parts[1:2] in (("dev",), ("proc",)) else absolute
+
+
+def _answer(worker: Worker) -> Answer | None:
+    payload = frame(_stdout(worker))
+    return None if payload is None else _ANSWER.decode(payload)
 
 
 def _stdout(worker: Worker) -> IO[bytes]:

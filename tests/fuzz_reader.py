@@ -36,7 +36,7 @@ from analysis.errors import AnalysisError  # noqa: E402
 from analysis.kinds import comm_pattern  # noqa: E402
 from analysis.kineto import joined, read_kineto, read_part  # noqa: E402
 from analysis.measure import Analysis  # noqa: E402
-from analysis.raw_trace import RawTrace  # noqa: E402
+from analysis.raw_trace import Joining, RawTrace  # noqa: E402
 from analysis.run import load_run  # noqa: E402
 from analysis.trace_file import trace_file  # noqa: E402
 
@@ -199,7 +199,10 @@ def in_parts(path: Path, chunk_bytes: int) -> RawTrace | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
         try:
-            return joined(path, [read_part(path, PATTERN, part, 3) for part in range(3)])
+            parts = Joining()
+            for part in range(3):
+                parts.add(read_part(path, PATTERN, part, 3))
+            return joined(path, parts)
         except AnalysisError:
             return None
 

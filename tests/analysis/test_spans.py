@@ -14,7 +14,7 @@ import analysis.chunks
 from analysis.errors import TraceError
 from analysis.kinds import comm_pattern
 from analysis.kineto import joined, read_kineto, read_part
-from analysis.raw_trace import RawTrace
+from analysis.raw_trace import Joining, RawTrace
 from analysis.spans import Indivisible
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,10 @@ def whole(path: Path) -> RawTrace:
 
 
 def in_parts(path: Path, count: int) -> RawTrace:
-    return joined(path, [read_part(path, PATTERN, part, count) for part in range(count)])
+    parts = Joining()
+    for part in range(count):
+        parts.add(read_part(path, PATTERN, part, count))
+    return joined(path, parts)
 
 
 def made(kernels: int = 60) -> Trace:
