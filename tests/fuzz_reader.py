@@ -35,8 +35,10 @@ import analysis.chunks  # noqa: E402
 from analysis.errors import AnalysisError  # noqa: E402
 from analysis.kinds import comm_pattern  # noqa: E402
 from analysis.kineto import joined, read_kineto, read_part  # noqa: E402
+from analysis.lone import lone_device  # noqa: E402
 from analysis.measure import Analysis  # noqa: E402
 from analysis.raw_trace import Joining, RawTrace  # noqa: E402
+from analysis.render import as_csv  # noqa: E402
 from analysis.run import load_run  # noqa: E402
 from analysis.trace_file import trace_file  # noqa: E402
 
@@ -223,6 +225,10 @@ def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> 
             table = Analysis(run).breakdown
             if kept.damage and not table["partial"].all():
                 raise Finding("a number of a damaged file is not marked")
+            device = lone_device(path, kept)
+            counts["measured alone"] += device is not None
+            if device is not None and as_csv("breakdown", device.breakdown) != as_csv("breakdown", table):
+                raise Finding("one device alone is measured otherwise")
     divided = in_parts(path, chunk_bytes)
     counts["read in parts"] += divided is not None
     try:
