@@ -120,7 +120,11 @@ class OpenRun:
             from .lone import lone_device
         with reading_progress(self._reading) as report:
             found = self._reading.first(report)
-        device = None if isinstance(found, AnalysisError) else lone_device(self._reading.paths[0], found)
+        if isinstance(found, AnalysisError):
+            if self._keep_going:
+                return None
+            raise found
+        device = lone_device(self._reading.paths[0], found)
         return device and replace(device, notes=device.notes + self._skipped)
 
     def analysis(self, ceiling: Path | None = None) -> Analysis:
