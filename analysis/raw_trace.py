@@ -93,6 +93,7 @@ class Joining:
         self._operators = _Numbers()
         self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in _COLUMNS}
         self._gloo_threads: set[int] = set()
+        self._texts: dict[str, str] = {}
         self._others = Events(
             pid=None, names=[], kinds=[], operator_names=[], activities={}, launches={}, operators={}, memory={},
             annotations=[], comm_args=[], gloo_threads=[], events=0,
@@ -117,9 +118,13 @@ class Joining:
                 columns.setdefault(name, bytearray()).extend(added.pop(name))
         others.pid = events.pid if others.pid is None else others.pid
         others.annotations += events.annotations
-        others.comm_args += events.comm_args
+        others.comm_args += map(self._with_shared_texts, events.comm_args)
         others.events += events.events
         self._gloo_threads.update(events.gloo_threads)
+
+    def _with_shared_texts(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The same, with every text once for all rows: most rows have the same ones."""
+        return {key: self._texts.setdefault(v, v) if type(v) is str else v for key, v in args.items()}
 
     def events(self) -> Events | None:
         """The events; None if what was added is not all of a file."""

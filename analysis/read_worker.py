@@ -94,22 +94,22 @@ def send(stream: IO[bytes], message: msgspec.Struct) -> None:
     stream.flush()
 
 
-def frame(stream: IO[bytes]) -> bytes | None:
+def frame(stream: IO[bytes]) -> bytearray | None:
     """The bytes of the next frame, None at the end of the stream. Of an unbuffered stream nothing more is taken."""
     length = _exactly(stream, _LENGTH_BYTES)
     return None if length is None else _exactly(stream, int.from_bytes(length, "little"))
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytes | None:
+def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
     """So many bytes, None if the stream ends before."""
-    parts = []
-    while size > 0:
-        data = stream.read(size)
-        if not data:
+    data = bytearray(size)
+    left = memoryview(data)
+    while left:
+        taken = stream.readinto(left)  # type: ignore[attr-defined]  # all binary streams have it
+        if not taken:
             return None
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
+        left = left[taken:]
+    return data
 
 
 def main() -> None:
