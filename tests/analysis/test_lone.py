@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import MS, Trace
+from builders import MAIN_THREAD, MS, US, Trace
 
 from analysis import breakdown as breakdown_module
 from analysis.cli import main
@@ -62,6 +62,14 @@ def test_negative_durations_and_gloo_beside_the_gpu(tmp_path):
     path = trace.write(tmp_path)
     assert_same(path)
     assert len(lone(path).notes) == 2
+
+
+def test_the_first_of_several_launches_counts_wherever_it_stands(tmp_path):
+    trace = Trace().step(1, 0, 4 * MS).step(2, 4 * MS, 9 * MS)
+    trace.event("cuda_runtime", "cudaLaunchKernel", 5 * MS, 5 * US, tid=MAIN_THREAD, correlation=trace.next_id)
+    path = trace.kernel("gemm", 6 * MS, 1 * MS, launch=3 * MS).kernel("gemm", 8 * MS, 1 * MS).write(tmp_path)
+    assert_same(path)
+    assert lone(path).breakdown_steps.columns["step"] == [1, 2]
 
 
 @pytest.mark.skipif(not ALONE, reason="no shared traces beside the checkout")

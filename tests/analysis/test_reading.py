@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,28 @@ def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, work
         assert list(reading.results(told.append)) == read([path], 1)
     assert told == sorted(told)
     assert told[-1] == path.stat().st_size == reading.total_bytes
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_file_can_be_looked_at_before(tmp_path, every_part_is_worth_it, workers):
+    paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
+    with Reading(paths, comm_pattern(), workers=workers) as reading:
+        first = reading.first(None)
+        again, other = reading
+    assert again is first
+    assert [first, other] == read(paths, 1)
+
+
+def test_what_can_be_read_only_once_can_be_looked_at_before(tmp_path):
+    content, pipe = trace(0).write(tmp_path, gz=False).read_bytes(), tmp_path / "rank0.json"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    with Reading([pipe], comm_pattern()) as reading:
+        first = reading.first(None)
+        assert list(reading) == [first]
+    writer.join()
+    assert isinstance(first, RawTrace)
 
 
 def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path, every_part_is_worth_it):
