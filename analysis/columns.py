@@ -14,12 +14,12 @@ Ints = NDArray[np.int64]
 
 
 def integers(column: bytes) -> Ints:
-    """The values of a column of integers, not writable."""
+    """The values of a column of integers, not to be written to."""
     return np.frombuffer(column, dtype=np.int64)
 
 
 def doubles(column: bytes) -> NDArray[np.float64]:
-    """The values of a column of doubles, not writable."""
+    """The values of a column of doubles, not to be written to."""
     return np.frombuffer(column, dtype=np.float64)
 
 
