@@ -110,14 +110,13 @@ def breakdown_command(
     name = "breakdown" if by is By.device else "breakdown_steps"
     with OpenRun(runs, reading) as run:
         device = run.lone_device()
-        analysis = None if device else run.analysis()
-    if analysis is not None:
-        _show(name, analysis, output_format, output)
-    elif device is not None:
-        table = getattr(device, name)
-        if not len(table):
-            raise NothingMeasured(f"{run.name}: {_NO_STEPS}")
-        _print(name, table, device.notes, output_format, output)
+        if device is None:
+            _show(name, run.analysis(), output_format, output)
+            return
+    table = getattr(device, name)
+    if not len(table):
+        raise NothingMeasured(f"{run.name}: {_NO_STEPS}")
+    _print(name, table, device.notes, output_format, output)
 
 
 @app.command("bandwidth")
@@ -193,7 +192,6 @@ _FINE_EMPTY = {
     "lateness": "no rank was late by more than the clocks are uncertain",
     "fits": "no collective was measured with three sizes or more",
 }
-
 
 _NO_STEPS = "no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without --by step"
 

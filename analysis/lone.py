@@ -1,4 +1,4 @@
-"""One file that shows one device: its breakdown straight from what was read, in a third of the memory of tables.
+"""One file that shows one device: its breakdown straight from what was read, in half the memory of tables.
 
 Tables of everything need pandas, whose import takes as long as half of reading 200 MB. Of a device alone no call can be
 split into wait and transfer, so a breakdown needs no calls, and of the activities only kinds and times.

@@ -85,6 +85,7 @@ class Joining:
     """The events of all parts of a file, which are added in order. What a part holds is let go of at once."""
 
     def __init__(self) -> None:
+        self.parts = 0
         self.with_operators = False
         self.surrounding: Surrounding | None = None
         self._is_gapless = True
@@ -102,6 +103,7 @@ class Joining:
     def add(self, part: Part) -> None:
         """The next part, which is used up."""
         events, others = part.events, self._others
+        self.parts += 1
         if self.surrounding is None:
             self.with_operators = part.with_operators
             follows = part.began_at is None

@@ -64,7 +64,6 @@ class _File:
     _positions: dict[int, float] = field(default_factory=dict)
     _early: dict[int, Part] = field(default_factory=dict)
     _joining: Joining = field(default_factory=Joining)
-    _joined: int = 0
 
     @property
     def is_packed(self) -> bool:
@@ -95,15 +94,14 @@ class _File:
 
     def _forget_parts(self) -> None:
         self._early.clear()
-        self._joining, self._joined = Joining(), 0
+        self._joining = Joining()
 
     def add(self, part: int, found: Part, *, details: bool) -> bool:
         """A part was read; False where all are, and do not tell what the file holds."""
         self._early[part] = found
-        while self._joined in self._early:
-            self._joining.add(self._early.pop(self._joined))
-            self._joined += 1
-        if self._joined == self.parts:
+        while self._joining.parts in self._early:
+            self._joining.add(self._early.pop(self._joining.parts))
+        if self._joining.parts == self.parts:
             try:
                 trace = joined(self.path, self._joining, details=details)
             except TraceError:
