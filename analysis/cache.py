@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -22,7 +20,7 @@ from .kineto import read_kineto
 from .raw_trace import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 5
+READER_VERSION = 6
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"
@@ -65,7 +63,7 @@ class Cache:
         name = f"{path.name}.details.cache" if details else f"{path.name}.cache"
         if self.folder is None:
             return path.parent / FOLDER / name
-        folder = blake2b(os.fsencode(path.absolute().parent), digest_size=8).hexdigest()
+        folder = _digest(os.fsencode(path.absolute().parent), 8).hex()
         return self.folder / f"{folder}-{name}"
 
 
@@ -107,7 +105,13 @@ def _key(path: Path, comm_names: re.Pattern[str], details: bool) -> bytes | None
     except OSError:
         return None
     facts = f"{READER_VERSION} {details} {status.st_size} {status.st_mtime_ns} {comm_names.pattern}".encode()
-    return blake2b(b"\0".join((facts, head, tail)), digest_size=_KEY_BYTES).digest()
+    return _digest(b"\0".join((facts, head, tail)), _KEY_BYTES)
+
+
+def _digest(content: bytes, size: int) -> bytes:
+    from hashlib import blake2b  # it loads OpenSSL, which not everybody needs
+
+    return blake2b(content, digest_size=size).digest()
 
 
 def _load(place: Path, key: bytes) -> tuple[RawTrace | None, str | None]:
@@ -133,6 +137,8 @@ def _load(place: Path, key: bytes) -> tuple[RawTrace | None, str | None]:
 
 def _store(place: Path, key: bytes, found: RawTrace) -> None:
     """Keep it, whoever else does so at the same time; not keeping it, in a read-only folder, costs time only."""
+    import tempfile
+
     content = msgspec.msgpack.encode(msgspec.structs.replace(found, notes=[]))
     partial = None
     try:

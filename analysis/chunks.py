@@ -1,17 +1,19 @@
 """A trace file as the texts of its events, some hundred KiB at a time, and the JSON that surrounds them.
 
-Kineto writes one event after another in one layout, so there a chunk is cut and split by searching for what stands
-between two events: nothing is decoded that nobody asks for. In any other layout, where a chunk may be cut is guessed
-and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of the array, because a cut inside a
-string or a nested value leaves it open. So any layout of JSON gives the same events. See docs/design/0007.
+Kineto writes one event after another in one layout, so there a chunk is cut by searching for what stands between two
+events, and who reads the stream picks out of it what is wanted: nothing else is touched. In any other layout, where a
+chunk may be cut is guessed and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of the
+array, because a cut inside a string or a nested value leaves it open. So any layout of JSON gives the same events. See
+docs/design/0001 and 0007.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -27,12 +29,11 @@ _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\s*\[")
 # What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is in none.
 OPENING = b'\n  {\n    "'
-SEPARATOR = b"\n  }," + OPENING
+CLOSING = b"\n  },"
+SEPARATOR = CLOSING + OPENING
 _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
-# Every event has a phase, whatever its layout, so their number proves a split.
-_PHASE = b'"ph"'
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
-_CLOSING = re.compile(rb"\}\s*\]")
+_END_OF_ARRAY = re.compile(rb"\}\s*\]")
 # Of a text without escapes. The lone quote opens a string that the buffer does not close.
 _TOKEN = re.compile(rb'"[^"]*"|["\[\]{},]')
 _BLANK = b" \t\r\n,"
@@ -52,20 +53,41 @@ class _Malformed(Exception):
         self.at = at
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Texts of successive events, each without its braces and its first quote: `{"` + text + `}` is the event.
+P = TypeVar("P")
+Pick = Callable[[bytes, int], P | None]
+"""What is wanted of the events that stand before a place in a buffer in Kineto's layout, which begins with OPENING, the
+place being behind CLOSING. None where it proves to hold other layouts as well."""
 
-    `first_event` is the number of the first one in the file, from 0. In Kineto's layout, a text that begins with phase
-    and category tells these truly; in others every key may come later, and again. The texts stand in `source`, which
-    begins at the byte `first_byte` of the unpacked file.
+
+@dataclass(frozen=True)
+class Batch(Generic[P]):
+    """Successive events: what was `picked` of them, or else all of their `texts`.
+
+    A text is an event without its braces and its first quote: `{"` + text + `}` is the event. The events stand in
+    `source` before the place `end`; it begins at the byte `first_byte` of the unpacked file. `first_event` is the
+    number of the first one in the file, from 0, where events are counted.
     """
 
+    picked: P | None
     texts: list[bytes]
+    source: bytes
+    end: int
+    first_byte: int
     first_event: int
-    in_kineto_layout: bool
-    source: bytes = b""
-    first_byte: int = 0
+
+    def taken_apart(self) -> Batch[P]:
+        """The same with the texts of all events."""
+        if self.picked is None:
+            return self
+        try:  # it may be of several layouts
+            texts = _texts(self.source[: self.end - 1])
+        except NO_JSON:
+            texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
+        return replace(self, picked=None, texts=texts)
+
+    def before(self, index: int) -> Batch[P]:
+        """The first so many of the events, where all of their texts are there."""
+        return replace(self, texts=self.texts[:index])
 
     def byte_of(self, index: int) -> int:
         """Where in the unpacked file the text with this index stands."""
@@ -87,22 +109,35 @@ class Surrounding(msgspec.Struct, array_like=True, frozen=True):
     file_bytes: int
 
 
-class EventStream:
+class EventStream(Generic[P]):
     """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
 
     After an error, `events_read` and `bytes_read` (unpacked) say how far it got.
     """
 
-    def __init__(self, path: Path, progress: Callable[[int], None] | None = None) -> None:
-        """`progress` is called now and then with the position in the file, in bytes as they are on disk."""
+    def __init__(
+        self,
+        path: Path,
+        progress: Callable[[int], None] | None = None,
+        *,
+        picker: Callable[[Surrounding], Pick[P]] | None = None,
+        counted: bool = True,
+    ) -> None:
+        """`progress` is called now and then with the position in the file, in bytes as they are on disk.
+
+        `picker` is called once, when it is known what stands before the events. Unless `counted`, those that are
+        picked from are not counted, so that errors do not tell how many there were.
+        """
         self.path = path
+        self._picker = picker
+        self._pick: Pick[P] | None = None
+        self._counted = counted
         self.events_read = 0
         self.bytes_read = 0
         self._before = b""
         self._behind = b""
         self._progress = progress
         self._broken: Exception | None = None
-        self._is_mixed = False
         self._is_done = False
 
     @property
@@ -110,7 +145,7 @@ class EventStream:
         """What surrounds the events, as far as it is read."""
         return Surrounding(self._before, self._behind, self.bytes_read)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch[P]]:
         """Batches in file order.
 
         Raises UnreadableFile, NotATrace, DamagedTrace.
@@ -118,39 +153,46 @@ class EventStream:
         try:
             with self.path.open("rb") as file:
                 for batch in self._batches(unpacked(self.path, file)):
-                    self.events_read += len(batch.texts)
+                    if batch.picked is None:
+                        self.events_read += len(batch.texts)
+                    elif self._counted:
+                        self.events_read += batch.source.count(SEPARATOR, 0, batch.end) + 1
                     yield batch
                     if self._progress and file.seekable():
                         self._progress(file.tell())
         except OSError as err:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
 
-    def _batches(self, source: Source) -> Iterator[Batch]:
+    def _batches(self, source: Source) -> Iterator[Batch[P]]:
         buffer = self._begin(source)
+        if self._picker is not None:
+            self._pick = self._picker(self.surrounding)
         ended = False
         while True:
-            split = None if ended else self._split(buffer)
-            if split is not None:
-                texts, rest = split
-                yield self._batch(texts, buffer, in_kineto_layout=True)
+            end = 0 if ended else self._kineto_until(buffer)
+            picked = self._pick(buffer, end) if end and self._pick else None
+            if picked is not None:
+                yield self._batch(buffer, end, picked=picked)
                 if self._is_done:
                     return
-                buffer = rest
+                buffer = buffer[end:]
             else:
+                if end and self._pick:
+                    self._see_other_layout()
                 try:
                     texts, cut, closed = _whole_events(buffer)
                 except _Malformed as err:
-                    yield self._batch(err.texts, buffer)
+                    yield self._batch(buffer, err.at, err.texts)
                     raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
                 if texts:
-                    yield self._batch(texts, buffer)
+                    yield self._batch(buffer, cut, texts)
                 if closed:
                     self._behind = buffer[cut:] + self._rest(source)
                     return
                 if cut:
                     buffer = buffer[cut + 1 :]  # past the comma
                 elif ended:
-                    yield self._batch(_texts_or_none(buffer), buffer)
+                    yield self._batch(buffer, len(buffer), _texts_or_none(buffer))
                     raise self._unfinished(buffer)
             more = self._read(source, self._step_bytes(buffer))
             ended = not more
@@ -163,20 +205,17 @@ class EventStream:
         first = _FIRST_OPENING.match(buffer)
         return OPENING + buffer[first.end() :] if first else buffer
 
-    def _batch(self, texts: list[bytes], buffer: bytes, *, in_kineto_layout: bool = False) -> Batch:
-        """A batch of texts at the begin of the buffer, which is the last that was read."""
-        return Batch(texts, self.events_read, in_kineto_layout, buffer, self.bytes_read - len(buffer))
+    def _batch(self, buffer: bytes, end: int, texts: list[bytes] | None = None, *, picked: P | None = None) -> Batch[P]:
+        """A batch of events at the begin of the buffer, which is the last that was read."""
+        return Batch(picked, texts or [], buffer, end, self.bytes_read - len(buffer), self.events_read)
 
-    def _split(self, buffer: bytes) -> tuple[list[bytes], bytes] | None:
-        """The same as `_split_as_kineto`; None too where the chunk proves to hold other layouts as well."""
-        split = _split_as_kineto(buffer)
-        if split is None:
-            return None
-        texts, rest = split
-        if buffer.count(_PHASE, 0, len(buffer) - len(rest)) == len(texts):
-            return split
-        self._is_mixed = True
-        return None
+    def _kineto_until(self, buffer: bytes) -> int:
+        """Behind the last event in Kineto's layout that another one follows; 0 if there is none."""
+        cut = buffer.rfind(SEPARATOR) if buffer.startswith(OPENING) else -1
+        return cut + len(CLOSING) if cut >= 0 else 0
+
+    def _see_other_layout(self) -> None:
+        """What began in Kineto's layout proves to hold others as well."""
 
     def _step_bytes(self, buffer: bytes) -> int:
         """How much to read next: twice as much where a buffer was not enough, up to the limit."""
@@ -258,18 +297,6 @@ class EventStream:
         if self._broken is not None:
             raise self._cut_short()
         raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
-
-
-def _split_as_kineto(buffer: bytes) -> tuple[list[bytes], bytes] | None:
-    """Texts of all events but the last, which may not be whole, and the rest; None in another layout."""
-    if not buffer.startswith(OPENING):
-        return None
-    texts = buffer.split(SEPARATOR)
-    rest = texts.pop()
-    if not texts:
-        return None
-    texts[0] = texts[0][len(OPENING) :]
-    return texts, OPENING + rest
 
 
 def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:
@@ -368,7 +395,7 @@ def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
     for match in list(_BETWEEN.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
         comma = buffer.index(b",", match.start())
         yield comma, False
-    for match in list(_CLOSING.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
+    for match in list(_END_OF_ARRAY.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
         yield match.end() - 1, True
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from .chunks import NO_JSON, Batch, EventStream
+from .chunks import NO_JSON, Batch, EventStream, Pick, Surrounding
 from .errors import DamagedTrace, TraceError
 from .kinds import COMM, kernel_kind, memory_kind
 from .kineto_events import (
@@ -36,6 +38,7 @@ from .kineto_events import (
 )
 from .kineto_header import header, header_so_far
 from .packed import is_regular
+from .picking import picked
 from .raw_trace import Annotation, Columns, Events, Joining, Part, RawTrace, raw_trace
 from .spans import Indivisible, SpanStream
 
@@ -61,14 +64,12 @@ def read_kineto(
     `keep_damaged` keeps what was read before the damage. `progress` is called with the position in the file in bytes.
     Raises UnreadableFile, NotATrace, DamagedTrace.
     """
-    if details or not is_regular(path):  # a pipe can be read only once
-        return _read(path, _Reading(comm_names, True, details), keep_damaged, progress)
-    reading = _Reading(comm_names, None)
-    found = _read(path, reading, keep_damaged, progress)
-    if found.activities["ts"] or reading.with_operators:
-        return found
-    # A machine with GPUs, and a run that did not use them: all operators matter, not only those that are not ATen's.
-    return _read(path, _Reading(comm_names, True), keep_damaged, progress)
+    is_lasting = is_regular(path)  # a pipe can be read only once
+    reading = _Reading(comm_names, with_operators=None if is_lasting and not details else True, details=details)
+    if is_lasting:
+        with suppress(DamagedTrace):  # the second time, counted, it tells how many events are good
+            return _read(path, reading.anew(), progress)
+    return _read(path, reading, progress, keep_damaged=keep_damaged, counted=True)
 
 
 def read_part(
@@ -84,8 +85,8 @@ def read_part(
 
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace.
     """
-    stream = SpanStream(path, part, parts, progress)
     reading = _Reading(comm_names, True if details else None, details)
+    stream = SpanStream(path, part, parts, progress, picker=reading.picker)
     _add_all(reading, stream)
     return Part(reading.result(), bool(reading.with_operators), stream.surrounding, stream.began_at, stream.ended_at)
 
@@ -95,11 +96,18 @@ def joined(path: Path, parts: Joining, *, details: bool = False) -> RawTrace:
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
-    return raw_trace(events, header(path, around, events.events), details=details)
+    return raw_trace(events, header(path, around), details=details)
 
 
-def _read(path: Path, reading: _Reading, keep_damaged: bool, progress: Callable[[int], None] | None) -> RawTrace:
-    stream = EventStream(path, progress)
+def _read(
+    path: Path,
+    reading: _Reading,
+    progress: Callable[[int], None] | None,
+    *,
+    keep_damaged: bool = False,
+    counted: bool = False,
+) -> RawTrace:
+    stream = EventStream(path, progress, picker=reading.picker, counted=counted)
     damage = None
     try:
         _add_all(reading, stream)
@@ -108,27 +116,33 @@ def _read(path: Path, reading: _Reading, keep_damaged: bool, progress: Callable[
         if not keep_damaged or not reading.events:
             raise
         damage, around = str(err), header_so_far(stream.surrounding)
+    if not reading.activities["ts"] and not reading.with_operators:
+        # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
+        reading = replace(reading.anew(), with_operators=True)
+        return _read(path, reading, progress, keep_damaged=keep_damaged, counted=counted)
     return raw_trace(reading.result(), around, damage, details=reading.details)
 
 
-def _add_all(reading: _Reading, stream: EventStream) -> None:
+def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
     for batch in stream:
-        if reading.with_operators is None:
-            reading.with_operators = not header_so_far(stream.surrounding).device_names
         _add(reading, batch, stream.path)
+        reading.events = stream.events_read
 
 
-def _add(reading: _Reading, batch: Batch, path: Path) -> None:
+def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
     """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
     try:
-        reading.add(sorted_texts(batch, with_operators=bool(reading.with_operators)), len(batch.texts))
+        reading.add(sorted_texts(batch.texts) if batch.picked is None else batch.picked)
     except MalformedEvent as err:
-        index = next(i for i, text in enumerate(batch.texts) if text is err.text)
+        if batch.picked is not None:  # it may be the begin of one event and the end of another one
+            return _add(reading, batch.taken_apart(), path)
+        index = batch.texts.index(err.text)
         # Sorts are read one after the other, so there may be another one before it.
-        _add(reading, replace(batch, texts=batch.texts[:index]), path)
+        _add(reading, batch.before(index), path)
+        good = reading.events = batch.first_event + index
         raise DamagedTrace(
-            f"{path}: event {reading.events:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
-            f"{err} (the {reading.events:,} events before it were good): {err.text[:80].decode('utf-8', 'replace')!r}"
+            f"{path}: event {good:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
+            f"{err} (the {good:,} events before it were good): {err.text[:80].decode('utf-8', 'replace')!r}"
         ) from err
 
 
@@ -136,7 +150,8 @@ def _add(reading: _Reading, batch: Batch, path: Path) -> None:
 class _Reading:
     """The columns so far.
 
-    With ATen's operators, without, or (None) with them unless the header lists a GPU.
+    With all operators, without, or (None) with them unless the header lists a GPU. `events` were good so far, where
+    they are counted.
     """
 
     comm_names: re.Pattern[str]
@@ -165,8 +180,18 @@ class _Reading:
     pid: int | None = None
     events: int = 0
 
-    def add(self, texts: Sorted, events: int) -> None:
-        """All of a batch of so many events, or nothing of it. Raises MalformedEvent."""
+    def anew(self) -> _Reading:
+        """The same with nothing read yet."""
+        return _Reading(self.comm_names, self.with_operators, self.details)
+
+    def picker(self, around: Surrounding) -> Pick[Sorted]:
+        """What to pick of the events of a document that begins so."""
+        if self.with_operators is None:
+            self.with_operators = not header_so_far(around).device_names
+        return partial(picked, with_operators=self.with_operators)
+
+    def add(self, texts: Sorted) -> None:
+        """All of a batch, or nothing of it. Raises MalformedEvent."""
         activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _CPU_EVENTS.all(texts.threads)
@@ -183,7 +208,6 @@ class _Reading:
             self.pid = next((pid for pid in pids if isinstance(pid, int)), None)
         # Of threads there are several such events, an earlier process name among them.
         self.gloo_threads |= {_number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
-        self.events += events
         self.annotations += marks + handed
         self.comm_args += comm_args + recorded
         self._extend_activities(activities, names)
@@ -206,7 +230,6 @@ class _Reading:
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
-            events=self.events,
         )
 
     def _names(self, events: list[Activity]) -> list[int]:

@@ -6,12 +6,12 @@ Facts about versions are in the comments where they matter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from .chunks import NO_JSON, Batch
+from .chunks import NO_JSON
 from .repairs import with_quoted_names, without_numbers_that_are_none
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -134,14 +134,30 @@ class MemoryEvent(msgspec.Struct, gc=False):
 
 
 class _Key(msgspec.Struct, gc=False):
+    """What tells events apart."""
+
     ph: str = ""
     cat: str = ""
     name: str = ""
 
 
+# Categories, with the spelling of torch <= 1.12 behind the newer one.
+KERNELS = ("kernel", "Kernel")
+OPERATORS = ("cpu_op", "Operator")
+ROOMS = {
+    **dict.fromkeys((*KERNELS, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), "activities"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), "launches"),
+    "user_annotation": "annotations",
+    **dict.fromkeys(OPERATORS, "operators"),
+}
+"""Category of an event with a duration -> where its text belongs in `Sorted`."""
+ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory"}
+"""The same of events without a duration, by name."""
+
+
 @dataclass
 class Sorted:
-    """Texts of a batch's events by what they are, each in file order; all others are left out."""
+    """Texts of events by what they are, each in file order; all others are left out."""
 
     activities: list[bytes] = field(default_factory=list)
     launches: list[bytes] = field(default_factory=list)
@@ -150,99 +166,30 @@ class Sorted:
     threads: list[bytes] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
 
+    def place(self, text: bytes, *, repair: bool = False) -> None:
+        """Add the text of an event, if it is wanted. Raises NO_JSON; if it may be repaired, MalformedEvent."""
+        try:
+            key = _key.decode(b'{"' + text + b"}")
+        except NO_JSON:
+            if not repair:
+                raise
+            key = _one(_key, text)
+        room = ROOMS.get(key.cat) if key.ph == "X" else ROOMS_OF_POINTS.get(key.name)
+        if room is not None:
+            getattr(self, room).append(text)
 
-# Categories, with the spelling of torch <= 1.12 behind the newer one.
-KERNELS = ("kernel", "Kernel")
-_ACTIVITIES = (*KERNELS, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
-_LAUNCHES = ("cuda_runtime", "cuda_driver", "Runtime")
-_ROOMS = {
-    **dict.fromkeys(_ACTIVITIES, "activities"),
-    **dict.fromkeys(_LAUNCHES, "launches"),
-    "user_annotation": "annotations",
-    **dict.fromkeys(("cpu_op", "Operator"), "operators"),
-}
-# Events without a duration, by name.
-_ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory"}
 
 _key = msgspec.json.Decoder(_Key)
 
 E = TypeVar("E")
 
 
-@dataclass(frozen=True)
-class _Heads:
-    """How texts of events begin in one of Kineto's own layouts, by what is done with them."""
-
-    begin: bytes
-    activities: tuple[bytes, ...]
-    launches: tuple[bytes, ...]
-    operators: bytes
-    handing_over: tuple[bytes, ...]
-    idle: tuple[bytes, ...]
-    idle_on_gpu: tuple[bytes, ...]
-
-
-def _heads(gap: bytes) -> _Heads:
-    """Heads with `gap` between two keys; without the older spellings of categories, which `_place` knows too."""
-    begin = b'ph": "X",' + gap + b'"cat": "'
-    operator = begin + b'cpu_op",' + gap + b'"name": "'
-    # Half of a trace, and of no interest: the ends of arrows, Python's frames, GPU copies of annotations.
-    idle = (b'ph": "s"', b'ph": "f"', begin + b'python_function"', begin + b'gpu_user_annotation"')
-    return _Heads(
-        begin,
-        activities=tuple(begin + c + b'"' for c in (b"kernel", b"gpu_memcpy", b"gpu_memset")),
-        launches=tuple(begin + c + b'"' for c in (b"cuda_runtime", b"cuda_driver")),
-        operators=begin + b'cpu_op"',
-        handing_over=(operator + b"c10d::", operator + b'record_param_comms"'),
-        idle=idle,
-        # Nor are operators on GPU runs, but for those that hand a collective over. The most frequent ones first.
-        idle_on_gpu=(operator + b"aten::", *idle, operator + b"autograd::"),
-    )
-
-
-# Up to torch 2.12, and since.
-_LAYOUTS = (_heads(b" "), _heads(b"\n    "))
-
-
-def sorted_texts(batch: Batch, *, with_operators: bool) -> Sorted:
-    """The texts of a batch by what they are. Without operators, all but those for collectives may be left out.
-
-    Raises MalformedEvent.
-    """
+def sorted_texts(texts: Sequence[bytes]) -> Sorted:
+    """All texts by what they are. Raises MalformedEvent."""
     result = Sorted()
-    texts = batch.texts
-    heads = _heads_of(texts) if batch.in_kineto_layout else None
-    if heads is not None:  # a pass for each sort is faster than a look at each text
-        idle = heads.idle if with_operators else heads.idle_on_gpu
-        texts = [text for text in texts if not text.startswith(idle)]
-        result.activities = [text for text in texts if text.startswith(heads.activities)]
-        result.launches = [text for text in texts if text.startswith(heads.launches)]
-        texts = [text for text in texts if not text.startswith(heads.activities + heads.launches)]
-        if not with_operators:
-            texts = [t for t in texts if not t.startswith(heads.operators) or t.startswith(heads.handing_over)]
-    told_by_heads = len(result.activities), len(result.launches)
-    rooms: dict[str, list[bytes]] = vars(result)
     for text in texts:
-        _place(text, rooms)
-    if any(told_by_heads) and told_by_heads != (len(result.activities), len(result.launches)):
-        # Older spellings among newer ones, which stand behind them now.
-        return sorted_texts(replace(batch, in_kineto_layout=False), with_operators=with_operators)
+        result.place(text, repair=True)
     return result
-
-
-def _heads_of(texts: Sequence[bytes]) -> _Heads | None:
-    """The heads of the layout that the first event with a duration is in."""
-    return next((heads for text in texts for heads in _LAYOUTS if text.startswith(heads.begin)), None)
-
-
-def _place(text: bytes, rooms: dict[str, list[bytes]]) -> None:
-    try:
-        key = _key.decode(b'{"' + text + b"}")
-    except NO_JSON:
-        key = _one(_key, text)
-    room = _ROOMS.get(key.cat) if key.ph == "X" else _ROOMS_OF_POINTS.get(key.name)
-    if room is not None:
-        rooms[room].append(text)
 
 
 class MalformedEvent(Exception):

@@ -75,8 +75,8 @@ class Header(msgspec.Struct, frozen=True):
     base_ns: int = 0
 
 
-def header(path: Path, around: Surrounding, events: int) -> Header:
-    """The header of the file at `path` with so many events. Raises NotATrace, DamagedTrace."""
+def header(path: Path, around: Surrounding, events: int = 0) -> Header:
+    """The header of the file at `path` with so many events, which errors tell. Raises NotATrace, DamagedTrace."""
     document = around.before + around.behind
     if document.lstrip()[:1] == b"[":  # the bare array form of the Chrome trace format
         if around.behind.strip() != b"]":

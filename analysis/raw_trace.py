@@ -46,7 +46,6 @@ class Events(msgspec.Struct, kw_only=True):
     annotations: list[Annotation]
     comm_args: list[dict[str, Any]]
     gloo_threads: list[int]
-    events: int
 
 
 class RawTrace(Events, kw_only=True):
@@ -97,7 +96,7 @@ class Joining:
         self._texts: dict[str, str] = {}
         self._others = Events(
             pid=None, names=[], kinds=[], operator_names=[], activities={}, launches={}, operators={}, memory={},
-            annotations=[], comm_args=[], gloo_threads=[], events=0,
+            annotations=[], comm_args=[], gloo_threads=[],
         )  # fmt: skip
 
     def add(self, part: Part) -> None:
@@ -121,7 +120,6 @@ class Joining:
         others.pid = events.pid if others.pid is None else others.pid
         others.annotations += events.annotations
         others.comm_args += map(self._with_shared_texts, events.comm_args)
-        others.events += events.events
         self._gloo_threads.update(events.gloo_threads)
 
     def _with_shared_texts(self, args: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from .chunks import OPENING, SEPARATOR, EventStream
+from .chunks import CLOSING, OPENING, SEPARATOR, EventStream, P, Pick, Surrounding
 from .errors import TraceError
 from .packed import BrokenPacking, Source, unpacked_bytes
 
@@ -14,19 +14,27 @@ class Indivisible(TraceError):
     """The file has to be read as a whole; nobody is told so."""
 
 
-class SpanStream(EventStream):
+class SpanStream(EventStream[P]):
     """The events of one of `parts` spans of a file, counted from 0.
 
-    Its `surrounding` has what stands before all events, and in the last span what stands behind them. Batches count
-    events from the begin of the span.
+    Its `surrounding` has what stands before all events, and in the last span what stands behind them. Events are not
+    counted.
 
     A span goes from the first place between two events in Kineto's layout at or behind its share of the bytes, to
     that of the next span: `began_at` and `ended_at`, in unpacked bytes, None where the events begin and end. Spans that
     join without a gap are what one reader would find. Raises Indivisible, beside the errors of EventStream.
     """
 
-    def __init__(self, path: Path, part: int, parts: int, progress: Callable[[int], None] | None = None) -> None:
-        super().__init__(path, progress)
+    def __init__(
+        self,
+        path: Path,
+        part: int,
+        parts: int,
+        progress: Callable[[int], None] | None = None,
+        *,
+        picker: Callable[[Surrounding], Pick[P]],
+    ) -> None:
+        super().__init__(path, progress, picker=picker, counted=False)
         total = unpacked_bytes(path)
         self._is_first = part == 0
         self._from = total * part // parts
@@ -59,19 +67,20 @@ class SpanStream(EventStream):
             raise Indivisible(f"{self.path}: {err}") from err
         self.bytes_read = byte
 
-    def _split(self, buffer: bytes) -> tuple[list[bytes], bytes] | None:
+    def _kineto_until(self, buffer: bytes) -> int:
         at = -1
         first_byte = self.bytes_read - len(buffer)
         if self._until is not None and self.bytes_read > self._until:
             at = buffer.find(SEPARATOR, max(0, self._until - first_byte))
-        split = super()._split(buffer if at < 0 else buffer[: at + len(SEPARATOR)])
-        if self._is_mixed:  # then what looks like a place between two events may be within one
-            raise Indivisible(f"{self.path}: is of several layouts")
         if at < 0:
-            return split
-        if split is None:
+            return super()._kineto_until(buffer)
+        if not buffer.startswith(OPENING):
             raise Indivisible(f"{self.path}: is not in Kineto's layout")
-        texts, rest = split
+        end = at + len(CLOSING)
         self._is_done = True
-        self.ended_at = first_byte + at + len(SEPARATOR) - len(rest)
-        return texts, b""
+        self.ended_at = first_byte + end
+        return end
+
+    def _see_other_layout(self) -> None:
+        # Then what looks like a place between two events may be within one.
+        raise Indivisible(f"{self.path}: is of several layouts")

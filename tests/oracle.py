@@ -44,7 +44,6 @@ def oracle_tables(document: bytes) -> Tables:
     marked = [e for e in spans if e.get("cat") == "user_annotation" and _is_mark(e.get("name", ""))]
     handed = [e for e in operators if e.get("name", "").startswith("c10d::")]
     return {
-        "events": len(events),
         "header": _header(around, base_ns),
         "activities": activities,
         "launches": _launches(spans, {row[5] for row in activities} - {None}, base_ns),
@@ -57,14 +56,13 @@ def oracle_tables(document: bytes) -> Tables:
     }
 
 
-def tables_of(file: TraceFile, events: int) -> Tables:
-    """The same of what the reader made of a file of so many events."""
+def tables_of(file: TraceFile) -> Tables:
+    """The same of what the reader made of a file."""
     rows = {name: records(getattr(file, name)) for name in ("activities", "launches", "annotations", "comm_args")}
     header = file.header
     groups = [(g.name, g.ranks) for g in header.process_groups]
     marks = [tuple(a[c] for c in _ANNOTATION) for a in rows["annotations"]]
     return {
-        "events": events,
         "header": (header.rank, header.world_size, header.backend, header.host, header.device_names, groups,
                    header.base_ns),
         "activities": [tuple(a[c] for c in _ACTIVITY) for a in rows["activities"]],

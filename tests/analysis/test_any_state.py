@@ -241,7 +241,7 @@ def test_two_malformed_events_of_different_sorts_in_one_batch(tmp_path):
     path = made.write(tmp_path, "t.json", layout="compact", gz=False)
     with pytest.raises(DamagedTrace, match="event 1, at"):
         read(path)
-    assert read(path, keep_damaged=True).events == 1
+    assert good_events(read(path, keep_damaged=True)) == 1
 
 
 def test_a_list_of_events_whose_arguments_look_like_a_trace(tmp_path):
@@ -424,6 +424,12 @@ def test_gzip_bombs_of_good_events_end(tmp_path, event):
 # --- what is left of a damaged file ----------------------------------------------------------------------------------
 
 
+def good_events(found: RawTrace) -> int:
+    """How many events there were before the damage, as it is told."""
+    (told,) = re.findall(r"\b([0-9,]+) events", str(found.damage))
+    return int(told.replace(",", ""))
+
+
 @functools.lru_cache(maxsize=64)
 def wanted_of(text: bytes, events: int) -> Tables:
     """The tables of the document with its first so many events only."""
@@ -439,8 +445,8 @@ def assert_what_is_left(path: Path, text: bytes) -> int:
         found = read(path, keep_damaged=True)
     except TraceError:
         return 0
-    assert re.search(rf"\b{found.events:,} events", str(found.damage))
-    wanted, told = wanted_of(text, found.events), tables_of(trace_file(path, found), found.events)
+    events = good_events(found)
+    wanted, told = wanted_of(text, events), tables_of(trace_file(path, found))
     # The zero of times, and the launches of activities that are gone, may be on the other side of the damage.
     shift = wanted["header"][-1] - told["header"][-1]
     assert [(*row[:4], row[4] + shift, *row[5:]) for row in told["activities"]] == wanted["activities"]
@@ -448,7 +454,7 @@ def assert_what_is_left(path: Path, text: bytes) -> int:
     assert {(c, t, start + shift, i) for c, t, start, i in told["launches"]} >= set(wanted["launches"])
     assert told["kernel_args"] == wanted["kernel_args"]
     assert told["record_args"] == wanted["record_args"]
-    return found.events
+    return events
 
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact", "crlf", "events first"])
@@ -496,13 +502,12 @@ def test_real_traces_cut_at_500_places(tmp_path, capsys, source, gz):
         except TraceError as err:
             assert "0 events" in str(err) or isinstance(err, NotATrace)  # noqa: PT017
             continue
-        assert re.search(rf"\b{found.events:,} events", str(found.damage))
         told = trace_file(path, found)
         shift = whole["header"][-1] - found.header.base_ns
         columns = ["name", "start_ns", "dur_ns", "stream"]
         rows = [(name, start + shift, dur, stream) for name, start, dur, stream in
                 told.activities[columns].itertuples(index=False)]  # fmt: skip
-        assert rows == [(r[3], r[4], r[6], r[1]) for r in whole["activities"][: before[found.events]]]
+        assert rows == [(r[3], r[4], r[6], r[1]) for r in whole["activities"][: before[good_events(found)]]]
         if number % 50 == 0:
             assert_marked(capsys, path)
 

@@ -17,6 +17,7 @@ READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "columns", "members", "run", "timings_csv", "sweep_files", "sweeps",
     "sidefiles", "ceiling", "spans", "raw_trace", "worker_process", "training_files",
+    "picking",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "turns", "matching", "probes", "clocks", "waiting", "bandwidth", "lateness",
@@ -53,7 +54,18 @@ ALLOWED = {
     "kineto_header": {"chunks", "errors", "kineto_events", "repairs"},
     "spans": {"chunks", "errors", "packed"},
     "raw_trace": {"chunks", "kineto_events", "kineto_header"},
-    "kineto": {"chunks", "errors", "kinds", "kineto_events", "kineto_header", "packed", "raw_trace", "spans"},
+    "picking": {"chunks", "kineto_events"},
+    "kineto": {
+        "chunks",
+        "errors",
+        "kinds",
+        "kineto_events",
+        "kineto_header",
+        "packed",
+        "picking",
+        "raw_trace",
+        "spans",
+    },
     "cache": {"kineto", "raw_trace"},
     "read_worker": {"cache", "errors", "kineto", "raw_trace"},
     "worker_process": {"read_worker"},

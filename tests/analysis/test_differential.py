@@ -1,9 +1,10 @@
-"""Three ways to read a file agree: Kineto's layout split by search, any layout by decoding, and plain json."""
+"""Three ways to read a file agree: picking from Kineto's layout, decoding any layout, and plain json."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from oracle import Tables, oracle_tables, tables_of
 
 import analysis.chunks
+import analysis.kineto
 from analysis.chunks import EventStream
 from analysis.kinds import comm_pattern
 from analysis.kineto import read_kineto
+from analysis.picking import picked
 from analysis.trace_file import trace_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +33,7 @@ CHOSEN = [p for p in REAL if not any(f"rank{n}-" in p.name or f"worker{n}_" in p
 
 def tables(path: Path) -> Tables:
     found = read_kineto(path, PATTERN)
-    return tables_of(trace_file(path, found), found.events)
+    return tables_of(trace_file(path, found))
 
 
 def assert_same(found: Tables, wanted: Tables) -> None:
@@ -41,13 +44,13 @@ def assert_same(found: Tables, wanted: Tables) -> None:
 
 def share_in_kineto_layout(path: Path) -> float:
     counts = {True: 0, False: 0}
-    for batch in EventStream(path):
-        counts[batch.in_kineto_layout] += len(batch.texts)
+    for batch in EventStream(path, picker=lambda around: partial(picked, with_operators=True)):
+        counts[batch.picked is not None] += len(batch.taken_apart().texts)
     return counts[True] / max(1, sum(counts.values()))
 
 
 def without_fast_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(analysis.chunks, "_split_as_kineto", lambda buffer: None)
+    patch.setattr(analysis.kineto, "picked", lambda source, end, with_operators: None)
 
 
 # --- real files ------------------------------------------------------------------------------------------------------
@@ -70,7 +73,7 @@ def test_real_files(tmp_path, monkeypatch, path):
     assert_same(tables(path), fast)
 
 
-def test_kinetos_own_files_are_split_by_search():
+def test_from_kinetos_own_files_events_are_picked():
     written_by_kineto = [p for p in [*CHOSEN, *OWN] if "vllm" not in str(p) and p.stat().st_size > 40_000]
     assert written_by_kineto
     assert all(share_in_kineto_layout(path) > 0.99 for path in written_by_kineto)
@@ -158,6 +161,21 @@ def test_events_that_somebody_inserted_in_another_layout(tmp_path, layout, separ
     path = write_bytes(tmp_path / "t.json", lines)
     assert_same(tables(path), oracle_tables(lines))
     assert len(tables(path)["activities"]) == 40
+
+
+@pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13"])
+@pytest.mark.parametrize("end", [b"}}", b"}\n }", b"} }", b"}\n\n  }"])
+def test_events_that_end_in_another_layout(tmp_path, layout, end):
+    trace = Trace()
+    for number in range(9):
+        trace.event("python_function", f"f {number}", number, 1).kernel(f"k {number}", number * 100, 7)
+    content = LAYOUTS[layout](trace.document())
+    between = b"}\n  },\n  {"
+    parts = content.split(between)
+    for number in range(1, len(parts)):
+        changed = between.join(parts[:number]) + end + b",\n  {" + between.join(parts[number:])
+        path = write_bytes(tmp_path / "t.json", changed)
+        assert_same(tables(path), oracle_tables(changed))
 
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))

@@ -1,0 +1,78 @@
+"""Texts of wanted events out of bytes in Kineto's layout, without taking these apart: see docs/design/0007.
+
+Whatever its layout, a wanted event holds a text that tells so, its category or its name. All of these are searched for
+at once, which takes less time than to unpack the bytes.
+"""
+
+from __future__ import annotations
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+from .chunks import CLOSING, NO_JSON, OPENING, SEPARATOR
+from .kineto_events import OPERATORS, ROOMS, MalformedEvent, Sorted
+
+# What stands before the category, up to torch 2.12, and since.
+_HEADS = (SEPARATOR + b'ph": "X", "cat": ', SEPARATOR + b'ph": "X",\n    "cat": ')
+# In Kineto's layout a comma follows every event but the last. Behind anything else, there may be no more events.
+_ENDS = tuple(CLOSING[:-1] + other for other in (b"]", b" ", b"\n", b"\r", b"\t"))
+# Any category or name may be written with an escaped letter.
+_ESCAPE = b"\\u00"
+
+
+class _Needles:
+    """What is searched for: categories in their quotes, begins of other texts, and what must not be there.
+
+    With several first bytes, and several rare ones, the search takes 32 bytes at a time, so texts are without a quote.
+    """
+
+    def __init__(self, categories: list[str], texts: list[bytes]) -> None:
+        self.rooms = [ROOMS[category] for category in categories]
+        self.escape = len(categories) + len(texts)
+        needles = [*(f'"{category}"'.encode() for category in categories), *texts, _ESCAPE, *_ENDS]
+        self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostFirst).find_matches_as_indexes
+
+
+_ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]"])
+# Of operators, those that hand a collective over.
+_WITHOUT_OPERATORS = _Needles(
+    [category for category in ROOMS if category not in OPERATORS], [b"thread_name", b"c10d::", b"record_param_comms"]
+)
+
+
+def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
+    """The texts of wanted events before `end`; without operators, of these only those that hand a collective over.
+
+    `source` begins with OPENING, and CLOSING stands before `end`. None where it is not in Kineto's layout only: where
+    a list ends in it, or where what was found does not stand at the begin of an event, nor in a single other one.
+    """
+    needles = _ALL if with_operators else _WITHOUT_OPERATORS
+    hits = needles.search(source)
+    while hits and hits[-1][1] >= end:
+        hits.pop()
+    head = _head_of(source, hits)
+    head_bytes, text_from, categories = len(head), len(head) - len(SEPARATOR), len(needles.rooms)
+    result = Sorted()
+    rooms: list[list[bytes]] = [getattr(result, room) for room in needles.rooms]
+    starts_with, find = source.startswith, source.find
+    until = 0  # the end of the last event that was looked at
+    for needle, at, behind in hits:
+        if needle < categories and starts_with(head, at - head_bytes):
+            until = find(CLOSING, behind)
+            rooms[needle].append(source[at - text_from : until])
+        elif needle > needles.escape:
+            return None
+        elif at >= until and (not categories <= needle < needles.escape or source[at - 1 : at] == b'"'):
+            until = find(CLOSING, behind)
+            begin = source.rfind(SEPARATOR, 0, at)
+            text = source[begin + len(SEPARATOR) if begin >= 0 else len(OPENING) : until]
+            try:  # what has a single phase is a single event, though perhaps with quotes in its name
+                result.place(text, repair=b'"ph"' not in text)
+            except (*NO_JSON, MalformedEvent):
+                return None
+    return result
+
+
+def _head_of(source: bytes, hits: list[tuple[int, int, int]]) -> bytes:
+    """What stands before the first category that stands where Kineto writes it."""
+    heads = (head for _, at, _ in hits for head in _HEADS if source.startswith(head, at - len(head)))
+    return next(heads, _HEADS[0])
