@@ -251,13 +251,13 @@ class _Reading:
 
     def _comm_args_of(self, events: list[Activity], names: list[int], texts: list[bytes]) -> list[dict[str, Any]]:
         rows = []
-        for event, name, text in zip(events, names, texts, strict=True):
-            if self.kinds[name] == COMM:
-                args = _COMM.one(text).args
-                if event.cat not in KERNELS and args.bytes is not None:
-                    args.op, args.dtype, args.in_elems, args.out_elems = "peer_copy", "Byte", args.bytes, args.bytes
-                if args.op is not None:
-                    rows.append(_comm_row("kernel", args))
+        of_comm = {name for name, kind in enumerate(self.kinds) if kind == COMM}
+        for index in [index for index, name in enumerate(names) if name in of_comm]:
+            args = _COMM.one(texts[index]).args
+            if events[index].cat not in KERNELS and args.bytes is not None:
+                args.op, args.dtype, args.in_elems, args.out_elems = "peer_copy", "Byte", args.bytes, args.bytes
+            if args.op is not None:
+                rows.append(_comm_row("kernel", args))
         return rows
 
     def _extend_activities(self, events: list[Activity], names: list[int]) -> None:
