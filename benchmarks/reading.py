@@ -9,6 +9,7 @@ own, is the largest sum of what its processes held at one time, pages that sever
 """
 
 import argparse
+import compileall
 import copy
 import gzip
 import json
@@ -283,6 +284,7 @@ def main() -> None:
     args = parser.parse_args()
     if not args.source.is_file():
         parser.error(f"{args.source} is no file; name a trace of one GPU rank: --source, or make bench SOURCE=...")
+    compileall.compile_dir(ROOT / "analysis", quiet=1)  # as installing does, also where Python is told not to
     results: list[Measured] = []
     chosen = cases(args.source, args.work, set(args.cases.split(",")))
     for case in chosen:
