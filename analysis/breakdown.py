@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .intervals import Spans, clip, covered, intersect, spans, subtract, total, union
-from .kinds import COMM, COMPUTE, MEMORY
+from .kinds import COMPUTE, KINDS
 from .schema import BREAKDOWN, BREAKDOWN_STEPS, Row, grouped
 from .steps import NO_STEP, step_windows
 
@@ -23,9 +23,12 @@ _NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
 class Ran(NamedTuple):
-    """What ran on a device in one cycle, all of shape (activities,); the step is NO_STEP where there is none."""
+    """What ran on a device in one cycle, all of shape (activities,); the step is NO_STEP where there is none.
 
-    kind: NDArray[np.object_]
+    `of_kind` says of each kind which activities are.
+    """
+
+    of_kind: dict[str, NDArray[np.bool_]]
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     step: NDArray[np.int64]
@@ -79,7 +82,7 @@ class _Device:
 def device_row(rank: int, device: str, cycles: Sequence[Ran], split: Split) -> Row:
     """The row of a device over all its cycles."""
     measured = [_device(ran, split).measures(int(ran.end_ns.max() - ran.start_ns.min())) for ran in cycles]
-    counts = {f"n_{kind}": sum(int((ran.kind == kind).sum()) for ran in cycles) for kind in (COMPUTE, COMM, MEMORY)}
+    counts = {f"n_{kind}": sum(int(ran.of_kind[kind].sum()) for ran in cycles) for kind in KINDS}
     no_step = sum(int((ran.step == NO_STEP).sum()) for ran in cycles)
     row = {"rank": rank, "device": device, "cycles": len(measured), **counts, "n_no_step": no_step}
     return _with_shares(row | _summed(measured))
@@ -167,9 +170,9 @@ def _summed(measured: list[dict[str, int | None]]) -> dict[str, int | None]:
 
 
 def _ran(part: pd.DataFrame) -> Ran:
-    starts = part["start_ns"].to_numpy()
+    starts, kinds = part["start_ns"].to_numpy(), part["kind"].to_numpy(dtype=object)
     return Ran(
-        kind=part["kind"].to_numpy(dtype=object),
+        of_kind={kind: kinds == kind for kind in KINDS},
         start_ns=starts,
         end_ns=starts + part["dur_ns"].to_numpy(),
         step=part["step"].to_numpy(dtype=np.int64, na_value=NO_STEP),
@@ -189,8 +192,6 @@ def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
 
 
 def _device(ran: Ran, split: Split) -> _Device:
-    compute, comm, memory = (
-        spans(ran.start_ns[ran.kind == kind], ran.end_ns[ran.kind == kind]) for kind in (COMPUTE, COMM, MEMORY)
-    )
+    compute, comm, memory = (spans(ran.start_ns[own], ran.end_ns[own]) for own in (ran.of_kind[k] for k in KINDS))
     # A call may be several operations with gaps between them, which are no communication.
     return _Device(compute, comm, memory, intersect(split.waiting, comm), intersect(split.transfer, comm))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-COMPUTE, COMM, MEMORY = "compute", "comm", "memory"
+COMPUTE, COMM, MEMORY = KINDS = "compute", "comm", "memory"
 
 # NCCL and RCCL first, then kernels that move data between GPUs without either.
 COMM_PATTERNS = (

@@ -13,6 +13,7 @@ import numpy as np
 
 from .breakdown import Ran, Split, device_row, step_rows
 from .columns import annotation_times, doubles, durations, in_ns, integers, negative_durations
+from .kinds import KINDS
 from .members import ReadFile, members_of, notes_on, side_file
 from .raw_trace import RawTrace
 from .schema import BREAKDOWN, BREAKDOWN_STEPS, PlainTable
@@ -67,7 +68,7 @@ def _ran(raw: RawTrace) -> Ran:
     begun, took = annotation_times(raw.annotations, base_ns)
     names = [annotation.name for annotation in raw.annotations]
     return Ran(
-        kind=np.array(raw.kinds, dtype=object)[integers(columns["name"])],
+        of_kind={kind: np.array([k == kind for k in raw.kinds])[integers(columns["name"])] for kind in KINDS},
         start_ns=start_ns,
         end_ns=start_ns + durations(columns),
         step=steps_at(launched_ns, zip(names, begun.tolist(), took.tolist(), strict=True)),

@@ -120,7 +120,7 @@ ALLOWED = {
     # tables -> text
     "render": {"errors", "schema"},
     # where they meet
-    "lone": {"breakdown", "columns", "members", "raw_trace", "schema", "steps"},
+    "lone": {"breakdown", "columns", "kinds", "members", "raw_trace", "schema", "steps"},
     "measure": METRICS - {"comparing", "scaling", "step_values", "subtraction", "training"}
     | {"ceiling", "errors", "run", "schema"},
     "measure_compare": {"comparing", "errors", "kinds", "measure", "schema", "significance", "step_values"},
