@@ -144,9 +144,12 @@ class _Key(msgspec.Struct, gc=False):
 # Categories, with the spelling of torch <= 1.12 behind the newer one.
 KERNELS = ("kernel", "Kernel")
 OPERATORS = ("cpu_op", "Operator")
+CALLS = "cuda_runtime"
+IDLE_CALLS = ("cudaDevice", "cudaEvent", "cudaFunc", "cudaGet", "cudaStream", "cudaThread")
+"""How names of CALLS begin that launch nothing: a third of them."""
 ROOMS = {
     **dict.fromkeys((*KERNELS, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), "activities"),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), "launches"),
+    **dict.fromkeys((CALLS, "cuda_driver", "Runtime"), "launches"),
     "user_annotation": "annotations",
     **dict.fromkeys(OPERATORS, "operators"),
 }
@@ -175,7 +178,7 @@ class Sorted:
                 raise
             key = _one(_key, text)
         room = ROOMS.get(key.cat) if key.ph == "X" else ROOMS_OF_POINTS.get(key.name)
-        if room is not None:
+        if room is not None and not (key.cat == CALLS and key.name.startswith(IDLE_CALLS)):
             getattr(self, room).append(text)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from .chunks import CLOSING, NO_JSON, OPENING, SEPARATOR
-from .kineto_events import OPERATORS, ROOMS, MalformedEvent, Sorted
+from .kineto_events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, MalformedEvent, Sorted
 
 # What stands before the category, up to torch 2.12, and since.
 _HEADS = (SEPARATOR + b'ph": "X", "cat": ', SEPARATOR + b'ph": "X",\n    "cat": ')
@@ -17,19 +17,23 @@ _HEADS = (SEPARATOR + b'ph": "X", "cat": ', SEPARATOR + b'ph": "X",\n    "cat": 
 _ENDS = tuple(CLOSING[:-1] + other for other in (b"]", b" ", b"\n", b"\r", b"\t"))
 # Any category or name may be written with an escaped letter.
 _ESCAPE = b"\\u00"
+# Longer than the category alone, which is wanted.
+_IDLE = [f'"{CALLS}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ") for call in IDLE_CALLS]
 
 
 class _Needles:
     """What is searched for: categories in their quotes, begins of other texts, and what must not be there.
 
-    With several first bytes, and several rare ones, the search takes 32 bytes at a time, so texts are without a quote.
+    The search takes 32 bytes at a time if there are several first bytes, and several rare ones, so texts are without a
+    quote; and at most 32 needles.
     """
 
     def __init__(self, categories: list[str], texts: list[bytes]) -> None:
         self.rooms = [ROOMS[category] for category in categories]
         self.escape = len(categories) + len(texts)
-        needles = [*(f'"{category}"'.encode() for category in categories), *texts, _ESCAPE, *_ENDS]
-        self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostFirst).find_matches_as_indexes
+        self.idle = self.escape + 1 + len(_ENDS)
+        needles = [*(f'"{category}"'.encode() for category in categories), *texts, _ESCAPE, *_ENDS, *_IDLE]
+        self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostLongest).find_matches_as_indexes
 
 
 _ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]"])
@@ -51,6 +55,7 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
         hits.pop()
     head = _head_of(source, hits)
     head_bytes, text_from, categories = len(head), len(head) - len(SEPARATOR), len(needles.rooms)
+    idle = needles.idle
     result = Sorted()
     rooms: list[list[bytes]] = [getattr(result, room) for room in needles.rooms]
     starts_with, find = source.startswith, source.find
@@ -59,6 +64,8 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
         if needle < categories and starts_with(head, at - head_bytes):
             until = find(CLOSING, behind)
             rooms[needle].append(source[at - text_from : until])
+        elif needle >= idle:
+            continue
         elif needle > needles.escape:
             return None
         elif at >= until and (not categories <= needle < needles.escape or source[at - 1 : at] == b'"'):

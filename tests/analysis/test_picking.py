@@ -8,7 +8,7 @@ import pytest
 from builders import LAYOUTS, US, Trace
 
 from analysis.chunks import CLOSING, OPENING, SEPARATOR
-from analysis.kineto_events import ROOMS, Sorted, sorted_texts
+from analysis.kineto_events import IDLE_CALLS, ROOMS, Sorted, sorted_texts
 from analysis.picking import picked
 
 KINETO = ("kineto", "kineto of torch 2.13")
@@ -67,6 +67,19 @@ def test_names_that_say_what_categories_do(layout, name):
     chunk, end = chunk_of(trace.event("overhead", "last", 1, 1), layout)
     found = rooms(picked(chunk, end, with_operators=False))
     assert {room: len(texts) for room, texts in found.items() if texts} == {"activities": 1, "annotations": 1}
+
+
+@pytest.mark.parametrize("layout", KINETO)
+def test_calls_that_launch_nothing_are_left_out(layout):
+    trace = Trace()
+    for call in ("cudaLaunchKernel", *IDLE_CALLS, "cudaMemcpyAsync", "cuLaunchKernelEx", "cudaGraphLaunch"):
+        trace.event("cuda_runtime", f"{call}X", 0, 5, correlation=7)
+    chunk, end = chunk_of(trace.event("overhead", "last", 1, 1), layout)
+    texts = chunk[len(OPENING) : end - len(CLOSING)].split(SEPARATOR)
+    launches = [t for t in texts if any(call in t for call in (b"Launch", b"Memcpy"))]
+    assert len(launches) == 4 < len(texts)
+    assert rooms(picked(chunk, end, with_operators=False))["launches"] == launches
+    assert sorted_texts(texts).launches == launches
 
 
 @pytest.mark.parametrize("letter", range(6))
