@@ -134,11 +134,11 @@ class MemoryEvent(msgspec.Struct, gc=False):
 
 
 class _Key(msgspec.Struct, gc=False):
-    """What tells events apart."""
+    """What tells events apart, if these are texts; an event in which they are not is none of those that are wanted."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
+    ph: Any = ""
+    cat: Any = ""
+    name: Any = ""
 
 
 # Categories, with the spelling of torch <= 1.12 behind the newer one.
@@ -177,8 +177,9 @@ class Sorted:
             if not repair:
                 raise
             key = _one(_key, text)
-        room = ROOMS.get(key.cat) if key.ph == "X" else ROOMS_OF_POINTS.get(key.name)
-        if room is not None and not (key.cat == CALLS and key.name.startswith(IDLE_CALLS)):
+        category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
+        room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
+        if room is not None and not (category == CALLS and name.startswith(IDLE_CALLS)):
             getattr(self, room).append(text)
 
 

@@ -125,6 +125,16 @@ def test_a_list_that_ends_is_seen(close):
     assert picked(chunk, chunk.index(close), with_operators=False) is not None  # not yet
 
 
+@pytest.mark.parametrize("key", [b"ph", b"cat", b"name"])
+@pytest.mark.parametrize("value", [b"null", b"7", b"[]", b'{"a": 1}', b"true"])
+def test_what_should_be_a_text_and_is_none(key, value):
+    texts = {b"ph": b'"X"', b"cat": b'"overhead"', b"name": b'"thread_name"'} | {key: value}
+    text = b", ".join(b'"%s": %s' % each for each in texts.items())[1:]
+    chunk = OPENING + b'ph": "s"' + SEPARATOR + text + CLOSING
+    assert sorted_texts([text]) == picked(chunk, len(chunk), with_operators=True)
+    assert not sorted_texts([text]).threads or key in (b"ph", b"cat")
+
+
 def test_what_is_broken_is_not_picked():
     broken = b'ph": "X", "cat": thread_name, "name": "k"'
     chunk = OPENING + b'ph": "s"' + SEPARATOR + broken + CLOSING
