@@ -86,9 +86,10 @@ class OpenRun:
 
     def __init__(self, runs: list[Path], options: ReadingOptions, *, details: bool = False) -> None:
         """With `details`, operators of GPU runs and allocations are read too."""
-        from .cache import Cache
-        from .reading import Reading, cores
-        from .trace_paths import run_name, trace_files
+        with _for_good():
+            from .cache import Cache
+            from .reading import Reading, cores
+            from .trace_paths import run_name, trace_files
 
         files, skipped = trace_files(runs)
         self.name = run_name(runs)
