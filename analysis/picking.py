@@ -15,6 +15,8 @@ from .kineto_events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, MalformedEvent, 
 _HEADS = (SEPARATOR + b'ph": "X", "cat": ', SEPARATOR + b'ph": "X",\n    "cat": ')
 # In Kineto's layout a comma follows every event but the last. Behind anything else, there may be no more events.
 _ENDS = tuple(CLOSING[:-1] + other for other in (b"]", b" ", b"\n", b"\r", b"\t"))
+# Only a huge event makes a chunk larger, and what is found in that, tuples of three numbers, might fill the memory.
+_LARGEST_BYTES = 4 << 20
 # Any category or name may be written with an escaped letter.
 _ESCAPE = b"\\u00"
 # Longer than the category alone, which is wanted.
@@ -47,8 +49,11 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     """The texts of wanted events before `end`; without operators, of these only those that hand a collective over.
 
     `source` begins with OPENING, and CLOSING stands before `end`. None where it is not in Kineto's layout only: where
-    a list ends in it, or where what was found does not stand at the begin of an event, nor in a single other one.
+    a list ends in it, or where what was found does not stand at the begin of an event, nor in a single other one. None
+    too where a single event takes several MiB.
     """
+    if end > _LARGEST_BYTES:
+        return None
     needles = _ALL if with_operators else _WITHOUT_OPERATORS
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from builders import LAYOUTS, US, Trace
@@ -133,6 +134,16 @@ def test_what_should_be_a_text_and_is_none(key, value):
     chunk = OPENING + b'ph": "s"' + SEPARATOR + text + CLOSING
     assert sorted_texts([text]) == picked(chunk, len(chunk), with_operators=True)
     assert not sorted_texts([text]).threads or key in (b"ph", b"cat")
+
+
+def test_what_is_found_in_a_huge_event_does_not_fill_the_memory():
+    for times, is_picked in ((10, True), (1 << 20, False)):
+        text = b'ph": "X", "cat": "overhead", "name": "%s"' % (b"\\u00e9" * times)
+        chunk = OPENING + b'ph": "s"' + SEPARATOR + text + CLOSING
+        tracemalloc.start()
+        assert (picked(chunk, len(chunk), with_operators=False) is not None) is is_picked
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.stop()
 
 
 def test_what_is_broken_is_not_picked():
