@@ -56,7 +56,7 @@ _TOKENS = [
     b'"traceEvents": [', b"\xf0\x9f\x9a\x80", b"[" * 600, b'"cat": "kernel", ', b"\\ud83d", b"\x1f\x8b",
 ]  # fmt: skip
 _ODD: list[Any] = [
-    None, True, -1, 0, 1.5, 2**53, 2**63, 2**64 - 1, 2**70, -(2**63), 1e300, "", "7", "1.25", "x", "ph", [], {}, [[]],
+    None, True, -1, 0, 1.5, 2**53, 2**63, 2**64 - 1, 2**70, 1 - 2**63, 1e300, "", "7", "1.25", "x", "ph", [], {}, [[]],
     [[2, 3]], [["a"]], {"ph": "X"}, "},\n  {", "\u0000", "é", "kernel", "nccl:all_reduce", "ProfilerStep#3",
     "record_param_comms", "c10d::allreduce_", "allreduce", "[0, 1]", 10**30,
 ]  # fmt: skip
