@@ -37,11 +37,13 @@ from .kineto_events import (
     sorted_texts,
 )
 from .kineto_header import header, header_so_far
-from .packed import is_regular
+from .packed import is_regular, packed_bytes
 from .picking import picked
 from .raw_trace import Annotation, Columns, Events, Joining, Part, RawTrace, raw_trace
 from .spans import Indivisible, SpanStream
 
+# On disk. To count the events of a smaller file takes less than to read it twice where it is damaged.
+SLOW_TO_COUNT_BYTES = 2 << 20
 _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
 _MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
@@ -66,7 +68,7 @@ def read_kineto(
     """
     is_lasting = is_regular(path)  # a pipe can be read only once
     reading = _Reading(comm_names, with_operators=None if is_lasting and not details else True, details=details)
-    if is_lasting:
+    if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
         with suppress(DamagedTrace):  # the second time, counted, it tells how many events are good
             return _read(path, reading.anew(), progress)
     return _read(path, reading, progress, keep_damaged=keep_damaged, counted=True)

@@ -43,6 +43,14 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def packed_bytes(path: Path) -> int:
+    """How large a file is on disk, 0 where that cannot be told."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def unpacked(path: Path, file: BufferedReader) -> Source:
     """The content of an open file. Raises NotATrace for packings that are not read."""
     # The magic number decides, not the name: tools rename files.

@@ -24,7 +24,7 @@ from . import errors
 from .cache import Cache, Slot
 from .errors import TraceError
 from .kineto import joined, read_kineto
-from .packed import is_regular
+from .packed import is_regular, packed_bytes
 from .raw_trace import Joining, Part, RawTrace
 from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
 from .worker_process import Worker, start_worker
@@ -136,7 +136,7 @@ class Reading:
         self._keep_damaged = keep_damaged
         self._cache = cache
         # What is no plain file may be open in this process only, and can be read only once.
-        self._files = [_File(path, n, _size(path), is_regular=is_regular(path)) for n, path in enumerate(self.paths)]
+        self._files = [_File(p, n, packed_bytes(p), is_regular=is_regular(p)) for n, p in enumerate(self.paths)]
         regular = [file for file in self._files if file.is_regular]
         if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
             regular = []
@@ -319,10 +319,3 @@ def _answer(worker: Worker) -> Answer | None:
 def _stdout(worker: Worker) -> IO[bytes]:
     assert worker.stdout is not None
     return worker.stdout
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

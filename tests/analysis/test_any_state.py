@@ -22,6 +22,7 @@ from builders import LAYOUTS, MS, US, Collective, Trace, traces_of, write_bytes,
 from oracle import Tables, oracle_tables, tables_of
 
 import analysis.chunks
+import analysis.kineto
 import analysis.packed
 from analysis.chunks import EventStream
 from analysis.cli import main
@@ -510,6 +511,24 @@ def test_real_traces_cut_at_500_places(tmp_path, capsys, source, gz):
         assert rows == [(r[3], r[4], r[6], r[1]) for r in whole["activities"][: before[good_events(found)]]]
         if number % 50 == 0:
             assert_marked(capsys, path)
+
+
+def test_a_large_file_tells_the_same_though_its_events_are_counted_later(tmp_path, monkeypatch):
+    """A small one is counted at once; a large one only once it is known to be damaged."""
+    text = content()
+    for length in range(len(text) // 2, len(text) - 9, 307):
+        path = write_bytes(tmp_path / "rank0.json", text[:length])
+        kept, error = read(path, keep_damaged=True), error_of(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(analysis.kineto, "SLOW_TO_COUNT_BYTES", 0)
+            assert error_of(path) == error
+            assert read(path, keep_damaged=True) == kept
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(DamagedTrace, match=r"[1-9][0-9]* events") as caught:
+        read(path)
+    return str(caught.value)
 
 
 def assert_marked(capsys, path: Path) -> None:
