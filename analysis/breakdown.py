@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .intervals import Spans, clip, covered, intersect, spans, subtract, total, union
 from .kinds import COMPUTE, KINDS
-from .schema import BREAKDOWN, BREAKDOWN_STEPS, Row, grouped
+from .schema import BREAKDOWN, BREAKDOWN_STEPS, Row, bare, grouped
 from .steps import NO_STEP, step_windows
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _computing(activities: pd.DataFrame) -> dict[object, Spans]:
     """When each rank and device computed."""
     import pandas as pd
 
-    own = activities["kind"].to_numpy(dtype=object) == COMPUTE
+    own = bare(activities["kind"]) == COMPUTE
     computed = pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False)
     found: dict[object, Spans] = {}
     for device, part in grouped(computed, ["rank", "device"]):
@@ -170,7 +170,7 @@ def _summed(measured: list[dict[str, int | None]]) -> dict[str, int | None]:
 
 
 def _ran(part: pd.DataFrame) -> Ran:
-    starts, kinds = part["start_ns"].to_numpy(), part["kind"].to_numpy(dtype=object)
+    starts, kinds = part["start_ns"].to_numpy(), bare(part["kind"])
     return Ran(
         of_kind={kind: kinds == kind for kind in KINDS},
         start_ns=starts,

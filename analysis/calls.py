@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .gloo_calls import gloo_rows
 from .kinds import COMM, COMPUTE, collective_in_name
 from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, elements, item_bytes, size_elems
-from .schema import CALLS, Row, grouped, plain, records
+from .schema import CALLS, Row, bare, grouped, plain, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ def calls(
     process_groups: pd.DataFrame,
 ) -> pd.DataFrame:
     """One row per communication call, by rank and start; what no source tells is NA."""
-    of_kind = activities["kind"].to_numpy(dtype=object)
+    of_kind = bare(activities["kind"])
     communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
     annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -39,6 +40,7 @@ def comm_pattern(extra: Iterable[str] = ()) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{p})" for p in (*COMM_PATTERNS, *extra)), re.IGNORECASE)
 
 
+@functools.lru_cache(maxsize=1 << 14)  # every part of a file has them again
 def kernel_kind(name: str, pattern: re.Pattern[str]) -> str:
     """`comm` or `compute`."""
     return COMM if pattern.search(name) else COMPUTE

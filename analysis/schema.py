@@ -28,6 +28,7 @@ from .schema_training import TRAINING_EPOCHS as TRAINING_EPOCHS
 from .tables import PlainTable as PlainTable
 from .tables import Row as Row
 from .tables import Schema as Schema
+from .tables import bare as bare
 from .tables import grouped as grouped
 from .tables import plain as plain
 from .tables import records as records

@@ -15,6 +15,7 @@ from .errors import SchemaError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 Row = dict[str, Any]
 """One row of a table as plain Python values, None where the table has NA."""
@@ -83,6 +84,13 @@ def _column(values: list[Any], dtype: str) -> Any:
     return pd.Series(values, dtype="object")
 
 
+def bare(column: pd.Series[Any]) -> NDArray[Any]:
+    """The values of a column without NA. Of texts `to_numpy` looks for that, which takes longer than to use them."""
+    import numpy as np
+
+    return np.asarray(column.array)
+
+
 def grouped(
     table: pd.DataFrame, keys: list[str], columns: list[str] | None = None
 ) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
@@ -92,7 +100,7 @@ def grouped(
     """
     import numpy as np
 
-    values = [table[key].to_numpy() for key in keys]
+    values = [bare(table[key]) for key in keys]
     changes = np.logical_or.reduce([column[1:] != column[:-1] for column in values])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(table)]
     found = list(zip(*(column[bounds[:-1]].tolist() for column in values), strict=True)) if len(table) else []
