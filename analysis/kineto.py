@@ -10,7 +10,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,11 @@ def read_kineto(
     Raises UnreadableFile, NotATrace, DamagedTrace.
     """
     is_lasting = is_regular(path)  # a pipe can be read only once
-    reading = _Reading(comm_names, with_operators=None if is_lasting and not details else True, details=details)
+    with_operators = None if is_lasting and not details else True
     if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
         with suppress(DamagedTrace):  # the second time, counted, it tells how many events are good
-            return _read(path, reading.anew(), progress)
+            return _read(path, _Reading(comm_names, with_operators, details), progress)
+    reading = _Reading(comm_names, with_operators, details)
     return _read(path, reading, progress, keep_damaged=keep_damaged, counted=True)
 
 
@@ -120,7 +121,7 @@ def _read(
         damage, around = str(err), header_so_far(stream.surrounding)
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
-        reading = replace(reading.anew(), with_operators=True)
+        reading = _Reading(reading.comm_names, True, reading.details)
         return _read(path, reading, progress, keep_damaged=keep_damaged, counted=counted)
     return raw_trace(reading.result(), around, damage, details=reading.details)
 
@@ -181,10 +182,6 @@ class _Reading:
     gloo_threads: set[int] = field(default_factory=set)
     pid: int | None = None
     events: int = 0
-
-    def anew(self) -> _Reading:
-        """The same with nothing read yet."""
-        return _Reading(self.comm_names, self.with_operators, self.details)
 
     def picker(self, around: Surrounding) -> Pick[Sorted]:
         """What to pick of the events of a document that begins so."""

@@ -32,7 +32,8 @@ class _Needles:
 
     def __init__(self, categories: list[str], texts: list[bytes]) -> None:
         self.rooms = [ROOMS[category] for category in categories]
-        self.escape = len(categories) + len(texts)
+        self.texts = range(len(categories), len(categories) + len(texts))
+        self.escape = self.texts.stop
         self.idle = self.escape + 1 + len(_ENDS)
         needles = [*(f'"{category}"'.encode() for category in categories), *texts, _ESCAPE, *_ENDS, *_IDLE]
         self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostLongest).find_matches_as_indexes
@@ -73,7 +74,9 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
             continue
         elif needle > needles.escape:
             return None
-        elif at >= until and (not categories <= needle < needles.escape or source[at - 1 : at] == b'"'):
+        elif at < until:
+            continue
+        elif needle not in needles.texts or source[at - 1 : at] == b'"':
             until = find(CLOSING, behind)
             begin = source.rfind(SEPARATOR, 0, at)
             text = source[begin + len(SEPARATOR) if begin >= 0 else len(OPENING) : until]

@@ -68,6 +68,7 @@ class SpanStream(EventStream[P]):
         self.bytes_read = byte
 
     def _kineto_until(self, buffer: bytes) -> int:
+        """The same up to the end of the span; where that is, it is noted."""
         at = -1
         first_byte = self.bytes_read - len(buffer)
         if self._until is not None and self.bytes_read > self._until:

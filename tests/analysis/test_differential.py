@@ -150,13 +150,18 @@ def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
         assert_same(tables(path), found)
 
 
+def alternating(layout: str, pairs: int) -> bytes:
+    """Operators that nobody asks for, and as many kernels, in turns."""
+    trace = Trace()
+    for number in range(pairs):
+        trace.event("python_function", f"f {number}", number, 1).kernel(f"k {number}", number * 100, 7)
+    return LAYOUTS[layout](trace.document())
+
+
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13"])
 @pytest.mark.parametrize("separator", [b"},\n {", b"}, {", b"},{", b"}\n  ,\n  {"])
 def test_events_that_somebody_inserted_in_another_layout(tmp_path, layout, separator):
-    trace = Trace()
-    for number in range(40):
-        trace.event("python_function", f"f {number}", number, 1).kernel(f"k {number}", number * 100, 7)
-    content = LAYOUTS[layout](trace.document())
+    content = alternating(layout, 40)
     lines = content.replace(b"  },\n  {", b"  " + separator, 31).replace(b"  " + separator, b"  },\n  {", 27)
     path = write_bytes(tmp_path / "t.json", lines)
     assert_same(tables(path), oracle_tables(lines))
@@ -166,12 +171,8 @@ def test_events_that_somebody_inserted_in_another_layout(tmp_path, layout, separ
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13"])
 @pytest.mark.parametrize("end", [b"}}", b"}\n }", b"} }", b"}\n\n  }"])
 def test_events_that_end_in_another_layout(tmp_path, layout, end):
-    trace = Trace()
-    for number in range(9):
-        trace.event("python_function", f"f {number}", number, 1).kernel(f"k {number}", number * 100, 7)
-    content = LAYOUTS[layout](trace.document())
     between = b"}\n  },\n  {"
-    parts = content.split(between)
+    parts = alternating(layout, 9).split(between)
     for number in range(1, len(parts)):
         changed = between.join(parts[:number]) + end + b",\n  {" + between.join(parts[number:])
         path = write_bytes(tmp_path / "t.json", changed)

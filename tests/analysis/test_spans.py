@@ -140,7 +140,7 @@ def test_operators_count_only_where_no_part_has_activities(tmp_path):
 
 
 def test_damage_anywhere_shows(tmp_path):
-    """Whatever a whole reading finds wrong, the parts do not hide."""
+    """Parts that join say what a whole reading says, which then finds nothing wrong either."""
     content = LAYOUTS["kineto"](made(20).document())
     chosen = random.Random(5)
     for _ in range(150):
