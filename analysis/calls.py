@@ -34,6 +34,8 @@ def calls(
     of_kind = bare(activities["kind"])
     communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
+    if "cpu" not in communicating["device"].unique():  # then what c10d and steps say is of no use
+        annotations = annotations[annotations["name"].str.startswith("nccl:", na=False)]
     annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)
     groups_of = _rows_by(process_groups, ["rank"])
     rows: list[Row] = []
