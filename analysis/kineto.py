@@ -69,7 +69,8 @@ def read_kineto(
     is_lasting = is_regular(path)  # a pipe can be read only once
     with_operators = None if is_lasting and not details else True
     if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
-        with suppress(DamagedTrace):  # the second time, counted, it tells how many events are good
+        # The second time, counted, it tells how many events are good, and keeps them.
+        with suppress(TraceError if keep_damaged else DamagedTrace):
             return _read(path, _Reading(comm_names, with_operators, details), progress)
     reading = _Reading(comm_names, with_operators, details)
     return _read(path, reading, progress, keep_damaged=keep_damaged, counted=True)
