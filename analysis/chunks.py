@@ -196,6 +196,9 @@ class EventStream(Generic[P]):
                     raise self._unfinished(buffer)
             more = self._read(source, self._step_bytes(buffer))
             ended = not more
+                elif ended and (renamed := with_quoted_names(buffer)) != buffer:
+                    buffer = renamed  # an odd number of quotes in the last name looks like a text without an end
+                    continue
             buffer += more
             self._check_size(buffer, "an event")
 

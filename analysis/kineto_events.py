@@ -233,6 +233,8 @@ def _one(decoder: msgspec.json.Decoder[E], text: bytes) -> E:
     event = b'{"' + text + b"}"
     try:
         return decoder.decode(event)
+    except msgspec.ValidationError as err:
+        raise MalformedEvent(text, str(err)) from err
     except NO_JSON as err:
         repaired = with_quoted_names(without_numbers_that_are_none(event))
         if repaired == event:

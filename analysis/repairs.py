@@ -9,8 +9,10 @@ import re
 
 # Strings first, so that nothing inside them is touched. For texts without escapes: no memory for each of them.
 _TOKEN = re.compile(rb'"[^"]*"|-?\b(?:NaN|Infinity)\b|,(?=\s*[\]}])')
-# Kineto before mid 2026 wrote names as they were, quotes included; what follows a name it always wrote like this.
-_NAME = re.compile(rb'(?<="name": ")([^\n]*?)(?=",(?: |\n    )"(?:pid|ph)": )')
+# Kineto before mid 2026 wrote names as they were, quotes included; what stands around a name it always wrote like this.
+_BEFORE_NAME = re.compile(rb'"cat": "[^"\n]{0,64}",(?: |\n    )"name": "')
+_BEHIND_NAME = (b'", "pid', b'",\n    "pid')
+_COLON = b'": '
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
 
 
@@ -33,4 +35,12 @@ def without_numbers_that_are_none(text: bytes) -> bytes:
 
 def with_quoted_names(text: bytes) -> bytes:
     """Events as Kineto lays them out; a double quote inside a name becomes a single one."""
-    return _NAME.sub(lambda name: _BARE_QUOTE.sub(b"'", name[1]), text)
+    repaired = bytearray(text)
+    for before in _BEFORE_NAME.finditer(text):
+        begin = before.end()
+        behind = text.find(_COLON, begin)  # of the next key: what goes beyond that is no name
+        for tail in _BEHIND_NAME:
+            if text.endswith(tail, begin, max(begin, behind)):
+                end = behind - len(tail)
+                repaired[begin:end] = _BARE_QUOTE.sub(b"'", text[begin:end])
+    return bytes(repaired)

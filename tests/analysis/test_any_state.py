@@ -117,6 +117,17 @@ def test_quotes_in_the_names_of_kernels(tmp_path):
                 assert names(write_bytes(tmp_path / "t.json", text)) == [n.replace("gemm ", "k<'a', {'> ") for n in ALL]
 
 
+@pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13"])
+def test_an_odd_quote_in_the_last_name(tmp_path, layout):
+    for number in range(KERNELS):
+        text = LAYOUTS[layout]({**trace().document(), "traceEvents": trace().events[: 9 + number]})
+        last = text.rindex(b'"name": "') + len(b'"name": "')
+        changed = text[:last] + b'5" disk, ' + text[last:]
+        whole, found = (read(write_bytes(tmp_path / "t.json", t)) for t in (text, changed))
+        assert found.activities.keys() == whole.activities.keys()
+        assert [len(c) for c in found.activities.values()] == [len(c) for c in whole.activities.values()]
+
+
 def test_events_in_any_order(tmp_path):
     made = trace()
     plain = trace_file(tmp_path, read(made.write(tmp_path, "a.json", gz=False)))
@@ -243,6 +254,61 @@ def test_two_malformed_events_of_different_sorts_in_one_batch(tmp_path):
     with pytest.raises(DamagedTrace, match="event 1, at"):
         read(path)
     assert good_events(read(path, keep_damaged=True)) == 1
+
+
+ORDERS = {
+    "Chrome's": ("name", "ts", "dur", "cat", "ph", "pid", "tid", "args"),
+    "name first": ("name", "cat", "ph", "ts", "dur", "pid", "tid", "args"),
+    "name before ph": ("cat", "name", "ph", "ts", "dur", "tid", "pid", "args"),
+}
+
+
+def ordered(order: str, times: list[object]) -> bytes:
+    """Kernels that begin at these times, their keys in another order than Kineto's."""
+    kernels = Trace()
+    for number in range(len(times)):
+        kernels.kernel(f"gemm {number}", number * US, 500)
+    document = kernels.document()
+    found = [e for e in document["traceEvents"] if e.get("cat") == "kernel"]
+    events = [{key: (e | {"ts": time})[key] for key in ORDERS[order]} for e, time in zip(found, times, strict=True)]
+    return json.dumps(document | {"traceEvents": events}).encode()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("chunk_bytes", [300, 1 << 19])
+def test_a_damaged_byte_in_another_order_of_keys(tmp_path, monkeypatch, order, chunk_bytes):
+    """No quote belongs to a name only because another name's end follows it somewhere."""
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+    path = write_bytes(tmp_path / "t.json", ordered(order, [*range(40)]).replace(b'"ts": 25,', b'"ts": 2,5,'))
+    with pytest.raises(DamagedTrace, match=r"is no JSON at byte [0-9,]+ \(25 events"):
+        read(path)
+    assert names(path, keep_damaged=True) == [f"gemm {n}" for n in range(25)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("time", ["soon", None, 1e300])
+def test_a_time_that_is_none_in_another_order_of_keys(tmp_path, order, time):
+    path = write_bytes(tmp_path / "t.json", ordered(order, [1, 2, time, 4]))
+    with pytest.raises(DamagedTrace, match=r"event 2, at byte .* is not as Kineto writes it: .*\$\.ts"):
+        read(path)
+    assert names(path, keep_damaged=True) == ["gemm 0", "gemm 1"]
+
+
+@pytest.mark.parametrize("piece", [b'{"name": "a"}, ', b'{"cat": "kernel", "name": "a"}, ', b'"cat": "", "name": "'])
+def test_many_names_without_end_take_no_hours(tmp_path, piece):
+    begin = b'{"traceEvents": [{"ph": "X", "cat": "kernel", "args": ['
+    with pytest.raises(DamagedTrace, match="0 events"):
+        read(write_bytes(tmp_path / "t.json", begin + piece * ((2 << 20) // len(piece)) + b"tru]}]}"))
+
+
+@pytest.mark.parametrize("behind", [b'"hip_runtime_version": "abc"', b'"traceEvents": [{"a": 1}]', b'"host_name": 5'])
+def test_damage_behind_the_events_leaves_them_in_large_files_too(tmp_path, monkeypatch, behind):
+    text = content()
+    path = write_bytes(tmp_path / "t.json", text[: text.rindex(b"}")] + b", " + behind + b"}")
+    kept = read(path, keep_damaged=True)
+    monkeypatch.setattr(analysis.kineto, "SLOW_TO_COUNT_BYTES", 0)
+    assert read(path, keep_damaged=True) == kept
+    assert names(path, keep_damaged=True) == ALL
 
 
 def test_a_list_of_events_whose_arguments_look_like_a_trace(tmp_path):
