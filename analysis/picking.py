@@ -49,9 +49,9 @@ _WITHOUT_OPERATORS = _Needles(
 def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     """The texts of wanted events before `end`; without operators, of these only those that hand a collective over.
 
-    `source` begins with OPENING, and CLOSING stands before `end`. None where it is not in Kineto's layout only: where
-    a list ends in it, or where what was found does not stand at the begin of an event, nor in a single other one. None
-    too where a single event takes several MiB.
+    `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None where it is not
+    in Kineto's layout only: where a list ends in it, or where what was found does not stand at the begin of an event,
+    nor in a single other one. None too where a single event takes several MiB.
     """
     if end > _LARGEST_BYTES:
         return None
@@ -59,6 +59,14 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:
         hits.pop()
+    try:
+        return _sorted(source, hits, needles)
+    except (*NO_JSON, MalformedEvent):
+        return None
+
+
+def _sorted(source: bytes, hits: list[tuple[int, int, int]], needles: _Needles) -> Sorted | None:
+    """The texts of the events that the hits are in; None where a list ends. Raises NO_JSON, MalformedEvent."""
     head = _head_of(source, hits)
     head_bytes, text_from, categories = len(head), len(head) - len(SEPARATOR), len(needles.rooms)
     idle = needles.idle
@@ -68,7 +76,7 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     until = 0  # the end of the last event that was looked at
     for needle, at, behind in hits:
         if needle < categories and starts_with(head, at - head_bytes):
-            until = find(CLOSING, behind)
+            until = find(SEPARATOR, behind)
             rooms[needle].append(source[at - text_from : until])
         elif needle >= idle:
             continue
@@ -77,13 +85,11 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
         elif at < until:
             continue
         elif needle not in needles.texts or source[at - 1 : at] == b'"':
-            until = find(CLOSING, behind)
+            until = find(SEPARATOR, behind)
             begin = source.rfind(SEPARATOR, 0, at)
             text = source[begin + len(SEPARATOR) if begin >= 0 else len(OPENING) : until]
-            try:  # what has a single phase is a single event, though perhaps with quotes in its name
-                result.place(text, repair=b'"ph"' not in text)
-            except (*NO_JSON, MalformedEvent):
-                return None
+            # What has a single phase is a single event, though perhaps with quotes in its name.
+            result.place(text, repair=b'"ph"' not in text)
     return result
 
 

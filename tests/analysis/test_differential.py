@@ -179,6 +179,18 @@ def test_events_that_end_in_another_layout(tmp_path, layout, end):
         assert_same(tables(path), oracle_tables(changed))
 
 
+@pytest.mark.parametrize("behind", [b", 5]", b', {"a": 1}]'])
+def test_elements_of_a_list_are_no_events(tmp_path, behind):
+    """Though they look like some, and the list does not end as that of the events does."""
+    between = b"\n  },\n  {\n    "
+    ghost = b'"ph": "X", "cat": "kernel", "name": "ghost", "pid": 0, "tid": 7, "ts": 1, "dur": 9, "args": {}'
+    holder = b'"ph": "s", "list": [{"a": 1' + between + ghost + b"\n  }" + behind
+    first, *others = alternating("kineto", 9).split(between)
+    content = between.join([first, holder, *others])
+    assert b"ghost" in content
+    assert_same(tables(write_bytes(tmp_path / "t.json", content)), oracle_tables(content))
+
+
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_a_communication_kernel_without_arguments(tmp_path, layout):
     document = Trace(0, 2).nccl("all_reduce", 0, 5).document()

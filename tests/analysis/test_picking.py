@@ -54,7 +54,7 @@ def test_allocations_are_picked_with_operators():
     memory = b'ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "ts": 1'
     idle = b'ph": "s", "id": 1'
     chunk = OPENING + memory + SEPARATOR + idle + CLOSING
-    assert rooms(picked(chunk, len(chunk), with_operators=True))["memory"] == [memory]
+    assert rooms(picked(chunk + OPENING, len(chunk), with_operators=True))["memory"] == [memory]
 
 
 @pytest.mark.parametrize("layout", KINETO)
@@ -90,13 +90,13 @@ def test_categories_with_an_escaped_letter(letter):
     assert json.loads(f'"{escaped}"') == "kernel"
     changed = chunk[:end].replace(b'"cat": "kernel"', b'"cat": "%s"' % escaped.encode())
     assert changed != chunk[:end]
-    assert len(rooms(picked(changed, len(changed), with_operators=False))["activities"]) == 1
+    assert len(rooms(picked(changed + OPENING, len(changed), with_operators=False))["activities"]) == 1
 
 
 def test_the_last_of_two_categories_counts():
     twice = b'ph": "X", "cat": "overhead", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1'
     chunk = OPENING + b'ph": "s"' + SEPARATOR + twice + CLOSING
-    assert rooms(picked(chunk, len(chunk), with_operators=False))["activities"] == [twice]
+    assert rooms(picked(chunk + OPENING, len(chunk), with_operators=False))["activities"] == [twice]
 
 
 @pytest.mark.parametrize(
@@ -113,16 +113,16 @@ def test_the_last_of_two_categories_counts():
 def test_events_in_another_layout_are_seen(foreign):
     idle = b'ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1,\n    "cat": "ac2g", "name": "ac2g"'
     chunk = OPENING + idle + SEPARATOR + idle + CLOSING
-    assert rooms(picked(chunk, len(chunk), with_operators=False)) == vars(Sorted())
+    assert rooms(picked(chunk + OPENING, len(chunk), with_operators=False)) == vars(Sorted())
     mixed = OPENING + idle + foreign + idle + CLOSING
-    assert picked(mixed, len(mixed), with_operators=False) is None
+    assert picked(mixed + OPENING, len(mixed), with_operators=False) is None
 
 
 @pytest.mark.parametrize("close", [b"\n  }\n  ]", b"\n  }]", b"\n  } ]", b"\n  }\r\n]", b"\n  }\t]"])
 def test_a_list_that_ends_is_seen(close):
     idle = b'ph": "s", "id": 1'
     chunk = OPENING + idle + close + b', "other": [' + OPENING + idle + SEPARATOR + idle + CLOSING
-    assert picked(chunk, len(chunk), with_operators=False) is None
+    assert picked(chunk + OPENING, len(chunk), with_operators=False) is None
     assert picked(chunk, chunk.index(close), with_operators=False) is not None  # not yet
 
 
@@ -132,16 +132,17 @@ def test_what_should_be_a_text_and_is_none(key, value):
     texts = {b"ph": b'"X"', b"cat": b'"overhead"', b"name": b'"thread_name"'} | {key: value}
     text = b", ".join(b'"%s": %s' % each for each in texts.items())[1:]
     chunk = OPENING + b'ph": "s"' + SEPARATOR + text + CLOSING
-    assert sorted_texts([text]) == picked(chunk, len(chunk), with_operators=True)
+    assert sorted_texts([text]) == picked(chunk + OPENING, len(chunk), with_operators=True)
     assert not sorted_texts([text]).threads or key in (b"ph", b"cat")
 
 
 def test_what_is_found_in_a_huge_event_does_not_fill_the_memory():
     for times, is_picked in ((10, True), (1 << 20, False)):
         text = b'ph": "X", "cat": "overhead", "name": "%s"' % (b"\\u00e9" * times)
-        chunk = OPENING + b'ph": "s"' + SEPARATOR + text + CLOSING
+        chunk = OPENING + b'ph": "s"' + SEPARATOR + text + SEPARATOR
+        end = len(chunk) - len(OPENING)
         tracemalloc.start()
-        assert (picked(chunk, len(chunk), with_operators=False) is not None) is is_picked
+        assert (picked(chunk, end, with_operators=False) is not None) is is_picked
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         tracemalloc.stop()
 
@@ -149,4 +150,4 @@ def test_what_is_found_in_a_huge_event_does_not_fill_the_memory():
 def test_what_is_broken_is_not_picked():
     broken = b'ph": "X", "cat": thread_name, "name": "k"'
     chunk = OPENING + b'ph": "s"' + SEPARATOR + broken + CLOSING
-    assert rooms(picked(chunk, len(chunk), with_operators=False)) == vars(Sorted())
+    assert rooms(picked(chunk + OPENING, len(chunk), with_operators=False)) == vars(Sorted())
