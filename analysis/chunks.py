@@ -22,7 +22,7 @@ from .packed import BrokenPacking, Source, unpacked
 from .repairs import with_quoted_names, without_escapes, without_numbers_that_are_none
 
 CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
-ENTRY_LIMIT_BYTES = 64 << 20  # of one event, and of what surrounds the events
+ENTRY_LIMIT_BYTES = 16 << 20  # of one event, and of what surrounds the events
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')

@@ -110,5 +110,5 @@ def test_an_event_without_end(tmp_path, filling, packed):
     else:
         parts = [opening, *[block] * 4096]
     message, used_mib = piped_into_a_reader(tmp_path, parts, 1536).rsplit("|", 1)
-    assert "an event takes more than 64 MiB" in message
+    assert "an event takes more than 16 MiB" in message
     assert int(used_mib) < ENDLESS_MIB
