@@ -9,6 +9,7 @@ docs/design/0001 and 0007.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -112,7 +113,8 @@ class Surrounding(msgspec.Struct, array_like=True, frozen=True):
 class EventStream(Generic[P]):
     """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
 
-    After an error, `events_read` and `bytes_read` (unpacked) say how far it got.
+    After an error, `events_read` and `bytes_read` (unpacked) say how far it got. `state` tells the file from any that
+    takes its place, and from what becomes of it.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class EventStream(Generic[P]):
         self._counted = counted
         self.events_read = 0
         self.bytes_read = 0
+        self.state: tuple[int, ...] = ()
         self._before = b""
         self._behind = b""
         self._progress = progress
@@ -152,6 +155,8 @@ class EventStream(Generic[P]):
         """
         try:
             with self.path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                self.state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
                 for batch in self._batches(unpacked(self.path, file)):
                     if batch.picked is None:
                         self.events_read += len(batch.texts)
@@ -191,14 +196,14 @@ class EventStream(Generic[P]):
                     return
                 if cut:
                     buffer = buffer[cut + 1 :]  # past the comma
+                elif ended and (renamed := with_quoted_names(buffer)) != buffer:
+                    buffer = renamed  # an odd number of quotes in the last name looks like a text without an end
+                    continue
                 elif ended:
                     yield self._batch(buffer, len(buffer), _texts_or_none(buffer))
                     raise self._unfinished(buffer)
             more = self._read(source, self._step_bytes(buffer))
             ended = not more
-                elif ended and (renamed := with_quoted_names(buffer)) != buffer:
-                    buffer = renamed  # an odd number of quotes in the last name looks like a text without an end
-                    continue
             buffer += more
             self._check_size(buffer, "an event")
 

@@ -92,7 +92,8 @@ def read_part(
     reading = _Reading(comm_names, True if details else None, details)
     stream = SpanStream(path, part, parts, progress, picker=reading.picker)
     _add_all(reading, stream)
-    return Part(reading.result(), bool(reading.with_operators), stream.surrounding, stream.began_at, stream.ended_at)
+    with_operators, around = bool(reading.with_operators), stream.surrounding
+    return Part(reading.result(), with_operators, around, stream.began_at, stream.ended_at, stream.state)
 
 
 def joined(path: Path, parts: Joining, *, details: bool = False) -> RawTrace:

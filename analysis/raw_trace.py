@@ -60,13 +60,14 @@ class RawTrace(Events, kw_only=True):
 
 
 class Part(msgspec.Struct):
-    """What is read of a span of a file's events. For `began_at` and `ended_at` see SpanStream."""
+    """What is read of a span of a file's events. For the last three see SpanStream and EventStream."""
 
     events: Events
     with_operators: bool
     surrounding: Surrounding
     began_at: int | None
     ended_at: int | None
+    state: tuple[int, ...]
 
 
 def raw_trace(events: Events, header: Header, damage: str | None = None, *, details: bool = False) -> RawTrace:
@@ -88,6 +89,7 @@ class Joining:
         self.with_operators = False
         self.surrounding: Surrounding | None = None
         self._is_gapless = True
+        self._state: tuple[int, ...] = ()
         self._ended_at: int | None = None
         self._names = _Numbers()
         self._operators = _Numbers()
@@ -104,11 +106,11 @@ class Joining:
         events, others = part.events, self._others
         self.parts += 1
         if self.surrounding is None:
-            self.with_operators = part.with_operators
+            self.with_operators, self._state = part.with_operators, part.state
             follows = part.began_at is None
         else:
             follows = part.began_at is not None and part.began_at == self._ended_at
-            follows = follows and part.surrounding.before == self.surrounding.before
+            follows = follows and part.surrounding.before == self.surrounding.before and part.state == self._state
         self._is_gapless = self._is_gapless and follows
         self.surrounding, self._ended_at = part.surrounding, part.ended_at
         _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])

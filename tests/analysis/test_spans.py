@@ -120,6 +120,21 @@ def test_of_several_layouts_a_file_is_not_divided(tmp_path, behind_byte):
         in_parts(path, 2)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_another_one_replaces_is_not_mixed_with_it(tmp_path, packed):
+    """Though both are as long, and their events stand at the same places."""
+    content = LAYOUTS["kineto"](made().document())
+    paths = [tmp_path / "rank1.json", tmp_path / "new.json"]
+    for path, text in zip(paths, (content, content.replace(b"gemm", b"gelu")), strict=True):
+        write_bytes(path, gzip.compress(text) if packed else text)
+    parts = Joining()
+    parts.add(read_part(paths[0], PATTERN, 0, 2))
+    paths[1].replace(paths[0])
+    parts.add(read_part(paths[0], PATTERN, 1, 2))
+    with pytest.raises(Indivisible):
+        joined(paths[0], parts)
+
+
 def test_several_gzip_members(tmp_path):
     content = LAYOUTS["kineto"](made().document())
     path = write_bytes(tmp_path / "rank1.json", b"".join(map(gzip.compress, (content[:9000], content[9000:]))))
