@@ -20,7 +20,7 @@ from .kineto import read_kineto
 from .raw_trace import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 6
+READER_VERSION = 7
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"
@@ -86,10 +86,11 @@ class Slot:
     def keep(self, found: RawTrace) -> None:
         """Keep what was read of the trace, and note in it what is to be said of the cache."""
         if self.complaint is not None:
-            found.notes.append(f"{self.path.name}: its cache {self.complaint}; the trace was read again")
+            name = self.path.name.encode("utf-8", "backslashreplace").decode()
+            found.notes.append(f"{name}: its cache {self.complaint}; the trace was read again")
         # A file that has been written to meanwhile is of no key.
         if found.damage is None and _key(self.path, self.comm_names, self.details) == self.key:
-            _store(self.place, self.key, found)
+            _store(self.place, self.key, found, self.path)
 
 
 def _key(path: Path, comm_names: re.Pattern[str], details: bool) -> bytes | None:
@@ -135,8 +136,11 @@ def _load(place: Path, key: bytes) -> tuple[RawTrace | None, str | None]:
         return None, "is damaged"
 
 
-def _store(place: Path, key: bytes, found: RawTrace) -> None:
-    """Keep it, whoever else does so at the same time; not keeping it, in a read-only folder, costs time only."""
+def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
+    """Keep it for all who may read the trace at `path`, whoever does so at the same time.
+
+    Not keeping it, in a read-only folder, costs time only.
+    """
     import tempfile
 
     content = msgspec.msgpack.encode(msgspec.structs.replace(found, notes=[]))
@@ -145,6 +149,7 @@ def _store(place: Path, key: bytes, found: RawTrace) -> None:
         place.parent.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".partial-", delete=False) as file:
             partial = Path(file.name)
+            partial.chmod(0o600 | path.stat().st_mode & 0o666)
             file.write(_MAGIC + key + _sum(memoryview(content)))
             file.write(content)
         partial.replace(place)

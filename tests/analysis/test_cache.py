@@ -51,6 +51,13 @@ def test_the_second_reading_reads_nothing(tmp_path, trace, reads, beside):
     assert not first.notes
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_who_may_read_the_trace_may_read_its_cache(trace, mode):
+    trace.chmod(mode)
+    Cache().read(trace, PATTERN)
+    assert Cache().place(trace).stat().st_mode & 0o777 == mode
+
+
 def test_the_hidden_folder_is_no_part_of_the_run(trace):
     Cache().read(trace, PATTERN)
     assert load_run([trace.parent]).traces["trace"].tolist() == [trace.name]
