@@ -49,8 +49,8 @@ def checked_patterns(comm_kernel: list[str] | None) -> list[str]:
     """The patterns of --comm-kernel, none if it was not given. Raises BadParameter."""
     for pattern in comm_kernel or ():
         try:
-            re.compile(pattern)
-        except re.error as err:
+            re.compile(pattern).pattern.encode()
+        except (re.error, UnicodeEncodeError) as err:
             message = f"{pattern!r} is no regular expression: {err}"
             raise typer.BadParameter(message, param_hint="--comm-kernel") from err
     return comm_kernel or []

@@ -120,7 +120,7 @@ def _read(
     except TraceError as err:
         if not keep_damaged or not reading.events:
             raise
-        damage, around = str(err), header_so_far(stream.surrounding)
+        damage, around = str(err).encode("utf-8", "backslashreplace").decode(), header_so_far(stream.surrounding)
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
         reading = _Reading(reading.comm_names, True, reading.details)

@@ -136,7 +136,7 @@ class Reading:
         self._keep_damaged = keep_damaged
         self._cache = cache
         # What is no plain file may be open in this process only, and can be read only once.
-        self._files = [_File(p, n, packed_bytes(p), is_regular=is_regular(p)) for n, p in enumerate(self.paths)]
+        self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
         regular = [file for file in self._files if file.is_regular]
         if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
             regular = []
@@ -303,6 +303,11 @@ class Reading:
         file.be_whole()
         self._tasks = deque(task for task in self._tasks if task[0] is not file)
         self._tasks.appendleft((file, 0))
+
+
+def _is_for_all(path: Path) -> bool:
+    """Is it a plain file that another process finds as well? /dev/stdin may be one that has been deleted."""
+    return is_regular(path) and is_regular(_for_others(path))
 
 
 def _for_others(path: Path) -> Path:

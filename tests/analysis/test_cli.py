@@ -203,9 +203,10 @@ def test_wrong_usage_exits_2(capsys, arguments):
     assert "Traceback" not in captured.err
 
 
-def test_a_pattern_that_is_none_is_wrong_usage(capsys, run_dir):
-    assert main(["calls", str(run_dir), "--comm-kernel", "("]) == 2
-    assert "'(' is no regular expression" in " ".join(capsys.readouterr().err.split())
+@pytest.mark.parametrize("pattern", ["(", "k\udcff"])
+def test_a_pattern_that_is_none_is_wrong_usage(capsys, run_dir, pattern):
+    assert main(["calls", str(run_dir), "--comm-kernel", pattern]) == 2
+    assert f"{pattern!r} is no regular expression" in " ".join(capsys.readouterr().err.split())
 
 
 def test_no_arguments_show_the_help_and_exit_2(capsys):

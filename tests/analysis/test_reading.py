@@ -137,6 +137,26 @@ def test_of_damaged_files_the_good_part_is_kept_on_request(tmp_path):
         assert 0 < len(found.activities["ts"]) // 8 < 50
 
 
+def test_what_is_kept_of_a_damaged_file_with_any_name(tmp_path, capfd):
+    folder = tmp_path / "odd \udcff"
+    folder.mkdir()
+    path = trace(0, 50).write(folder, gz=False)
+    path.write_bytes(path.read_bytes()[:9_000])
+    here, there = (read([path], workers, keep_damaged=True) for workers in (1, 2))
+    assert here == there
+    assert isinstance(here[0], RawTrace)
+    assert "odd \\udcff" in (here[0].damage or "")
+    assert capfd.readouterr().err == ""  # of the worker
+
+
+def test_a_file_that_only_this_process_has_is_read_here(tmp_path):
+    path = trace(0).write(tmp_path, gz=False)
+    wanted = read([path], 1)
+    with path.open() as file:
+        path.unlink()
+        assert read([Path(f"/proc/self/fd/{file.fileno()}")], 2) == wanted
+
+
 def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
     paths = written(tmp_path)
     with Reading(paths, comm_pattern(), workers=2) as reading:
