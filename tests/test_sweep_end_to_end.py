@@ -82,7 +82,8 @@ def test_subtraction_stands_beside_what_was_measured(folder: Path, epochs: dict[
     assert [row["batch_size_per_worker"] for row in rows] == [2, 4]
     for row in rows:
         batch = row["batch_size_per_worker"]
-        assert row["subtracted_comm_ns"] == pytest.approx(epochs[2, batch] - epochs[1, batch] / 2, abs=1)
+        # Either epoch is rounded to ns, and the difference again.
+        assert row["subtracted_comm_ns"] == pytest.approx(epochs[2, batch] - epochs[1, batch] / 2, abs=1.5)
         steps = records(analyse(folder / row["run"]).breakdown_steps)
         per_rank = {rank: [s for s in steps if s["rank"] == rank] for rank in (0, 1)}
         exposed = [sum(s["exposed_comm_ns"] for s in own) / len(own) * row["epoch_steps"] for own in per_rank.values()]

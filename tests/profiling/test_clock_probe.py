@@ -178,7 +178,14 @@ def test_a_second_capture_over_the_same_store_measures_anew(world, tmp_path) -> 
 
 
 def test_a_rank_that_never_comes_costs_the_others_nothing_but_patience(world) -> None:
-    facts = world("abc", {"b": MS}, patience_s=0.3).run(properly, properly, absent)
+    started = threading.Barrier(2)  # as in a capture: nobody asks at its end while rank 0 waits at its start
+
+    def patiently(probe: ClockProbe, who: Identity) -> None:
+        probe.at_start(who)
+        started.wait()
+        probe.at_end()
+
+    facts = world("abc", {"b": MS}, patience_s=0.3).run(patiently, patiently, absent)
     assert "not all ranks came" in facts[0]["clock_probe_reason"]
     assert [o["at"] for o in facts[0]["clock_probe"]] == ["start", "end"]
     assert [o["at"] for o in facts[1]["clock_probe"]] == ["start", "end"]
