@@ -41,6 +41,8 @@ class Analysis:
     def calls(self) -> pd.DataFrame:
         """One row per rank and collective call."""
         run = self.run
+        if run.calls is not None:
+            return run.calls
         return calls_module.calls(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups)
 
     @cached_property
@@ -201,4 +203,5 @@ def analyse(
     memory, need `details`, which take longer to read. Raises AnalysisError.
     """
     limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
-    return Analysis(load_run([Path(path)], comm_names=comm_names, details=details), limit)
+    run = load_run([Path(path)], comm_names=comm_names, details=details, calls_of=calls_module.calls)
+    return Analysis(run, limit)

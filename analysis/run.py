@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from .reading import Progress, Reading
 from .schema import (
     ACTIVITIES,
     ANNOTATIONS,
+    CALLS,
     CLOCK_PROBES,
     COMM_ARGS,
     CPU_OPERATORS,
@@ -34,12 +35,16 @@ from .steps import with_steps
 from .trace_file import TraceFile, trace_file
 from .trace_paths import run_name, trace_files
 
+CallsOf = Callable[[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame], pd.DataFrame]
+"""Activities, launches, annotations, arguments and process groups of a rank -> its communication calls."""
+
 
 @dataclass(frozen=True)
 class Run:
     """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle.
 
-    `cpu_operators` and `memory` are empty unless it was read with `details`.
+    `cpu_operators` and `memory` are empty unless it was read with `details`; `calls` is None unless it could be made
+    while others read.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Run:
     details: bool = False
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
+    calls: pd.DataFrame | None = None
 
     @property
     def ranks(self) -> list[int]:
@@ -101,6 +107,7 @@ def load_run(
     progress: Progress | None = None,
     workers: int = 1,
     cache: Cache | None = None,
+    calls_of: CallsOf | None = None,
 ) -> Run:
     """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
 
@@ -108,21 +115,27 @@ def load_run(
     runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what
     stands before the damage is used, and `failed` names both.
     `progress` is called with the bytes read so far, of all files. `workers` processes read; 1 is this one. What was
-    read of large files is kept in a `cache`, if there is one.
+    read of large files is kept in a `cache`, if there is one. `calls_of` makes the calls of a file that tells its
+    process groups, while others are being read.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
     files, skipped = trace_files(paths)
     pattern = comm_pattern(comm_names)
     with Reading(files, pattern, workers=workers, details=details, keep_damaged=keep_going, cache=cache) as reading:
-        run = run_of(paths, reading, keep_going=keep_going, progress=progress)
+        run = run_of(paths, reading, keep_going=keep_going, progress=progress, calls_of=calls_of)
     return replace(run, notes=run.notes + tuple(skipped))
 
 
 def run_of(
-    paths: Sequence[Path], reading: Reading, *, keep_going: bool = False, progress: Progress | None = None
+    paths: Sequence[Path],
+    reading: Reading,
+    *,
+    keep_going: bool = False,
+    progress: Progress | None = None,
+    calls_of: CallsOf | None = None,
 ) -> Run:
     """The run that files being read form. Arguments and errors: see `load_run`."""
-    read, failed = _read_files(reading, progress, keep_going=keep_going)
+    read, failed = _read_files(reading, progress, calls_of, keep_going=keep_going)
     if not read:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
     members, lost = members_of(read)
@@ -132,7 +145,9 @@ def run_of(
     return replace(run, failed=(*failed, *lost), details=reading.details)
 
 
-def _read_files(reading: Reading, progress: Progress | None, *, keep_going: bool) -> tuple[list[TraceFile], list[str]]:
+def _read_files(
+    reading: Reading, progress: Progress | None, calls_of: CallsOf | None, *, keep_going: bool
+) -> tuple[list[TraceFile], list[str]]:
     """The tables of the files, and what is wrong with some. What they were made from, as large again, is let go."""
     read: list[TraceFile] = []
     failed: list[str] = []
@@ -146,11 +161,19 @@ def _read_files(reading: Reading, progress: Progress | None, *, keep_going: bool
                 raise
             failed.append(str(err))
         else:
-            # While others read on.
-            ran = with_steps(cpu_activities(file), file.launches, file.annotations)
-            read.append(replace(file, ran=ran))
+            read.append(_prepared(file, calls_of))  # while others read on
             failed += [file.damage] if file.damage else []
     return read, failed
+
+
+def _prepared(file: TraceFile, calls_of: CallsOf | None) -> TraceFile:
+    """The file with what can be made of it alone."""
+    ran = with_steps(cpu_activities(file), file.launches, file.annotations)
+    groups = _group_rows(0, _groups_in(file)) if calls_of else []
+    if not calls_of or not groups:
+        return replace(file, ran=ran)
+    calls = calls_of(ran, file.launches, file.annotations, file.comm_args, PROCESS_GROUPS.frame(groups))
+    return replace(file, ran=ran, calls=calls)
 
 
 _TABLES: dict[str, Schema] = {
@@ -176,15 +199,15 @@ def _assemble(name: str, members: list[Member[TraceFile]]) -> Run:
             "memory": file.memory,
         }
         for key, table in parts.items():
-            placed = table.copy(deep=False)
-            placed["rank"], placed["cycle"] = member.rank, member.cycle
-            tables[key].append(placed)
+            tables[key].append(_placed(table, member))
     probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)[0]]
     joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
         name=name,
         traces=TRACES.frame(_trace_row(m) for m in members),
-        process_groups=PROCESS_GROUPS.frame(_group_rows(members)).drop_duplicates(ignore_index=True),
+        process_groups=PROCESS_GROUPS.frame(
+            r for m in members for r in _group_rows(m.rank, _groups_of(m))
+        ).drop_duplicates(ignore_index=True),
         activities=joined["activities"],
         launches=joined["launches"],
         annotations=joined["annotations"],
@@ -195,7 +218,28 @@ def _assemble(name: str, members: list[Member[TraceFile]]) -> Run:
         config=side_file(members[0].file.path.with_name("run.json")),
         notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
         clock_probes=CLOCK_PROBES.frame(probed),
+        calls=_calls(members),
     )
+
+
+def _placed(table: pd.DataFrame, member: Member[TraceFile]) -> pd.DataFrame:
+    placed = table.copy(deep=False)
+    placed["rank"], placed["cycle"] = member.rank, member.cycle
+    return placed
+
+
+def _calls(members: list[Member[TraceFile]]) -> pd.DataFrame | None:
+    """The calls of all files, if they were made of each alone, and none of them knows groups that another one lacks."""
+    groups = {member.rank: member.file.header.process_groups for member in members}
+    parts = [
+        _placed(m.file.calls, m)
+        for m in members
+        if m.file.calls is not None and m.file.header.process_groups == groups[m.rank]
+    ]
+    if len(parts) < len(members):
+        return None
+    calls = CALLS.concat(parts)
+    return calls.assign(call_id=range(len(calls)))
 
 
 def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
@@ -235,24 +279,34 @@ def _device_name(member: Member[TraceFile]) -> str | None:
     return text_of(device.get("name"))
 
 
-def _group_rows(members: list[Member[TraceFile]]) -> Iterable[dict[str, Any]]:
-    for member in members:
-        groups = [(g.name, g.description, g.backend, g.ranks) for g in member.file.header.process_groups]
-        if not groups:
-            listed = member.side.get("process_groups")
-            groups = [
-                (str(g.get("name")), str(g.get("desc")), str(g.get("backend")), tuple(g.get("ranks") or ()))
-                for g in (listed if isinstance(listed, list) else [])
-                if isinstance(g, dict) and isinstance(g.get("ranks"), list)
-            ]
-        for name, description, backend, ranks in groups:
-            yield {
-                "rank": member.rank,
-                "process_group": name,
-                "description": description,
-                "backend": backend,
-                "pg_ranks": " ".join(map(str, sorted(ranks))) or None,
-            }
+_Group = tuple[str, str, str, Sequence[int]]  # name, description, backend and ranks
+
+
+def _groups_of(member: Member[TraceFile]) -> list[_Group]:
+    """The process groups of a rank, as its trace has them, else its side file."""
+    listed = member.side.get("process_groups")
+    return _groups_in(member.file) or [
+        (str(g.get("name")), str(g.get("desc")), str(g.get("backend")), tuple(g.get("ranks") or ()))
+        for g in (listed if isinstance(listed, list) else [])
+        if isinstance(g, dict) and isinstance(g.get("ranks"), list)
+    ]
+
+
+def _groups_in(file: TraceFile) -> list[_Group]:
+    return [(g.name, g.description, g.backend, g.ranks) for g in file.header.process_groups]
+
+
+def _group_rows(rank: int, groups: list[_Group]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": rank,
+            "process_group": name,
+            "description": description,
+            "backend": backend,
+            "pg_ranks": " ".join(map(str, sorted(ranks))) or None,
+        }
+        for name, description, backend, ranks in groups
+    ]
 
 
 def _gloo_beside_gpu(file: TraceFile) -> int:

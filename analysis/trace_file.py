@@ -25,7 +25,7 @@ _ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
 class TraceFile(ReadFile):
     """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
 
-    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps.
+    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps, and `calls`.
     """
 
     activities: pd.DataFrame
@@ -36,6 +36,7 @@ class TraceFile(ReadFile):
     gloo_threads: frozenset[int]
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
+    calls: pd.DataFrame | None = None
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:

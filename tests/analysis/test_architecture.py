@@ -132,6 +132,7 @@ ALLOWED = {
     "cli_common": {"errors", "reading", "render"},
     "cli_reading": {
         "cache",
+        "calls",
         "ceiling",
         "cli_common",
         "errors",

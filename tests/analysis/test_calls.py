@@ -5,7 +5,7 @@ import pytest
 from builders import BASE_NS, MS, US, Trace, comm_args
 
 from analysis.calls import calls
-from analysis.run import load_run
+from analysis.run import Run, load_run
 from analysis.schema import Row, records
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -14,10 +14,16 @@ KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 def rows_of(folder, *traces: Trace, comm_names=()) -> list[Row]:
     for trace in traces:
         trace.write(folder)
-    run = load_run([folder], comm_names=comm_names)
-    table = calls(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups)
+    table = calls_of(load_run([folder], comm_names=comm_names))
     assert table["call_id"].tolist() == list(range(len(table)))
+    early = load_run([folder], comm_names=comm_names, calls_of=calls).calls
+    if early is not None:
+        pd.testing.assert_frame_equal(early, table)
     return records(table)
+
+
+def calls_of(run: Run) -> pd.DataFrame:
+    return calls(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups)
 
 
 def row_of(folder, trace: Trace, **options) -> Row:
@@ -384,10 +390,33 @@ def test_metadata_of_one_cycle_is_not_that_of_another(tmp_path):
     two = Trace(world=2).kernel("ncclDevKernel_Generic", 9 * MS, 1 * MS)  # the same correlation
     one.write(tmp_path, "node_0.0000.pt.trace.json.gz")
     two.write(tmp_path, "node_0.0001.pt.trace.json.gz")
-    run = load_run([tmp_path])
-    table = calls(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups)
+    table = calls_of(load_run([tmp_path]))
     assert table["collective"].tolist() == ["all_reduce", pd.NA]
     assert table["cycle"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("groups_of_cycles", "early"),
+    [
+        ([{"0": [0, 1]}, {"0": [0, 1]}], True),
+        ([{"0": [0, 1]}, {"0": [0, 1], "7": [0, 1]}], False),
+        ([None, {"0": [0, 1]}], False),
+        ([None, None], False),
+    ],
+)
+def test_calls_are_made_of_each_file_alone_if_all_of_a_rank_know_the_same_groups(tmp_path, groups_of_cycles, early):
+    for cycle, groups in enumerate(groups_of_cycles):
+        for rank in (1, 0):
+            trace = Trace(rank, 2, groups=groups)
+            for number in range(3):
+                trace.kernel(KERNEL, (20 * cycle + number) * MS, 1 * MS)
+                trace.nccl("all_reduce", (20 * cycle + 5 + number) * MS, 1 * MS, elems=5)
+            trace.write(tmp_path, f"node_{rank}.000{cycle}.pt.trace.json.gz")
+    run = load_run([tmp_path], calls_of=calls)
+    assert len(calls_of(run)) == 24
+    assert (run.calls is not None) == early
+    if early:
+        pd.testing.assert_frame_equal(run.calls, calls_of(run))
 
 
 def test_without_communication_there_are_no_calls(tmp_path):

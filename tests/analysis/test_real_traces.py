@@ -3,6 +3,7 @@
 import csv
 import io
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -266,6 +267,14 @@ def test_shifted_clocks_change_nothing_in_torchrec(torchrec, seed):
 def test_kinds_of_calls(traces, calls):
     found = analyse(TRACES / traces).calls
     assert found["collective"].value_counts().to_dict() == calls
+
+
+@pytest.mark.parametrize("traces", SETS)
+def test_calls_of_each_file_alone_are_those_of_the_run(traces):
+    found = analyse(TRACES / traces)
+    late = Analysis(replace(found.run, calls=None))
+    pd.testing.assert_frame_equal(found.calls, late.calls)
+    assert found.run.calls is not None or not len(found.run.process_groups)
 
 
 def test_rccl_kernels_are_named_by_their_arguments():
