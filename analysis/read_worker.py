@@ -12,7 +12,10 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import IO
 
 import msgspec
@@ -86,7 +89,10 @@ Answer = Position | Found | FoundPart | Failed
 
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:
     """Write one frame."""
-    payload = msgspec.msgpack.encode(message)
+    _write(stream, msgspec.msgpack.encode(message))
+
+
+def _write(stream: IO[bytes], payload: bytes) -> None:
     for data in (len(payload).to_bytes(_LENGTH_BYTES, "little"), payload):
         left = memoryview(data)
         while left:  # an unbuffered stream may take less than it is given
@@ -122,35 +128,76 @@ def main() -> None:
 def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
     """Serve until there are no more tasks, or nobody wants the answers."""
     gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
-    try:
+    with suppress(BrokenPipeError), _Outbox(answers) as outbox:
         while (payload := frame(tasks)) is not None:
-            _serve(msgspec.msgpack.decode(payload, type=Task), answers)
-    except BrokenPipeError:
-        return
+            _serve(msgspec.msgpack.decode(payload, type=Task), outbox)
 
 
-def _serve(task: Task, answers: IO[bytes]) -> None:
+class _Outbox:
+    """Sends what is put into it, in a thread: who asked may have no time for it yet, and a pipe takes 64 KiB only."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._is_broken = False
+        # One answer is sent and another one waits, so that what was read does not pile up.
+        self._waiting: Queue[bytes | None] = Queue(maxsize=1)
+        self._thread = Thread(target=self._send_all)
+
+    def __enter__(self) -> _Outbox:
+        with suppress(RuntimeError):  # no more threads are allowed
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+
+    @property
+    def is_full(self) -> bool:
+        """Would `put` have to wait?"""
+        return self._waiting.full()
+
+    def put(self, message: msgspec.Struct) -> None:
+        """Send this behind all others. Raises BrokenPipeError once nobody takes them."""
+        if self._is_broken:
+            raise BrokenPipeError
+        payload = msgspec.msgpack.encode(message)
+        if self._thread.is_alive():
+            self._waiting.put(payload)
+        else:
+            _write(self._stream, payload)
+
+    def _send_all(self) -> None:
+        while (payload := self._waiting.get()) is not None:
+            try:
+                _write(self._stream, payload)
+            except OSError:
+                self._is_broken = True  # what still comes is taken, and dropped, so that nobody waits
+
+
+def _serve(task: Task, answers: _Outbox) -> None:
     told = time.monotonic()
 
     def tell(position: int) -> None:
         nonlocal told
-        if time.monotonic() - told > _TELL_EVERY_S:
+        if time.monotonic() - told > _TELL_EVERY_S and not answers.is_full:
             told = time.monotonic()
-            send(answers, Position(task.number, task.part, task.parts, position))
+            answers.put(Position(task.number, task.part, task.parts, position))
 
     path, comm_names = _path(task.path), re.compile(task.comm_names, re.IGNORECASE)
     try:
         if task.parts > 1:
             part = read_part(path, comm_names, task.part, task.parts, details=task.details, progress=tell)
-            send(answers, FoundPart(task.number, task.part, task.parts, part))
+            answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
         read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
         found = read(path, comm_names, details=task.details, keep_damaged=task.keep_damaged, progress=tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
-        send(answers, Failed(task.number, task.parts, type(err).__name__, message))
+        answers.put(Failed(task.number, task.parts, type(err).__name__, message))
     else:
-        send(answers, Found(task.number, task.parts, found))
+        answers.put(Found(task.number, task.parts, found))
 
 
 def _path(name: bytes) -> Path:

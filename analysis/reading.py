@@ -145,6 +145,7 @@ class Reading:
         self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
         self.processes: list[Worker] = []
         try:
+        self._in_hand: dict[int, int] = {}
             self._start(min(workers, len(self._tasks)))
         except BaseException:
             self._end()
@@ -155,6 +156,9 @@ class Reading:
             for _ in range(workers):
                 self.processes.append(start_worker(self.processes))
         for worker in self.processes:
+        for worker in self.processes:
+            self._in_hand[worker.pid] = 0
+            self._hand_out(worker)
             self._hand_out(worker)
 
     @property
@@ -256,29 +260,40 @@ class Reading:
         return self._cache if file.weight_bytes >= WORTH_A_CACHE_BYTES else None
 
     def _hand_out(self, worker: Worker) -> None:
-        """The next task for an idle worker; or the end, if there is none."""
+        """The next task for a worker, or the end if there is none.
+
+        One that has a task gets another one, so that it reads on while this process has no time for what it found; but
+        the last tasks are for those that have none.
+        """
         stdin = worker.stdin
         assert stdin is not None
         try:
+        if self._in_hand[worker.pid] and len(self._tasks) < len(self.processes):
+            return
             if self._tasks:
                 file, part = self._tasks.popleft()
-                path = os.fsencode(_for_others(file.path))
-                cache = self._cache_of(file)
-                folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
-                pattern = self._comm_names.pattern
-                keep, details = self._keep_damaged, self.details
-                send(stdin, Task(file.number, path, pattern, keep, folder, details, part, file.parts))
+                self._in_hand[worker.pid] += 1
+                send(stdin, self._task(file, part))
             else:
                 stdin.close()
         except BrokenPipeError:
             return  # `_receive` will see that it is gone
 
     def _receive(self, worker: Worker) -> bool:
+    def _task(self, file: _File, part: int) -> Task:
+        path = os.fsencode(_for_others(file.path))
+        cache = self._cache_of(file)
+        folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
+        pattern = self._comm_names.pattern
+        return Task(file.number, path, pattern, self._keep_damaged, folder, self.details, part, file.parts)
+
         """Take one answer; False when the worker has ended."""
         answer = _answer(worker)
         if answer is None:
             return False
         if isinstance(answer, Found | FoundPart):
+        if not isinstance(answer, Position):
+            self._in_hand[worker.pid] -= 1
             self._hand_out(worker)  # so that it reads on, or is gone, while this is taken in
         file = self._files[answer.number]
         if answer.parts != file.parts:

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from builders import US, Trace
 
-from analysis.read_worker import Position, frame, send
+from analysis.read_worker import Answer, Failed, Found, Position, Task, frame, send
 from analysis.worker_process import start_worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,3 +198,33 @@ def test_a_new_interpreter_serves_too():
     assert worker.stdout.read() == b""
     assert worker.wait() == 0
     worker.stdout.close()
+
+
+def test_a_worker_reads_on_while_nobody_takes_what_it_found(tmp_path):
+    large, pipe = Trace(0, 1), tmp_path / "pipe.json"
+    for number in range(2000):
+        large.kernel(f"gemm {number}", number * US, 500)
+    os.mkfifo(pipe)
+    worker = start_worker([])
+    try:
+        for number, path in enumerate((large.write(tmp_path), pipe)):
+            send(worker.stdin, Task(number, os.fsencode(path), "nccl", keep_damaged=False, cache=None, details=False))
+        writer = opened_by_a_reader(pipe)
+        assert writer is not None
+        os.close(writer)
+        worker.stdin.close()
+        answers = [msgspec.msgpack.decode(payload, type=Answer) for payload in iter(lambda: frame(worker.stdout), None)]
+        assert [(type(answer), answer.number) for answer in answers] == [(Found, 0), (Failed, 1)]
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+
+
+def opened_by_a_reader(pipe: Path) -> int | None:
+    """The pipe, to write to, once somebody reads it."""
+    for _ in range(1000):
+        with suppress(OSError):
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.02)
+    return None
