@@ -34,9 +34,9 @@ WORTH_A_PROCESS_BYTES = 32 << 20
 WORTH_A_PART_BYTES = 16 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # so many times larger is a packed file than it looks
-# Who is done early takes another part. Of a packed file each costs unpacking what stands before it; a part of a plain
-# one is not larger than this, so that what is found in it is never in several places at once for long.
-_PARTS_PER_WORKER, _PACKED_PARTS_PER_WORKER = 4, 2
+# Who is done early takes another part; but of a packed file each costs unpacking what stands before it. A part of a
+# plain one is not larger than this, so that what is found in it is never in several places at once for long.
+_PARTS_PER_WORKER, _PACKED_PARTS_PER_WORKER = 4, 1
 _LARGEST_PART_BYTES = 64 << 20
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
@@ -140,12 +140,13 @@ class Reading:
         regular = [file for file in self._files if file.is_regular]
         if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
             regular = []
-        for file in regular:
-            self._divide(file, workers // len(regular))
+        last = len(regular) % workers or workers  # files that are read when all others are
+        for file in regular[-last:]:
+            self._divide(file, workers // last)
         self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
         self.processes: list[Worker] = []
-        try:
         self._in_hand: dict[int, int] = {}
+        try:
             self._start(min(workers, len(self._tasks)))
         except BaseException:
             self._end()
@@ -156,9 +157,9 @@ class Reading:
             for _ in range(workers):
                 self.processes.append(start_worker(self.processes))
         for worker in self.processes:
-        for worker in self.processes:
             self._in_hand[worker.pid] = 0
             self._hand_out(worker)
+        for worker in self.processes:
             self._hand_out(worker)
 
     @property
@@ -267,9 +268,9 @@ class Reading:
         """
         stdin = worker.stdin
         assert stdin is not None
-        try:
         if self._in_hand[worker.pid] and len(self._tasks) < len(self.processes):
             return
+        try:
             if self._tasks:
                 file, part = self._tasks.popleft()
                 self._in_hand[worker.pid] += 1
@@ -279,7 +280,6 @@ class Reading:
         except BrokenPipeError:
             return  # `_receive` will see that it is gone
 
-    def _receive(self, worker: Worker) -> bool:
     def _task(self, file: _File, part: int) -> Task:
         path = os.fsencode(_for_others(file.path))
         cache = self._cache_of(file)
@@ -287,13 +287,14 @@ class Reading:
         pattern = self._comm_names.pattern
         return Task(file.number, path, pattern, self._keep_damaged, folder, self.details, part, file.parts)
 
+    def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""
         answer = _answer(worker)
         if answer is None:
             return False
-        if isinstance(answer, Found | FoundPart):
         if not isinstance(answer, Position):
             self._in_hand[worker.pid] -= 1
+        if isinstance(answer, Found | FoundPart):
             self._hand_out(worker)  # so that it reads on, or is gone, while this is taken in
         file = self._files[answer.number]
         if answer.parts != file.parts:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 from .chunks import CLOSING, OPENING, SEPARATOR, EventStream, P, Pick, Surrounding
 from .errors import TraceError
-from .packed import BrokenPacking, Source, unpacked_bytes
+from .packed import BrokenPacking, Source, packed_bytes, unpacked_bytes
+
+_PACKED_PART_RATIO = 0.85  # of each part of a packed file to the one before it, so that all take equally long
 
 
 class Indivisible(TraceError):
@@ -35,10 +38,10 @@ class SpanStream(EventStream[P]):
         picker: Callable[[Surrounding], Pick[P]],
     ) -> None:
         super().__init__(path, progress, picker=picker, counted=False)
-        total = unpacked_bytes(path)
         self._is_first = part == 0
-        self._from = total * part // parts
-        self._until = total * (part + 1) // parts if part + 1 < parts else None
+        begins = _begins(path, parts)
+        self._from = begins[part]
+        self._until = begins[part + 1] if part + 1 < parts else None
         self.began_at: int | None = None
         self.ended_at: int | None = None
 
@@ -85,3 +88,11 @@ class SpanStream(EventStream[P]):
     def _see_other_layout(self) -> None:
         # Then what looks like a place between two events may be within one.
         raise Indivisible(f"{self.path}: is of several layouts")
+
+
+def _begins(path: Path, parts: int) -> list[int]:
+    """Where the shares of the parts begin, in unpacked bytes. Of a packed file each unpacks what stands before it."""
+    total = unpacked_bytes(path)
+    ratio = _PACKED_PART_RATIO if total != packed_bytes(path) else 1.0
+    ends = list(accumulate(ratio**part for part in range(parts)))
+    return [0, *(int(total * end / ends[-1]) for end in ends[:-1])]

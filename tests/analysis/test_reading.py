@@ -62,6 +62,16 @@ def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, work
     assert told[-1] == path.stat().st_size == reading.total_bytes
 
 
+@pytest.mark.parametrize(("workers", "parts"), [(2, [1, 1, 2]), (3, [1, 1, 1]), (7, [8, 8, 2])])
+def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
+    tmp_path, every_part_is_worth_it, workers, parts
+):
+    paths = written(tmp_path)[:3]
+    with Reading(paths, comm_pattern(), workers=workers) as reading:
+        assert [file.parts for file in reading._files] == parts
+        assert list(reading) == read(paths, 1)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_first_file_can_be_looked_at_before(tmp_path, every_part_is_worth_it, workers):
     paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
