@@ -12,7 +12,7 @@ from .errors import NotATrace
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_PACKED_BYTES = 64 << 10
+_PACKED_BYTES = 256 << 10  # at a time: enough for a chunk of events, which is then not put together of several
 _SKIPPED_BYTES = 256 << 10  # at a time
 _LEAST_GZIP_BYTES = 18
 # Traces shrink 15 to 40 times. Beyond so many times, and so many bytes, a file is made to fill the memory.
