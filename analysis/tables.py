@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -147,6 +148,10 @@ class Schema:
 
     def empty(self) -> pd.DataFrame:
         """The table without rows."""
+        return self._empty.copy()
+
+    @cached_property
+    def _empty(self) -> pd.DataFrame:
         import pandas as pd
 
         return pd.DataFrame({c: pd.Series(dtype=dtype) for c, (dtype, _) in self.columns.items()})
