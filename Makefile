@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 DEMO = traces/demo-$(shell date -u +%Y%m%dT%H%M%SZ)
 
 .PHONY: help demo test check bench clean
@@ -14,12 +15,15 @@ help:
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make clean  remove the environment and captured runs"
 
-$(READY): requirements.txt
+# Compiled afterwards, since pip does that on one core.
+$(READY): requirements.txt requirements-hta.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "commtrace needs Python 3.10 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@$(INSTALL) --requirement requirements.txt
+	@$(INSTALL) --requirement requirements-hta.txt --no-deps
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
 	@touch $@
 
 demo: $(READY)

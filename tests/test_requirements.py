@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 (OLDEST,) = re.findall(r'^requires-python = ">=([0-9.]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 PINS = [
     Requirement(text)
-    for line in (ROOT / "requirements.txt").read_text().splitlines()
+    for file in ("requirements.txt", "requirements-hta.txt")
+    for line in (ROOT / file).read_text().splitlines()
     if (text := line.partition("#")[0].strip())
 ]
 
