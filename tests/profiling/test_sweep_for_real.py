@@ -13,20 +13,20 @@ def test_out_of_memory_by_a_real_limit(tmp_path) -> None:
         "--workers",
         "1",
         "--batch-size",
-        "256",
+        "64",
         "--batch-size-until-oom",
         "--steps-per-epoch",
         "1",
     ]
     done = python(
-        *("-m", "profiling", "sweep", *TINY, *options, "--memory-limit", "1GB"),
+        *("-m", "profiling", "sweep", *TINY, *options, "--memory-limit", "650MB"),
         *("--out", tmp_path, "--run-name", "memory"),
     )
     assert done.returncode == 0, done.stderr
-    fits, last = "resnet18-single-w1-b256", "resnet18-single-w1-b1024"
+    fits, last = "resnet18-single-w1-b64", "resnet18-single-w1-b256"
     assert statuses(tmp_path / "memory") == {fits: "done", last: "out_of_memory"}
     reason = next(line for line in done.stdout.splitlines() if line.startswith(f"{last}: "))
-    assert "out of memory with --batch-size 1024: " in reason
+    assert "out of memory with --batch-size 256: " in reason
     assert "you tried to allocate" in reason
 
 
