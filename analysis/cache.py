@@ -17,6 +17,7 @@ import msgspec
 from isal import isal_zlib
 
 from .kineto import read_kineto
+from .names import as_text
 from .raw_trace import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
@@ -86,7 +87,7 @@ class Slot:
     def keep(self, found: RawTrace) -> None:
         """Keep what was read of the trace, and note in it what is to be said of the cache."""
         if self.complaint is not None:
-            name = self.path.name.encode("utf-8", "backslashreplace").decode()
+            name = as_text(self.path.name)
             found.notes.append(f"{name}: its cache {self.complaint}; the trace was read again")
         # A file that has been written to meanwhile is of no key.
         if found.damage is None and _key(self.path, self.comm_names, self.details) == self.key:

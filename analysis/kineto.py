@@ -37,6 +37,7 @@ from .kineto_events import (
     sorted_texts,
 )
 from .kineto_header import header, header_so_far
+from .names import as_text
 from .packed import is_regular, packed_bytes
 from .picking import picked
 from .raw_trace import Annotation, Columns, Events, Joining, Part, RawTrace, raw_trace
@@ -120,7 +121,7 @@ def _read(
     except TraceError as err:
         if not keep_damaged or not reading.events:
             raise
-        damage, around = str(err).encode("utf-8", "backslashreplace").decode(), header_so_far(stream.surrounding)
+        damage, around = as_text(str(err)), header_so_far(stream.surrounding)
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
         reading = _Reading(reading.comm_names, True, reading.details)

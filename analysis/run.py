@@ -14,6 +14,7 @@ from .cpu import cpu_activities
 from .errors import NoTraces, TraceError
 from .kinds import comm_pattern
 from .members import Member, is_count, mapping_of, members_of, notes_on, side_file, text_of
+from .names import as_text
 from .reading import Progress, Reading
 from .schema import (
     ACTIVITIES,
@@ -253,7 +254,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     return {
         "rank": member.rank,
         "cycle": member.cycle,
-        "trace": member.file.path.name.encode("utf-8", "backslashreplace").decode("utf-8"),
+        "trace": as_text(member.file.path.name),
         "world_size": header.world_size or (world_size if is_count(world_size, 1) else None),
         "rank_from": member.rank_from,
         # Ranks of one host share a clock, which one without a zero does not.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from .errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
+from .names import as_text
 from .schema import TIMINGS, Row
 from .sweep_files import RUN_FILE, SWEEP_FILE, Cell, Model, Side, run_file, side_files, sweep_file
 from .timings_csv import MODES, csv_rows
@@ -169,7 +170,7 @@ def _run_row(folder: Path) -> Row:
     if batch_size is None:
         raise DamagedTimings(f"{folder / RUN_FILE}: config has no batch_size, nor has a side file; run it again")
     return {
-        "run": folder.resolve().name.encode("utf-8", "backslashreplace").decode("utf-8"),
+        "run": as_text(folder.resolve().name),
         "source": str(folder),
         "folder": folder,
         "model": config.model,
@@ -210,4 +211,4 @@ def _check_distinct(rows: list[Row]) -> None:
 
 
 def _name(path: Path) -> str:
-    return path.resolve().name.encode("utf-8", "backslashreplace").decode("utf-8")
+    return as_text(path.resolve().name)

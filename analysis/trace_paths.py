@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import NoTraces, UnreadableFile
+from .names import as_text
 
 TORCH_NAME = re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$")
 _TRACE_NAME = re.compile(r"\.json(\.gz)?$")
@@ -41,7 +42,7 @@ def run_name(paths: Sequence[Path]) -> str:
     """What the run found at `paths` is called."""
     first = paths[0].resolve()
     name = first.name if first.is_dir() or len(paths) == 1 else first.parent.name
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes of a name that are no text
+    return as_text(name)
 
 
 def _mode(path: Path) -> int | None:

@@ -15,6 +15,7 @@ import msgspec
 import pandas as pd
 
 from .errors import AnalysisError, DamagedTraining, NoTraining, UnreadableFile
+from .names import as_text
 from .schema import TRAINING_EPOCHS, Row
 
 TRAINING_FILE, _RUN_FILE = "training.json", "run.json"
@@ -102,7 +103,7 @@ def load_trainings(paths: Sequence[Path], *, keep_going: bool = False) -> Traini
         raise NoTraining(f"{paths[0]}: no training could be used: " + "; ".join(failed))
     names = Counter(rows[0]["run"] for rows in found.values())
     rows = [
-        {**row, "training": number, "run": row["run"] if names[row["run"]] == 1 else _text(str(folder))}
+        {**row, "training": number, "run": row["run"] if names[row["run"]] == 1 else as_text(str(folder))}
         for number, (folder, own) in enumerate(found.items())
         for row in own
     ]
@@ -159,7 +160,7 @@ def _rows(folder: Path) -> list[Row]:
             f"{', '.join(map(str, numbers[:9]))}; copy it again, or train again"
         )
     same = {
-        "run": _text(folder.resolve().name),
+        "run": as_text(folder.resolve().name),
         "model": config.model,
         "data": config.data,
         "parallel": config.parallel,
@@ -208,7 +209,3 @@ def _read(path: Path, kind: type[_File]) -> _File:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
     except (msgspec.DecodeError, RecursionError) as err:
         raise DamagedTraining(f"{path}: is not as a training writes it: {err}; copy it again, or train again") from err
-
-
-def _text(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")

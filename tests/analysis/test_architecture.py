@@ -11,7 +11,7 @@ ANALYSIS, PROFILING = ROOT / "analysis", ROOT / "profiling"
 
 LEAVES = {
     "errors", "kinds", "tables", "schema", "schema_compare", "schema_kernels", "schema_sweeps", "schema_training",
-    "intervals", "nccl_tests", "alignment", "by_hand", "significance",
+    "intervals", "nccl_tests", "alignment", "by_hand", "significance", "names",
 }  # fmt: skip
 READERS = {
     "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
@@ -46,6 +46,7 @@ ALLOWED = {
     "alignment": set(),
     "by_hand": set(),
     "significance": set(),
+    "names": set(),
     # readers: files -> tables
     "repairs": set(),
     "packed": {"errors"},
@@ -61,16 +62,17 @@ ALLOWED = {
         "kinds",
         "kineto_events",
         "kineto_header",
+        "names",
         "packed",
         "picking",
         "raw_trace",
         "spans",
     },
-    "cache": {"kineto", "raw_trace"},
+    "cache": {"kineto", "names", "raw_trace"},
     "read_worker": {"cache", "errors", "kineto", "raw_trace"},
     "worker_process": {"read_worker"},
     "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker", "worker_process"},
-    "trace_paths": {"errors"},
+    "trace_paths": {"errors", "names"},
     "members": {"errors", "kineto_header", "sidefiles", "trace_paths"},
     "columns": {"raw_trace"},
     "trace_file": {"columns", "kineto_events", "members", "raw_trace", "schema"},
@@ -83,6 +85,7 @@ ALLOWED = {
         "errors",
         "kinds",
         "members",
+        "names",
         "reading",
         "schema",
         "sidefiles",
@@ -93,8 +96,8 @@ ALLOWED = {
     "ceiling": {"errors", "nccl_tests", "schema"},
     "timings_csv": {"errors", "schema"},
     "sweep_files": {"errors"},
-    "sweeps": {"errors", "schema", "sweep_files", "timings_csv"},
-    "training_files": {"errors", "schema"},
+    "sweeps": {"errors", "names", "schema", "sweep_files", "timings_csv"},
+    "training_files": {"errors", "names", "schema"},
     # metrics: tables -> tables; `steps` serves both sides
     "breakdown": {"intervals", "kinds", "schema", "steps"},
     "gloo_calls": {"nccl_tests", "schema"},
