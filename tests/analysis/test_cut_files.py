@@ -1,0 +1,261 @@
+"""What is left of damaged files, of files cut anywhere, and what a damaged rank does to the others."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import io
+import json
+import random
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from builders import LAYOUTS, MS, Collective, Trace, traces_of, write_bytes, write_run
+from oracle import Tables, oracle_tables, tables_of
+from small_trace import content, good_events, read, trace
+
+import analysis.chunks
+import analysis.kineto
+from analysis.cli import main
+from analysis.errors import DamagedTrace, NotATrace, TraceError
+from analysis.measure import Analysis
+from analysis.raw_trace import RawTrace
+from analysis.run import load_run
+from analysis.schema import records
+from analysis.trace_file import trace_file
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
+
+
+@functools.lru_cache(maxsize=64)
+def wanted_of(text: bytes, events: int) -> Tables:
+    """The tables of the document with its first so many events only."""
+    document = json.loads(text)
+    return oracle_tables(json.dumps({**document, "traceEvents": document["traceEvents"][:events]}).encode())
+
+
+@functools.lru_cache(maxsize=64)
+def told_by(path: Path, packed: bytes) -> Tables:
+    """Of many cuts the same is left, and making tables of it is what takes long."""
+    return tables_of(trace_file(path, msgspec.msgpack.decode(packed, type=RawTrace)))
+
+
+def assert_what_is_left(path: Path, text: bytes) -> int:
+    """How many events are left of a damaged file; its numbers are those of these events."""
+    with pytest.raises(TraceError):
+        read(path)
+    try:
+        found = read(path, keep_damaged=True)
+    except TraceError:
+        return 0
+    events = good_events(found)
+    wanted, told = (
+        wanted_of(text, events),
+        told_by(path, msgspec.msgpack.encode(msgspec.structs.replace(found, damage=""))),
+    )
+    # The zero of times, and the launches of activities that are gone, may be on the other side of the damage.
+    shift = wanted["header"][-1] - told["header"][-1]
+    assert [(*row[:4], row[4] + shift, *row[5:]) for row in told["activities"]] == wanted["activities"]
+    assert [(*row[:2], row[2] + shift, *row[3:]) for row in told["marks"]] == wanted["marks"]
+    assert {(c, t, start + shift, i) for c, t, start, i in told["launches"]} >= set(wanted["launches"])
+    assert told["kernel_args"] == wanted["kernel_args"]
+    assert told["record_args"] == wanted["record_args"]
+    return events
+
+
+@pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact", "crlf", "events first"])
+@pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
+def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz):
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 700)
+    text = LAYOUTS[layout](trace().document() | {"host_name": "naïve 核 🚀"})
+    content = gzip.compress(text[:1500]) + gzip.compress(text[1500:]) if gz else text
+    path, left = tmp_path / "rank0.json", []
+    for length in range(0, len(content) - 8 * gz, 5 if gz else 11):
+        path.write_bytes(content[:length])
+        left.append(assert_what_is_left(path, text))
+    assert left == sorted(left)
+    assert left[-1] == len(trace().events)
+
+
+@pytest.mark.parametrize(
+    ("source", "gz"),
+    [
+        ("dlrm-v100-w8/worker0_step_12.1694128201545.pt.trace.json.gz", False),
+        ("moe-b200-r0of2/ref_ep_moe_fwd.json.gz", True),
+    ],
+    ids=["plain", "gz"],
+)
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared traces beside the checkout")
+def test_real_traces_cut_at_500_places(tmp_path, capsys, source, gz):
+    packed = (SHARED / source).read_bytes()
+    text = gzip.decompress(packed)
+    content = packed if gz else text
+    document, chance = json.loads(text), random.Random(11)
+    whole = oracle_tables(text)
+    order = [e for e in document["traceEvents"] if e]
+    before = [0]  # activities among the first n events
+    for event in order:
+        before.append(
+            before[-1] + (event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+        )
+    path = tmp_path / "rank0.json"
+    for number, length in enumerate(sorted(chance.sample(range(len(content) - 9), 500))):
+        path.write_bytes(content[:length])
+        with pytest.raises(TraceError):
+            read(path)
+        try:
+            found = read(path, keep_damaged=True)
+        except TraceError as err:
+            assert "0 events" in str(err) or isinstance(err, NotATrace)  # noqa: PT017
+            continue
+        told = trace_file(path, found)
+        shift = whole["header"][-1] - found.header.base_ns
+        columns = ["name", "start_ns", "dur_ns", "stream"]
+        rows = [(name, start + shift, dur, stream) for name, start, dur, stream in
+                told.activities[columns].itertuples(index=False)]  # fmt: skip
+        assert rows == [(r[3], r[4], r[6], r[1]) for r in whole["activities"][: before[good_events(found)]]]
+        if number % 50 == 0:
+            assert_marked(capsys, path)
+
+
+def test_a_large_file_tells_the_same_though_its_events_are_counted_later(tmp_path, monkeypatch):
+    """A small one is counted at once; a large one only once it is known to be damaged."""
+    text = content()
+    for length in range(len(text) // 2, len(text) - 9, 307):
+        path = write_bytes(tmp_path / "rank0.json", text[:length])
+        kept, error = read(path, keep_damaged=True), error_of(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(analysis.kineto, "SLOW_TO_COUNT_BYTES", 0)
+            assert error_of(path) == error
+            assert read(path, keep_damaged=True) == kept
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(DamagedTrace, match=r"[1-9][0-9]* events") as caught:
+        read(path)
+    return str(caught.value)
+
+
+def assert_marked(capsys, path: Path) -> None:
+    """On the command line: no number without `partial`, and the damage said once."""
+    assert main(["breakdown", str(path)]) == 1
+    assert capsys.readouterr().out == ""
+    assert main(["breakdown", "--keep-going", "--format", "csv", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert len([line for line in captured.err.splitlines() if "events were good" in line]) == 1
+    rows = list(csv.DictReader(io.StringIO(captured.out)))
+    assert all(row["partial"] == "True" for row in rows)
+
+
+# --- what a damaged rank does to the others --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_with_a_damaged_rank(tmp_path) -> Path:
+    """Three ranks, six collectives; of rank 1 only what stands before its fifth."""
+    truth = [Collective((k * 100 * MS, k * 100 * MS + 9 * MS, k * 100 * MS + 3 * MS)) for k in range(6)]
+    for made in traces_of(3, truth):
+        made.step(1, 0, 600 * MS).kernel("gemm", 20 * MS, 60 * MS)
+        made.events[:0] = made.events[-3:]
+        del made.events[-3:]
+        made.write(tmp_path, f"rank{made.rank}.json", gz=False)
+    path = tmp_path / "rank1.json"
+    text = path.read_bytes()
+    path.write_bytes(text[: [m.start() for m in re.finditer(rb'"cat": "kernel"', text)][5]])
+    return tmp_path
+
+
+def test_tables_say_which_rank_is_partial(run_with_a_damaged_rank):
+    run = load_run([run_with_a_damaged_rank], keep_going=True)
+    assert run.partial_ranks == [1]
+    (damaged,) = [row for row in records(run.traces) if row["partial"]]
+    assert (damaged["rank"], damaged["complete"]) == (1, False)
+    assert "ends in the middle of its events" in damaged["incomplete_reason"]
+    assert run.failed == (damaged["incomplete_reason"],)
+    found = Analysis(run)
+    for table in (found.breakdown, found.breakdown_steps, found.ranks):
+        assert {(row["rank"], row["partial"]) for row in records(table)} == {(0, False), (1, True), (2, False)}
+
+
+def test_collectives_that_are_cut_are_not_complete(run_with_a_damaged_rank):
+    whole, cut = records(Analysis(load_run([run_with_a_damaged_rank], keep_going=True)).collectives)[3:5]
+    assert (whole["complete"], whole["ranks"], whole["arrival_skew_ns"]) == (True, "0 1 2", 9 * MS)
+    assert (cut["complete"], cut["ranks"], cut["note"]) == (False, "0 2", "not seen on rank 1")
+    assert cut["transfer_ns"] is None
+    assert cut["busbw_gb_per_s"] is None
+
+
+def test_what_a_damaged_rank_computed_meanwhile_is_not_known(run_with_a_damaged_rank):
+    found = Analysis(load_run([run_with_a_damaged_rank], keep_going=True))
+    for row in records(found.participation):
+        assert (row["exposed_wait_ns"] is None) == (row["rank"] == 1 or row["wait_ns"] is None)
+    assert len(found.lateness)
+    assert found.lateness["because"].isna().all()
+    assert found.lateness["extra_compute_ns"].isna().all()
+    assert found.ranks["because"].isna().all()
+
+
+@pytest.mark.parametrize("fields", [{"world": None, "groups": None}])
+def test_without_sizes_a_damaged_rank_makes_nothing_complete(tmp_path, fields):
+    for rank in range(3):
+        made = Trace(rank, **fields)
+        for number in range(4):
+            made.kernel("ncclDevKernel_AllReduce_Sum_f32", number * 100 * MS + rank * MS, 9 * MS)
+        made.write(tmp_path, f"rank{rank}.json", gz=False)
+    path = tmp_path / "rank1.json"
+    assert Analysis(load_run([tmp_path])).collectives["complete"].all()
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex(b'"kernel"')])
+    table = Analysis(load_run([tmp_path], keep_going=True)).collectives
+    assert table["complete"].tolist() == [True, True, True, False]
+
+
+def test_a_rank_that_lost_its_zero_of_times_has_a_clock_of_its_own(tmp_path):
+    truth = [Collective((k * 100 * MS, k * 100 * MS + 9 * MS)) for k in range(12)]
+    for made in traces_of(2, truth, host="node-1"):
+        made.write(tmp_path, f"rank{made.rank}.json", layout="events first", gz=False)
+    path = tmp_path / "rank1.json"
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex(b'"kernel"')])
+    run = load_run([tmp_path], keep_going=True)
+    assert run.hosts == {0: "node-1", 1: None}
+    assert "rank 1: the zero of its times is lost to the damage, so its clock is taken as unknown" in run.notes
+    skews = Analysis(run).collectives["arrival_skew_ns"].dropna()
+    assert (skews < 200 * MS).all()
+
+
+def test_a_gpu_run_cut_before_its_activities_is_no_cpu_run(tmp_path):
+    made = Trace(0, 2, backend=None).op("aten::mm", 0, 5).kernel("gemm", 9, 5)
+    path = made.write(tmp_path, "rank0.json", gz=False)
+    path.write_bytes(path.read_bytes()[: path.read_bytes().index(b'"kernel"')])
+    assert not len(load_run([path], keep_going=True).activities)
+
+
+def test_a_damaged_file_that_does_not_say_its_rank_is_left_out(tmp_path):
+    write_run(tmp_path, 2, [Collective((0, 1 * MS))])
+    text = LAYOUTS["events first"](Trace(2, 3).kernel("gemm", 0, 5).kernel("gemm", 9, 5).document())
+    write_bytes(tmp_path / "x.0001.pt.trace.json", text[: text.rindex(b'"kernel"')])
+    run = load_run([tmp_path], keep_going=True)
+    assert run.ranks == [0, 1]
+    assert "does not say which rank it is" in run.failed[1]
+
+
+def test_the_summary_warns(capsys, run_with_a_damaged_rank):
+    assert main([str(run_with_a_damaged_rank), "--keep-going"]) == 1
+    captured = capsys.readouterr()
+    assert "rank 1 is partial: nothing behind the damage of its file is counted" in captured.out
+    assert "used in part: " in captured.out
+    assert captured.err.count("ends in the middle of its events") == 1
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["breakdown", "ranks"])
+@pytest.mark.parametrize("output_format", ["table", "markdown"])
+def test_people_see_the_column_where_it_matters_only(capsys, run_with_a_damaged_rank, command, output_format):
+    main([command, str(run_with_a_damaged_rank), "--keep-going", "--format", output_format])
+    assert "partial" in capsys.readouterr().out
+    (run_with_a_damaged_rank / "rank1.json").unlink()
+    assert main([command, str(run_with_a_damaged_rank), "--format", output_format]) == 0
+    assert "partial" not in capsys.readouterr().out

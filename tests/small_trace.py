@@ -1,0 +1,37 @@
+"""A small trace with some of everything that matters, and reading it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from builders import LAYOUTS, MS, Trace
+
+from analysis.kinds import comm_pattern
+from analysis.kineto import read_kineto
+from analysis.raw_trace import RawTrace
+
+PATTERN = comm_pattern()
+KERNELS = 6
+
+
+def trace() -> Trace:
+    made = Trace(0, 2, groups={"0": [0, 1]}).step(1, 0, 90 * MS)
+    for number in range(KERNELS):
+        made.kernel(f"gemm {number}", number * 10 * MS, 3 * MS)
+        made.event("python_function", f"train.py: {number}", number * 10 * MS, 9 * MS)
+    return made.nccl("all_reduce", 80 * MS, 5 * MS, Seq=1, **{"Comms Id": 18446744073709551557})
+
+
+def content(layout: str = "kineto") -> bytes:
+    return LAYOUTS[layout](trace().document())
+
+
+def read(path: Path, *, keep_damaged: bool = False) -> RawTrace:
+    return read_kineto(path, PATTERN, keep_damaged=keep_damaged)
+
+
+def good_events(found: RawTrace) -> int:
+    """How many events there were before the damage, as it is told."""
+    (told,) = re.findall(r"\b([0-9,]+) events", str(found.damage))
+    return int(told.replace(",", ""))
