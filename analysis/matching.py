@@ -184,7 +184,7 @@ def _state(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Data
 def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Calls:
     kind_of = {name: i for i, name in enumerate(_KINDS)}
     known = calls["collective"].mask(pairs, "send_recv").map(kind_of)
-    by_sends = calls["name"].str.contains("SendRecv", case=False).fillna(False)
+    by_sends = calls["name"].isin([name for name in calls["name"].dropna().unique() if "sendrecv" in name.lower()])
     kind = known.fillna(by_sends.map({True: _SENDS, False: _ANY})).to_numpy(dtype=np.int64)
     start = calls["start_ns"].to_numpy(dtype=np.int64)
     end = start + calls["dur_ns"].to_numpy(dtype=np.int64)
