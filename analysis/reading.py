@@ -34,9 +34,9 @@ WORTH_A_PROCESS_BYTES = 32 << 20
 WORTH_A_PART_BYTES = 16 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # so many times larger is a packed file than it looks
-# Who is done early takes another part; but of a packed file each costs unpacking what stands before it. A part of a
-# plain one is not larger than this, so that what is found in it is never in several places at once for long.
-_PARTS_PER_WORKER, _PACKED_PARTS_PER_WORKER = 4, 1
+# Who is done early takes another part. None is larger than this, so that what is found in it is never in several places
+# at once for long.
+_PARTS_PER_WORKER = 4
 _LARGEST_PART_BYTES = 64 << 20
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
@@ -169,10 +169,9 @@ class Reading:
 
     def _divide(self, file: _File, workers: int) -> None:
         """Decide in how many parts so many workers read a file, unless the cache has it."""
-        if file.is_packed:
-            wanted = workers * _PACKED_PARTS_PER_WORKER
-        else:
-            wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
+        wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
+        if file.is_packed:  # then each part costs unpacking what stands before it
+            wanted = workers
         parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
         if workers < 2 or parts < 2:
             return

@@ -170,7 +170,7 @@ def _run_row(folder: Path) -> Row:
     if batch_size is None:
         raise DamagedTimings(f"{folder / RUN_FILE}: config has no batch_size, nor has a side file; run it again")
     return {
-        "run": as_text(folder.resolve().name),
+        "run": _name(folder),
         "source": str(folder),
         "folder": folder,
         "model": config.model,
