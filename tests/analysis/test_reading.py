@@ -72,6 +72,13 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
         assert list(reading) == read(paths, 1)
 
 
+def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_worth_it):
+    path = trace(0, 12_000).write(tmp_path)
+    with Reading([path], comm_pattern(), workers=64) as reading:
+        assert len(reading.processes) == 8
+        assert list(reading) == read([path], 1)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_first_file_can_be_looked_at_before(tmp_path, every_part_is_worth_it, workers):
     paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
