@@ -51,9 +51,17 @@ def packed_bytes(path: Path) -> int:
         return 0
 
 
+def is_gzip(path: Path) -> bool:
+    """Whether a plain file is packed, as far as it can be opened. The magic number decides: tools rename files."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    except OSError:
+        return False
+
+
 def unpacked(path: Path, file: BufferedReader) -> Source:
     """The content of an open file. Raises NotATrace for packings that are not read."""
-    # The magic number decides, not the name: tools rename files.
     magic = file.peek(4)[:4]
     if magic == _ZSTD_MAGIC:
         raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")

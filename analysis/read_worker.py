@@ -128,9 +128,18 @@ def main() -> None:
 def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
     """Serve until there are no more tasks, or nobody wants the answers."""
     gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
-    with suppress(BrokenPipeError), _Outbox(answers) as outbox:
+    outbox = _Outbox(answers)
+    try:
+        outbox.start()
+    except RuntimeError:  # no more threads are allowed: who asked will read
+        return
+    try:
         while (payload := frame(tasks)) is not None:
             _serve(msgspec.msgpack.decode(payload, type=Task), outbox)
+    except BrokenPipeError:
+        pass
+    finally:
+        outbox.close()
 
 
 class _Outbox:
@@ -143,15 +152,14 @@ class _Outbox:
         self._waiting: Queue[bytes | None] = Queue(maxsize=1)
         self._thread = Thread(target=self._send_all)
 
-    def __enter__(self) -> _Outbox:
-        with suppress(RuntimeError):  # no more threads are allowed
-            self._thread.start()
-        return self
+    def start(self) -> None:
+        """Begin to send. Raises RuntimeError where no more threads are allowed."""
+        self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
-        if self._thread.is_alive():
-            self._waiting.put(None)
-            self._thread.join()
+    def close(self) -> None:
+        """Wait until everything is sent, or cannot be."""
+        self._waiting.put(None)
+        self._thread.join()
 
     @property
     def is_full(self) -> bool:
@@ -159,21 +167,21 @@ class _Outbox:
         return self._waiting.full()
 
     def put(self, message: msgspec.Struct) -> None:
-        """Send this behind all others. Raises BrokenPipeError once nobody takes them."""
+        """Send this behind all others. Raises BrokenPipeError once they cannot be sent."""
         if self._is_broken:
             raise BrokenPipeError
-        payload = msgspec.msgpack.encode(message)
-        if self._thread.is_alive():
-            self._waiting.put(payload)
-        else:
-            _write(self._stream, payload)
+        self._waiting.put(msgspec.msgpack.encode(message))
 
     def _send_all(self) -> None:
         while (payload := self._waiting.get()) is not None:
+            if self._is_broken:
+                continue  # so that nobody waits to put it there
             try:
                 _write(self._stream, payload)
-            except OSError:
-                self._is_broken = True  # what still comes is taken, and dropped, so that nobody waits
+            except (OSError, MemoryError):
+                self._is_broken = True
+                with suppress(OSError):  # who asked sees that this is all, and reads the rest
+                    self._stream.close()
 
 
 def _serve(task: Task, answers: _Outbox) -> None:

@@ -1,7 +1,7 @@
 """Many trace files -> what was read of each, in their order, on as many cores as there are.
 
-Where there are more cores than files, large files are read in parts (docs/design/0010). Reading begins when a
-`Reading` is made, in processes of its own, so that the caller can import pandas meanwhile.
+Where there are more cores than files, or than files left, large ones are read in parts (docs/design/0010). Reading
+begins when a `Reading` is made, in processes of its own, so that the caller can import pandas meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
@@ -24,7 +25,7 @@ from . import errors
 from .cache import Cache, Slot
 from .errors import TraceError
 from .kineto import joined, read_kineto
-from .packed import is_regular, packed_bytes
+from .packed import is_gzip, is_regular, packed_bytes
 from .raw_trace import Joining, Part, RawTrace
 from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
 from .worker_process import Worker, start_worker
@@ -34,8 +35,8 @@ WORTH_A_PROCESS_BYTES = 32 << 20
 WORTH_A_PART_BYTES = 16 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # so many times larger is a packed file than it looks
-# Who is done early takes another part. None is larger than this, so that what is found in it is never in several places
-# at once for long.
+# Who is done early takes another part. None of a plain file is larger than this, so that what is found in it is never
+# in several places at once for long.
 _PARTS_PER_WORKER = 4
 _LARGEST_PART_BYTES = 64 << 20
 # Of a packed file each part costs unpacking what stands before it: twice as many would be done a fifth earlier.
@@ -67,10 +68,10 @@ class _File:
     _early: dict[int, Part] = field(default_factory=dict)
     _joining: Joining = field(default_factory=Joining)
 
-    @property
+    @cached_property
     def is_packed(self) -> bool:
-        """By its name; what it holds is seen when it is read."""
-        return self.path.suffix == ".gz"
+        """Whether it is gzip. What is no plain file is not looked into: that could be done only once."""
+        return self.is_regular and is_gzip(self.path)
 
     @property
     def weight_bytes(self) -> int:
@@ -142,9 +143,10 @@ class Reading:
         regular = [file for file in self._files if file.is_regular]
         if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
             regular = []
-        last = len(regular) % workers or workers  # files that are read when all others are
-        for file in regular[-last:]:
-            self._divide(file, workers // last)
+        if regular:
+            last = len(regular) % workers or workers  # files that are read when all others are
+            for file in regular[-last:]:
+                self._divide(file, workers // last)
         self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
         self.processes: list[Worker] = []
         self._in_hand: dict[int, int] = {}
@@ -157,11 +159,10 @@ class Reading:
     def _start(self, workers: int) -> None:
         with suppress(OSError):  # no more processes are allowed: those that are there read, or this one does
             for _ in range(workers):
-                self.processes.append(start_worker(self.processes))
-        for worker in self.processes:
-            self._in_hand[worker.pid] = 0
-            self._hand_out(worker)
-        for worker in self.processes:
+                worker = start_worker(self.processes)
+                self.processes.append(worker)
+                self._in_hand[worker.pid] = 0
+        for worker in self.processes * 2:
             self._hand_out(worker)
 
     @property

@@ -45,7 +45,7 @@ class Run:
     """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle.
 
     `cpu_operators` and `memory` are empty unless it was read with `details`; `calls` is None unless it could be made
-    while others read.
+    while others read; a copy with other tables has to have none.
     """
 
     name: str
@@ -170,11 +170,10 @@ def _read_files(
 def _prepared(file: TraceFile, calls_of: CallsOf | None) -> TraceFile:
     """The file with what can be made of it alone."""
     ran = with_steps(cpu_activities(file), file.launches, file.annotations)
-    groups = _group_rows(0, _groups_in(file)) if calls_of else []
-    if not calls_of or not groups:
+    if calls_of is None or not file.header.process_groups:
         return replace(file, ran=ran)
-    calls = calls_of(ran, file.launches, file.annotations, file.comm_args, PROCESS_GROUPS.frame(groups))
-    return replace(file, ran=ran, calls=calls)
+    groups = PROCESS_GROUPS.frame(_group_rows(0, _groups_in(file)))
+    return replace(file, ran=ran, calls=calls_of(ran, file.launches, file.annotations, file.comm_args, groups))
 
 
 _TABLES: dict[str, Schema] = {
@@ -230,13 +229,11 @@ def _placed(table: pd.DataFrame, member: Member[TraceFile]) -> pd.DataFrame:
 
 
 def _calls(members: list[Member[TraceFile]]) -> pd.DataFrame | None:
-    """The calls of all files, if they were made of each alone, and none of them knows groups that another one lacks."""
+    """The calls of all files, if they were made of each alone, and all files of a rank list the same process groups."""
     groups = {member.rank: member.file.header.process_groups for member in members}
-    parts = [
-        _placed(m.file.calls, m)
-        for m in members
-        if m.file.calls is not None and m.file.header.process_groups == groups[m.rank]
-    ]
+    if any(m.file.header.process_groups != groups[m.rank] for m in members):
+        return None
+    parts = [_placed(m.file.calls, m) for m in members if m.file.calls is not None]
     if len(parts) < len(members):
         return None
     calls = CALLS.concat(parts)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .chunks import CLOSING, OPENING, SEPARATOR, EventStream, P, Pick, Surrounding
 from .errors import TraceError
-from .packed import BrokenPacking, Source, packed_bytes, unpacked_bytes
+from .packed import BrokenPacking, Source, is_gzip, unpacked_bytes
 
 _PACKED_PART_RATIO = 0.85  # of each part of a packed file to the one before it, so that all take equally long
 
@@ -93,6 +93,6 @@ class SpanStream(EventStream[P]):
 def _begins(path: Path, parts: int) -> list[int]:
     """Where the shares of the parts begin, in unpacked bytes. Of a packed file each unpacks what stands before it."""
     total = unpacked_bytes(path)
-    ratio = _PACKED_PART_RATIO if total != packed_bytes(path) else 1.0
+    ratio = _PACKED_PART_RATIO if is_gzip(path) else 1.0
     ends = list(accumulate(ratio**part for part in range(parts)))
     return [0, *(int(total * end / ends[-1]) for end in ends[:-1])]

@@ -72,8 +72,9 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
         assert list(reading) == read(paths, 1)
 
 
-def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_worth_it):
-    path = trace(0, 12_000).write(tmp_path)
+@pytest.mark.parametrize("name", ["rank0.json.gz", "rank0.json"])
+def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_worth_it, name):
+    path = trace(0, 12_000).write(tmp_path, name)
     with Reading([path], comm_pattern(), workers=64) as reading:
         assert len(reading.processes) == 8
         assert list(reading) == read([path], 1)
@@ -216,6 +217,11 @@ def test_progress_ends_at_the_size_of_all_files(tmp_path):
             list(reading.results(told.append))
         assert told == sorted(told)
         assert told[-1] == sum(path.stat().st_size for path in paths)
+
+
+def test_without_workers_all_is_read_here(tmp_path):
+    paths = written(tmp_path)
+    assert read(paths, 0) == read(paths, 1)
 
 
 def test_little_is_read_here(tmp_path, monkeypatch):

@@ -83,6 +83,37 @@ print(found == read(1)[0], codes)
 
 
 @COPIED
+@pytest.mark.parametrize("sent", [0, 1])
+@pytest.mark.parametrize("error", ["MemoryError", "OSError(12, 'no memory')"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_answers_that_cannot_be_sent_are_found_by_the_caller(tmp_path, sent, error, count):
+    code = f"""
+import analysis.read_worker
+write, sent = analysis.read_worker._write, []
+def fail(stream, payload):
+    if threading.current_thread() is not threading.main_thread():
+        sent.append(payload)
+        if len(sent) > {sent}:
+            raise {error}
+    write(stream, payload)
+analysis.read_worker._write = fail
+print(read(2)[0] == read(1)[0])
+"""
+    assert run(code, (traces(tmp_path) * 2)[:count]) == "True\n"
+
+
+@COPIED
+def test_without_a_thread_to_send_in_the_caller_reads(tmp_path):
+    code = """
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+print(read(2)[0] == read(1)[0])
+"""
+    assert run(code, traces(tmp_path)) == "True\n"
+
+
+@COPIED
 @pytest.mark.parametrize("part_bytes", [1, 1 << 30], ids=["in parts", "whole"])
 @pytest.mark.parametrize("cut", [40, None], ids=["damaged", "sound"])
 def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
