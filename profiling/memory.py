@@ -54,6 +54,12 @@ def limit(limit_bytes: int, cuda_index: int | None) -> None:
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), cuda_index)
 
 
+def lift_limit() -> None:
+    """Allow what `limit` forbade of the host: who has run into it needs some memory to say so."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
 def wake(where: "torch.device", *, with_gradients: bool = True) -> None:
     """Have torch's libraries start their threads and load what they need, on the device, before there is a limit.
 

@@ -121,6 +121,7 @@ def _trained(config: TrainConfig, command: Sequence[str]) -> Path:
     except (RuntimeError, MemoryError, OSError) as err:
         if not memory.exhausted(err):
             raise
+        memory.lift_limit()
         raise OutOfMemoryError(
             f"out of memory with --batch-size {config.batch_size}: {memory.first_line(err)}; use a smaller one"
         ) from err

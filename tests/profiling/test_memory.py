@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from capturing import ROOT
+from capturing import ROOT, python
 
 from profiling import memory
 from profiling.errors import UsageError
@@ -95,3 +95,17 @@ def test_a_gpu_has_a_limit_of_its_own() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True", done.stderr
+
+
+def test_who_has_run_into_a_limit_can_have_it_lifted_to_say_so() -> None:
+    code = """
+from profiling import memory
+memory.limit(1, None)
+try:
+    bytearray(1 << 28)
+except MemoryError:
+    memory.lift_limit()
+    print(len(bytearray(1 << 28)))
+"""
+    done = python("-c", code)
+    assert (done.returncode, done.stdout) == (0, f"{1 << 28}\n"), done.stderr
