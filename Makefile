@@ -36,10 +36,11 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All tests side by side, but for those that compare times. The files with many short tests last, to fill both processes.
+# All tests side by side, but for those that compare times. The files with many short tests last, to fill both processes;
+# no folder is named twice, or pytest orders them itself.
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not alone" \
-		tests/test_*.py tests/profiling tests
+		tests/test_*.py tests/profiling tests/docs tests/analysis
 	$(BIN)/python -m pytest -m alone
 
 bench: $(READY)
