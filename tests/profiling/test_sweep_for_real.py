@@ -23,10 +23,14 @@ def test_out_of_memory_by_a_real_limit(tmp_path) -> None:
         *("--out", tmp_path, "--run-name", "memory"),
     )
     assert done.returncode == 0, done.stderr
-    fits, last = "resnet18-single-w1-b64", "resnet18-single-w1-b256"
-    assert statuses(tmp_path / "memory") == {fits: "done", last: "out_of_memory"}
+    # How many images fit differs between processors, whose kernels need more memory or less.
+    found = statuses(tmp_path / "memory")
+    size = max(int(cell.rpartition("-b")[2]) for cell in found)
+    last = f"resnet18-single-w1-b{size}"
+    assert len(found) > 1
+    assert found == {**dict.fromkeys(found, "done"), last: "out_of_memory"}
     reason = next(line for line in done.stdout.splitlines() if line.startswith(f"{last}: "))
-    assert "out of memory with --batch-size 256: " in reason
+    assert f"out of memory with --batch-size {size}: " in reason
     assert "you tried to allocate" in reason
 
 
