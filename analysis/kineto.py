@@ -46,6 +46,7 @@ from .spans import Indivisible, SpanStream
 # On disk. To count the events of a smaller file takes less than to read it twice where it is damaged.
 SLOW_TO_COUNT_BYTES = 2 << 20
 _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
+_HANDING_OVER = ("c10d::", "record_param_comms")
 _MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
 _MEMORY = Decoder(MemoryEvent)
@@ -183,7 +184,7 @@ class _Reading:
     annotations: list[Annotation] = field(default_factory=list)
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
-    pid: int | None = None
+    pids: list[int | None] = field(default_factory=lambda: [None] * 4)
     events: int = 0
 
     def picker(self, around: Surrounding) -> Pick[Sorted]:
@@ -205,9 +206,6 @@ class _Reading:
         called = list(zip(operators, texts.operators, strict=True))
         handed = _annotations((e, t) for e, t in called if e.name.startswith("c10d::"))
         recorded = _records((e, t) for e, t in called if e.name == "record_param_comms")
-        if self.pid is None:
-            pids = [e.pid for e in (*annotations[:1], *operators[:1])] + [e.pid for e in launches[:1]]
-            self.pid = next((pid for pid in pids if isinstance(pid, int)), None)
         # Of threads there are several such events, an earlier process name among them.
         self.gloo_threads |= {_number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
         self.annotations += marks + handed
@@ -215,13 +213,16 @@ class _Reading:
         self._extend_activities(activities, names)
         self._extend_launches(launches)
         self._extend_memory(memory)
+        handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
+        work = [e for e in operators if not e.name.startswith(_HANDING_OVER)]
+        self._extend_pids(annotations, launches, handed_over, work)
         if self.details or not self.activities["ts"]:  # else they matter on CPU runs only
-            self._extend_operators([e for e in operators if not e.name.startswith(("c10d::", "record_param_comms"))])
+            self._extend_operators(work)
 
     def result(self) -> Events:
         """Everything read; there is nothing left then."""
         return Events(
-            pid=self.pid,
+            pids=self.pids,
             names=self.names,
             kinds=self.kinds,
             operator_names=list(self.operator_ids),
@@ -261,6 +262,11 @@ class _Reading:
             if args.op is not None:
                 rows.append(_comm_row("kernel", args))
         return rows
+
+    def _extend_pids(self, *sorts: Sequence[CpuEvent | Launch]) -> None:
+        for sort, events in enumerate(sorts):
+            if self.pids[sort] is None:
+                self.pids[sort] = next((e.pid for e in events if isinstance(e.pid, int)), None)
 
     def _extend_activities(self, events: list[Activity], names: list[int]) -> None:
         args = [event.args for event in events]

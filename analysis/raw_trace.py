@@ -32,10 +32,11 @@ class Events(msgspec.Struct, kw_only=True):
     """What is read of successive events. Times in us since the header's zero; MISSING where an integer is not there.
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
-    `operator_names`.
+    `operator_names`. `pids` are the processes of the first annotation, the first launch, the first operator that hands
+    a collective over, and the first other one; None where there is none.
     """
 
-    pid: int | None
+    pids: list[int | None]
     names: list[str]
     kinds: list[str]
     operator_names: list[str]
@@ -58,6 +59,11 @@ class RawTrace(Events, kw_only=True):
     damage: str | None = None
     notes: list[str] = []
 
+    @property
+    def pid(self) -> int | None:
+        """The process that was traced, as far as its events say."""
+        return next((pid for pid in self.pids if pid is not None), None)
+
 
 class Part(msgspec.Struct):
     """What is read of a span of a file's events. For the last three see SpanStream and EventStream."""
@@ -75,6 +81,8 @@ def raw_trace(events: Events, header: Header, damage: str | None = None, *, deta
     kept = {name: getattr(events, name) for name in Events.__struct_fields__}
     if events.activities["ts"] and not details:
         kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
+    if events.activities["ts"]:
+        kept["pids"] = events.pids[:3]  # whether other operators are read depends on the layout
     # The order in which a reader comes upon them depends on how it takes the file apart.
     kept["annotations"] = sorted(events.annotations, key=lambda annotation: annotation.name.startswith("c10d::"))
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))
@@ -97,7 +105,7 @@ class Joining:
         self._gloo_threads: set[int] = set()
         self._texts: dict[str, str] = {}
         self._others = Events(
-            pid=None, names=[], kinds=[], operator_names=[], activities={}, launches={}, operators={}, memory={},
+            pids=[None] * 4, names=[], kinds=[], operator_names=[], activities={}, launches={}, operators={}, memory={},
             annotations=[], comm_args=[], gloo_threads=[],
         )  # fmt: skip
 
@@ -119,7 +127,7 @@ class Joining:
             added: Columns = getattr(events, kind)
             for name in list(added):
                 columns.setdefault(name, bytearray()).extend(added.pop(name))
-        others.pid = events.pid if others.pid is None else others.pid
+        others.pids = [new if old is None else old for old, new in zip(others.pids, events.pids, strict=True)]
         others.annotations += events.annotations
         others.comm_args += map(self._with_shared_texts, events.comm_args)
         self._gloo_threads.update(events.gloo_threads)

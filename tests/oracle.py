@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from analysis.kinds import COMM, comm_pattern, kernel_kind, memory_kind
+from analysis.kineto_events import CALLS, IDLE_CALLS
 from analysis.schema import records
 from analysis.trace_file import TraceFile
 
@@ -45,6 +46,7 @@ def oracle_tables(document: bytes) -> Tables:
     handed = [e for e in operators if e.get("name", "").startswith("c10d::")]
     return {
         "header": _header(around, base_ns),
+        "pid": _pid(spans, operators, with_work=not activities),
         "activities": activities,
         "launches": _launches(spans, {row[5] for row in activities} - {None}, base_ns),
         "marks": [_annotation(e, base_ns) for e in marked],
@@ -65,6 +67,7 @@ def tables_of(file: TraceFile) -> Tables:
     return {
         "header": (header.rank, header.world_size, header.backend, header.host, header.device_names, groups,
                    header.base_ns),
+        "pid": file.pid,
         "activities": [tuple(a[c] for c in _ACTIVITY) for a in rows["activities"]],
         "launches": [tuple(a[c] for c in ("correlation", "thread", "start_ns", "external_id"))
                      for a in rows["launches"]],
@@ -193,6 +196,20 @@ def _is_mark(name: str) -> bool:
 
 def _is_work(name: str) -> bool:
     return not name.startswith(("c10d::", "record_param_comms"))
+
+
+def _pid(spans: list[Object], operators: list[Object], *, with_work: bool) -> int | None:
+    """The process of the first annotation that names one, else of a call that may launch something, else operator."""
+    annotations = [e for e in spans if e.get("cat") == "user_annotation"]
+    calls = [e for e in spans if e.get("cat") in _LAUNCHES and not _is_idle(e)]
+    handed = [e for e in operators if not _is_work(e.get("name", ""))]
+    work = [e for e in operators if with_work and _is_work(e.get("name", ""))]
+    named = [pid for e in (*annotations, *calls, *handed, *work) if _row_id(pid := e.get("pid", 0)) != -1]
+    return _integer(named[0]) if named else None
+
+
+def _is_idle(event: Object) -> bool:
+    return event["cat"] == CALLS and event.get("name", "").startswith(IDLE_CALLS)
 
 
 def _annotation(event: Object, base_ns: int) -> tuple[Any, ...]:

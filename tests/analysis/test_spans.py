@@ -58,6 +58,18 @@ def test_parts_join_to_the_whole(tmp_path, layout, count, packed):
     assert in_parts(path, count) == whole(path)
 
 
+def test_the_process_does_not_depend_on_how_a_file_is_taken_apart(tmp_path, monkeypatch):
+    document = made().document()
+    events = sorted(document["traceEvents"], key=lambda event: event.get("cat") == "user_annotation")
+    document["traceEvents"] = [event | {"pid": number} for number, event in enumerate(events)]
+    path = write_bytes(tmp_path / "rank1.json", LAYOUTS["kineto"](document))
+    pids = {in_parts(path, 5).pid}
+    for chunk_bytes in (200, 600, 1 << 19):
+        monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+        pids.add(whole(path).pid)
+    assert pids == {len(events) - 2}, "that of the first annotation"
+
+
 @pytest.mark.parametrize("path", [*REAL, *OWN], ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
 def test_real_files(tmp_path, monkeypatch, path):
     monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 16 << 10)
