@@ -23,6 +23,7 @@ import msgspec
 from .cache import Cache
 from .errors import TraceError
 from .kineto import read_kineto, read_part
+from .packed import keep_freed_memory
 from .raw_trace import Part, RawTrace
 
 _TELL_EVERY_S = 0.1
@@ -128,6 +129,7 @@ def main() -> None:
 def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
     """Serve until there are no more tasks, or nobody wants the answers."""
     gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
+    keep_freed_memory()
     outbox = _Outbox(answers)
     try:
         outbox.start()

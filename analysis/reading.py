@@ -25,7 +25,7 @@ from . import errors
 from .cache import Cache, Slot
 from .errors import TraceError
 from .kineto import joined, read_kineto
-from .packed import is_gzip, is_regular, packed_bytes
+from .packed import is_gzip, is_regular, keep_freed_memory, packed_bytes
 from .raw_trace import Joining, Part, RawTrace
 from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
 from .worker_process import Worker, start_worker
@@ -133,6 +133,7 @@ class Reading:
         With `details`, operators of GPU runs and allocations are read too. With `keep_damaged`, damaged files give what
         was read before the damage. A `cache` is used for large files only.
         """
+        keep_freed_memory()
         self.paths = list(paths)
         self._comm_names = comm_names
         self.details = details

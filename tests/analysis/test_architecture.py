@@ -69,7 +69,7 @@ ALLOWED = {
         "spans",
     },
     "cache": {"kineto", "names", "raw_trace"},
-    "read_worker": {"cache", "errors", "kineto", "raw_trace"},
+    "read_worker": {"cache", "errors", "kineto", "packed", "raw_trace"},
     "worker_process": {"read_worker"},
     "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker", "worker_process"},
     "trace_paths": {"errors", "names"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import platform
 import random
 import subprocess
 import sys
@@ -112,3 +113,25 @@ def test_an_event_without_end(tmp_path, filling, packed):
     message, used_mib = piped_into_a_reader(tmp_path, parts, 1536).rsplit("|", 1)
     assert "an event takes more than 16 MiB" in message
     assert int(used_mib) < ENDLESS_MIB
+
+
+FAULTS = """
+import resource, sys
+from analysis.packed import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    blocks = [b"x" * (600 << 10) for _ in range(6)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a way of glibc, which is not here")
+def test_memory_of_a_chunk_is_had_once() -> None:
+    def faults(how: str) -> int:
+        command = [sys.executable, "-c", FAULTS, how]
+        return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+    assert faults("kept") < 0.1 * faults("given back")
