@@ -120,10 +120,12 @@ import resource, sys
 from analysis.packed import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
+def use():
+    blocks = [b"x" * (600 << 10) for _ in range(6)]
+use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(100):
-    blocks = [b"x" * (600 << 10) for _ in range(6)]
-    del blocks
+    use()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 

@@ -31,6 +31,12 @@ TIMES = ("window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", 
 COUNTS = ("n_compute", "n_comm", "n_memory")
 
 
+@pytest.fixture(autouse=True)
+def without_cache(monkeypatch):
+    """Nothing is written beside traces of others, and each test reads them anew."""
+    monkeypatch.setattr("analysis.reading.WORTH_A_CACHE_BYTES", 1 << 60)
+
+
 def expected(name: str, traces: str) -> list[dict[str, str]]:
     with (EXPECTED / name).open(encoding="utf-8", newline="") as file:
         return [row for row in csv.DictReader(file) if row["set"] == traces]
