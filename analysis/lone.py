@@ -47,8 +47,8 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
 
     Raises MixedJobs, UnreadableFile.
     """
-    devices = np.unique(integers(raw.activities["device"]))
-    if len(devices) != 1 or raw.damage is not None:
+    devices = integers(raw.activities["device"])
+    if not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
         return None
     notes = (*raw.notes, *negative_durations(path, raw))
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes)])
