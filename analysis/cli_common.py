@@ -70,21 +70,24 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
 
 
 @contextmanager
-def reading_progress(reading: Reading) -> Iterator[Callable[[int], None] | None]:
-    """How much of the files is read, on a terminal, once that takes more than a second."""
+def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int], None] | None]:
+    """How much is read, how many files, and how long it will take: on a terminal, a second after `begun`, if need be.
+
+    `begun` is a moment of `time.monotonic`.
+    """
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(f"reading {len(reading.paths)} files", total=reading.total_bytes)
-    begun = time.monotonic()
+    files = TextColumn(f"{{task.fields[files]}}/{len(reading.paths)} files")
+    columns = (BarColumn(), DownloadColumn(), files, TimeRemainingColumn(), TextColumn("left"))
+    bar = Progress(TextColumn("reading"), *columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=reading.total_bytes, files=0)
 
     def report(done: int) -> None:
-        bar.update(task, completed=done)
+        bar.update(task, completed=done, files=reading.files_read)
         if time.monotonic() - begun > _QUIET_S and not bar.live.is_started:
             bar.start()
 

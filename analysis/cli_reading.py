@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -94,6 +95,7 @@ class OpenRun:
         files, skipped = trace_files(runs)
         self.name = run_name(runs)
         self._runs, self._keep_going, self._skipped = runs, options.keep_going, tuple(skipped)
+        self._begun = time.monotonic()
         self._reading = Reading(
             files,
             comm_pattern(options.comm_names),
@@ -119,7 +121,7 @@ class OpenRun:
         with _for_good():
             from . import render  # noqa: F401 - this takes its time while others read
             from .lone import lone_device
-        with reading_progress(self._reading) as report:
+        with reading_progress(self._reading, self._begun) as report:
             found = self._reading.first(report)
         if isinstance(found, AnalysisError):
             if self._keep_going:
@@ -138,7 +140,7 @@ class OpenRun:
             from .run import run_of
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
-        with reading_progress(self._reading) as report:
+        with reading_progress(self._reading, self._begun) as report:
             run = run_of(self._runs, self._reading, keep_going=self._keep_going, progress=report, calls_of=calls)
         return Analysis(replace(run, notes=run.notes + self._skipped), limit)
 

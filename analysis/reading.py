@@ -63,6 +63,7 @@ class _File:
     slot: Slot | None = None
     position: int = 0
     found: RawTrace | TraceError | None = None
+    is_read: bool = False
     is_regular: bool = True
     _positions: dict[int, float] = field(default_factory=dict)
     _early: dict[int, Part] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class _File:
 
     def end(self, found: RawTrace | TraceError) -> None:
         """It is read."""
-        self.found, self.position = found, self.size
+        self.found, self.position, self.is_read = found, self.size, True
         self._forget_parts()
 
     def _forget_parts(self) -> None:
@@ -171,6 +172,11 @@ class Reading:
         """Of all files, as they are on disk."""
         return sum(file.size for file in self._files)
 
+    @property
+    def files_read(self) -> int:
+        """How many of the files are read, or found to be of no use."""
+        return sum(file.is_read for file in self._files)
+
     def _divide(self, file: _File, workers: int) -> None:
         """Decide in how many parts so many workers read a file, unless the cache has it."""
         wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
@@ -236,7 +242,9 @@ class Reading:
                     selector.unregister(key.fileobj)
             self._report(progress)
         if file.found is None:  # there are no workers, or somebody killed them
-            file.found = self._read_here(file, progress)
+            file.end(self._read_here(file, progress))
+        self._report(progress)
+        assert file.found is not None
         return file.found
 
     def _report(self, progress: Progress | None) -> None:
@@ -257,8 +265,6 @@ class Reading:
             return read(file.path, self._comm_names, details=self.details, keep_damaged=keep, progress=tell)
         except TraceError as err:
             return err
-        finally:
-            tell(file.size)
 
     def _cache_of(self, file: _File) -> Cache | None:
         return self._cache if file.weight_bytes >= WORTH_A_CACHE_BYTES else None
