@@ -36,6 +36,13 @@ class Cache:
 
     folder: Path | None = None
 
+    @staticmethod
+    def at(place: str | os.PathLike[str] | bool) -> Cache | None:
+        """The cache in a folder; for True the one beside each file, for False none."""
+        if isinstance(place, bool):
+            return Cache() if place else None
+        return Cache(Path(place))
+
     def read(
         self,
         path: Path,

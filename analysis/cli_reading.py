@@ -48,8 +48,7 @@ class ReadingOptions:
     comm_names: list[str]
     keep_going: bool
     workers: int | None
-    cache_folder: Path | None
-    no_cache: bool
+    cache: Path | bool
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
@@ -66,7 +65,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
-        options = ReadingOptions(checked_patterns(comm_kernel), keep_going, workers, cache, no_cache)
+        options = ReadingOptions(checked_patterns(comm_kernel), keep_going, workers, cache or not no_cache)
         command(**own, reading=options)
 
     hints = get_type_hints(command, include_extras=True)
@@ -89,7 +88,7 @@ class OpenRun:
         """With `details`, operators of GPU runs and allocations are read too."""
         with _for_good():
             from .cache import Cache
-            from .reading import Reading, cores
+            from .reading import Reading
             from .trace_paths import run_name, trace_files
 
         files, skipped = trace_files(runs)
@@ -99,10 +98,10 @@ class OpenRun:
         self._reading = Reading(
             files,
             comm_pattern(options.comm_names),
-            workers=options.workers or cores(),
+            workers=options.workers,
             details=details,
             keep_damaged=options.keep_going,
-            cache=None if options.no_cache else Cache(options.cache_folder),
+            cache=Cache.at(options.cache),
         )
 
     def __enter__(self) -> OpenRun:

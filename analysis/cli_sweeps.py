@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .by_hand import MISTAKES
-from .cli_common import (
-    CommNames,
-    Format,
-    KeepGoing,
-    Output,
-    OutputFormat,
-    checked_patterns,
-    complain,
-    progress,
-    show,
-)
+from .cli_common import Format, KeepGoing, Output, OutputFormat, complain, progress, show
+from .cli_reading import ReadingOptions, reads_traces
 from .errors import NothingMeasured
 
 if TYPE_CHECKING:
-    from .measure_sweep import Progress, SweepAnalysis
+    from .measure_sweep import SweepAnalysis
 
 Sweeps = Annotated[
     list[Path],
@@ -51,24 +42,35 @@ def scaling_command(
     A CSV of timings has the header
       model,parallel,workers,batch_size_per_rank,epoch_s[,dataset_samples][,parameters]
     """
-    analysis = _analysis(runs, [], keep_going)
+    from .measure_sweep import analyse_sweep
+
+    analysis = analyse_sweep(*runs, keep_going=keep_going)
     show("scaling", analysis.scaling, output_format, output)
     _finish(analysis)
 
 
+@reads_traces
 def subtraction_command(
     runs: Sweeps,
     mistake: Mistakes = None,
     output_format: OutputFormat = Format.table,
     output: Output = None,
-    comm_kernel: CommNames = None,
-    keep_going: KeepGoing = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Communication by subtracting epoch times, beside what the traces of the same cells measured."""
     names = _checked(mistake or [])
-    patterns = checked_patterns(comm_kernel)
+    from .measure_sweep import analyse_sweep
+
     with progress() as report:
-        analysis = _analysis(runs, patterns, keep_going, report)
+        analysis = analyse_sweep(
+            *runs,
+            comm_names=reading.comm_names,
+            keep_going=reading.keep_going,
+            workers=reading.workers,
+            cache=reading.cache,
+            progress=report,
+        )
         table = analysis.mistakes(names) if names else analysis.subtraction
     if not len(table):
         raise NothingMeasured(
@@ -105,16 +107,6 @@ def _checked(names: list[str]) -> list[str]:
             message = f"{name!r} is none of {', '.join(MISTAKES)}, all"
             raise typer.BadParameter(message, param_hint="--mistake")
     return list(dict.fromkeys(names))
-
-
-def _analysis(
-    runs: list[Path], comm_names: list[str], keep_going: bool, report: Progress | None = None
-) -> SweepAnalysis:
-    from .measure_sweep import SweepAnalysis
-    from .sweeps import load_sweep
-
-    sweep = load_sweep(runs, keep_going=keep_going)
-    return SweepAnalysis(sweep, tuple(comm_names), keep_going, report)
 
 
 def _finish(analysis: SweepAnalysis) -> None:

@@ -195,13 +195,27 @@ def analyse(
     comm_names: Iterable[str] = (),
     ceiling: str | PathLike[str] | None = None,
     details: bool = False,
+    keep_going: bool = False,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
 ) -> Analysis:
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
     `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
     a file or run directory of `profiling comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
-    memory, need `details`, which take longer to read. Raises AnalysisError.
+    memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
+    useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
+    if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
+    them, for the next time. Raises AnalysisError.
     """
     limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
-    run = load_run([Path(path)], comm_names=comm_names, details=details, calls_of=calls_module.calls)
+    run = load_run(
+        [Path(path)],
+        comm_names=comm_names,
+        details=details,
+        keep_going=keep_going,
+        workers=workers,
+        cache=cache,
+        calls_of=calls_module.calls,
+    )
     return Analysis(run, limit)

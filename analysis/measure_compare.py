@@ -207,15 +207,26 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 def compare(
-    a: Paths, b: Paths, *, comm_names: Iterable[str] = (), run_spread_frac: float = RUN_SPREAD_FRAC
+    a: Paths,
+    b: Paths,
+    *,
+    comm_names: Iterable[str] = (),
+    run_spread_frac: float = RUN_SPREAD_FRAC,
+    keep_going: bool = False,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
 ) -> Comparison:
     """The captures at `a` and `b` side by side, each one run as `analyse` takes it, or a list of such.
 
-    `run_spread_frac`: see `Comparison`. Raises AnalysisError.
+    `run_spread_frac`: see `Comparison`, the others: see `analyse`. Raises AnalysisError.
     """
     names = tuple(comm_names)  # which may be read only once
     sides = [[paths] if isinstance(paths, (str, PathLike)) else list(paths) for paths in (a, b)]
     if not all(sides):
         raise NothingMeasured("nothing to compare: each side takes at least one capture")
-    of_a, of_b = (tuple(analyse(path, comm_names=names, details=True) for path in paths) for paths in sides)
+
+    def analysed(path: str | PathLike[str]) -> Analysis:
+        return analyse(path, comm_names=names, details=True, keep_going=keep_going, workers=workers, cache=cache)
+
+    of_a, of_b = (tuple(map(analysed, paths)) for paths in sides)
     return Comparison(of_a, of_b, run_spread_frac)

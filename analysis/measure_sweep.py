@@ -13,8 +13,7 @@ import pandas as pd
 from . import scaling as scaling_module
 from . import subtraction as subtraction_module
 from .errors import AnalysisError, NoTraces
-from .measure import Analysis
-from .run import load_run
+from .measure import analyse
 from .schema import Row, records
 from .sweeps import Sweep, load_sweep
 
@@ -26,12 +25,15 @@ class SweepAnalysis:
     """The tables of one or more sweeps, each computed when first asked for. Columns: docs/tables.md.
 
     With `keep_going`, traces that cannot be read leave their cell without measured values, and are named in `failed`.
+    `workers` and `cache`: see `analyse`.
     """
 
     sweep: Sweep
     comm_names: tuple[str, ...] = ()
     keep_going: bool = False
     progress: Progress | None = None
+    workers: int | None = None
+    cache: str | PathLike[str] | bool = False
 
     @property
     def timings(self) -> pd.DataFrame:
@@ -83,7 +85,7 @@ class SweepAnalysis:
         return subtraction_module.measured_table(rows), tuple(failed)
 
     def _measured_cell(self, cell: Row, folder: Path) -> Row:
-        analysis = Analysis(load_run([folder], comm_names=self.comm_names))
+        analysis = analyse(folder, comm_names=self.comm_names, workers=self.workers, cache=self.cache)
         row = subtraction_module.measured_epoch(cell, analysis.breakdown_steps, analysis.collectives)
         missing = analysis.run.missing_ranks
         if missing:
@@ -92,11 +94,17 @@ class SweepAnalysis:
 
 
 def analyse_sweep(
-    *paths: str | PathLike[str], comm_names: Iterable[str] = (), keep_going: bool = False
+    *paths: str | PathLike[str],
+    comm_names: Iterable[str] = (),
+    keep_going: bool = False,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
+    progress: Progress | None = None,
 ) -> SweepAnalysis:
     """The tables of the cells at `paths`: sweep directories, run directories of a sweep, CSVs of timings.
 
-    `comm_names` are further regular expressions for names of communication kernels. Raises AnalysisError.
+    `keep_going`: see `SweepAnalysis`. `comm_names`, `workers` and `cache`: see `analyse`. `progress` is called with the
+    folder of a cell whose traces are about to be read, its number, and how many there are. Raises AnalysisError.
     """
     sweep = load_sweep([Path(path) for path in paths], keep_going=keep_going)
-    return SweepAnalysis(sweep, tuple(comm_names), keep_going)
+    return SweepAnalysis(sweep, tuple(comm_names), keep_going, progress, workers, cache)

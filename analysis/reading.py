@@ -124,17 +124,18 @@ class Reading:
         paths: Sequence[Path],
         comm_names: re.Pattern[str],
         *,
-        workers: int = 1,
+        workers: int | None = None,
         details: bool = False,
         keep_damaged: bool = False,
         cache: Cache | None = None,
     ) -> None:
         """With one worker, or little to read, everything happens in this process, while it is asked for.
 
-        With `details`, operators of GPU runs and allocations are read too. With `keep_damaged`, damaged files give what
-        was read before the damage. A `cache` is used for large files only.
+        Without `workers` there is one per core. With `details`, operators of GPU runs and allocations are read too.
+        With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
         """
         keep_freed_memory()
+        workers = cores() if workers is None else workers
         self.paths = list(paths)
         self._comm_names = comm_names
         self.details = details

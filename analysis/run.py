@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,8 @@ def load_run(
     details: bool = False,
     keep_going: bool = False,
     progress: Progress | None = None,
-    workers: int = 1,
-    cache: Cache | None = None,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
     calls_of: CallsOf | None = None,
 ) -> Run:
     """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
@@ -115,14 +116,15 @@ def load_run(
     `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
     runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what
     stands before the damage is used, and `failed` names both.
-    `progress` is called with the bytes read so far, of all files. `workers` processes read; 1 is this one. What was
-    read of large files is kept in a `cache`, if there is one. `calls_of` makes the calls of a file that tells its
-    process groups, while others are being read.
+    `progress` is called with the bytes read so far, of all files. `workers` processes read, one per core if it is not
+    given; 1 is this one. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
+    them. `calls_of` makes the calls of a file that tells its process groups, while others are being read.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
     files, skipped = trace_files(paths)
     pattern = comm_pattern(comm_names)
-    with Reading(files, pattern, workers=workers, details=details, keep_damaged=keep_going, cache=cache) as reading:
+    kept = Cache.at(cache)
+    with Reading(files, pattern, workers=workers, details=details, keep_damaged=keep_going, cache=kept) as reading:
         run = run_of(paths, reading, keep_going=keep_going, progress=progress, calls_of=calls_of)
     return replace(run, notes=run.notes + tuple(skipped))
 

@@ -127,7 +127,7 @@ ALLOWED = {
     "measure": METRICS - {"comparing", "scaling", "step_values", "subtraction", "training"}
     | {"ceiling", "errors", "run", "schema"},
     "measure_compare": {"comparing", "errors", "kinds", "measure", "schema", "significance", "step_values"},
-    "measure_sweep": {"errors", "measure", "run", "scaling", "schema", "subtraction", "sweeps"},
+    "measure_sweep": {"errors", "measure", "scaling", "schema", "subtraction", "sweeps"},
     "measure_training": {"errors", "schema", "training", "training_files"},
     "summary": {"matching", "measure", "nccl_tests", "probes", "schema"},
     "report": {"measure", "render", "schema", "summary"},
@@ -149,7 +149,7 @@ ALLOWED = {
     },
     "cli_compare": {"cli_common", "cli_reading", "measure_compare", "report_compare"},
     "cli_kernels": {"cli_common", "cli_reading", "errors", "measure", "render"},
-    "cli_sweeps": {"by_hand", "cli_common", "errors", "measure_sweep", "sweeps"},
+    "cli_sweeps": {"by_hand", "cli_common", "cli_reading", "errors", "measure_sweep"},
     "cli_training": {"cli_common", "measure_training", "render"},
     "cli": {
         "cli_common",

@@ -1,0 +1,138 @@
+"""What `analyse`, `compare` and `analyse_sweep` are told about reading, as the command line is."""
+
+from pathlib import Path
+
+import pytest
+from builders import MS, Collective, traces_of, write_run
+from pandas.testing import assert_frame_equal
+from sweep_builders import Cell, write_sweep
+
+import analysis.cache
+import analysis.reading
+from analysis import analyse, analyse_sweep, compare
+from analysis.cli import main
+from analysis.errors import DamagedTrace
+from analysis.kineto import read_kineto
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return write_run(tmp_path / "run", 3, [Collective((0, 0, 0))])
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    traces = [t.step(0, 0, 90 * MS) for t in traces_of(2, [Collective((0, 20 * MS), 30 * MS)])]
+    return write_sweep(tmp_path / "sweep", [Cell(1, epoch_s=10), Cell(2, epoch_s=6, traced=traces)])
+
+
+@pytest.fixture
+def started(monkeypatch) -> list[int]:
+    """The pid of every process that was started to read, however little there is."""
+    begun: list[int] = []
+    start = analysis.reading.start_worker
+
+    def noted(others):
+        worker = start(others)
+        begun.append(worker.pid)
+        return worker
+
+    monkeypatch.setattr(analysis.reading, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(analysis.reading, "start_worker", noted)
+    return begun
+
+
+@pytest.fixture
+def reads(monkeypatch) -> list[Path]:
+    """Every file that is read although a cache is used, however small it is."""
+    done: list[Path] = []
+
+    def noted(path, *args, **options):
+        done.append(path)
+        return read_kineto(path, *args, **options)
+
+    monkeypatch.setattr(analysis.reading, "WORTH_A_CACHE_BYTES", 0)
+    monkeypatch.setattr(analysis.cache, "read_kineto", noted)
+    return done
+
+
+def test_as_many_processes_read_as_asked_for(run_dir, started):
+    alone = analyse(run_dir, workers=1)
+    assert not started
+    together = analyse(run_dir, workers=2)
+    assert len(started) == 2
+    assert_frame_equal(together.calls, alone.calls)
+    assert_frame_equal(together.breakdown, alone.breakdown)
+
+
+def test_else_one_per_core(run_dir, started, monkeypatch):
+    monkeypatch.setattr(analysis.reading, "cores", lambda: 3)
+    analyse(run_dir)
+    assert len(started) == 3
+
+
+def test_nothing_is_kept_unless_asked_for(run_dir, reads):
+    before = sorted(run_dir.iterdir())
+    analyse(run_dir)
+    assert not reads
+    assert sorted(run_dir.iterdir()) == before
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside the traces", "in a folder"])
+def test_what_was_read_is_kept_for_the_next_time(run_dir, tmp_path, reads, beside):
+    cache = True if beside else str(tmp_path / "kept")
+    first = analyse(run_dir, cache=cache)
+    assert len(reads) == 3
+    assert_frame_equal(analyse(run_dir, cache=cache).collectives, first.collectives)
+    assert len(reads) == 3
+    place = run_dir / analysis.cache.FOLDER if beside else tmp_path / "kept"
+    assert len(list(place.iterdir())) == 3
+
+
+def test_both_sides_of_a_comparison_are_read_so(tmp_path, reads, started):
+    a, b = (write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in "ab")
+    for _ in range(2):
+        compare(a, b, workers=1, cache=tmp_path / "kept")
+    assert len(reads) == 4
+    assert not started
+    compare(a, b, workers=2)
+    assert len(started) == 4
+
+
+def test_damage_is_an_error_unless_it_may_be_left_out(run_dir):
+    damaged = run_dir / "node_1.0001.pt.trace.json.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with pytest.raises(DamagedTrace):
+        analyse(run_dir)
+    assert analyse(run_dir, keep_going=True).run.partial_ranks == [1]
+    both = compare(run_dir, run_dir, keep_going=True)
+    assert [analysis.run.partial_ranks for analysis in (*both.a, *both.b)] == [[1], [1]]
+
+
+def test_cells_of_a_sweep_are_read_so(sweep, tmp_path, reads, started):
+    plain = analyse_sweep(sweep, workers=1).subtraction
+    assert not started
+    assert not reads
+    for _ in range(2):
+        assert_frame_equal(analyse_sweep(sweep, workers=1, cache=tmp_path / "kept").subtraction, plain)
+    assert len(reads) == 2
+    assert_frame_equal(analyse_sweep(sweep, workers=2).subtraction, plain)
+    assert len(started) == 2
+
+
+def test_and_by_the_command(capsys, sweep, reads, started):
+    def shown(*options):
+        assert main(["subtraction", str(sweep), *options]) == 0
+        return capsys.readouterr().out
+
+    plain = shown("--workers", "1", "--no-cache")
+    assert "subtracted" in plain
+    assert not reads
+    for _ in range(2):
+        assert shown("--workers", "1") == plain
+    assert len(reads) == 2
+    assert shown("--workers", "1", "--cache", str(sweep / "kept")) == plain
+    assert len(reads) == 4
+    assert not started
+    assert shown("--workers", "2", "--no-cache") == plain
+    assert len(started) == 2
