@@ -34,6 +34,7 @@ from .kineto_events import (
     MalformedEvent,
     MemoryEvent,
     Sorted,
+    ThreadEvent,
     sorted_texts,
 )
 from .kineto_header import header, header_so_far
@@ -49,7 +50,7 @@ _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
 _HANDING_OVER = ("c10d::", "record_param_comms")
 _MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
-_MEMORY = Decoder(MemoryEvent)
+_MEMORY, _THREADS = Decoder(MemoryEvent), Decoder(ThreadEvent)
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
@@ -197,7 +198,7 @@ class _Reading:
         """All of a batch, or nothing of it. Raises MalformedEvent."""
         activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
-        threads = _CPU_EVENTS.all(texts.threads)
+        threads = _THREADS.all(texts.threads)
         memory = _MEMORY.all(texts.memory) if self.details else []
         names = self._names(activities)
         comm_args = self._comm_args_of(activities, names, texts.activities)

@@ -38,14 +38,14 @@ class ActivityArgs(msgspec.Struct, gc=False, frozen=True):
     occupancy_percent: Any = msgspec.field(default=NOT_KNOWN, name="est. achieved occupancy %")
 
 
-class Activity(msgspec.Struct, gc=False):
+class Activity(msgspec.Struct, gc=False, kw_only=True):
     """A kernel, copy or fill on a device. Times in us."""
 
     cat: str = ""
     name: str = ""
     pid: Int64 | str = 0
     tid: Int64 | str = 0
-    ts: Time = 0.0
+    ts: Time
     dur: Duration | None = 0.0
     args: ActivityArgs = ActivityArgs()
 
@@ -58,23 +58,30 @@ class LaunchArgs(msgspec.Struct, gc=False, frozen=True):
     external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")
 
 
-class Launch(msgspec.Struct, gc=False):
+class Launch(msgspec.Struct, gc=False, kw_only=True):
     """A runtime call, which may launch an activity. Times in us."""
 
     pid: Int64 | str = 0
     tid: Int64 | str = 0
-    ts: Time = 0.0
+    ts: Time
     args: LaunchArgs = LaunchArgs()
 
 
-class CpuEvent(msgspec.Struct, gc=False):
-    """An annotation, an operator, or metadata of a thread. Times in us."""
+class CpuEvent(msgspec.Struct, gc=False, kw_only=True):
+    """An annotation or an operator. Times in us."""
 
     name: str = ""
     pid: Int64 | str = 0
     tid: Int64 | str = 0
-    ts: Time = 0.0
+    ts: Time
     dur: Duration | None = 0.0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ThreadEvent(msgspec.Struct, gc=False):
+    """Metadata of a thread."""
+
+    tid: Int64 | str = 0
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -126,10 +133,10 @@ class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
     reserved: Int64 | None = msgspec.field(default=MISSING, name="Total Reserved")
 
 
-class MemoryEvent(msgspec.Struct, gc=False):
+class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
     """An allocation or release. Times in us."""
 
-    ts: Time = 0.0
+    ts: Time
     args: MemoryArgs = MemoryArgs()
 
 

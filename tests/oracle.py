@@ -150,7 +150,7 @@ def _args(event: Object) -> Object:
 
 def _times(event: Object, base_ns: int) -> tuple[int, int]:
     dur = event.get("dur", 0)
-    return _ns(event.get("ts", 0)) + base_ns, max(0, 0 if dur is None else _ns(dur))
+    return _ns(event.get("ts")) + base_ns, max(0, 0 if dur is None else _ns(dur))
 
 
 def _external_id(args: Object) -> int | None:
@@ -183,7 +183,7 @@ def _launches(spans: list[Object], launched: set[int], base_ns: int) -> list[tup
             correlation = _optional(args.get("correlation"))
             if correlation in launched:
                 thread = _row_id(event.get("tid", 0))
-                rows.append((correlation, thread, _ns(event.get("ts", 0)) + base_ns, _external_id(args)))
+                rows.append((correlation, thread, _ns(event.get("ts")) + base_ns, _external_id(args)))
     first: dict[int, tuple[Any, ...]] = {}
     for row in sorted(rows, key=lambda r: r[2]):
         first.setdefault(row[0], row)

@@ -166,6 +166,7 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "an event that is none": (lambda text: text.replace(b"},\n  {", b"},\n  null,\n  {", 1), r"is no JSON at byte \d+"),
     "two commas": (lambda text: text.replace(b"},\n  {", b"},,\n  {", 1), r"is no JSON at byte \d+ \(1 events"),
     "a time that is none": (lambda text: text.replace(b'"ts": 10000.', b'"ts": NaN, "x": 1.', 1), "event .*at byte"),
+    "no time": (lambda text: text.replace(b'"ts": 10000.', b'"x": 10000.', 1), "event .*at byte .*missing required"),
     "a time without end": (lambda text: text.replace(b'"ts": 10000.', b'"ts": 1e300, "x": 1.', 1), "event .*at byte"),
     "a time from no calendar": (lambda text: text.replace(b'"ts": 10000.', b'"ts": 9e15, "x": 1.', 1), "event 4, at"),
     "a thread beyond 64 bits": (lambda text: text.replace(b'"tid": 7', b'"tid": 18446744073709551616', 1), "event"),
