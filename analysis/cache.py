@@ -126,6 +126,8 @@ def _digest(content: bytes, size: int) -> bytes:
 def _load(place: Path, key: bytes) -> tuple[RawTrace | None, str | None]:
     """What is kept there; or nothing, and what is wrong with it, if there is something at all."""
     try:
+        if place.is_fifo():  # nobody may ever write into it
+            return None, "cannot be read (is a pipe)"
         content = memoryview(place.read_bytes())
     except FileNotFoundError:
         return None, None
@@ -154,7 +156,7 @@ def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
     content = msgspec.msgpack.encode(msgspec.structs.replace(found, notes=[]))
     partial = None
     try:
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".partial-", delete=False) as file:
             partial = Path(file.name)
             partial.chmod(0o600 | path.stat().st_mode & 0o666)

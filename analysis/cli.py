@@ -235,8 +235,10 @@ def main(argv: list[str] | None = None) -> int:
     command.help = _HELP.format(prog=program)
     for each in command.commands.values():
         each.epilog = each.epilog and each.epilog.replace("{prog}", program)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it: no other file may take its place
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it stays open
+        getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
         command.main(args=arguments, prog_name=program, standalone_mode=True)
     except SystemExit as stop:

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,10 +63,11 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
         yield None
         return
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
     with console.status("reading") as status:
-        yield lambda path, number, count: status.update(f"reading {number + 1} of {count}: {path.name}")
+        yield lambda path, number, count: status.update(Text(f"reading {number + 1} of {count}: {_plain(path.name)}"))
 
 
 @contextmanager
@@ -98,9 +99,13 @@ def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int],
 
 
 def complain(message: str, kind: str = "error") -> None:
-    """One line on stderr; names in it come from files, and must not move a terminal's cursor."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
-    print(f"{kind}: {plain}", file=sys.stderr)
+    """One line on stderr."""
+    print(f"{kind}: {_plain(message)}", file=sys.stderr)
+
+
+def _plain(text: str) -> str:
+    """The text with control characters written out: names come from files, and must not move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def write(text: str, output: Path | None) -> None:
@@ -109,8 +114,10 @@ def write(text: str, output: Path | None) -> None:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader, head(1) for one, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as err:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at its end
+            if not isinstance(err, BrokenPipeError):  # the reader, head(1) for one, has seen enough
+                raise UnreadableFile(f"stdout: cannot be written: {err.strerror}") from err
         return
     target = output.resolve()  # a link stays one
     partial = target.with_name(target.name + ".partial")
@@ -121,7 +128,7 @@ def write(text: str, output: Path | None) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     except OSError as err:
-        if partial.is_file():
+        with suppress(OSError):
             partial.unlink()
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from .measure_compare import Comparison
 from .render import FORMATS, as_markdown, as_text
-from .render.people import printable
+from .render.people import escaped, printable
 from .schema import Row, records
 
 _TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
@@ -40,7 +40,7 @@ def report(comparison: Comparison, output_format: str, *, top: int, ascii_only: 
     if comparison.on_cpu:  # there an operator is its own kernel
         del tables["changed_operators"]
     markdown = output_format == "markdown"
-    parts = ["".join(f"- **{i}**: {v}\n" if markdown else f"{i:<11}  {v}\n" for i, v in known)]
+    parts = ["".join(f"- **{i}**: {escaped(v)}\n" if markdown else f"{i:<11}  {v}\n" for i, v in known)]
     for name, table in tables.items():
         if not len(table):
             continue
