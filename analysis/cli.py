@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import cli_compare, cli_kernels, cli_sweeps, cli_training
-from .cli_common import Format, Output, OutputFormat, ascii_only, complain, show, write
+from .cli_common import Format, Output, OutputFormat, ascii_only, complain, show, take_any_text, write
 from .cli_reading import OpenRun, ReadingOptions, Runs, analysis_of, finish, reads_traces
 from .errors import AnalysisError, NothingMeasured
 
@@ -235,10 +235,7 @@ def main(argv: list[str] | None = None) -> int:
     command.help = _HELP.format(prog=program)
     for each in command.commands.values():
         each.epilog = each.epilog and each.epilog.replace("{prog}", program)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the shell closed it: no other file may take its place
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it stays open
-        getattr(sys, name).reconfigure(errors="backslashreplace")
+    take_any_text()
     try:
         command.main(args=arguments, prog_name=program, standalone_mode=True)
     except SystemExit as stop:

@@ -98,6 +98,14 @@ def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int],
         bar.stop()
 
 
+def take_any_text() -> None:
+    """Let stdout and stderr take any text; where the shell closed one, no other file takes its place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it stays open
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
 def complain(message: str, kind: str = "error") -> None:
     """One line on stderr."""
     print(f"{kind}: {_plain(message)}", file=sys.stderr)

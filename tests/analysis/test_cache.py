@@ -129,6 +129,21 @@ def test_a_folder_in_place_of_the_cache(trace, reads):
     assert list(Cache().place(trace).parent.iterdir()) == [Cache().place(trace)]  # and nothing half-written is left
 
 
+def test_a_pipe_in_place_of_the_cache(trace, reads):
+    place = Cache().place(trace)
+    place.parent.mkdir()
+    os.mkfifo(place)
+    assert "cannot be read (is a pipe)" in Cache().read(trace, PATTERN).notes[0]
+    assert not Cache().read(trace, PATTERN).notes
+    assert len(reads) == 1
+
+
+def test_a_folder_for_it_is_made(tmp_path, trace, reads):
+    cache = Cache(tmp_path / "not" / "there yet")
+    assert cache.read(trace, PATTERN) == cache.read(trace, PATTERN)
+    assert len(reads) == 1
+
+
 def test_a_place_where_nothing_can_be_written_costs_time_only(tmp_path, trace, reads):
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")

@@ -344,6 +344,14 @@ def test_every_format(capsys, known, by, output_format):
     assert captured.err.startswith("note: one capture of A and of B, which do not show") if alone else not captured.err
 
 
+def test_names_mark_nothing_up_in_markdown(capsys, tmp_path):
+    a, b = (write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in ("a", "b<img>[x](y)"))
+    assert main(["compare", "-f", "markdown", str(a), str(b)]) == 0
+    out = capsys.readouterr().out
+    assert "- **B**: b&lt;img>\\[x\\](y)\n" in out
+    assert "<img>" not in out
+
+
 def test_json_holds_everything_and_csv_one_table(capsys, known):
     main(["compare", "-f", "json", known["a"], known["slow"]])
     content = json.loads(capsys.readouterr().out)

@@ -1,5 +1,6 @@
-"""What is said of reading while it lasts: on a terminal only, and only where it takes its time."""
+"""What is said of reading while it lasts: on a terminal only, where it takes its time. And streams that are closed."""
 
+import json
 import os
 import pty
 import re
@@ -8,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import Collective, write_run
+from builders import Collective, traces_of, write_run
+from sweep_builders import Cell, write_sweep
 
 COMMAND = """
 import sys
@@ -58,6 +60,17 @@ def test_a_file_that_is_left_out_is_counted(run_dir, tmp_path):
     assert re.search(r"[\r\n]error: \S+node_9\S+ is JSON but no Kineto trace", said)
 
 
+def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):
+    cells = [Cell(1, epoch_s=10), Cell(2, epoch_s=6, traced=traces_of(2, [Collective((0, 0))]))]
+    sweep = write_sweep(tmp_path / "sweep", cells)
+    name = "x\x1b[31m[bold]y\x07"
+    listing = sweep / "sweep.json"
+    listing.write_text(listing.read_text().replace("resnet18-ddp-w2-b32", json.dumps(name)[1:-1]))
+    (sweep / "resnet18-ddp-w2-b32").rename(sweep / name)
+    said = on_a_terminal(0, "subtraction", sweep, table=tmp_path / "table.txt")
+    assert r"reading 1 of 1: x\x1b[31m[bold]y\x07" in said
+
+
 def test_nothing_is_said_of_what_is_read_at_once(run_dir, tmp_path):
     assert on_a_terminal(60, "breakdown", run_dir, table=tmp_path / "table.txt") == ""
     assert (tmp_path / "table.txt").stat().st_size
@@ -68,3 +81,24 @@ def test_nothing_is_said_into_a_pipe(run_dir):
     done = subprocess.run(command, capture_output=True, check=True)
     assert done.stderr == b""
     assert b"\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_costs_nothing_but_itself(run_dir, tmp_path, closed):
+    table = tmp_path / "table.csv"
+    for options in ("", f"-f csv -o {table}"):
+        done = shell(f"{sys.executable} -m analysis breakdown {run_dir} {options} {closed}")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert table.read_text(encoding="utf-8").startswith("rank,")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_behind_stdout_is_an_error(run_dir):
+    done = shell(f"{sys.executable} -m analysis summary {run_dir} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "error: stdout: cannot be written: No space left on device\n"
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, cwd=root)
