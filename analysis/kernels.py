@@ -50,7 +50,7 @@ def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
 
 def kernels(time: pd.DataFrame) -> pd.DataFrame:
     """One row per kernel over all ranks and devices, longest first. `time` is that of `device_time`."""
-    return KERNELS.conform(_shares(time, [], ["name", "kind"]))
+    return KERNELS.conform(_shares(time, [], ["name", "kind"]).assign(partial=False))
 
 
 def kernels_devices(time: pd.DataFrame) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def kernels_devices(time: pd.DataFrame) -> pd.DataFrame:
 
 def operators(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
     """One row per operator over all ranks and devices. `operator` is that of each activity in `time`."""
-    return OPERATORS.conform(_by_operator(time, operator, []))
+    return OPERATORS.conform(_by_operator(time, operator, []).assign(partial=False))
 
 
 def operators_devices(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:

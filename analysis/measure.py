@@ -82,7 +82,7 @@ class Analysis:
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
-        return bandwidth_module.bandwidth(self.collectives, self.participation)
+        return self._marked(bandwidth_module.bandwidth(self.collectives, self.participation))
 
     @cached_property
     def bandwidth_ceiling(self) -> pd.DataFrame:
@@ -116,6 +116,7 @@ class Analysis:
         found = verdict_module.verdicts(
             self.breakdown, self.collectives, self.participation, self.fits, self.ranks, self.lateness
         )
+        found = self._marked(found)
         return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
 
     @cached_property
@@ -132,7 +133,7 @@ class Analysis:
     @cached_property
     def kernels(self) -> pd.DataFrame:
         """One row per kernel, all ranks and devices together."""
-        return kernels_module.kernels(self.device_time)
+        return self._marked(kernels_module.kernels(self.device_time))
 
     @cached_property
     def kernels_devices(self) -> pd.DataFrame:
@@ -142,7 +143,7 @@ class Analysis:
     @cached_property
     def operators(self) -> pd.DataFrame:
         """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
-        return kernels_module.operators(self.device_time, self.launched_in)
+        return self._marked(kernels_module.operators(self.device_time, self.launched_in))
 
     @cached_property
     def operators_devices(self) -> pd.DataFrame:
@@ -171,8 +172,11 @@ class Analysis:
         return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The table of ranks with its column `partial`."""
-        return table.assign(partial=table["rank"].isin(self.run.partial_ranks).astype("boolean"))
+        """The table with its column `partial`: of a row for all ranks together, if it is so of any."""
+        partial = self.run.partial_ranks
+        if "rank" not in table:
+            return table.assign(partial=pd.Series(bool(partial), index=table.index, dtype="boolean"))
+        return table.assign(partial=table["rank"].isin(partial).astype("boolean"))
 
 
 _EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns"]

@@ -51,6 +51,7 @@ _PG_RANKS = ("string", "global ranks of the process group, ascending, separated 
 _DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
 _SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
 _PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
+_PARTIAL_RUN = ("boolean", "a file of any rank is damaged: of what stood behind the damage nothing is counted here")
 _STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none")
 
 # --- what a reader gives -------------------------------------------------------------------------------------------
@@ -307,6 +308,7 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
     "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
     "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
+    "partial": _PARTIAL_RUN,
 })  # fmt: skip
 
 BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
@@ -355,6 +357,7 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
     "hidden_frac": ("Float64", "part of the calls' time behind compute"),
     "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive"),
     "because": ("string", "the numbers it rests on, in one sentence"),
+    "partial": _PARTIAL_RUN,
 })  # fmt: skip
 
 RANKS = Schema("ranks", "rank", {

@@ -8,6 +8,7 @@ _RANK = ("int64", "global rank")
 _CYCLE = ("int64", "profiling cycle of that rank, from 0: one trace file each")
 _DEVICE = ("string", "CUDA ordinal on that rank, or `cpu`")
 _PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
+_PARTIAL_RUN = ("boolean", "a file of any rank is damaged: of what stood behind the damage nothing is counted here")
 
 # --- what a reader gives -------------------------------------------------------------------------------------------
 
@@ -66,12 +67,14 @@ OPERATOR = {
 }  # fmt: skip
 _RANKS = {"ranks": ("int64", "ranks on which it ran")}
 
-KERNELS = Schema("kernels", "kernel, all ranks and devices together", {**KERNEL, **_RANKS, **_SHARES})
+KERNELS = Schema("kernels", "kernel, all ranks and devices together", {
+    **KERNEL, **_RANKS, **_SHARES, "partial": _PARTIAL_RUN,
+})  # fmt: skip
 KERNELS_DEVICES = Schema("kernels_devices", "rank, device and kernel", {
     "rank": _RANK, "device": _DEVICE, **KERNEL, **_SHARES, "partial": _PARTIAL,
 })  # fmt: skip
 OPERATORS = Schema("operators", "operator that launched kernels, all ranks and devices together", {
-    **OPERATOR, **_RANKS, **_SHARES,
+    **OPERATOR, **_RANKS, **_SHARES, "partial": _PARTIAL_RUN,
 })  # fmt: skip
 OPERATORS_DEVICES = Schema("operators_devices", "rank, device and operator that launched kernels", {
     "rank": _RANK, "device": _DEVICE, **OPERATOR, **_SHARES, "partial": _PARTIAL,

@@ -48,11 +48,11 @@ _SHOWN = {
     "bandwidth": (
         "process_group", "collective", "size_bytes", "count_elems", "dtype", "calls", "time_us_min", "time_us_median",
         "time_us_p95", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s", "busbw_high_gb_per_s",
-        "busbw_from_dur_gb_per_s",
+        "busbw_from_dur_gb_per_s", "partial",
     ),
     "bandwidth_ceiling": (
         "process_group", "collective", "size_bytes", "dtype", "calls", "time_us_median", "busbw_gb_per_s",
-        "ceiling_busbw_gb_per_s", "of_ceiling_frac", "ceiling_note",
+        "ceiling_busbw_gb_per_s", "of_ceiling_frac", "ceiling_note", "partial",
     ),
     "ranks": (
         "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
@@ -70,7 +70,7 @@ _SHOWN = {
     ),
     "verdicts": (
         "process_group", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac", "hidden_frac",
-        "verdict", "because",
+        "verdict", "because", "partial",
     ),
     "scaling": (
         "model", "parallel", "workers", "batch_size_per_worker", "status", "epoch_ns", "samples_per_s", "epoch_work",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from builders import LAYOUTS, MS, Collective, Trace, traces_of, write_bytes, write_run
+from builders import LAYOUTS, MS, Collective, Trace, analysed, traces_of, write_bytes, write_run
 from oracle import Tables, oracle_tables, tables_of
 from small_trace import content, good_events, read, trace
 
@@ -170,7 +170,7 @@ def run_with_a_damaged_rank(tmp_path) -> Path:
 
 
 def test_tables_say_which_rank_is_partial(run_with_a_damaged_rank):
-    run = load_run([run_with_a_damaged_rank], keep_going=True)
+    run = load_run([run_with_a_damaged_rank], keep_going=True, details=True)
     assert run.partial_ranks == [1]
     (damaged,) = [row for row in records(run.traces) if row["partial"]]
     assert (damaged["rank"], damaged["complete"]) == (1, False)
@@ -179,6 +179,15 @@ def test_tables_say_which_rank_is_partial(run_with_a_damaged_rank):
     found = Analysis(run)
     for table in (found.breakdown, found.breakdown_steps, found.ranks):
         assert {(row["rank"], row["partial"]) for row in records(table)} == {(0, False), (1, True), (2, False)}
+    for table in (found.kernels, found.operators, found.bandwidth, found.bandwidth_ceiling, found.verdicts):
+        assert len(table)
+        assert table["partial"].all()
+
+
+def test_no_table_is_partial_where_no_file_is_damaged(tmp_path):
+    found = analysed(tmp_path, *traces_of(2, [Collective((0, 5 * MS))]))
+    for table in (found.breakdown, found.kernels, found.bandwidth, found.verdicts):
+        assert table["partial"].eq(False).all()
 
 
 def test_collectives_that_are_cut_are_not_complete(run_with_a_damaged_rank):
