@@ -122,11 +122,14 @@ class OpenRun:
             from .lone import lone_device
         with reading_progress(self._reading, self._begun) as report:
             found = self._reading.first(report)
-        if isinstance(found, AnalysisError):
-            if self._keep_going:
+        try:
+            if isinstance(found, AnalysisError):
+                raise found
+            device = lone_device(self._reading.paths[0], found)
+        except AnalysisError:
+            if self._keep_going:  # a whole analysis leaves out what cannot be used
                 return None
-            raise found
-        device = lone_device(self._reading.paths[0], found)
+            raise
         return device and replace(device, notes=device.notes + self._skipped)
 
     def analysis(self, ceiling: Path | None = None) -> Analysis:

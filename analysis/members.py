@@ -50,17 +50,18 @@ class Member(Generic[F]):
     cycle: int = 0
 
 
-def members_of(files: Sequence[F]) -> tuple[list[Member[F]], list[str]]:
+def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Member[F]], list[str]]:
     """Files with their ranks and cycles, sorted, and why damaged ones have no place here.
 
-    Raises DuplicateRank, MixedJobs.
+    With `keep_going`, side files that cannot be read are left out, and said. Raises DuplicateRank, MixedJobs,
+    UnreadableFile.
     """
     sides: dict[Path, dict[str, Any]] = {}
     lost: list[str] = []
     by_rank: dict[int, list[Member[F]]] = {}
     for file in files:
         try:
-            member = _member(file, alone=len(files) == 1, sides=sides)
+            member = _member(file, alone=len(files) == 1, sides=sides, lost=lost if keep_going else None)
             by_rank.setdefault(member.rank, []).append(member)
         except MixedJobs as err:
             if file.damage is None:
@@ -75,12 +76,12 @@ def members_of(files: Sequence[F]) -> tuple[list[Member[F]], list[str]]:
     return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank])], lost
 
 
-def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]]) -> Member[F]:
+def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]], lost: list[str] | None) -> Member[F]:
     name = TORCH_NAME.match(file.path.name)
     worker = name["worker"] if name else file.path.name
     side_path = file.path.with_name(f"{worker}.meta.json")
     if side_path not in sides:
-        sides[side_path] = side_file(side_path)
+        sides[side_path] = side_file(side_path, lost)
     side = sides[side_path]
     in_name = _RANK_IN_NAME.search(file.path.name)
     if file.header.rank is not None:
@@ -99,8 +100,11 @@ def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]]) -> Membe
     return Member(file, rank, source, side, worker, int(name["cycle"]) if name else 0)
 
 
-def side_file(path: Path) -> dict[str, Any]:
-    """The content of a JSON side file, empty if there is none. Raises UnreadableFile."""
+def side_file(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
+    """The content of a JSON side file, empty if there is none.
+
+    One that cannot be read is empty, too, and what is wrong with it is added to `lost`; without, raises UnreadableFile.
+    """
     try:
         if path.exists() and not path.is_file():
             raise IsADirectoryError("is no file")
@@ -108,7 +112,11 @@ def side_file(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as err:
-        raise UnreadableFile(f"{path}: side file cannot be read: {err}; repair or remove it") from err
+        message = f"{path}: side file cannot be read: {err}; repair or remove it"
+        if lost is None:
+            raise UnreadableFile(message) from err
+        lost.append(message)
+        return {}
     return content if isinstance(content, dict) else {}
 
 

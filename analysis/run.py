@@ -141,10 +141,11 @@ def run_of(
     read, failed = _read_files(reading, progress, calls_of, keep_going=keep_going)
     if not read:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
-    members, lost = members_of(read)
+    members, lost = members_of(read, keep_going=keep_going)
     if not members:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
-    run = _assemble(run_name(paths), members)
+    config = side_file(members[0].file.path.with_name("run.json"), lost if keep_going else None)
+    run = _assemble(run_name(paths), members, config)
     return replace(run, failed=(*failed, *lost), details=reading.details)
 
 
@@ -188,7 +189,7 @@ _TABLES: dict[str, Schema] = {
 }
 
 
-def _assemble(name: str, members: list[Member[TraceFile]]) -> Run:
+def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any]) -> Run:
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
     for member in members:
         file = member.file
@@ -217,7 +218,7 @@ def _assemble(name: str, members: list[Member[TraceFile]]) -> Run:
         cpu_operators=joined["cpu_operators"],
         memory=joined["memory"],
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_rows(m.rank, m.side)),
-        config=side_file(members[0].file.path.with_name("run.json")),
+        config=config,
         notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
         clock_probes=CLOCK_PROBES.frame(probed),
         calls=_calls(members),

@@ -242,6 +242,18 @@ def test_a_gpu_run_cut_before_its_activities_is_no_cpu_run(tmp_path):
     assert not len(load_run([path], keep_going=True).activities)
 
 
+@pytest.mark.parametrize("name", ["node_1.meta.json", "run.json"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_side_file_that_was_cut_is_left_out_alone(capsys, tmp_path, name, ranks):
+    write_run(tmp_path, ranks, [Collective((0,) * ranks)])
+    (tmp_path / name.replace("1", str(ranks - 1))).write_bytes(b'{"rank": ')
+    for options, rows in (((), 0), (("--keep-going",), ranks)):
+        assert main(["breakdown", str(tmp_path), "-f", "csv", *options]) == 1
+        captured = capsys.readouterr()
+        assert len(captured.out.splitlines()[1:]) == rows
+        assert re.fullmatch(r"error: \S+: side file cannot be read: .*; repair or remove it\n", captured.err)
+
+
 def test_a_damaged_file_that_does_not_say_its_rank_is_left_out(tmp_path):
     write_run(tmp_path, 2, [Collective((0, 1 * MS))])
     text = LAYOUTS["events first"](Trace(2, 3).kernel("gemm", 0, 5).kernel("gemm", 9, 5).document())
