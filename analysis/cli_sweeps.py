@@ -58,7 +58,10 @@ def subtraction_command(
     *,
     reading: ReadingOptions,
 ) -> None:
-    """Communication by subtracting epoch times, beside what the traces of the same cells measured."""
+    """Communication by subtracting epoch times, beside what the traces of the same cells measured.
+
+    With --keep-going, a cell with damaged traces is shown without what they measured.
+    """
     names = _checked(mistake or [])
     from .measure_sweep import analyse_sweep
 

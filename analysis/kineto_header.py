@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -116,11 +116,37 @@ def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTr
 
 
 def header_so_far(around: Surrounding) -> Header:
-    """The header as far as it stands before the events; empty where that is no JSON."""
+    """What can be read of the header, or else of its part before the events: every field that is as it should be."""
+    documents = [around.before + around.behind] if around.behind else []
+    for document in (*documents, around.before + b"]}"):
+        try:
+            return _header(_surrounding(document))
+        except NO_JSON:
+            found = _good_fields(_Surrounding, document)
+        if found is not None:
+            return _header(found)
+    return _header(_Surrounding())
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _good_fields(kind: type[S], document: bytes) -> S | None:
+    """The object with those of its fields that can be decoded, each by itself; None where it is no object."""
     try:
-        return _header(_surrounding(around.before + b"]}"))
+        texts = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
     except NO_JSON:
-        return _header(_Surrounding())
+        return None
+    good = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name in texts:
+            text = bytes(texts[field.encode_name])
+            try:
+                good[field.name] = msgspec.json.decode(text, type=field.type, strict=False)
+            except NO_JSON:
+                if field.name == "distributed":
+                    good[field.name] = _good_fields(_DistributedInfo, text)
+    return kind(**good)
 
 
 def _header(surrounding: _Surrounding) -> Header:

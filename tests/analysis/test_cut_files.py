@@ -242,6 +242,31 @@ def test_a_gpu_run_cut_before_its_activities_is_no_cpu_run(tmp_path):
     assert not len(load_run([path], keep_going=True).activities)
 
 
+@pytest.mark.parametrize(
+    ("key", "bad"),
+    [
+        (b"host_name", b'"host_name": 5, "other":'),
+        (b"pg_config", b'"pg_config": null, "other":'),
+        (b"ranks", b'"ranks": null, "other":'),
+        (b"distributedInfo", b'"deviceProperties": [{"id": 0, "name": null}], "distributedInfo":'),
+    ],
+    ids=["host", "groups", "ranks of a group", "devices"],
+)
+@pytest.mark.parametrize("layout", ["kineto", "events first"])
+def test_a_field_that_is_not_as_it_should_be_is_left_out_alone(tmp_path, key, bad, layout):
+    for made in traces_of(2, [Collective((0, 1 * MS))], host="node-1"):
+        made.write(tmp_path, f"x{made.rank}.json", layout=layout, gz=False)
+    path = tmp_path / "x1.json"
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b'"%s":' % key, bad, 1))
+    with pytest.raises(NotATrace):
+        load_run([tmp_path])
+    run = load_run([tmp_path], keep_going=True)
+    assert (run.ranks, run.partial_ranks, run.world_size) == ([0, 1], [1], 2)
+    assert run.hosts == {0: "node-1", 1: None if key == b"host_name" else "node-1"}
+    assert abs(run.activities["start_ns"].diff().iloc[-1]) == 1 * MS  # as the zero of times is known
+
+
 @pytest.mark.parametrize("name", ["node_1.meta.json", "run.json"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_side_file_that_was_cut_is_left_out_alone(capsys, tmp_path, name, ranks):
