@@ -444,4 +444,4 @@ def _what_it_is(document: bytes) -> str:
             "expected a Kineto trace as torch.profiler exports it"
         )
     found = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "no object"
-    return f'is JSON but no Kineto trace: expected "traceEvents", found {found}'
+    return f'is JSON but no Kineto trace: expected a list of "traceEvents", found {found}'
