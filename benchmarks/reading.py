@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -69,10 +70,6 @@ class Measured:
     seconds: float
     seconds_all: list[float]
     peak_mb: float
-
-    @property
-    def mb_per_s(self) -> float:
-        return self.json_mb / self.seconds
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
@@ -249,8 +246,8 @@ def _json_bytes(path: Path) -> int:
     return int.from_bytes(path.read_bytes()[-4:], "little") if path.suffix == ".gz" else path.stat().st_size
 
 
-def reading_alone(case: Case, rounds: int, work: Path) -> str:
-    """What the cache saves: seconds in the reader, in one process, with nothing around it."""
+def reading_alone(case: Case, rounds: int, work: Path) -> dict[str, float]:
+    """What the cache saves: median seconds in the reader, in one process, with nothing around it; and their ratio."""
     pattern, cache = comm_pattern(), Cache(work / "cache")
     (path,) = case.paths
     cache.read(path, pattern)  # which writes it where it is not there
@@ -262,27 +259,34 @@ def reading_alone(case: Case, rounds: int, work: Path) -> str:
             read(path, pattern)
             spent.append(time.perf_counter() - begin)
     first, second = statistics.median(anew), statistics.median(cached)
-    ratio = first / second
-    return f"{case.name}, the reader alone: {first:.2f} s; from its cache {second:.3f} s, {ratio:.0f} times as fast"
+    return {"seconds": first, "cached_seconds": second, "time_ratio": first / second}
 
 
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-def table(results: list[Measured]) -> str:
-    """Markdown; the ratio is against `commtrace` on the same input, how many times as long or as large."""
-    lines = [
-        "| input | command | JSON MB | s | MB/s | peak MB | time ratio | memory ratio |",
-        "|---|---|" + "---:|" * 6,
+def rows(results: list[Measured]) -> list[dict[str, Any]]:
+    """With ratios to `commtrace` on the same input: how many times as long, or as large."""
+    base = {result.case: result for result in results if result.command == "commtrace"}
+    return [
+        asdict(result)
+        | {
+            "mb_per_s": result.json_mb / result.seconds,
+            "time_ratio": result.seconds / base[result.case].seconds,
+            "memory_ratio": result.peak_mb / base[result.case].peak_mb,
+        }
+        for result in results
     ]
-    for result in results:
-        base = next(r for r in results if (r.case, r.command) == (result.case, "commtrace"))
-        lines.append(
-            f"| {result.case} | {result.command} | {result.json_mb:,.0f} | {result.seconds:.2f} | "
-            f"{result.mb_per_s:,.0f} | {result.peak_mb:,.0f} | {result.seconds / base.seconds:.1f} | "
-            f"{result.peak_mb / base.peak_mb:.1f} |"
-        )
-    return "\n".join(lines)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    head = ("| input | command | JSON MB | s | MB/s | peak MB | time ratio | memory ratio |", "|---|---|" + "---:|" * 6)
+    line = (
+        "| {case} | {command} | {json_mb:,.0f} | {seconds:.2f} | {mb_per_s:,.0f} | {peak_mb:,.0f} | {time_ratio:.1f} | "
+        "{memory_ratio:.1f} |"
+    )
+    return "\n".join((*head, *(line.format(**row) for row in rows)))
 
 
 def main() -> None:
@@ -295,17 +299,20 @@ def main() -> None:
     args = parser.parse_args()
     if not args.source.is_file():
         parser.error(f"{args.source} is no file; name a trace of one GPU rank: --source, or make bench SOURCE=...")
-    compileall.compile_dir(ROOT / "analysis", quiet=1)  # as installing does, also where Python is told not to
+    compileall.compile_dir(ROOT / "analysis", quiet=1, force=True)  # as installing does, even where Python may not
     results: list[Measured] = []
     chosen = cases(args.source, args.work, set(args.cases.split(",")))
     for case in chosen:
         results += measured(case, args.rounds, args.work)
-    print(table(results))
+    found: dict[str, Any] = {"results": rows(results)}
+    print(table(found["results"]))
     for case in chosen:
         if case.name == "stacks":
-            print("\n" + reading_alone(case, args.rounds, args.work))
+            found["reader_alone"] = alone = reading_alone(case, args.rounds, args.work)
+            print(f"\n{case.name}, the reader alone: {alone['seconds']:.2f} s; from its cache "
+                  f"{alone['cached_seconds']:.3f} s, {alone['time_ratio']:.0f} times as fast")  # fmt: skip
     if args.json:
-        args.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
