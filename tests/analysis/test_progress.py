@@ -14,8 +14,9 @@ from sweep_builders import Cell, write_sweep
 
 COMMAND = """
 import sys
-from analysis import cli, cli_common
+from analysis import cli, cli_common, reading
 cli_common._QUIET_S = float(sys.argv.pop(1))
+reading.WORTH_A_PROCESS_BYTES = 0
 sys.exit(cli.main())
 """
 
