@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import UnreadableFile
+from .names import printable
 
 if TYPE_CHECKING:
     from .reading import Reading
@@ -67,7 +68,9 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
 
     console = Console(stderr=True)
     with console.status("reading") as status:
-        yield lambda path, number, count: status.update(Text(f"reading {number + 1} of {count}: {_plain(path.name)}"))
+        yield lambda path, number, count: status.update(
+            Text(f"reading {number + 1} of {count}: {printable(path.name)}")
+        )
 
 
 @contextmanager
@@ -107,13 +110,8 @@ def take_any_text() -> None:
 
 
 def complain(message: str, kind: str = "error") -> None:
-    """One line on stderr."""
-    print(f"{kind}: {_plain(message)}", file=sys.stderr)
-
-
-def _plain(text: str) -> str:
-    """The text with control characters written out: names come from files, and must not move a terminal's cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """One line on stderr; names in it come from files."""
+    print(f"{kind}: {printable(message)}", file=sys.stderr)
 
 
 def write(text: str, output: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Names of files, which may hold bytes that are no text."""
+"""Names, which may hold bytes that are no text, and characters that are commands."""
 
 from __future__ import annotations
 
@@ -6,3 +6,10 @@ from __future__ import annotations
 def as_text(name: str) -> str:
     """The name, or a message with one in it, with what is no text escaped, so that it can be written anywhere."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def printable(text: str) -> str:
+    """`text` with control characters, which could move a terminal's cursor, written out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

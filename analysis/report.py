@@ -7,9 +7,10 @@ import json
 import pandas as pd
 
 from .measure import Analysis
+from .names import printable
 from .render import as_csv, as_latex, as_markdown, as_text
 from .render.latex import latex_escaped
-from .render.people import escaped, printable
+from .render.people import escaped
 from .schema import records
 from .summary import facts
 

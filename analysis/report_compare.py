@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from .measure_compare import Comparison
+from .names import printable
 from .render import FORMATS, as_markdown, as_text
-from .render.people import escaped, printable
+from .render.people import escaped
 from .schema import Row, records
 
 _TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}

@@ -6,8 +6,9 @@ import csv
 import json
 from io import StringIO
 
+from ..names import printable
 from ..schema import plain
-from .people import Table, printable
+from .people import Table
 
 # A spreadsheet takes a cell that begins so for a formula, and runs it.
 _FORMULA = ("=", "+", "-", "@")

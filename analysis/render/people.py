@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ..names import printable
 from ..schema import PlainTable, plain
 
 if TYPE_CHECKING:
@@ -230,10 +231,3 @@ def _shortened(name: str) -> str:
 def _significant(value: float) -> str:
     """Two decimals, more below 0.1, so that slow links keep two digits."""
     return f"{value:,.2f}" if abs(value) >= 0.095 else f"{value:.2g}"
-
-
-def printable(text: str) -> str:
-    """`text` with control characters, which could move a terminal's cursor, written out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ..errors import MissingLibrary
-from .people import printable
+from ..names import printable
 
 # (column, what it is of, how its line is drawn), by panel.
 _CURVES = (

@@ -121,7 +121,7 @@ ALLOWED = {
     "step_values": set(),
     "comparing": {"schema", "significance"},
     # tables -> text
-    "render": {"errors", "schema"},
+    "render": {"errors", "names", "schema"},
     # where they meet
     "lone": {"breakdown", "columns", "kinds", "members", "raw_trace", "schema", "steps"},
     "measure": METRICS - {"comparing", "scaling", "step_values", "subtraction", "training"}
@@ -130,9 +130,9 @@ ALLOWED = {
     "measure_sweep": {"errors", "measure", "scaling", "schema", "subtraction", "sweeps"},
     "measure_training": {"errors", "schema", "training", "training_files"},
     "summary": {"matching", "measure", "nccl_tests", "probes", "schema"},
-    "report": {"measure", "render", "schema", "summary"},
-    "report_compare": {"measure_compare", "render", "schema"},
-    "cli_common": {"errors", "reading", "render"},
+    "report": {"measure", "names", "render", "schema", "summary"},
+    "report_compare": {"measure_compare", "names", "render", "schema"},
+    "cli_common": {"errors", "names", "reading", "render"},
     "cli_reading": {
         "cache",
         "calls",
