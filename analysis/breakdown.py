@@ -122,7 +122,7 @@ def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFra
     """`participation` with the parts of every call's wait and transfer in which its device did not compute."""
     import pandas as pd
 
-    parts = []
+    parts, low = [], []
     computing = _computing(activities)
     for device, calls in participation.groupby(["rank", "device"], sort=False):
         compute = computing.get(device, _NOTHING)
@@ -134,9 +134,16 @@ def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFra
             "exposed_wait_ns": moving - arrived - covered(compute, arrived, moving),
             "exposed_transfer_ns": done - moving - covered(compute, moving, done),
         }, index=known.index))  # fmt: skip
+        least = calls[calls["wait_low_ns"].notna()]
+        begin = least["start_ns"].to_numpy()
+        until = begin + least["wait_low_ns"].to_numpy(dtype=np.int64)
+        low.append(pd.Series(until - begin - covered(compute, begin, until), index=least.index))
     found = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
+    at_least = pd.concat(low).reindex(participation.index).astype("Int64") if low else participation["wait_low_ns"]
     return participation.assign(
-        exposed_wait_ns=found["exposed_wait_ns"], exposed_transfer_ns=found["exposed_transfer_ns"]
+        exposed_wait_ns=found["exposed_wait_ns"],
+        exposed_transfer_ns=found["exposed_transfer_ns"],
+        exposed_wait_low_ns=at_least,
     )
 
 

@@ -21,7 +21,7 @@ from .names import as_text
 from .raw_trace import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 9
+READER_VERSION = 11
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"

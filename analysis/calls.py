@@ -1,54 +1,97 @@
 """Every communication activity of a rank with its metadata: which collective, over whom, how much.
 
-The ladder, best first: arguments on the kernel; the record_param_comms of the same External id; the `nccl:` annotation
-around the launch, with the input shapes; the kernel's name. Runs on gloo: `gloo_calls.py`.
+The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, of a coalesced
+launch, those before it; the `nccl:` annotation around the launch, with the input shapes; the kernel's name. Runs on
+gloo: `gloo_calls.py`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .gloo_calls import gloo_rows
-from .kinds import COMM, COMPUTE, collective_in_name
-from .nccl_tests import POINT_TO_POINT, ROOTED, collective_name, dtype_name, elements, item_bytes, size_elems
-from .schema import CALLS, Row, bare, grouped, plain, records
+from .kinds import COMM
+from .metrics.gpu_calls import KEPT, Sources, grouped_by_stream, only_group
+from .metrics.issued import number, same_collective, together, with_steps
+from .nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
+from .schema import CALLS, PENDING, Row, bare, grouped, plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FROM_ARGS = ("in_elems", "out_elems", "group_size", "process_group", "pg_ranks", "seq", "comms_id", "root", "peer")
+
+class Communication(NamedTuple):
+    """The calls that ran, and those that were issued and of which the trace shows nothing."""
+
+    calls: pd.DataFrame
+    pending: pd.DataFrame
 
 
-def calls(
+def communication(
     activities: pd.DataFrame,
     launches: pd.DataFrame,
     annotations: pd.DataFrame,
     comm_args: pd.DataFrame,
     process_groups: pd.DataFrame,
-) -> pd.DataFrame:
-    """One row per communication call, by rank and start; what no source tells is NA."""
+) -> Communication:
+    """One row per communication call, by rank and start; what no source tells is NA. And one per pending call."""
     of_kind = bare(activities["kind"])
     communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
-    if "cpu" not in communicating["device"].unique():  # then what c10d and steps say is of no use
+    steps = _rows_by_rank(annotations[annotations["name"].str.startswith("ProfilerStep#", na=False)])
+    if "cpu" not in communicating["device"].unique():  # then what c10d says is of no use
         annotations = annotations[annotations["name"].str.startswith("nccl:", na=False)]
     annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)
     groups_of = _rows_by(process_groups, ["rank"])
+    shown = _rows_by_rank(communicating[[*KEPT, "correlation", "external_id"]])
     rows: list[Row] = []
-    for key, own in _rows_by_rank(communicating[[*_KEPT, "correlation", "external_id"]]).items():
-        groups = groups_of.get(key[:1], [])
-        around = annotated.get(key, [])
-        if own[0]["device"] == "cpu":
-            found = gloo_rows(own, around, _only_group(groups))
+    pending: list[Row] = []
+    for key in sorted({*shown, *with_args}):
+        own, around, groups = shown.get(key, []), annotated.get(key, []), groups_of.get(key[:1], [])
+        if own and own[0]["device"] == "cpu":
+            found, others = gloo_rows(own, around, only_group(groups))
         else:
-            sources = _Sources(own, launched.get(key, launches[:0]), around, with_args.get(key, []), groups)
-            found = _grouped_by_stream(sources.rows(), ran[key])
-        rows += [_finished(row, groups) for row in found]
-    return CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows))
+            sources = Sources(own, launched.get(key, launches[:0]), around, with_args.get(key, []), groups)
+            found = grouped_by_stream(sources.rows(), ran.get(key, activities[:0]))
+            others = sources.pending()
+        marks = [(row["name"], row["start_ns"], row["dur_ns"]) for row in steps.get(key, [])]
+        found, others = _in_order(found, others, groups, marks)
+        rows += _numbered(found, len(rows))
+        pending += others
+    return Communication(CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows)), PENDING.frame(pending))
+
+
+def _in_order(
+    found: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
+) -> tuple[list[Row], list[Row]]:
+    """Both with sizes and groups completed, and numbered in the order of issue."""
+    found, pending = [_finished(row, groups) for row in found], [_finished(row, groups) for row in pending]
+    found = _joined(found)
+    issued = [row for row in (*found, *pending) if row.get("issued_ns") is not None]
+    with_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
+    number(issued)
+    return found, pending
+
+
+def _joined(rows: list[Row]) -> list[Row]:
+    """The rows with those of a batch that are one collective made one."""
+    found: list[Row] = []
+    for batch, parts in groupby(rows, key=lambda row: row.get("batch")):
+        listed = list(parts)
+        is_one = batch is not None and same_collective(listed)
+        found += [together(listed) | {"batch": None}] if is_one else listed
+    return found
+
+
+def _numbered(rows: list[Row], before: int) -> list[Row]:
+    """The rows, of which `before` others come first, with the number of its first call as that of each batch."""
+    first: dict[int, int] = {}
+    for index, row in enumerate(rows, before):
+        if row.get("batch") is not None:
+            row["batch"] = first.setdefault(row["batch"], index)
+    return rows
 
 
 _KEY = ["rank", "cycle"]
@@ -68,174 +111,25 @@ def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list
     return found
 
 
-def _grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
-    """NCCL's kernels without a process group get that of the others on their stream, if those are of one.
+def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls without those that another cycle of the rank shows too: of each the one of which most is known.
 
-    NCCL gives every communicator a stream of its own, but for collectives that run on a stream that computes.
+    A kernel that was launched in one window and ran in the next may be in both traces.
     """
-    lacking = [r for r in rows if r.get("process_group") is None and r["name"].lower().startswith(("nccl", "rccl"))]
-    if not lacking:
-        return rows
-    groups: dict[tuple[object, object], set[tuple[object, ...]]] = {}
-    for row in rows:
-        if row.get("process_group") is not None:
-            on = groups.setdefault((row["device"], row["stream"]), set())
-            on.add(tuple(row.get(key) for key in _GROUP))
-    computing = activities.loc[activities["kind"] == COMPUTE, ["device", "stream"]].drop_duplicates()
-    for stream in zip(computing["device"], computing["stream"], strict=True):
-        groups.pop(stream, None)
-    for row in lacking:
-        on = groups.get((row["device"], row["stream"]), set())
-        if len(on) == 1:
-            row |= dict(zip(_GROUP, next(iter(on)), strict=True))
-    return rows
+    if not (calls["cycle"] > 0).any():
+        return calls
+    keys = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
+    ordered = calls.assign(place=range(len(calls)), part=calls.groupby([*keys, "cycle"], dropna=False).cumcount())
+    ordered = ordered.sort_values("issue_ns", kind="stable")  # what was not seen being issued comes last
+    kept = ordered.drop_duplicates([*keys, "part"]).sort_values("place")
+    if len(kept) == len(calls):
+        return calls
+    number = dict(zip(kept["call_id"].tolist(), range(len(kept)), strict=True))
+    batch = kept["batch"].map(number).astype("Int64")
+    return CALLS.conform(kept.drop(columns=["place", "part"]).assign(call_id=range(len(kept)), batch=batch))
 
 
-class _Sources:
-    """Where the metadata of one rank's kernels may stand, indexed."""
-
-    def __init__(
-        self,
-        activities: list[Row],
-        launches: pd.DataFrame,
-        annotations: list[Row],
-        comm_args: list[Row],
-        groups: list[Row],
-    ) -> None:
-        of_activities = launches["correlation"].isin([a["correlation"] for a in activities])
-        self.kernel = _by("correlation", (args for args in comm_args if args["source"] == "kernel"))
-        self.record = _by("external_id", (args for args in comm_args if args["source"] == "record_param_comms"))
-        self.launch = _by("correlation", records(launches.loc[of_activities, _LAUNCH]))
-        self.group = _only_group(groups)
-        # torch ~2.0 writes the correlation as External id on kernels: it names no operator there.
-        self.ids_name_ops = any(map(_names_operator, activities)) or bool(
-            (launches["external_id"] != launches["correlation"]).any()
-        )
-        self.annotation_of = _enclosing(a for a in annotations if (a["name"] or "").startswith("nccl:"))
-        self.activities = activities
-        self.around = [self._around(activity["correlation"]) for activity in self.activities]
-        self.kernels_in = Counter(id(annotation) for annotation in self.around)
-
-    def rows(self) -> list[Row]:
-        """The call of each activity."""
-        return [self._row(*each) for each in zip(self.activities, self.around, strict=True)]
-
-    def _row(self, activity: Row, annotation: Row | None) -> Row:
-        kernel = self.kernel.get(activity["correlation"])
-        record = self._record(activity)
-        launch = self.launch.get(activity["correlation"])
-        row = {key: activity[key] for key in _KEPT} | {"issue_ns": launch["start_ns"] if launch else None}
-        if kernel is not None:
-            # The root is on the record only.
-            root = record["root"] if record is not None else kernel["root"]
-            return row | _from_args(kernel) | {"root": root, "metadata_from": "kernel"}
-        if record is not None:
-            return row | _from_args(record) | {"metadata_from": "record_param_comms"}
-        if annotation is not None:
-            return row | self._from_annotation(annotation)
-        name = collective_in_name(activity["name"])
-        group = self.group if name != "peer_copy" else {}
-        return row | group | {"collective": name, "metadata_from": "name" if name else "none"}
-
-    def _record(self, activity: Row) -> Row | None:
-        if self.ids_name_ops and activity["external_id"] is not None:
-            found = self.record.get(activity["external_id"])
-            if found is not None:
-                return found
-        launch = self.launch.get(activity["correlation"])
-        if launch is None or not self.ids_name_ops:
-            return None
-        return self.record.get(launch["external_id"])
-
-    def _around(self, correlation: object) -> Row | None:
-        launch = self.launch.get(correlation)
-        return None if launch is None else self.annotation_of(launch["thread"], launch["start_ns"])
-
-    def _from_annotation(self, annotation: Row) -> Row:
-        op = annotation["name"].removeprefix("nccl:")
-        row: Row = {**self.group, "collective": collective_name(op), "metadata_from": "annotation"}
-        if op.startswith(("send ", "recv ")):
-            row["root"] = _peer(op)
-        # Shapes of an annotation around several kernels are those of all of them together.
-        if annotation["in_dims"] and self.kernels_in[id(annotation)] == 1:
-            elems = elements(shape for shape in annotation["in_dims"] if isinstance(shape, list))
-            types = {t for t in annotation["in_types"] or () if t}
-            row["dtype"] = dtype_name(types.pop()) if len(types) == 1 else None
-            row["in_elems"], row["out_elems"] = elems, _out_elems(row["collective"], elems, row.get("group_size"))
-        return row
-
-
-_GROUP = ("process_group", "pg_ranks", "group_size")
 _HAVE_ROOT = ROOTED | POINT_TO_POINT
-_KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
-
-
-_LAUNCH = ["correlation", "start_ns", "thread", "external_id"]
-
-
-def _by(key: str, rows: Iterable[Row]) -> dict[Any, Row]:
-    """The first row of each key that is known."""
-    found: dict[Any, Row] = {}
-    for row in rows:
-        if row[key] is not None:
-            found.setdefault(row[key], row)
-    return found
-
-
-def _names_operator(activity: Row) -> bool:
-    ids = activity["external_id"], activity["correlation"]
-    return None not in ids and ids[0] != ids[1]
-
-
-def _from_args(args: Row) -> Row:
-    row = {key: args[key] for key in _FROM_ARGS}
-    return row | {"collective": collective_name(args["op"]), "dtype": dtype_name(args["dtype"])}
-
-
-def _only_group(groups: list[Row]) -> Row:
-    """Name, ranks and size of the process group, if the rank is in one only, else what all of them share."""
-    distinct = {(group["process_group"], group["pg_ranks"]) for group in groups}
-    lists = {ranks for _, ranks in distinct}
-    if len(lists) != 1 or None in lists:
-        return {}
-    ranks = lists.pop()
-    name = distinct.pop()[0] if len(distinct) == 1 else None
-    return {"process_group": name, "pg_ranks": ranks, "group_size": len(ranks.split())}
-
-
-def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
-    """A function (thread, time) -> the innermost annotation there, or None."""
-    threads: dict[int, list[Row]] = {}
-    for annotation in sorted(annotations, key=itemgetter("start_ns")):
-        threads.setdefault(annotation["thread"], []).append(annotation)
-    begun = {thread: [row["start_ns"] for row in rows] for thread, rows in threads.items()}
-
-    def find(thread: int, time_ns: int) -> Row | None:
-        if thread not in threads:
-            return None
-        last = bisect_right(begun[thread], time_ns)
-        # Annotations nest a few levels at most, so the innermost that holds the time is among the last few begun.
-        for row in reversed(threads[thread][max(0, last - 8) : last]):
-            if time_ns <= row["start_ns"] + row["dur_ns"]:
-                return row
-        return None
-
-    return find
-
-
-def _out_elems(collective: str | None, in_elems: int | None, group_size: int | None) -> int | None:
-    """Output elements for given input elements; None where they depend on an unknown group size."""
-    if in_elems is None or collective not in ("all_gather", "gather", "reduce_scatter", "scatter"):
-        return in_elems
-    if group_size is None:
-        return None
-    return in_elems * group_size if collective.endswith("gather") else in_elems // group_size
-
-
-def _peer(op: str) -> int | None:
-    """Peer in `send 0->1` and `recv 0<-1`: the second number."""
-    numbers = op.replace("<-", "->").split(" ")[1].split("->")
-    return int(numbers[1]) if len(numbers) == 2 and numbers[1].isdigit() else None
 
 
 def _finished(row: Row, groups: list[Row]) -> Row:
@@ -249,8 +143,16 @@ def _finished(row: Row, groups: list[Row]) -> Row:
     elif row.get("collective") in _HAVE_ROOT and root is not None:
         ranks = (row.get("pg_ranks") or "").split()
         row["root"] = int(ranks[root]) if 0 <= root < len(ranks) else None
+    if row.get("collective") in POINT_TO_POINT and row["root"] is None:
+        row["root"] = _only_other(row)
     row["size_bytes"] = _size_bytes(row)
     return row
+
+
+def _only_other(row: Row) -> int | None:
+    """The other rank of a process group of two."""
+    others = [int(rank) for rank in (row.get("pg_ranks") or "").split() if int(rank) != row["rank"]]
+    return others[0] if len(others) == 1 else None
 
 
 def _ranks_of(row: Mapping[str, Any], groups: list[Row]) -> str | None:

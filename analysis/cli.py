@@ -141,7 +141,9 @@ _TABLES = {
     "participation": "Every rank's wait and transfer in every collective.",
     "fits": "Latency and bandwidth of every collective, fitted over its sizes.",
     "ranks": "Who waits, and for whom, and why: one row per rank.",
-    "lateness": "Every collective with a late rank, and what that rank did meanwhile.",
+    "hosts": "Who waits, and for whom, by host: names a slow machine.",
+    "lateness": "Every collective with a late rank, why it was late, and where that began.",
+    "hangs": "Collectives that some ranks issued and others never did.",
     "clocks": "How far every rank's clock is off, and how uncertain that is.",
     "verdicts": "What limits the run, and every collective, in one sentence each.",
 }
@@ -191,6 +193,8 @@ def _print(name: str, table: Table, notes: Iterable[str], output_format: Format,
 # Tables in which no row is a result too.
 _FINE_EMPTY = {
     "lateness": "no rank was late by more than the clocks are uncertain",
+    "hosts": "no trace tells its host",
+    "hangs": "no collective hangs",
     "fits": "no collective was measured with three sizes or more",
 }
 

@@ -136,14 +136,16 @@ class OpenRun:
         """The analysis of the run, beside what `ceiling` says its links can do. Raises AnalysisError."""
         with _for_good():
             from . import render  # noqa: F401 - this and pandas take their time while others read
-            from .calls import calls
+            from .calls import communication
             from .ceiling import read_ceiling
             from .measure import Analysis
             from .run import run_of
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
         with reading_progress(self._reading, self._begun) as report:
-            run = run_of(self._runs, self._reading, keep_going=self._keep_going, progress=report, calls_of=calls)
+            run = run_of(
+                self._runs, self._reading, keep_going=self._keep_going, progress=report, calls_of=communication
+            )
         return Analysis(replace(run, notes=run.notes + self._skipped), limit)
 
 

@@ -74,8 +74,11 @@ class _Issued:
     row: Row | None = None
 
 
-def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> list[Row]:
-    """Calls of one rank from its gloo activities, in order of start; `group` as far as it is known."""
+def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
+    """Calls of one rank from its gloo activities, in order of start, and what was issued and did not end.
+
+    `group` as far as it is known.
+    """
     size = group.get("group_size")
     c10d = sorted(_named("c10d::", annotations), key=itemgetter("start_ns"))
     issued = [i for a in c10d if (i := _issued(a, size)) is not None]
@@ -93,7 +96,8 @@ def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str,
         rows.append(row)
         if source is not None:
             source.row = row
-    return rows
+    place = {key: activities[0][key] for key in ("rank", "cycle")}
+    return rows, [place | dict(group) | _of(source) for source in issued if source.row is None]
 
 
 _KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
@@ -152,15 +156,7 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
     types = {t for t in annotation["in_types"] or () if dtype_name(t)} or set(source.types if source else ())
     dtype = dtype_name(types.pop()) if len(types) == 1 else None
     if source is not None:
-        return {
-            "collective": source.op.collective,
-            "dtype": dtype,
-            "in_elems": source.in_elems,
-            "out_elems": source.out_elems,
-            "root": source.root,
-            "issue_ns": source.start_ns,
-            "metadata_from": "c10d",
-        }
+        return _of(source) | {"dtype": dtype, "metadata_from": "c10d"}
     elems = _elems(annotation["in_dims"])
     collective = collective_name(annotation["name"].removeprefix("gloo:"))
     symmetric = collective in ("all_reduce", "broadcast", "reduce", "all_to_all", "send", "recv")
@@ -170,6 +166,20 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
         "in_elems": elems,
         "out_elems": elems if symmetric else None,
         "metadata_from": "annotation",
+    }
+
+
+def _of(source: _Issued) -> Row:
+    """What the operator that issued it tells of a call."""
+    dtypes = {dtype_name(t) for t in source.types}
+    return {
+        "collective": source.op.collective,
+        "dtype": dtypes.pop() if len(dtypes) == 1 else None,
+        "in_elems": source.in_elems,
+        "out_elems": source.out_elems,
+        "root": source.root,
+        "issue_ns": source.start_ns,
+        "issued_ns": source.start_ns,
     }
 
 

@@ -1,4 +1,23 @@
-"""What a device activity is: computing, communicating, or moving memory on its own device."""
+"""What a device activity is: computing, communicating, or moving memory on its own device; and which collective.
+
+NCCL's kernels are not the only ones that communicate. Of those of other libraries nobody can leave an all_reduce,
+all_gather, reduce_scatter, all_to_all or barrier before all ranks have come, so they split into wait and transfer as
+NCCL's do. Source: what their kernels wait for.
+
+- vLLM, SGLang, AITER (custom_all_reduce.cuh): `barrier_at_start`; quick reduce: a flag of every rank.
+- torch symmetric memory (CUDASymmetricMemoryOps.cu): `sync_remote_blocks` comes first.
+- Transformer Engine's user buffers (userbuffers.cu): flags of all ranks, at the start, or at the end of an all_gather.
+- TensorRT-LLM and FlashInfer (trtllm_allreduce_fusion.cuh): `sync` kernels have a barrier, `lamport` kernels none, but
+  they poll until the data of every rank has come. Of their MoE all_to_all (moeAlltoAllKernels.cu) dispatch waits for
+  flags of all ranks at the end, combine at the start.
+- DeepEP: notify and clean_low_latency_buffer are barriers (intranode.cu, internode_ll.cu). dispatch waits for the token
+  counts of every rank, even if they are 0. combine waits only for ranks that hold tokens of its own, which in all but
+  tiny batches are all. get_dispatch_layout counts, and epilogues copy, on their own GPU: these compute.
+- NVSHMEM's collectives on streams: by their definition. torch's exchange of splits (nvshmem_extension.cu) ends with a
+  barrier; the allToAllV that follows only fetches, and waits for nobody.
+
+Of the rest nobody knows whom they wait for: `send` (put, push) waits for nobody, `recv` for a peer that no trace names.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +27,43 @@ from collections.abc import Iterable
 
 COMPUTE, COMM, MEMORY = KINDS = "compute", "comm", "memory"
 
-# NCCL and RCCL first, then kernels that move data between GPUs without either.
-COMM_PATTERNS = (
-    r"^nccl",  # ncclKernel_*, ncclDevKernel_*, ncclSymkDevKernel_*, ncclDevKernel_Generic (RCCL)
-    r"^rccl",
-    r"multimem_(all_reduce|all_gather|one_shot_all_reduce)",  # torch symmetric memory
-    r"(one|two)_shot_all_reduce",
-    r"cross_device_reduce",  # vLLM, SGLang custom all-reduce
-    r"deep_ep::",
-    r"dpsk::ep::",
-    r"nvshmem",
+# Kernels of other libraries: what each does, by the first pattern that fits. None: its name does not tell.
+_DEEP_EP = r"^[^<(]*\b(?:deep_ep|dpsk::ep)::(?:\w+::)*"
+_TORCH_TYPED = r"<[^<>,]*,[^<>,]*,[^<>,]*"  # type, alignment and ranks
+_OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
+    ("all_reduce", r"cross_device_reduce|quickreduce::allreduce"),
+    ("reduce_scatter", rf"two_shot_all_reduce_kernel{_TORCH_TYPED}, *(?:true|\(bool\)1)"),
+    ("all_reduce", r"multimem_all_reduce|(?:one_?shot|two_?shot|hybridCubeMesh)\w*all_?reduce|allreduce_fusion(?!::)"),
+    ("all_gather", r"multimem_all_gather"),
+    ("barrier", r"symmetric_memory::barrier_kernel"),
+    ("send", r"symmetric_memory::put_signal_kernel"),
+    ("recv", r"symmetric_memory::wait_signal_kernel"),
+    ("all_to_all", r"moeA2A(?:Dispatch|Combine)Kernel|moeAllToAllKernel"),
+    ("all_gather", r"userbuffers_fp16_sum_inplace_gpu_\w*_(?:ag\b|\w*allgather)"),
+    ("reduce_scatter", r"userbuffers_fp16_sum_inplace_gpu_\w*_rs(?:_|\b)"),
+    ("all_reduce", r"userbuffers_fp16_sum_inplace"),
+    ("send", r"kuserbuffers_(?:push|pull)send\b"),
+    ("recv", r"kuserbuffers_(?:push|pull)(?:send)?recv"),
+    ("barrier", rf"{_DEEP_EP}(?:(?:cached_)?notify\w*|barrier\w*|clean_low_latency_buffer)\b(?!::)"),
+    ("all_to_all", rf"{_DEEP_EP}(?:hybrid_)?(?:dispatch|combine)(?:_ll|_impl)?\b(?!::)"),
+    (None, rf"{_DEEP_EP}(?!get_dispatch_layout|\w+_(?:epilogue|prologue))\w+\b(?!::)"),
+    ("barrier", r"\b(?:barrier|sync)(?:_all)?_on_stream_kernel|nvshmem_extension::exchangeSplitAndOffset"),
+    ("peer_copy", r"nvshmem_extension::allToAllV"),
+    ("all_to_all", r"\balltoall\w*_on_stream_kernel"),
+    ("all_gather", r"\bfcollect\w*_on_stream_kernel"),
+    ("reduce_scatter", r"\breducescatter\w*_on_stream_kernel"),
+    ("all_reduce", r"\brdxn\w*_on_stream_kernel"),
+    ("broadcast", r"\bbroadcast\w*_on_stream_kernel"),
+    (None, r"nvshmem"),
 )
+_OTHERS = [(collective, re.compile(pattern, re.IGNORECASE)) for collective, pattern in _OTHER_LIBRARIES]
 
-# What the name alone tells of the collective; SendRecv and Generic tell nothing.
+# NCCL and RCCL first: ncclKernel_*, ncclDevKernel_*, ncclSymkDevKernel_*, ncclDevKernel_Generic (RCCL).
+COMM_PATTERNS = (r"^nccl", r"^rccl", *(pattern for _, pattern in _OTHER_LIBRARIES))
+
+# What the name of any other kernel tells of the collective; SendRecv and Generic tell nothing.
 _COLLECTIVES = (
-    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
+    ("all_reduce", re.compile(r"all_?reduce", re.IGNORECASE)),
     ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
     ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
     ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
@@ -30,6 +71,10 @@ _COLLECTIVES = (
     ("reduce", re.compile(r"^ncclKernel_Reduce_|^ncclDevKernel_Reduce_", re.IGNORECASE)),
     ("peer_copy", re.compile(r"^Memcpy PtoP", re.IGNORECASE)),
 )
+
+# DeepEP's kernels for low latency send, receive, or both (internode_ll.cu: `phases`).
+_IN_PHASES = re.compile(rf"{_DEEP_EP}(?:(?<=internode_ll::)(?:dispatch|combine)\b|(?:dispatch|combine)_ll\b)")
+_NAMELESS = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
 
 
 def comm_pattern(extra: Iterable[str] = ()) -> re.Pattern[str]:
@@ -56,6 +101,29 @@ def is_copy(name: str) -> bool:
     return name.startswith(("Memcpy", "Memset"))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def collective_in_name(name: str) -> str | None:
     """The collective a kernel's name tells, spelled as in torch, or None."""
-    return next((collective for collective, pattern in _COLLECTIVES if pattern.search(name)), None)
+    found = (collective for collective, pattern in (*_OTHERS, *_COLLECTIVES) if collective and pattern.search(name))
+    return next(found, None)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def name_on_all_ranks(name: str) -> str | None:
+    """What the kernels of one collective are called on all its ranks; None if that is not known.
+
+    Of NCCL and RCCL it is the whole name, of the libraries above the function without its template arguments.
+    """
+    if name.startswith(("nccl", "rccl")):
+        return name
+    return _function(name) if any(pattern.search(name) for _, pattern in _OTHERS) else None
+
+
+def _function(name: str) -> str:
+    """The function of a kernel, without what it returns, template arguments and parameters."""
+    return re.split(r"[<(]", _NAMELESS.sub("", name).removeprefix("void "), maxsplit=1)[0]
+
+
+def in_phases(name: str) -> bool:
+    """May this kernel only send, and the next of its name only receive? So DeepEP's do if a hook is asked for."""
+    return _IN_PHASES.search(name) is not None

@@ -33,6 +33,7 @@ from .kineto_events import (
     Launch,
     MalformedEvent,
     MemoryEvent,
+    PointEvent,
     Sorted,
     ThreadEvent,
     sorted_texts,
@@ -41,16 +42,17 @@ from .kineto_header import header, header_so_far
 from .names import as_text
 from .packed import is_regular, packed_bytes
 from .picking import picked
-from .raw_trace import Annotation, Columns, Events, Joining, Part, RawTrace, raw_trace
+from .raw_trace import Annotation, Columns, Events, Joining, Part, RawTrace, latest, raw_trace
 from .spans import Indivisible, SpanStream
 
 # On disk. To count the events of a smaller file takes less than to read it twice where it is damaged.
 SLOW_TO_COUNT_BYTES = 2 << 20
-_ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):")
+_ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):|enumerate\(DataLoader\)#")
 _HANDING_OVER = ("c10d::", "record_param_comms")
+_LOADING = "enumerate(DataLoader)#"  # an annotation or an operator, by version of torch
 _MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
-_MEMORY, _THREADS = Decoder(MemoryEvent), Decoder(ThreadEvent)
+_MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
@@ -185,6 +187,7 @@ class _Reading:
     annotations: list[Annotation] = field(default_factory=list)
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
+    window_end: float | None = None
     pids: list[int | None] = field(default_factory=lambda: [None] * 4)
     events: int = 0
 
@@ -199,18 +202,21 @@ class _Reading:
         activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _THREADS.all(texts.threads)
+        window_ends = [event.ts for event in _POINTS.all(texts.window_ends) if event.ts is not None]
         memory = _MEMORY.all(texts.memory) if self.details else []
         names = self._names(activities)
         comm_args = self._comm_args_of(activities, names, texts.activities)
         marked = zip(annotations, texts.annotations, strict=True)
-        marks = _annotations((e, t) for e, t in marked if _ANNOTATION.match(e.name))
         called = list(zip(operators, texts.operators, strict=True))
+        marks = _annotations((e, t) for e, t in marked if _ANNOTATION.match(e.name))
+        loads = _annotations((e, t) for e, t in called if e.name.startswith(_LOADING))
         handed = _annotations((e, t) for e, t in called if e.name.startswith("c10d::"))
         recorded = _records((e, t) for e, t in called if e.name == "record_param_comms")
         # Of threads there are several such events, an earlier process name among them.
         self.gloo_threads |= {_number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
-        self.annotations += marks + handed
+        self.annotations += marks + loads + handed
         self.comm_args += comm_args + recorded
+        self.window_end = latest(self.window_end, *window_ends)
         self._extend_activities(activities, names)
         self._extend_launches(launches)
         self._extend_memory(memory)
@@ -234,6 +240,7 @@ class _Reading:
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
+            window_end=self.window_end,
         )
 
     def _names(self, events: list[Activity]) -> list[int]:
@@ -378,8 +385,12 @@ def _are(kind: type, values: Any) -> bool:
 
 def _records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
     """Rows of record_param_comms; those named `wait` are no calls."""
-    found = (_decoded(_comm_args, event, text) for event, text in events)
-    return [_comm_row("record_param_comms", args) for args in found if args.op not in (None, "wait")]
+    found = ((event, _decoded(_comm_args, event, text)) for event, text in events)
+    return [
+        _comm_row("record_param_comms", args) | {"thread": _number(event.tid), "ts": event.ts}
+        for event, args in found
+        if args.op not in (None, "wait")
+    ]
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -> Any:

@@ -78,6 +78,12 @@ class CpuEvent(msgspec.Struct, gc=False, kw_only=True):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class PointEvent(msgspec.Struct, gc=False):
+    """An event without a duration of which only the time counts, in us."""
+
+    ts: Time | None = None
+
+
 class ThreadEvent(msgspec.Struct, gc=False):
     """Metadata of a thread."""
 
@@ -161,7 +167,8 @@ ROOMS = {
     **dict.fromkeys(OPERATORS, "operators"),
 }
 """Category of an event with a duration -> where its text belongs in `Sorted`."""
-ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory"}
+WINDOW_END = "Record Window End"
+ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory", WINDOW_END: "window_ends"}
 """The same of events without a duration, by name."""
 
 
@@ -175,6 +182,7 @@ class Sorted:
     operators: list[bytes] = field(default_factory=list)
     threads: list[bytes] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
+    window_ends: list[bytes] = field(default_factory=list)
 
     def place(self, text: bytes, *, repair: bool = False) -> None:
         """Add the text of an event, if it is wanted. Raises NO_JSON; if it may be repaired, MalformedEvent."""

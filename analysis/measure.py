@@ -13,15 +13,20 @@ import pandas as pd
 from . import bandwidth as bandwidth_module
 from . import breakdown as breakdown_module
 from . import calls as calls_module
-from . import clocks as clocks_module
 from . import gpus as gpus_module
-from . import headroom, matching, waiting
+from . import headroom, waiting
 from . import kernels as kernels_module
-from . import lateness as lateness_module
 from . import ranks as ranks_module
-from . import verdict as verdict_module
 from .ceiling import Ceiling, read_ceiling
 from .errors import NothingMeasured
+from .metrics.causes import table as causes_module
+from .metrics.causes.program import PARTS
+from .metrics.causes.sequences import Activities
+from .metrics.clocks import table as clocks_module
+from .metrics.hangs import hangs
+from .metrics.matching.ladder import Evidence, matches
+from .metrics.verdicts.culprits import Culprits
+from .metrics.verdicts.table import Measured, verdicts
 from .operators import launched_in
 from .run import Run, load_run
 from .schema import CEILING, PARTICIPATION
@@ -40,15 +45,29 @@ class Analysis:
     @cached_property
     def calls(self) -> pd.DataFrame:
         """One row per rank and collective call."""
+        return self._communication[0]
+
+    @cached_property
+    def pending(self) -> pd.DataFrame:
+        """One row per call that was issued, and of which no trace shows anything that ran."""
+        return self._communication[1]
+
+    @cached_property
+    def _communication(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         run = self.run
-        if run.calls is not None:
-            return run.calls
-        return calls_module.calls(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups)
+        if run.calls is not None and run.pending is not None:
+            return calls_module.shown_once(run.calls), run.pending
+        calls, pending = calls_module.communication(
+            run.activities, run.launches, run.annotations, run.comm_args, run.process_groups
+        )
+        return calls_module.shown_once(calls), pending
 
     @cached_property
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
-        return matching.matches(self.calls, self.run.hosts, self.run.clock_probes)
+        run = self.run
+        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size)
+        return matches(self.calls, run.hosts, told)
 
     @cached_property
     def clocks(self) -> pd.DataFrame:
@@ -99,11 +118,23 @@ class Analysis:
     @cached_property
     def lateness(self) -> pd.DataFrame:
         """One row per collective with a late rank: how late, and what it did longer than the others meanwhile."""
-        found = lateness_module.lateness(self.run.activities, self.collectives, self.participation, self.clocks)
+        ran = Activities(self.run.activities, self.run.launches, self.run.annotations)
+        known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
+        found = causes_module.lateness(ran, known, self.run.operators_of)
         # Nor can what the late rank did be compared with that of a rank whose file is damaged.
         members = self.participation
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
+
+    @cached_property
+    def hosts(self) -> pd.DataFrame:
+        """One row per host with a name: how long its ranks waited, and how long others waited for them."""
+        return self._marked(ranks_module.hosts(self.ranks))
+
+    @cached_property
+    def hangs(self) -> pd.DataFrame:
+        """One row per process group with a collective that some ranks issued, and that never ran."""
+        return hangs(self.pending, self.calls, self.matches, self.run.ends_ns, self.clocks)
 
     @cached_property
     def fits(self) -> pd.DataFrame:
@@ -113,9 +144,26 @@ class Analysis:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
-        found = verdict_module.verdicts(
-            self.breakdown, self.collectives, self.participation, self.fits, self.ranks, self.lateness
+        run, collectives = self.run, self.collectives
+        groups = collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
+        culprits = Culprits(
+            self.ranks,
+            self.hosts,
+            self.lateness,
+            groups.set_axis(collectives["collective_id"]),
+            int(run.activities["step"].nunique()),
+            bool((run.activities["device"] == "cpu").all()),
         )
+        measured = Measured(
+            self.breakdown,
+            collectives,
+            self.participation,
+            self.fits,
+            self.hangs,
+            run.missing_ranks,
+            run.world_size,
+        )
+        found = verdicts(measured, culprits)
         found = self._marked(found)
         return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
 
@@ -179,12 +227,16 @@ class Analysis:
         return table.assign(partial=table["rank"].isin(partial).astype("boolean"))
 
 
-_EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns"]
+_EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns", "exposed_wait_low_ns"]
 _COMPARED = [
-    *(f"extra_{part}_ns" for part in ("compute", "memory", "comm", "idle")),
+    *(f"extra_{part}_ns" for part in PARTS),
+    "new_ns",
     "because",
+    "origin_rank",
+    "origin_because",
     "kernel",
     "kernel_extra_ns",
+    "operator",
 ]
 
 
@@ -220,6 +272,6 @@ def analyse(
         keep_going=keep_going,
         workers=workers,
         cache=cache,
-        calls_of=calls_module.calls,
+        calls_of=calls_module.communication,
     )
     return Analysis(run, limit)

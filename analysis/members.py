@@ -16,6 +16,7 @@ from .trace_paths import TORCH_NAME
 
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 _MOST_RANKS = 1 << 24
+_LONG_AGO_MS = 10**12  # in 2001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +155,19 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
                 "analyse them apart"
             )
     return [replace(member, cycle=i) for i, member in enumerate(members)]
+
+
+def host_in_name(member: Member[F]) -> str | None:
+    """The host in a file name as torch gives it, `<host>_<pid>.<time>`, if that is the process that was traced.
+
+    A trace of kernels alone does not say which process that was; then the time has to be one, in ms at least.
+    """
+    host, _, number = member.worker.rpartition("_")
+    if not host or not number.isdecimal() or not TORCH_NAME.match(member.file.path.name):
+        return None
+    if member.file.pid is None:
+        return host if member.digits > _LONG_AGO_MS else None
+    return host if number == str(member.file.pid) else None
 
 
 def mapping_of(value: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from .chunks import CLOSING, NO_JSON, OPENING, SEPARATOR
-from .kineto_events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, MalformedEvent, Sorted
+from .kineto_events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, WINDOW_END, MalformedEvent, Sorted
 
 # What stands before the category, up to torch 2.12, and since.
 _HEADS = (SEPARATOR + b'ph": "X", "cat": ', SEPARATOR + b'ph": "X",\n    "cat": ')
@@ -39,15 +39,16 @@ class _Needles:
         self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostLongest).find_matches_as_indexes
 
 
-_ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]"])
-# Of operators, those that hand a collective over.
+_ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]", WINDOW_END.encode()])
+# Of operators, those that hand a collective over, and those that load data.
 _WITHOUT_OPERATORS = _Needles(
-    [category for category in ROOMS if category not in OPERATORS], [b"thread_name", b"c10d::", b"record_param_comms"]
+    [category for category in ROOMS if category not in OPERATORS],
+    [b"thread_name", b"c10d::", b"record_param_comms", b"enumerate(DataLoader)", WINDOW_END.encode()],
 )
 
 
 def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
-    """The texts of wanted events before `end`; without operators, of these only those that hand a collective over.
+    """The texts of wanted events before `end`; without operators, only of collectives and data loading.
 
     `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None where it is not
     in Kineto's layout only: where a list ends in it, or where what was found does not stand at the begin of an event,

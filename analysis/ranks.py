@@ -1,12 +1,13 @@
-"""Who waits, and for whom: one row per rank."""
+"""Who waits, and for whom: one row per rank, and one per host."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from .intervals import spans, total
+from .metrics.causes.blame import blamed, caused, kernel_of
 from .nccl_tests import bus_factor
-from .schema import RANKS, Row
+from .schema import HOSTS, RANKS, Row
 
 
 def ranks(
@@ -15,33 +16,54 @@ def ranks(
     """Waiting and lateness of every rank that has a trace.
 
     A rank counts as last where it was later than the others by more than the clocks are uncertain: no skew, no
-    straggler.
+    straggler. What others waited because of it counts as its fault where its lateness began with it.
     """
-    compared = (collectives["complete"].fillna(False) & collectives["arrival_skew_ns"].notna()).any()
+    compared = participation["wait_ns"].notna().any()
     hosts = traces.drop_duplicates("rank").set_index("rank")["host"]
     wire = _wire_rates(collectives, participation)
+    waits = blamed(participation, lateness)
+    fault, waited = caused(waits), int(waits["wait_ns"].sum())
     rows: list[Row] = []
     for rank in sorted(traces["rank"].unique()):
         own = participation[participation["rank"] == rank]
-        split = own[own["wait_ns"].notna()]
+        once = own[~kernel_of(own).duplicated()]
+        split = once[once["wait_ns"].notna()]
         last = lateness[lateness["rank"] == rank]
+        own_fault = lateness[lateness["origin_rank"].fillna(lateness["rank"]) == rank]
+        of_waiting = int(fault.get(rank, 0))
         rows.append({
             "rank": rank,
             "host": hosts[rank],
             "calls": len(own),
-            "split_calls": len(split),
-            "comm_call_ns": own["dur_ns"].sum(),
+            "split_calls": int(own["wait_ns"].notna().sum()),
+            "comm_call_ns": once["dur_ns"].sum(),
             "wait_ns": split["wait_ns"].sum() if len(split) else None,
             "transfer_ns": split["transfer_ns"].sum() if len(split) else None,
             "times_last": len(last) if compared else None,
-            "caused_wait_ns": last["caused_wait_ns"].sum(min_count=min(len(last), 1)) if compared else None,
+            "caused_wait_ns": of_waiting if compared else None,
+            "caused_wait_frac": of_waiting / waited if compared and waited else None,
             "late_median_ns": int(last["late_ns"].median()) if len(last) else None,
             "late_max_ns": last["late_ns"].max() if len(last) else None,
-            "because": _weightiest(last, "because", "late_ns"),
-            "kernel": _weightiest(last, "kernel", "kernel_extra_ns"),
+            "because": _weightiest(own_fault, "origin_because", "late_ns"),
+            "kernel": _weightiest(own_fault, "kernel", "kernel_extra_ns"),
             "wire_gb_per_s": wire.get(rank),
         })  # fmt: skip
     return RANKS.frame(rows)
+
+
+def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
+    """The table `ranks` added up by host; ranks without a host are left out."""
+    rows: list[Row] = []
+    for host, own in ranks[ranks["host"].notna()].groupby("host", sort=True):
+        rows.append({
+            "host": host,
+            "ranks": " ".join(map(str, own["rank"])),
+            **{column: own[column].sum(min_count=1) for column in ("wait_ns", "times_last", "caused_wait_ns")},
+            "caused_wait_frac": own["caused_wait_frac"].sum(min_count=1),
+            "because": _weightiest(own, "because", "caused_wait_ns"),
+            "kernel": _weightiest(own, "kernel", "caused_wait_ns"),
+        })  # fmt: skip
+    return HOSTS.frame(rows)
 
 
 def _weightiest(last: pd.DataFrame, column: str, weight: str) -> str | None:

@@ -33,7 +33,8 @@ class Events(msgspec.Struct, kw_only=True):
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
     `operator_names`. `pids` are the processes of the first annotation, the first launch, the first operator that hands
-    a collective over, and the first other one; None where there is none.
+    a collective over, and the first other one; None where there is none. At `window_end` the profiler stopped, where
+    Kineto says so.
     """
 
     pids: list[int | None]
@@ -47,6 +48,7 @@ class Events(msgspec.Struct, kw_only=True):
     annotations: list[Annotation]
     comm_args: list[dict[str, Any]]
     gloo_threads: list[int]
+    window_end: float | None = None
 
 
 class RawTrace(Events, kw_only=True):
@@ -84,9 +86,19 @@ def raw_trace(events: Events, header: Header, damage: str | None = None, *, deta
     if events.activities["ts"]:
         kept["pids"] = events.pids[:3]  # whether other operators are read depends on the layout
     # The order in which a reader comes upon them depends on how it takes the file apart.
-    kept["annotations"] = sorted(events.annotations, key=lambda annotation: annotation.name.startswith("c10d::"))
+    kept["annotations"] = sorted(events.annotations, key=_place_of)
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))
     return RawTrace(**kept, header=header, damage=damage)
+
+
+def _place_of(annotation: Annotation) -> int:
+    begins = ("c10d::", "enumerate(")
+    return next((place for place, begin in enumerate(begins) if annotation.name.startswith(begin)), -1)
+
+
+def latest(*times: float | None) -> float | None:
+    """The last of the times that are known."""
+    return max((time for time in times if time is not None), default=None)
 
 
 class Joining:
@@ -128,6 +140,7 @@ class Joining:
             for name in list(added):
                 columns.setdefault(name, bytearray()).extend(added.pop(name))
         others.pids = [new if old is None else old for old, new in zip(others.pids, events.pids, strict=True)]
+        others.window_end = latest(others.window_end, events.window_end)
         others.annotations += events.annotations
         others.comm_args += map(self._with_shared_texts, events.comm_args)
         self._gloo_threads.update(events.gloo_threads)

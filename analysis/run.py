@@ -12,9 +12,9 @@ import pandas as pd
 
 from .cache import Cache
 from .cpu import cpu_activities
-from .errors import NoTraces, TraceError
+from .errors import AnalysisError, NoTraces, TraceError
 from .kinds import comm_pattern
-from .members import Member, is_count, mapping_of, members_of, notes_on, side_file, text_of
+from .members import Member, host_in_name, is_count, mapping_of, members_of, notes_on, side_file, text_of
 from .names import as_text
 from .reading import Progress, Reading
 from .schema import (
@@ -26,6 +26,7 @@ from .schema import (
     CPU_OPERATORS,
     LAUNCHES,
     MEMORY,
+    PENDING,
     PROCESS_GROUPS,
     STEP_TIMES,
     TRACES,
@@ -37,16 +38,18 @@ from .steps import with_steps
 from .trace_file import TraceFile, trace_file
 from .trace_paths import run_name, trace_files
 
-CallsOf = Callable[[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame], pd.DataFrame]
-"""Activities, launches, annotations, arguments and process groups of a rank -> its communication calls."""
+CallsOf = Callable[
+    [pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]
+]
+"""Activities, launches, annotations, arguments and process groups of a rank -> its calls, and what did not run."""
 
 
 @dataclass(frozen=True)
 class Run:
     """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle.
 
-    `cpu_operators` and `memory` are empty unless it was read with `details`; `calls` is None unless it could be made
-    while others read; a copy with other tables has to have none.
+    `cpu_operators` and `memory` are empty unless it was read with `details`; `calls` and `pending` are None unless they
+    could be made while others read; a copy with other tables has to have none. `files` are those of each rank.
     """
 
     name: str
@@ -65,6 +68,8 @@ class Run:
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
     calls: pd.DataFrame | None = None
+    pending: pd.DataFrame | None = None
+    files: dict[int, list[Path]] = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:
@@ -82,6 +87,22 @@ class Run:
                 machines[boot] = f"{host} ({boot[:8]})" if host in machines.values() else host or boot[:8]
             found[row["rank"]] = host if boot is None else machines[boot]
         return found
+
+    def operators_of(self, rank: int) -> pd.DataFrame:
+        """The operators of one rank on CPUs, read again from its files where they were left out; else none."""
+        if self.details or not self.files:
+            return self.cpu_operators[self.cpu_operators["rank"] == rank]
+        try:
+            return load_run(self.files[rank], details=True, keep_going=True, workers=1).cpu_operators
+        except (AnalysisError, OSError):  # they may be gone since
+            return self.cpu_operators[:0]
+
+    @property
+    def ends_ns(self) -> pd.Series[int]:
+        """When the trace of each rank ends, on its clock, by rank: the profiler's stop, or else the last activity."""
+        told = self.traces.groupby("rank")["window_end_ns"].max()
+        ended = (self.activities["start_ns"] + self.activities["dur_ns"]).groupby(self.activities["rank"]).max()
+        return told.fillna(ended).dropna().astype("int64")
 
     @property
     def partial_ranks(self) -> list[int]:
@@ -176,7 +197,8 @@ def _prepared(file: TraceFile, calls_of: CallsOf | None) -> TraceFile:
     if calls_of is None or not file.header.process_groups:
         return replace(file, ran=ran)
     groups = PROCESS_GROUPS.frame(_group_rows(0, _groups_in(file)))
-    return replace(file, ran=ran, calls=calls_of(ran, file.launches, file.annotations, file.comm_args, groups))
+    calls, pending = calls_of(ran, file.launches, file.annotations, file.comm_args, groups)
+    return replace(file, ran=ran, calls=calls, pending=pending)
 
 
 _TABLES: dict[str, Schema] = {
@@ -203,6 +225,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         }
         for key, table in parts.items():
             tables[key].append(_placed(table, member))
+    calls, pending = _calls(members)
     probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)[0]]
     joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
@@ -221,7 +244,9 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         config=config,
         notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
         clock_probes=CLOCK_PROBES.frame(probed),
-        calls=_calls(members),
+        calls=calls,
+        pending=pending,
+        files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
     )
 
 
@@ -231,16 +256,23 @@ def _placed(table: pd.DataFrame, member: Member[TraceFile]) -> pd.DataFrame:
     return placed
 
 
-def _calls(members: list[Member[TraceFile]]) -> pd.DataFrame | None:
-    """The calls of all files, if they were made of each alone, and all files of a rank list the same process groups."""
+def _calls(members: list[Member[TraceFile]]) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """Calls and pending ones of all files, if they were made of each alone.
+
+    And if all files of a rank list the same process groups, else None.
+    """
     groups = {member.rank: member.file.header.process_groups for member in members}
     if any(m.file.header.process_groups != groups[m.rank] for m in members):
-        return None
-    parts = [_placed(m.file.calls, m) for m in members if m.file.calls is not None]
-    if len(parts) < len(members):
-        return None
-    calls = CALLS.concat(parts)
-    return calls.assign(call_id=range(len(calls)))
+        return None, None
+    parts, pending, before = [], [], 0
+    for member in members:
+        if member.file.calls is None:
+            return None, None
+        own = _placed(member.file.calls, member)
+        parts.append(own.assign(call_id=own["call_id"] + before, batch=own["batch"] + before))
+        pending.append(_placed(member.file.pending, member))
+        before += len(own)
+    return CALLS.concat(parts), PENDING.concat(pending)
 
 
 def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
@@ -251,14 +283,17 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     complete, reason, world_size = side.get("complete"), text_of(side.get("reason")), side.get("world_size")
     if member.file.damage is not None:
         complete, reason = False, member.file.damage
+    # Ranks of one host share a clock, which one without a zero does not.
+    host, host_from = _host(member) if member.file.has_known_clock else (None, None)
     return {
         "rank": member.rank,
         "cycle": member.cycle,
         "trace": as_text(member.file.path.name),
         "world_size": header.world_size or (world_size if is_count(world_size, 1) else None),
         "rank_from": member.rank_from,
-        # Ranks of one host share a clock, which one without a zero does not.
-        "host": (text_of(side.get("host")) or header.host) if member.file.has_known_clock else None,
+        "host": host,
+        "host_from": host_from,
+        "window_end_ns": member.file.window_end_ns,
         "boot_id": text_of(mapping_of(side.get("machine")).get("boot_id")) if member.file.has_known_clock else None,
         "pid": member.file.pid,
         "backend": header.backend,
@@ -268,6 +303,16 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
         "partial": member.file.damage is not None,
         "versions": ", ".join(v for v in versions if v) or None,
     }
+
+
+def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
+    """The host of a file, and what tells it."""
+    sources = {
+        "side file": text_of(member.side.get("host")),
+        "trace": member.file.header.host,
+        "file name": host_in_name(member),
+    }
+    return next(((host, source) for source, host in sources.items() if host), (None, None))
 
 
 def _device_name(member: Member[TraceFile]) -> str | None:

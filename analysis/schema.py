@@ -7,6 +7,21 @@
 
 from __future__ import annotations
 
+from .schema_columns import (
+    COLLECTIVE,
+    CYCLE,
+    DEVICE,
+    DTYPE,
+    GROUP,
+    PARTIAL,
+    PARTIAL_RUN,
+    PG_RANKS,
+    RANK,
+    ROOT,
+    SIZE,
+    STEP,
+    TURN,
+)
 from .schema_compare import CHANGED_KERNELS as CHANGED_KERNELS
 from .schema_compare import CHANGED_OPERATORS as CHANGED_OPERATORS
 from .schema_compare import COMPARISON as COMPARISON
@@ -18,6 +33,11 @@ from .schema_kernels import MEMORY as MEMORY
 from .schema_kernels import OPERATORS as OPERATORS
 from .schema_kernels import OPERATORS_DEVICES as OPERATORS_DEVICES
 from .schema_kernels import STEP_TIMES as STEP_TIMES
+from .schema_late import HANGS as HANGS
+from .schema_late import HOSTS as HOSTS
+from .schema_late import LATENESS as LATENESS
+from .schema_late import RANKS as RANKS
+from .schema_late import VERDICTS as VERDICTS
 from .schema_sweeps import MEASURED as MEASURED
 from .schema_sweeps import MISTAKES as MISTAKES
 from .schema_sweeps import SCALING as SCALING
@@ -33,36 +53,17 @@ from .tables import grouped as grouped
 from .tables import plain as plain
 from .tables import records as records
 
-_RANK = ("int64", "global rank")
-_CYCLE = ("int64", "profiling cycle of that rank, from 0: one trace file each")
-_DEVICE = (
-    "string",
-    "CUDA ordinal on that rank, or `cpu` for runs without a GPU; devices of one process are never merged",
-)
-_COLLECTIVE = (
-    "string",
-    (
-        "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, barrier, send, recv, "
-        "send_recv (a matched pair), peer_copy; NA where the trace does not tell"
-    ),
-)
-_GROUP = ("string", "name of the process group, NA where the trace does not tell")
-_PG_RANKS = ("string", "global ranks of the process group, ascending, separated by spaces")
-_DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
-_SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
-_PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
-_PARTIAL_RUN = ("boolean", "a file of any rank is damaged: of what stood behind the damage nothing is counted here")
-_STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none")
-
 # --- what a reader gives -------------------------------------------------------------------------------------------
 
 TRACES = Schema("traces", "trace file", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
+    "rank": RANK,
+    "cycle": CYCLE,
     "trace": ("string", "file name"),
     "world_size": ("Int64", "ranks in the job"),
     "rank_from": ("string", "where the rank was found: trace, side file, file name, or only file"),
     "host": ("string", "host name, NA where neither trace nor side file tells"),
+    "host_from": ("string", "where the host was found: side file, trace or file name"),
+    "window_end_ns": ("Int64", "when the profiler stopped, on that rank's clock; NA where the trace does not tell"),
     "boot_id": ("string", "id of the machine, which its host name need not tell from others; NA without side file"),
     "pid": ("Int64", "process id"),
     "backend": ("string", "backend of the default process group"),
@@ -74,15 +75,15 @@ TRACES = Schema("traces", "trace file", {
 })  # fmt: skip
 
 PROCESS_GROUPS = Schema("process_groups", "rank and process group it belongs to", {
-    "rank": _RANK,
+    "rank": RANK,
     "process_group": ("string", "name"),
     "description": ("string", "description"),
     "backend": ("string", "backend"),
-    "pg_ranks": _PG_RANKS,
+    "pg_ranks": PG_RANKS,
 })  # fmt: skip
 
 CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compared with rank 0's", {
-    "rank": _RANK,
+    "rank": RANK,
     "at": ("string", "start or end of the capture"),
     "unix_ns": ("int64", "when, on that rank's clock"),
     "offset_ns": ("int64", "how far its clock is ahead of rank 0's"),
@@ -90,18 +91,18 @@ CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compar
 })  # fmt: skip
 
 LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
+    "rank": RANK,
+    "cycle": CYCLE,
     "correlation": ("int64", "equal to that of the activity"),
     "thread": ("int64", "thread id"),
     "start_ns": ("int64", "start"),
     "external_id": ("Int64", "id of the enclosing operator"),
 })  # fmt: skip
 
-ANNOTATIONS = Schema("annotations", "CPU annotation of a step or a collective, or c10d operator", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "name": ("string", "ProfilerStep#N, nccl:<op>, gloo:<op>, c10d::<op>"),
+ANNOTATIONS = Schema("annotations", "CPU annotation of a step, a collective or a batch, or c10d operator", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "name": ("string", "ProfilerStep#N, nccl:<op>, gloo:<op>, c10d::<op>, enumerate(DataLoader)#<iterator>"),
     "thread": ("int64", "thread id"),
     "start_ns": ("int64", "start"),
     "dur_ns": ("int64", "duration"),
@@ -111,11 +112,13 @@ ANNOTATIONS = Schema("annotations", "CPU annotation of a step or a collective, o
 })  # fmt: skip
 
 COMM_ARGS = Schema("comm_args", "NCCL argument record, on a kernel or of a record_param_comms", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
+    "rank": RANK,
+    "cycle": CYCLE,
     "source": ("string", "kernel or record_param_comms"),
     "correlation": ("Int64", "of the kernel"),
     "external_id": ("Int64", "id of the record_param_comms"),
+    "thread": ("Int64", "thread id of the record_param_comms"),
+    "start_ns": ("Int64", "start of the record_param_comms"),
     "op": ("string", "name of the collective as recorded: allreduce, _allgather_base, ..."),
     "dtype": ("string", "element type as recorded: Float, BFloat16, ..."),
     "in_elems": ("Int64", "input elements of this rank"),
@@ -124,7 +127,7 @@ COMM_ARGS = Schema("comm_args", "NCCL argument record, on a kernel or of a recor
     "out_split": ("string", "output split sizes, as recorded"),
     "group_size": ("Int64", "ranks in the process group"),
     "process_group": ("string", "name of the process group"),
-    "pg_ranks": _PG_RANKS,
+    "pg_ranks": PG_RANKS,
     "seq": ("Int64", "sequence number within the process group"),
     "comms_id": ("string", "id that is equal on all ranks of one collective"),
     "root": ("Int64", "rank within the group: the root, the peer of a send or receive, or else the rank itself"),
@@ -132,15 +135,15 @@ COMM_ARGS = Schema("comm_args", "NCCL argument record, on a kernel or of a recor
 })  # fmt: skip
 
 ACTIVITIES = Schema("activities", "device activity", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "device": _DEVICE,
+    "rank": RANK,
+    "cycle": CYCLE,
+    "device": DEVICE,
     "stream": ("int64", "stream; on CPU runs the thread"),
     "kind": ("string", "compute, comm or memory"),
     "name": ("string", "kernel, copy or operator"),
     "start_ns": ("int64", "start on that rank's clock, since the epoch where the trace has a base time"),
     "dur_ns": ("int64", "end - start, >= 0"),
-    "step": _STEP,
+    "step": STEP,
     "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
     "external_id": ("Int64", "id of the operator that launched it"),
     "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not tell"),
@@ -148,7 +151,7 @@ ACTIVITIES = Schema("activities", "device activity", {
 })  # fmt: skip
 
 CEILING = Schema("ceiling", "measurement of a ceiling", {
-    "collective": _COLLECTIVE,
+    "collective": COLLECTIVE,
     "group_size": ("int64", "ranks"),
     "size_bytes": ("int64", "size S as nccl-tests defines it"),
     "busbw_gb_per_s": ("Float64", "bus bandwidth"),
@@ -169,12 +172,12 @@ _BREAKDOWN = {
     "idle_ns": ("int64", "time with nothing running"),
     "exposed_comm_frac": ("Float64", "exposed_comm_ns / window_ns"),
     "hidden_comm_frac": ("Float64", "overlap_ns / comm_ns, NA without communication"),
-    "partial": _PARTIAL,
+    "partial": PARTIAL,
 }  # fmt: skip
 
 BREAKDOWN = Schema("breakdown", "rank and device", {
-    "rank": _RANK,
-    "device": _DEVICE,
+    "rank": RANK,
+    "device": DEVICE,
     "cycles": ("int64", "profiling cycles summed here"),
     "n_compute": ("int64", "compute activities"),
     "n_comm": ("int64", "communication activities"),
@@ -184,47 +187,71 @@ BREAKDOWN = Schema("breakdown", "rank and device", {
 })  # fmt: skip
 
 BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
-    "rank": _RANK,
-    "device": _DEVICE,
+    "rank": RANK,
+    "device": DEVICE,
     "step": ("int64", "N of ProfilerStep#N"),
     **_BREAKDOWN,
 })  # fmt: skip
 
 CALLS = Schema("calls", "rank and collective call", {
     "call_id": ("int64", "number of the call in this run, by rank and start"),
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "device": _DEVICE,
+    "rank": RANK,
+    "cycle": CYCLE,
+    "device": DEVICE,
     "stream": ("int64", "stream; on CPU runs the thread"),
-    "step": _STEP,
+    "step": STEP,
     "name": ("string", "kernel, or gloo operation"),
-    "collective": _COLLECTIVE,
-    "process_group": _GROUP,
-    "pg_ranks": _PG_RANKS,
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
     "group_size": ("Int64", "ranks in the process group"),
-    "dtype": _DTYPE,
+    "dtype": DTYPE,
     "in_elems": ("Int64", "input elements of this rank"),
     "out_elems": ("Int64", "output elements of this rank"),
-    "size_bytes": _SIZE,
+    "in_split": ("string", "all_to_all: rows of dimension 0 for each rank of the group, as recorded"),
+    "out_split": ("string", "all_to_all: rows of dimension 0 from each rank of the group, as recorded"),
+    "size_bytes": SIZE,
     "seq": ("Int64", "sequence number within the process group"),
     "comms_id": ("string", "id that is equal on all ranks of one collective"),
-    "root": ("Int64", "global rank: root of a rooted collective, peer of a send or receive"),
+    "root": ROOT,
+    "turn": TURN,
+    "batch": ("Int64", "number of the first of the sends and receives that run as one kernel; NA for one by itself"),
     "issue_ns": ("Int64", "start of its launch, or c10d operator; NA if enqueued before the profiler started"),
     "start_ns": ("int64", "start on that rank's clock"),
     "dur_ns": ("int64", "duration, waiting included"),
     "metadata_from": ("string", "kernel, record_param_comms, annotation, c10d, name or none"),
 })  # fmt: skip
 
+PENDING = Schema("pending", "call that a CPU issued, and of which the trace shows nothing that ran", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "step": STEP,
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group"),
+    "dtype": DTYPE,
+    "size_bytes": SIZE,
+    "seq": ("Int64", "sequence number within the process group"),
+    "root": ROOT,
+    "turn": TURN,
+    "issue_ns": ("Int64", "when it was issued, on that rank's clock"),
+})  # fmt: skip
+
 MATCHES = Schema("matches", "call", {
     "call_id": ("int64", "call"),
     "collective_id": ("int64", "calls of one collective share it"),
-    "matched_by": ("string", "comms_id, seq, order, time or none: the weakest rung among the calls of the collective"),
+    "matched_by": ("string", "comms_id, seq, step, order, time or none: the weakest rung among its calls"),
     "certain": ("boolean", "no other pairing fits as well; False where it stands alone"),
     "note": ("string", "why it is unmatched, or not certain"),
+    "found_collective": ("string", "which one it is, where only all ranks together tell"),
+    "found_process_group": ("string", "name of its process group, where the call itself does not tell"),
+    "found_pg_ranks": ("string", "ranks of its process group, where the call itself does not tell"),
+    "found_group_size": ("Int64", "how many these are"),
 })  # fmt: skip
 
 CLOCKS = Schema("clocks", "rank", {
-    "rank": _RANK,
+    "rank": RANK,
     "host": ("string", "host name; ranks of one host share a clock"),
     "linked": (
         "int64",
@@ -241,14 +268,14 @@ CLOCKS = Schema("clocks", "rank", {
 
 COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "collective_id": ("int64", "number of the collective in this run, by first start"),
-    "collective": _COLLECTIVE,
-    "process_group": _GROUP,
-    "pg_ranks": _PG_RANKS,
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
     "group_size": ("Int64", "ranks in the process group; 2 for send_recv"),
-    "dtype": _DTYPE,
+    "dtype": DTYPE,
     "size_bytes": ("Int64", "size S; of an uneven all_to_all the largest over the ranks"),
     "seq": ("Int64", "sequence number within the process group"),
-    "matched_by": ("string", "comms_id, seq, order, time, or none: a call that could not be matched stands alone"),
+    "matched_by": ("string", "comms_id, seq, step, order, time, or none: a call that could not be matched is alone"),
     "certain": ("boolean", "no other pairing of the calls fits as well; False where a call stands alone"),
     "note": ("string", "why it is unmatched, uncertain or partial"),
     "ranks": ("string", "ranks seen, ascending, separated by spaces"),
@@ -279,26 +306,34 @@ COLLECTIVES = Schema("collectives", "collective, all ranks together", {
 PARTICIPATION = Schema("participation", "collective and rank", {
     "collective_id": ("int64", "collective"),
     "call_id": ("int64", "call"),
-    "rank": _RANK,
-    "device": _DEVICE,
+    "rank": RANK,
+    "device": DEVICE,
     "start_ns": ("int64", "start on that rank's clock"),
     "dur_ns": ("int64", "duration"),
     "arrived_ns": ("int64", "start on the common clock of the linked ranks"),
     "wait_ns": ("Int64", "time before the last rank it needs arrived, within [0, dur_ns]"),
     "transfer_ns": ("Int64", "dur_ns - wait_ns"),
+    "wait_low_ns": ("Int64", "at least so long it waited, for those that have a trace; wait_ns where that is known"),
+    "batch": ("Int64", "equal for sends and receives that one kernel does: the call_id of the first"),
+    "waited_for": ("Int64", "rank that it waited for: of those it needs the last; NA if it waited for nobody"),
     "wait_clock_free_ns": ("Int64", "dur_ns - shortest duration in the collective: a check on wait_ns without clocks"),
+    "excess_ns": (
+        "Int64",
+        "dur_ns - shortest call like it on this rank: what one rank alone tells of waiting, too low if it always waits",
+    ),
     "late_ns": ("Int64", "how much later than the first rank this one arrived"),
     "exposed_wait_ns": ("Int64", "part of wait_ns in which this device did not compute"),
     "exposed_transfer_ns": ("Int64", "part of transfer_ns in which this device did not compute"),
+    "exposed_wait_low_ns": ("Int64", "part of wait_low_ns in which this device did not compute"),
 })  # fmt: skip
 
 BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
-    "process_group": _GROUP,
-    "pg_ranks": _PG_RANKS,
-    "collective": _COLLECTIVE,
-    "size_bytes": _SIZE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "collective": COLLECTIVE,
+    "size_bytes": SIZE,
     "count_elems": ("Int64", "elements of that size"),
-    "dtype": _DTYPE,
+    "dtype": DTYPE,
     "calls": ("int64", "collectives measured"),
     "time_us_min": ("Float64", "transfer time, smallest"),
     "time_us_median": ("Float64", "transfer time, median"),
@@ -308,7 +343,7 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
     "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
     "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
-    "partial": _PARTIAL_RUN,
+    "partial": PARTIAL_RUN,
 })  # fmt: skip
 
 BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
@@ -318,24 +353,10 @@ BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with
     "ceiling_note": ("string", "why one of the two is not known"),
 })  # fmt: skip
 
-LATENESS = Schema("lateness", "collective whose last rank was late by more than the clocks are uncertain", {
-    "collective_id": ("int64", "collective"),
-    "rank": ("int64", "rank that arrived last"),
-    "late_ns": ("int64", "how much later than the rank before it"),
-    "caused_wait_ns": ("Int64", "waiting of all other ranks in this collective"),
-    "extra_compute_ns": ("Int64", "compute since the last common collective, beyond the median of the other ranks"),
-    "extra_memory_ns": ("Int64", "copies and fills alone, likewise"),
-    "extra_comm_ns": ("Int64", "other communication alone, likewise"),
-    "extra_idle_ns": ("Int64", "nothing running, likewise: the device was not given work in time"),
-    "because": ("string", "the largest of these: compute, memory, comm or idle; NA without a common collective before"),
-    "kernel": ("string", "the kernel or operator that took most longer than on the other ranks"),
-    "kernel_extra_ns": ("Int64", "how much longer"),
-})  # fmt: skip
-
 FITS = Schema("fits", "process group and collective with at least three sizes", {
-    "process_group": _GROUP,
-    "pg_ranks": _PG_RANKS,
-    "collective": _COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "collective": COLLECTIVE,
     "sizes": ("int64", "distinct sizes"),
     "calls": ("int64", "collectives measured"),
     "latency_us": ("Float64", "latency of t = latency + size / bandwidth"),
@@ -344,47 +365,13 @@ FITS = Schema("fits", "process group and collective with at least three sizes", 
     "error_frac": ("Float64", "root mean square of the relative error over the sizes"),
 })  # fmt: skip
 
-VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the first row is the run", {
-    "process_group": _GROUP,
-    "pg_ranks": _PG_RANKS,
-    "collective": ("string", "as in bandwidth; `run` for the run as a whole"),
-    "dtype": _DTYPE,
-    "size_bytes": _SIZE,
-    "calls": ("int64", "calls of all ranks"),
-    "split_calls": ("int64", "calls that could be split into wait and transfer"),
-    "exposed_ns": ("Int64", "exposed communication of the calls that could be split, all ranks together"),
-    "exposed_wait_frac": ("Float64", "waiting / exposed_ns"),
-    "hidden_frac": ("Float64", "part of the calls' time behind compute"),
-    "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive"),
-    "because": ("string", "the numbers it rests on, in one sentence"),
-    "partial": _PARTIAL_RUN,
-})  # fmt: skip
-
-RANKS = Schema("ranks", "rank", {
-    "rank": _RANK,
-    "host": ("string", "host name"),
-    "calls": ("int64", "communication calls"),
-    "split_calls": ("int64", "calls that could be split into wait and transfer"),
-    "comm_call_ns": ("int64", "sum of their durations, waiting included"),
-    "wait_ns": ("Int64", "sum of waiting"),
-    "transfer_ns": ("Int64", "sum of the rest"),
-    "times_last": ("Int64", "how often this rank arrived last, by more than the clocks are uncertain"),
-    "caused_wait_ns": ("Int64", "waiting of all other ranks in the collectives where this rank was last"),
-    "late_median_ns": ("Int64", "median lateness after the rank before it, where this rank was last"),
-    "late_max_ns": ("Int64", "largest such lateness"),
-    "because": ("string", "what it did longer than the others meanwhile, mostly: compute, memory, comm, idle"),
-    "kernel": ("string", "the kernel or operator that took most longer than on the other ranks"),
-    "wire_gb_per_s": ("Float64", "size x bus factor of all its calls / time in which at least one moved data"),
-    "partial": _PARTIAL,
-})  # fmt: skip
-
 SUMMARY = Schema("summary", "fact about the run", {
     "item": ("string", "what"),
     "value": ("string", "in words"),
 })  # fmt: skip
 
 PUBLISHED = (
-    ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, FITS, RANKS, LATENESS, CLOCKS,
-    VERDICTS, BANDWIDTH_CEILING, TIMINGS, SCALING, SUBTRACTION, MISTAKES, TRAINING_EPOCHS, TRAINING, KERNELS,
-    KERNELS_DEVICES, OPERATORS, OPERATORS_DEVICES, GPUS, COMPARISON, CHANGED_KERNELS, CHANGED_OPERATORS,
+    ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, FITS, RANKS, HOSTS, LATENESS,
+    CLOCKS, HANGS, VERDICTS, BANDWIDTH_CEILING, TIMINGS, SCALING, SUBTRACTION, MISTAKES, TRAINING_EPOCHS, TRAINING,
+    KERNELS, KERNELS_DEVICES, OPERATORS, OPERATORS_DEVICES, GPUS, COMPARISON, CHANGED_KERNELS, CHANGED_OPERATORS,
 )  # fmt: skip

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from .matching import SAME_CLOCK_SLACK_NS
 from .measure import Analysis
+from .metrics.clocks.probes import CONTRADICTION
+from .metrics.matching.times import SAME_CLOCK_SLACK_NS
 from .nccl_tests import SYNCHRONISING
-from .probes import CONTRADICTION
 from .schema import SUMMARY, records
 
 _MOST_GROUPS = 12
@@ -23,6 +23,8 @@ def facts(analysis: Analysis) -> pd.DataFrame:
 
 def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     run = analysis.run
+    first = records(analysis.verdicts.head(1))
+    yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
     yield "run", run.name
     yield "files", f"{len(run.traces)} {_plural('trace', len(run.traces))}" + _completeness(run.traces)
     yield "ranks", _ranks(analysis)
@@ -37,9 +39,7 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     yield "clocks", _clocks(analysis)
     if analysis.ceiling is not None:
         yield "ceiling", _ceiling(analysis.ceiling.name, analysis.bandwidth_ceiling)
-    if len(analysis.verdicts):
-        first = records(analysis.verdicts.head(1))[0]
-        yield "verdict", f"{first['verdict']}: {first['because']}"
+    yield from (("verdict", f"{row['verdict']}: {row['because']}") for row in first if row["verdict"] != "hang")
     for warning in warnings(analysis):
         yield "warning", warning
 
@@ -54,7 +54,10 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     if run.partial_ranks:
         yield f"rank {_numbers(run.partial_ranks)} is partial: nothing behind the damage of its file is counted"
     if run.missing_ranks:
-        yield f"no trace of rank {_numbers(run.missing_ranks)}: wait and transfer of their collectives are not known"
+        yield (
+            f"no trace of rank {_numbers(run.missing_ranks)}: of their collectives wait and transfer are known only "
+            "where the others suffice"
+        )
     without = sorted(set(run.ranks) - set(run.activities["rank"]))
     if without:
         yield f"rank {_numbers(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"

@@ -14,7 +14,7 @@ from .columns import Ints, annotation_times, doubles, durations, in_ns, integers
 from .kineto_events import MISSING
 from .members import ReadFile
 from .raw_trace import Annotation, Columns, RawTrace
-from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY
+from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY, PENDING
 
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
@@ -25,7 +25,8 @@ _ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
 class TraceFile(ReadFile):
     """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
 
-    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps, and `calls`.
+    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps, `calls`, and
+    `pending` ones.
     """
 
     activities: pd.DataFrame
@@ -35,8 +36,10 @@ class TraceFile(ReadFile):
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
+    window_end_ns: int | None = None
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
     calls: pd.DataFrame | None = None
+    pending: pd.DataFrame = field(default_factory=PENDING.empty)
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
@@ -55,9 +58,10 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         activities=activities,
         launches=_launch_table(raw, base_ns),
         annotations=annotations,
-        comm_args=COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in raw.comm_args),
+        comm_args=_comm_args_table(raw.comm_args, base_ns),
         cpu_ops=cpu_ops,
         memory=_memory_table(raw.memory, base_ns),
+        window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
     )
 
@@ -124,6 +128,15 @@ def _annotation_table(annotations: list[Annotation], base_ns: int) -> pd.DataFra
         for a, start, dur in zip(annotations, start_ns, dur_ns, strict=True)
     )  # fmt: skip
     return ANNOTATIONS.frame(rows)
+
+
+def _comm_args_table(rows: list[dict[str, Any]], base_ns: int) -> pd.DataFrame:
+    table = COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in rows)
+    times = np.array([row.get("ts", np.nan) for row in rows], dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(times))
+    start_ns = np.full(len(rows), MISSING)
+    start_ns[known] = in_ns(times[known]) + base_ns
+    return table.assign(start_ns=_known(start_ns)) if len(rows) else table
 
 
 def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:

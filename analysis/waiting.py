@@ -9,52 +9,69 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from .clocks import aligned
-from .nccl_tests import SYNCHRONISING, bus_factor
+from .metrics.clocks.table import aligned
+from .metrics.needs import FROM_ROOT, TO_ROOT, needs
+from .metrics.partial import waited_for_present
+from .nccl_tests import bus_factor
 from .schema import COLLECTIVES, PARTICIPATION
 
 _CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "size_bytes", "seq"]
-# Receivers of these need their root, or sender, and nobody else.
-_FROM_ROOT = ("broadcast", "scatter")
-_TO_ROOT = ("reduce", "gather")
 
 
 def participation(
     calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame, world_size: int | None
 ) -> pd.DataFrame:
-    """One row per call: its wait and transfer, NA where the collective is partial, uncertain, or clocks differ.
+    """One row per call: its wait and transfer, NA where members do not suffice, or are uncertain, or clocks differ.
 
     Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
     """
     joined = _joined(calls, matches, clocks)
     grouped = joined.groupby("collective_id", sort=False)
     certain = grouped["certain"].transform("min").astype(bool)
-    split = joined["comparable"] & _complete(joined, world_size) & certain
-    wait_ns = (_needed_start(joined).where(split) - joined["arrived_ns"]).clip(lower=0)
+    known = joined["comparable"] & certain
+    whole = _complete(joined, world_size)
+    present = waited_for_present(joined.assign(whole=whole))
+    split = known & (whole | present["nobody_later"])
+    needed = needs(joined)
+    wait_ns = needed["needed_ns"].where(split) - joined["arrived_ns"]
     wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
     several = grouped["rank"].transform("size") > 1
     return PARTICIPATION.conform(
-        joined[["collective_id", "call_id", "rank", "device", "start_ns", "dur_ns"]].assign(
+        joined[["collective_id", "call_id", "rank", "device", "start_ns", "dur_ns", "batch"]].assign(
             arrived_ns=joined["arrived_ns"],
             wait_ns=wait_ns,
+            wait_low_ns=wait_ns.fillna(present["wait_low_ns"].where(known)),
             transfer_ns=joined["dur_ns"] - wait_ns,
+            waited_for=needed["waited_for"].where(split),
             wait_clock_free_ns=(joined["dur_ns"] - grouped["dur_ns"].transform("min")).astype("Int64").where(several),
+            excess_ns=_excess(joined),
             late_ns=(joined["arrived_ns"] - grouped["arrived_ns"].transform("min"))
             .astype("Int64")
             .where(joined["comparable"]),
             exposed_wait_ns=None,
             exposed_transfer_ns=None,
+            exposed_wait_low_ns=None,
         )
     )
+
+
+def _excess(joined: pd.DataFrame) -> pd.Series[int]:
+    """How much longer each call took than the shortest one like it on its rank."""
+    like = ["rank", "device", "process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
+    same = joined.groupby(like, dropna=False, sort=False)["dur_ns"]
+    excess = (joined["dur_ns"] - same.transform("min")).astype("Int64")
+    return excess.where((same.transform("size") > 1) & joined["collective"].notna())
 
 
 def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
     """Calls with their collective, by collective and rank.
 
-    `kind` is that of the collective as a whole, `arrived_ns` the start on the common clock, `comparable` whether there
-    are several members, all on linked clocks.
+    What the trace of one rank lacks is taken from what all together tell. `kind` is that of the collective as a whole,
+    `arrived_ns` the start on the common clock, `is_source` whether it is that of the root, or sends, `comparable`
+    whether there are several members, all on linked clocks.
     """
     joined = calls.merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
+    joined = joined.assign(**{column: joined[column].fillna(joined[f"found_{column}"]) for column in _FOUND})
     kinds = joined.groupby("collective_id", sort=False)["collective"]
     pair = joined["collective"].isin(["send", "recv"]) & (kinds.transform("nunique") == 2)
     joined = joined.assign(
@@ -63,25 +80,15 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
     )
     linked = joined["rank"].map(clocks.set_index("rank")["linked"]).groupby(joined["collective_id"], sort=False)
     comparable = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
-    return joined.assign(comparable=comparable)
+    return joined.assign(comparable=comparable, is_source=_is_source(joined))
 
 
-def _needed_start(joined: pd.DataFrame) -> pd.Series[int]:
-    """When the last rank that each call needs has arrived: everybody, or root or sender. NA without a known root."""
-    collective, kind, start = joined["collective_id"], joined["kind"], joined["arrived_ns"].astype("Int64")
-    last = start.groupby(collective).transform("max")
-    is_source = _is_source(joined)
-    source_start = start.where(is_source).groupby(collective).transform("max")
-    needed = start.where(kind.isin(["send_recv", *_TO_ROOT]) & source_start.notna())
-    needed = needed.mask(kind.isin(SYNCHRONISING), last)
-    needed = needed.mask(kind.isin(_FROM_ROOT) | joined["collective"].isin(["recv"]), source_start)
-    # reduce, gather: the root needs everybody, nobody needs the root.
-    return needed.mask(kind.isin(_TO_ROOT) & is_source, last)
+_FOUND = ("collective", "process_group", "pg_ranks", "group_size")
 
 
 def _is_source(joined: pd.DataFrame) -> pd.Series[bool]:
     """Is this call that of the root, or of the sender?"""
-    rooted = joined["kind"].isin([*_FROM_ROOT, *_TO_ROOT])
+    rooted = joined["kind"].isin([*FROM_ROOT, *TO_ROOT])
     return (rooted & (joined["rank"] == joined["root"]).fillna(False)) | joined["collective"].isin(["send"])
 
 
@@ -127,6 +134,7 @@ def collectives(
             matched_by=grouped["matched_by"].first(),
             certain=grouped["certain"].all(),
             complete=grouped["complete"].first(),
+            sufficient=joined["transfer_ns"].notna().groupby(joined["collective_id"]).all(),
             ranks=joined["rank"].astype(str).groupby(joined["collective_id"]).agg(" ".join),
         )
     )
@@ -136,7 +144,7 @@ def collectives(
     table = table.join(_imbalance(joined))
     table["note"] = _notes(grouped["note"].first(), table)
     table = table.join(_times(joined, grouped["comparable"].first()))
-    return COLLECTIVES.conform(_with_bandwidth(table, members).reset_index())
+    return COLLECTIVES.conform(_with_bandwidth(table, members).drop(columns="sufficient").reset_index())
 
 
 def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
@@ -169,10 +177,11 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
     ended, min_dur = grouped["ended_ns"].max(), grouped["dur_ns"].min().astype("Int64")
     ordered = joined.sort_values(["collective_id", "arrived_ns"], kind="stable").groupby("collective_id", sort=True)
     # From when on data can move at all: a root sends before others have come, and takes what has come.
-    arrived = joined["arrived_ns"].astype("Int64")
-    source = arrived.where(_is_source(joined)).groupby(joined["collective_id"]).max()
+    source = joined[joined["is_source"]].groupby("collective_id")[["arrived_ns", "ended_ns"]].max().astype("Int64")
+    sent, handed_over = (source[column].reindex(last.index) for column in ("arrived_ns", "ended_ns"))
     kind = grouped["kind"].first()
-    begun = last.mask(kind.isin([*_FROM_ROOT, "send_recv"]), source).mask(kind.isin(_TO_ROOT), first)
+    eager = kind.isin(["send_recv"]) & ((grouped["device"].first() == "cpu") | (handed_over < last).fillna(False))
+    begun = last.mask(kind.isin(FROM_ROOT) | eager, sent).mask(kind.isin(TO_ROOT), first)
     middle = (grouped["transfer_ns"].median().astype("Float64") // 1).astype("Int64")
     low, done = min_dur, ended
     received = _received_on_cpu(joined)
@@ -219,7 +228,7 @@ def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFram
     }
     factor = pd.Series([factors.get(pair, np.nan) for pair in pairs], index=table.index).astype("Float64")
     size = table["size_bytes"].astype("Float64").where(table["size_bytes"] > 0)
-    whole = table["complete"] & table["certain"] & (members > 1)
+    whole = (table["complete"] | table["sufficient"]) & table["certain"] & (members > 1)
     bounds = {"": "transfer_ns", "_low": "transfer_high_ns", "_high": "transfer_low_ns"}
     for bound, column in bounds.items():
         time_ns = table[column].where(whole & (table[column] > 0))

@@ -20,6 +20,7 @@ _ACTIVITIES = _KERNELS | {"gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
 _LAUNCHES = {"cuda_runtime", "cuda_driver", "Runtime"}
 _OPERATORS = {"cpu_op", "Operator"}
 _PATTERN = comm_pattern()
+_LOADING = "enumerate(DataLoader)#"
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
@@ -44,17 +45,20 @@ def oracle_tables(document: bytes) -> Tables:
     operators = [e for e in spans if e.get("cat") in _OPERATORS]
     marked = [e for e in spans if e.get("cat") == "user_annotation" and _is_mark(e.get("name", ""))]
     handed = [e for e in operators if e.get("name", "").startswith("c10d::")]
+    loads = [e for e in operators if e.get("name", "").startswith(_LOADING)]
     return {
         "header": _header(around, base_ns),
         "pid": _pid(spans, operators, with_work=not activities),
         "activities": activities,
         "launches": _launches(spans, {row[5] for row in activities} - {None}, base_ns),
-        "marks": [_annotation(e, base_ns) for e in marked],
+        "marks": [row for e in marked if not (row := _annotation(e, base_ns))[0].startswith(_LOADING)],
+        "loads": sorted((_annotation(e, base_ns) for e in marked + loads if e["name"].startswith(_LOADING)), key=repr),
         "handed": [_annotation(e, base_ns) for e in handed],
         "kernel_args": [row for e in spans if (row := _kernel_args(e)) is not None],
-        "record_args": [row for e in operators if (row := _record_args(e)) is not None],
+        "record_args": [row for e in operators if (row := _record_args(e, base_ns)) is not None],
         "cpu_ops": [] if activities else [_operator(e, base_ns) for e in operators if _is_work(e.get("name", ""))],
         "gloo_threads": sorted({_row_id(e.get("tid", 0)) for e in events if _is_gloo_thread(e)}),
+        "window_end": max((_ns(e["ts"]) + base_ns for e in events if _is_window_end(e)), default=None),
     }
 
 
@@ -71,13 +75,15 @@ def tables_of(file: TraceFile) -> Tables:
         "activities": [tuple(a[c] for c in _ACTIVITY) for a in rows["activities"]],
         "launches": [tuple(a[c] for c in ("correlation", "thread", "start_ns", "external_id"))
                      for a in rows["launches"]],
-        "marks": [a for a in marks if not a[0].startswith("c10d::")],
+        "marks": [a for a in marks if not a[0].startswith(("c10d::", _LOADING))],
+        "loads": sorted((a for a in marks if a[0].startswith(_LOADING)), key=repr),
         "handed": [a for a in marks if a[0].startswith("c10d::")],
         "kernel_args": [_without_place(a) for a in rows["comm_args"] if a["source"] == "kernel"],
         "record_args": [_without_place(a) for a in rows["comm_args"] if a["source"] != "kernel"],
         "cpu_ops": [] if len(file.activities) else
                    [tuple(a[c] for c in ("thread", "start_ns", "dur_ns", "name")) for a in records(file.cpu_ops)],
         "gloo_threads": sorted(file.gloo_threads),
+        "window_end": file.window_end_ns,
     }  # fmt: skip
 
 
@@ -191,7 +197,7 @@ def _launches(spans: list[Object], launched: set[int], base_ns: int) -> list[tup
 
 
 def _is_mark(name: str) -> bool:
-    return bool(re.match(r"ProfilerStep#[0-9]{1,18}\Z|nccl:|gloo:", name))
+    return bool(re.match(r"ProfilerStep#[0-9]{1,18}\Z|nccl:|gloo:", name)) or name.startswith(_LOADING)
 
 
 def _is_work(name: str) -> bool:
@@ -232,6 +238,10 @@ def _is_gloo_thread(event: Object) -> bool:
     return named and "pt_gloo_runloop" in json.dumps(event.get("args", {}), default=str)
 
 
+def _is_window_end(event: Object) -> bool:
+    return event.get("ph") != "X" and event.get("name") == "Record Window End" and event.get("ts") is not None
+
+
 def _kernel_args(event: Object) -> Object | None:
     if event.get("cat") not in _ACTIVITIES or _kind(event) != COMM:
         return None
@@ -242,10 +252,10 @@ def _kernel_args(event: Object) -> Object | None:
     return None if args.get("Collective name") is None else _comm_row(args)
 
 
-def _record_args(event: Object) -> Object | None:
+def _record_args(event: Object, base_ns: int) -> Object | None:
     if event.get("name") != "record_param_comms" or _args(event).get("Collective name") in (None, "wait"):
         return None
-    return _comm_row(_args(event))
+    return _comm_row(_args(event)) | {"thread": _row_id(event.get("tid", 0)), "start_ns": _times(event, base_ns)[0]}
 
 
 def _comm_row(args: Object) -> Object:
@@ -261,6 +271,8 @@ def _comm_row(args: Object) -> Object:
     return {
         "correlation": first("correlation"),
         "external_id": first("External id", "external id"),
+        "thread": None,
+        "start_ns": None,
         "op": _text(args["Collective name"]),
         "dtype": _text(args.get("dtype")),
         "in_elems": counted(first("In msg nelems", "In msg size"), 0, 2**53),

@@ -121,7 +121,7 @@ def _passed_on(rng: np.random.Generator, shape: Shape, step: int, now: np.ndarra
         sent, awaited = now[source] + 5 * US, now[source + 1] + 5 * US
         end = max(sent, awaited) + 30 * US + int(rng.integers(0, 10 * US))
         for rank, peer, kind, start in ((source, source + 1, "send", sent), (source + 1, source, "recv", awaited)):
-            row = _row(shape, step, "0", members, kind, 4096, -1, rank, start, end, sent if kind == "recv" else start)
+            row = _row(shape, step, "0", members, kind, 4096, -1, rank, start, end, max(sent, awaited))
             rows.append(row | {"root": peer, "seq": None, "comms_id": None, "true_id": f"p2p-{step}-{source}"})
         now[source], now[source + 1] = max(now[source], end), end
     return rows

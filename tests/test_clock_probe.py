@@ -8,7 +8,7 @@ import pytest
 from capturing import SCRIPTS, metas, torchrun
 
 from analysis import Analysis, analyse
-from analysis.probes import CONTRADICTION
+from analysis.metrics.clocks.probes import CONTRADICTION
 from analysis.schema import records
 from analysis.summary import facts
 

@@ -1,6 +1,7 @@
 """The wheel, in an empty environment without torch: the analyser works, the profiler says what it lacks."""
 
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -14,6 +15,12 @@ ROOT = Path(__file__).resolve().parents[1]
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_the_wheel_holds_every_folder_with_modules() -> None:
+    listed = re.findall(r'^    "commtrace\.([a-z_.]+)",$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    files = [path for package in ("analysis", "profiling") for path in (ROOT / package).rglob("*.py")]
+    assert listed == sorted({".".join(path.relative_to(ROOT).parent.parts) for path in files})
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def assert_all_matched(found: Analysis) -> None:
     table = found.collectives
     assert table["complete"].all()
     assert table["certain"].all()
-    assert set(table["matched_by"]) == {"order"}
+    assert set(table["matched_by"]) == {"step"}
     assert set(found.calls["metadata_from"]) == {"c10d"}
     assert found.participation["wait_ns"].notna().all()
     assert (found.breakdown["exposed_unsplit_ns"] == 0).all()

@@ -57,11 +57,11 @@ _SHOWN = {
     ),
     "ranks": (
         "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
-        "caused_wait_ns", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s", "partial",
+        "caused_wait_ns", "caused_wait_frac", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s", "partial",
     ),
     "lateness": (
-        "collective_id", "rank", "late_ns", "caused_wait_ns", "extra_compute_ns", "extra_memory_ns", "extra_comm_ns",
-        "extra_idle_ns", "because", "kernel", "kernel_extra_ns",
+        "collective_id", "rank", "late_ns", "caused_wait_ns", "new_ns", "because", "origin_rank", "origin_because",
+        "kernel", "kernel_extra_ns", "operator",
     ),
     "clocks": (
         "rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "probe_offset_ns", "probe_uncertainty_ns", "basis",

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, MS, US, Trace, comm_args
 
-from analysis.calls import calls
+from analysis.calls import communication
 from analysis.run import Run, load_run
 from analysis.schema import Row, records
 
@@ -16,14 +16,14 @@ def rows_of(folder, *traces: Trace, comm_names=()) -> list[Row]:
         trace.write(folder)
     table = calls_of(load_run([folder], comm_names=comm_names))
     assert table["call_id"].tolist() == list(range(len(table)))
-    early = load_run([folder], comm_names=comm_names, calls_of=calls).calls
+    early = load_run([folder], comm_names=comm_names, calls_of=communication).calls
     if early is not None:
         pd.testing.assert_frame_equal(early, table)
     return records(table)
 
 
 def calls_of(run: Run) -> pd.DataFrame:
-    return calls(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups)
+    return communication(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups).calls
 
 
 def row_of(folder, trace: Trace, **options) -> Row:
@@ -46,8 +46,9 @@ def test_arguments_of_the_kernel(tmp_path):
     assert row == {
         "call_id": 0, "rank": 1, "cycle": 0, "device": "0", "stream": 20, "step": 4, "name": "ncclDevKernel_Generic",
         "collective": "all_reduce", "process_group": "0", "pg_ranks": "0 1", "group_size": 2, "dtype": "float32",
-        "in_elems": 5, "out_elems": 5, "size_bytes": 20, "seq": 9, "comms_id": None, "root": None,
-        "issue_ns": BASE_NS + 2 * MS, "start_ns": BASE_NS + 2 * MS, "dur_ns": 1 * MS, "metadata_from": "kernel",
+        "in_elems": 5, "out_elems": 5, "in_split": "[]", "out_split": "[]", "size_bytes": 20, "seq": 9, "turn": 0,
+        "batch": None, "comms_id": None, "root": None, "issue_ns": BASE_NS + 2 * MS,
+        "start_ns": BASE_NS + 2 * MS, "dur_ns": 1 * MS, "metadata_from": "kernel",
     }  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def test_the_name_of_the_kernel_tells_the_collective_only(tmp_path):
         ("void vllm::cross_device_reduce_1stage<__half, 8>()", "all_reduce"),
         (KERNEL, None),
         ("ncclDevKernel_Generic_2(ncclDevKernelArgsStorage<4096ul>)", None),
-        ("void deep_ep::internode::combine<8>()", None),
+        ("void deep_ep::internode::combine<8>()", "all_to_all"),
     ],
 )
 def test_names_of_kernels(tmp_path, name, collective):
@@ -412,7 +413,7 @@ def test_calls_are_made_of_each_file_alone_if_all_of_a_rank_know_the_same_groups
                 trace.kernel(KERNEL, (20 * cycle + number) * MS, 1 * MS)
                 trace.nccl("all_reduce", (20 * cycle + 5 + number) * MS, 1 * MS, elems=5)
             trace.write(tmp_path, f"node_{rank}.000{cycle}.pt.trace.json.gz")
-    run = load_run([tmp_path], calls_of=calls)
+    run = load_run([tmp_path], calls_of=communication)
     assert len(calls_of(run)) == 24
     assert (run.calls is not None) == early
     if early:

@@ -211,9 +211,9 @@ def test_what_a_damaged_rank_computed_meanwhile_is_not_known(run_with_a_damaged_
 @pytest.mark.parametrize("fields", [{"world": None, "groups": None}])
 def test_without_sizes_a_damaged_rank_makes_nothing_complete(tmp_path, fields):
     for rank in range(3):
-        made = Trace(rank, **fields)
+        made = Trace(rank, host="node", **fields)
         for number in range(4):
-            made.kernel("ncclDevKernel_AllReduce_Sum_f32", number * 100 * MS + rank * MS, 9 * MS)
+            made.kernel("ncclDevKernel_AllReduce_Sum_f32", number * 100 * MS + rank * MS, (9 - rank) * MS)
         made.write(tmp_path, f"rank{rank}.json", gz=False)
     path = tmp_path / "rank1.json"
     assert Analysis(load_run([tmp_path])).collectives["complete"].all()

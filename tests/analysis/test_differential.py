@@ -85,7 +85,8 @@ IDS = st.integers(0, 9)
 TEXTS = st.one_of(
     st.sampled_from(["aten::mm", "ncclDevKernel_AllReduce", "Memcpy PtoP (Device -> Device)", "},{", "} , {", '"ph"',
                      '\\"},{\\"ph', "ends in \\", "ProfilerStep#7", "ProfilerStep#", "nccl:all_reduce", "gloo:send",
-                     "c10d::allreduce_", "record_param_comms", "thread_name", "naïve 核 🚀", "", "]}", "NaN"]),
+                     "c10d::allreduce_", "record_param_comms", "thread_name", "enumerate(DataLoader)#_It.__next__",
+                     "Record Window End", "naïve 核 🚀", "", "]}", "NaN"]),
     st.text(max_size=8).filter(lambda text: not any(0xD800 <= ord(c) < 0xE000 for c in text)),
 )  # fmt: skip
 TIMES_NS = st.integers(0, 2**42) | st.integers(0, 50_000)

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, GLOO_THREAD, MAIN_THREAD, MS, US, Trace, analysed
 
-from analysis.matching import matches
 from analysis.measure import Analysis, analyse
+from analysis.metrics.matching.ladder import matches
 from analysis.schema import Row, records
 
 OTHER_GLOO_THREAD = GLOO_THREAD + 1
@@ -41,9 +41,9 @@ def test_a_call_in_full(tmp_path):
     assert row == {
         "call_id": 0, "rank": 0, "cycle": 0, "device": "cpu", "stream": GLOO_THREAD, "step": None,
         "name": "gloo:all_reduce", "collective": "all_reduce", "process_group": "0", "pg_ranks": "0 1",
-        "group_size": 2, "dtype": "float32", "in_elems": 16, "out_elems": 16, "size_bytes": 64, "seq": None,
-        "comms_id": None, "root": None, "issue_ns": BASE_NS + 1 * MS, "start_ns": BASE_NS + 2 * MS, "dur_ns": 3 * MS,
-        "metadata_from": "c10d",
+        "group_size": 2, "dtype": "float32", "in_elems": 16, "out_elems": 16, "in_split": None, "out_split": None,
+        "size_bytes": 64, "seq": None, "turn": None, "batch": None, "comms_id": None, "root": None,
+        "issue_ns": BASE_NS + 1 * MS, "start_ns": BASE_NS + 2 * MS, "dur_ns": 3 * MS, "metadata_from": "c10d",
     }  # fmt: skip
 
 
@@ -191,12 +191,18 @@ def test_receiving_on_the_main_thread_leaves_its_computing_alone(tmp_path):
 
 
 def test_so_does_receiving_from_whoever_comes(tmp_path):
-    trace = p2p(gloo_trace(1), "recv_any_source_", "recvAnySource", None, 1 * MS, 5 * MS).op("aten::mm", 6 * MS, 2 * MS)
+    trace = p2p(gloo_trace(1, 3), "recv_any_source_", "recvAnySource", None, 1 * MS, 5 * MS)
+    trace.op("aten::mm", 6 * MS, 2 * MS)
     found = analysed(tmp_path, trace)
     assert found.breakdown["compute_ns"].tolist() == [2 * MS]
     (row,) = records(found.calls)
     assert picked(row, "collective", "size_bytes", "root", "metadata_from") == ("recv", 52, None, "c10d")
     assert found.collectives["note"].tolist() == ["its peer is not known"]
+
+
+def test_of_two_ranks_whoever_comes_is_the_other_one(tmp_path):
+    trace = p2p(gloo_trace(1, 2), "recv_any_source_", "recvAnySource", None, 1 * MS, 5 * MS)
+    assert [row["root"] for row in calls_of(tmp_path, trace)] == [0]
 
 
 # --- across ranks ----------------------------------------------------------------------------------------------------
@@ -340,7 +346,7 @@ def test_a_captured_run_of_training(gloo_run: Path):
     assert sorted(zip(table["collective"], table["size_bytes"], strict=True)).count(("all_reduce", 28_872_744)) == 2
     assert sorted(zip(table["collective"], table["size_bytes"], strict=True)).count(("all_reduce", 15_823_104)) == 2
     assert table["collective"].value_counts().to_dict() == {"broadcast": 4, "all_reduce": 4}
-    assert (table["matched_by"] == "order").all()
+    assert (table["matched_by"] == "step").all()
     assert table["complete"].all()
     assert found.participation["wait_ns"].notna().all()
     assert (found.breakdown["exposed_comm_ns"] > 0).all()

@@ -99,7 +99,8 @@ def test_an_occupancy_that_is_none_makes_no_file_unreadable(tmp_path, value):
 
 def with_operators(rank: int = 0) -> Trace:
     """linear around addmm, which launches two kernels; DDP's all_reduce; and one launch outside of all."""
-    trace = Trace(rank, 2, groups={"0": [0, 1]}).op("aten::linear", 0, 100 * US).op("aten::addmm", 10 * US, 50 * US)
+    trace = Trace(rank, 2, groups={"0": [0, 1]}, host="node").op("aten::linear", 0, 100 * US)
+    trace.op("aten::addmm", 10 * US, 50 * US)
     trace.kernel("gemm", MS, 6 * MS, launch=20 * US).kernel("bias", 7 * MS, MS, launch=30 * US)
     trace.kernel("cast", 8 * MS, MS, launch=80 * US).kernel("alone", 9 * MS, MS, launch=500 * US)
     trace.kernel("other thread", 10 * MS, MS, launch=20 * US, thread=77).kernel("before", 0, MS, launch=None)

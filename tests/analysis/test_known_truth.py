@@ -28,7 +28,7 @@ def test_an_all_reduce_of_a_billion_bytes_in_10_ms(tmp_path, arrivals):
 def test_a_group_of_more_than_30_ranks_whose_list_the_trace_cuts(tmp_path, key):
     truth = [Collective([k * 9 * MS + (7 * rank + k) % 40 * 10 * US for rank in range(40)], 3 * MS, elems=10_000)
              for k in range(3)]  # fmt: skip
-    traces = traces_of(40, truth)
+    traces = traces_of(40, truth, host="node")
     for trace in traces:
         for event in trace.events:
             assert "..." in event["args"].get("Process Group Ranks", "...")
@@ -48,7 +48,7 @@ def test_one_group_name_for_disjoint_groups(tmp_path, args):
         Collective({0: 0, 1: 2 * MS}, 1 * MS, group="3", args=args),
         Collective({2: 500 * US, 3: 700 * US}, 1 * MS, group="3", args=args),
     ]
-    table = found_in(tmp_path, 4, truth).collectives
+    table = found_in(tmp_path, 4, truth, host="node").collectives
     assert table[["pg_ranks", "arrival_skew_ns", "complete"]].to_numpy().tolist() == [
         ["0 1", 2 * MS, True],
         ["2 3", 200 * US, True],

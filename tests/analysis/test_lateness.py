@@ -40,7 +40,7 @@ def test_late_by_more_compute_in_one_kernel(tmp_path, late_rank):
     for row in of_late(found):
         assert (row["rank"], row["late_ns"], row["caused_wait_ns"]) == (late_rank, 4 * MS, 12 * MS)
         assert (row["because"], row["kernel"], row["kernel_extra_ns"]) == ("compute", "slow_kernel", 4 * MS)
-        assert (row["extra_compute_ns"], row["extra_idle_ns"], row["extra_memory_ns"]) == (4 * MS, 0, 0)
+        assert (row["extra_compute_ns"], row["extra_cpu_ns"], row["extra_memory_ns"]) == (4 * MS, 0, 0)
     named = found.ranks.set_index("rank").loc[late_rank]
     assert (named["times_last"], named["because"], named["kernel"]) == (6, "compute", "slow_kernel")
     assert (named["late_median_ns"], named["late_max_ns"], named["caused_wait_ns"]) == (4 * MS, 4 * MS, 72 * MS)
@@ -55,9 +55,9 @@ def test_late_because_a_kernel_that_all_run_takes_longer(tmp_path):
 def test_late_because_it_was_given_no_work(tmp_path):
     found = run_of(tmp_path, 4, 3, 4 * MS, lambda t, at: None)
     for row in of_late(found):
-        assert (row["because"], row["extra_idle_ns"], row["extra_compute_ns"]) == ("idle", 4 * MS, 0)
+        assert (row["because"], row["extra_cpu_ns"], row["extra_compute_ns"]) == ("cpu", 4 * MS, 0)
         assert row["kernel"] is None
-    assert found.ranks.set_index("rank").loc[3, "because"] == "idle"
+    assert found.ranks.set_index("rank").loc[3, "because"] == "cpu"
 
 
 def test_late_by_a_copy(tmp_path):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Run, Shape, random_run
 
-from analysis.clocks import clocks
-from analysis.matching import matches
+from analysis.metrics.clocks.table import clocks
+from analysis.metrics.matching.ladder import matches
 from analysis.schema import records
 from analysis.waiting import collectives, participation
 
@@ -83,7 +83,8 @@ def assert_true_waits(run: Run, found: Found) -> None:
     assert ((split["wait_ns"] >= 0) & (split["wait_ns"] <= split["dur_ns"])).all()
     assert (split["wait_ns"] + split["transfer_ns"] == split["dur_ns"]).all()
     errors = (split["wait_ns"].astype("int64") - split["wait_ns_true"]).abs()
-    assert (errors <= uncertain).all(), f"off by {errors.max()} ns, uncertain by {uncertain} ns"
+    # Both clocks of two ranks may be wrong against a third one.
+    assert (errors <= 2 * uncertain).all(), f"off by {errors.max()} ns, uncertain by {uncertain} ns"
 
 
 def assert_true(seed: int, shape: Shape, *, split_at_least: float = 0.0) -> None:

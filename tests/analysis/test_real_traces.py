@@ -11,9 +11,9 @@ import pytest
 from builders import US
 
 from analysis.cli import main
-from analysis.clocks import clocks
-from analysis.matching import matches
 from analysis.measure import Analysis, analyse
+from analysis.metrics.clocks.table import clocks
+from analysis.metrics.matching.ladder import Evidence, matches
 from analysis.schema import records
 from analysis.waiting import collectives, participation
 
@@ -212,6 +212,75 @@ def assert_same_when_shifted(found: Analysis, seed: int, *, up_to_ns: int = 20_0
     assert ((waits["wait_ns"] - waits["wait_ns_shifted"]).abs().dropna() <= 2 * uncertain).all()
 
 
+# --- the same run told otherwise --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["dlrm-v100-w8", "nanogpt-h100-w8", "torchrec-v100-w4"])
+def real(request: pytest.FixtureRequest) -> Analysis:
+    return analyse(TRACES / request.param)
+
+
+def assert_kept(
+    found: Analysis,
+    calls: pd.DataFrame,
+    *,
+    hosts: dict[int, str | None] | None = None,
+    told: Evidence | None = None,
+    least_certain: float = 0.95,
+) -> None:
+    """Calls that are left, or told otherwise, make up what is left of the same collectives, nearly all as certain."""
+    matched = matches(calls, found.run.hosts if hosts is None else hosts, told)
+    left = set(calls["call_id"])
+    before = {frozenset(members & left) for members in members_of(found.matches)} - {frozenset()}
+    several = {members for members in before if len(members) > 1}
+    after = members_of(matched)
+    assert len(several - after) <= 0.01 * len(several)
+    certain = matched[matched["certain"]].groupby("collective_id")["call_id"].agg(frozenset)
+    wrong = [members for members in certain if not any(members <= whole for whole in before)]
+    assert not wrong
+    was = found.matches.set_index("call_id")["certain"].reindex(sorted(left))
+    assert matched["certain"].mean() >= least_certain * was.mean()
+
+
+def test_without_sequence_numbers(real: Analysis) -> None:
+    none = pd.array([pd.NA] * len(real.calls), dtype="Int64")
+    assert_kept(real, real.calls.assign(seq=none, comms_id=pd.array(none, dtype="string")))
+
+
+@pytest.mark.parametrize("up_to_ns", [3_000_000, 3_000_000_000])
+def test_with_other_clocks(real: Analysis, up_to_ns: int) -> None:
+    chance = random.Random(up_to_ns)
+    ahead = real.calls["rank"].map({rank: chance.randint(-up_to_ns, up_to_ns) for rank in real.run.ranks})
+    shifted = real.calls.assign(start_ns=real.calls["start_ns"] + ahead, issue_ns=real.calls["issue_ns"] + ahead)
+    assert_kept(real, shifted, hosts=dict.fromkeys(real.run.ranks))
+
+
+def test_with_ranks_renamed(real: Analysis) -> None:
+    ranks = real.run.ranks
+    other = dict(zip(ranks, [*ranks[3:], *ranks[:3]], strict=True))
+    groups = real.calls["pg_ranks"].map(
+        lambda told: " ".join(map(str, sorted(other[int(r)] for r in told.split()))), "ignore"
+    )
+    renamed = real.calls.assign(rank=real.calls["rank"].map(other), pg_ranks=groups.astype("string"))
+    assert_kept(real, renamed, hosts={other[rank]: host for rank, host in real.run.hosts.items()})
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_without_one_rank(real: Analysis, place: int) -> None:
+    told = Evidence(real.run.clock_probes, real.pending, real.run.process_groups, real.run.world_size)
+    left = real.calls[real.calls["rank"] != real.run.ranks[place]].reset_index(drop=True)
+    # That only one group can be meant shows in dlrm by the rank all others wait for.
+    unsure = real.run.name.startswith("dlrm") and place == -1
+    assert_kept(real, left, told=told, least_certain=0.0 if unsure else 0.95)
+
+
+def test_without_the_first_fifth(real: Analysis) -> None:
+    calls = real.calls
+    begin = calls.groupby("rank")["start_ns"].transform("min")
+    length = calls.groupby("rank")["start_ns"].transform("max") - begin
+    assert_kept(real, calls[calls["start_ns"] > begin + length // 5].reset_index(drop=True))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_shifted_clocks_change_nothing_in_nanogpt(nanogpt, seed):
     assert_same_when_shifted(nanogpt, seed)
@@ -250,11 +319,13 @@ def test_rank_2_of_torchrec_is_the_one_the_others_wait_for(torchrec):
     assert table["times_last"].idxmax() == 2
     assert table["caused_wait_ns"].idxmax() == 2
     assert table["wait_ns"].idxmin() == 2
-    assert table.loc[2, "because"] == "compute"
-    assert isinstance(table.loc[2, "kernel"], str)
+    assert table["caused_wait_frac"].max() > 0.9
+    # Its kernels are launched 8 to 22 ms after the GPU was ready for them.
+    assert table.loc[2, "because"] == "cpu"
     run = records(torchrec.verdicts)[0]
-    assert (run["collective"], run["verdict"]) == ("run", "skew-bound")
-    assert "rank 2" in run["because"]
+    # 45 % waiting and 42 % transfer: what could not be split decides.
+    assert (run["collective"], run["verdict"]) == ("run", "inconclusive")
+    assert "could not be split" in run["because"]
 
 
 @pytest.mark.parametrize("seed", range(3))

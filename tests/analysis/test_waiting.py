@@ -8,8 +8,8 @@ from builders import MS, US, Collective, Trace, analysed, calls_table, traces_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.clocks import clocks
-from analysis.matching import matches
+from analysis.metrics.clocks.table import clocks
+from analysis.metrics.matching.ladder import matches
 from analysis.schema import CLOCKS, Row, records
 from analysis.waiting import collectives, participation
 
@@ -43,6 +43,8 @@ def collective_of(rows: list[dict], *, linked: bool = True, world_size: int | No
     (row,) = records(tables(rows, linked=linked, world_size=world_size)[1])
     return row
 
+
+CPU = {"device": "cpu"}
 
 # --- collectives in which everybody waits for everybody --------------------------------------------------------------
 
@@ -108,9 +110,17 @@ def test_the_root_waits_for_everybody_and_nobody_for_the_root(kind):
     assert split(rows) == [(0, 10), (60, 40), (0, 30)]
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather", "scatter"])
-def test_without_a_known_root_nothing_is_split(kind):
-    assert split([call(0, 0, 50, collective=kind), call(1, 30, 20, collective=kind)]) == [(None, None)] * 2
+@pytest.mark.parametrize(("kind", "where"), [("gather", {}), ("scatter", {}), ("broadcast", CPU), ("reduce", CPU)])
+def test_without_a_known_root_nothing_is_split(kind, where):
+    rows = [call(0, 0, 50, collective=kind, **where), call(1, 30, 20, collective=kind, **where)]
+    assert split(rows) == [(None, None)] * 2
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_where_gpus_pass_data_on_whoever_waited_tells_whatever_the_root(kind):
+    assert split([call(0, 0, 50, collective=kind), call(1, 30, 20, collective=kind)]) == [(30, 20), (0, 20)]
+    # Who is done before the other one comes did not wait for it.
+    assert split([call(0, 0, 20, collective=kind), call(1, 30, 20, collective=kind)]) == [(0, 20), (0, 20)]
 
 
 def test_a_receive_waits_for_its_sender():
@@ -118,8 +128,18 @@ def test_a_receive_waits_for_its_sender():
     assert split(rows) == [(0, 20), (40, 20)]
 
 
-def test_a_send_never_waits_for_its_receiver():
+def test_a_send_that_is_kept_until_somebody_asks_for_it_waits_for_its_receiver():
     rows = [call(0, 0, 60, collective="send", root=1), call(1, 40, 20, collective="recv", root=0)]
+    assert split(rows) == [(40, 20), (0, 20)]
+
+
+def test_a_send_that_is_over_before_its_receiver_comes_waits_for_nobody():
+    rows = [call(0, 0, 30, collective="send", root=1), call(1, 40, 20, collective="recv", root=0)]
+    assert split(rows) == [(0, 30), (0, 20)]
+
+
+def test_on_a_cpu_a_send_never_waits_for_its_receiver():
+    rows = [call(0, 0, 60, collective="send", root=1, **CPU), call(1, 40, 20, collective="recv", root=0, **CPU)]
     assert split(rows) == [(0, 60), (0, 20)]
 
 
@@ -240,12 +260,19 @@ def test_ranks_of_one_host_share_a_clock():
         assert row["basis"] == "all linked ranks ran on a"
 
 
+def test_processes_of_one_host_have_one_clock_however_late_one_of_them_ends():
+    rows = [row | CPU | {"dur_ns": row["dur_ns"] + row["rank"] * 100 * US} for row in exchanged(20, 0, 0)]
+    for row in clocks_of(["a", "a"], rows):
+        assert (row["offset_ns"], row["uncertainty_ns"]) == (0, 2 * US)
+
+
 @pytest.mark.parametrize("hosts", [["a", "b", "c"], [None, None, None], ["a", None, "b"]], ids=str)
 @pytest.mark.parametrize("ahead", [(0, 8 * MS, -20 * MS), (0, -3 * MS, 700 * MS), (5 * MS, 0, 2 * MS)], ids=str)
 def test_offsets_of_other_clocks_are_found_from_the_collectives(hosts, ahead):
     for row, error in zip(clocks_of(hosts, exchanged(20, *ahead)), ahead, strict=True):
         assert row["linked"] == 0
-        assert abs(row["offset_ns"] - (error - ahead[0])) <= row["uncertainty_ns"] <= 300 * US
+        # A rank alone on its host may always end late: only the 500 us in which all are there bound its clock.
+        assert abs(row["offset_ns"] - (error - ahead[0])) <= row["uncertainty_ns"] <= 520 * US
 
 
 def test_the_first_linked_rank_is_the_reference():
@@ -264,7 +291,7 @@ def test_ranks_of_one_host_have_one_offset():
     found = clocks_of(["a", "a", "b", "b"], exchanged(30, 0, 0, 9 * MS, 9 * MS))
     assert found[0]["offset_ns"] == found[1]["offset_ns"] == 0
     assert found[2]["offset_ns"] == found[3]["offset_ns"]
-    assert abs(found[2]["offset_ns"] - 9 * MS) <= found[2]["uncertainty_ns"]
+    assert abs(found[2]["offset_ns"] - 9 * MS) <= found[2]["uncertainty_ns"] <= 100 * US
 
 
 def test_a_clock_that_drifts_is_followed():

@@ -42,6 +42,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_te
 COPIED = {
     *("rank", "cycle", "device", "stream", "name", "start_ns", "dur_ns", "issue_ns", "correlation", "external_id"),
     *("process_group", "pg_ranks", "group_size", "dtype", "in_elems", "out_elems", "seq", "comms_id", "root", "host"),
+    *("in_split", "out_split"),
     *("call_id", "collective_id", "step", "collective", "blocks_per_sm", "occupancy_frac", "device_name"),
     *("cell", "run", "model", "parallel", "workers", "batch_size_per_worker", "status", "reason"),
     *("dataset_samples", "sample_bytes", "parameters_elems", "parameters_bytes"),
@@ -153,7 +154,7 @@ def _analysis(given: dict[str, list[Row]]) -> Analysis:
     ceiling = schema.CEILING.frame(given.pop("ceiling", []))
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
-        "step_times", "memory",
+        "step_times", "memory", "records", "process_groups",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -169,11 +170,11 @@ def _analysis(given: dict[str, list[Row]]) -> Analysis:
         Run(
             name="example",
             traces=schema.TRACES.frame({"cycle": 0, "world_size": len(traces), **row} for row in traces),
-            process_groups=schema.PROCESS_GROUPS.empty(),
+            process_groups=schema.PROCESS_GROUPS.frame(given.get("process_groups", [])),
             activities=_with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations),
             launches=launches,
             annotations=annotations,
-            comm_args=schema.COMM_ARGS.frame(map(_arguments, calls)),
+            comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
             config={},
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
@@ -343,6 +344,13 @@ def _arguments(call: Row) -> Row:
         "group_size": len(ranks) or call.get("group_size"),
         "root": ranks.index(str(root)) if root is not None else None,
     }
+
+
+def _record(row: Row) -> Row:
+    """What a CPU issued, as a record_param_comms; `root` is the peer of a send or receive."""
+    peer = row.get("root") if row["collective"] in ("send", "recv") else None
+    told = _arguments({"cycle": 0, "thread": 1, **row, "root": None if peer is not None else row.get("root")})
+    return told | {"source": "record_param_comms", "correlation": None, "peer": peer}
 
 
 # What comes out

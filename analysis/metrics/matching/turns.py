@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .alignment import COINCIDE_NS, Calls, Flags, Ints, same_kind
+from ..clocks.ends import COINCIDE_NS
+from ..clocks.frame import Flags, Ints
+from .entries import Entries, same_kind
 
 
 class Turn(NamedTuple):
@@ -31,7 +33,7 @@ class _Candidate(NamedTuple):
     apart_ns: float
 
 
-def turn(sends: Calls, receives: Calls, compatible: Flags, slack_ns: int | None) -> Turn | None:
+def turn(sends: Entries, receives: Entries, compatible: Flags, slack_ns: int | None) -> Turn | None:
     """How the receives lie beside the sends, both in the order of issue; None if not as one unbroken run.
 
     Times are compared only if there is a `slack_ns`: by how much the clocks of the two may be wrong.
@@ -50,7 +52,9 @@ def turn(sends: Calls, receives: Calls, compatible: Flags, slack_ns: int | None)
     return Turn(found[0].shift, certain=not rivalled)
 
 
-def _candidate(shift: int, sends: Calls, receives: Calls, compatible: Flags, slack_ns: int | None) -> _Candidate | None:
+def _candidate(
+    shift: int, sends: Entries, receives: Entries, compatible: Flags, slack_ns: int | None
+) -> _Candidate | None:
     low, high = max(0, -shift), min(len(receives), len(sends) - shift)
     taken, given = slice(low, high), slice(low + shift, high + shift)
     ours, theirs = receives.take(taken), sends.take(given)

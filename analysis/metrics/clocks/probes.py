@@ -11,23 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from .alignment import ClockFrame, Ints
+from .frame import LARGEST_DRIFT, ClockFrame, Floats, Ints
 
 AGREE = "raw clocks agree within the uncertainty"
 CONTRADICTION = "clock probe and collectives contradict each other"
 _BOTH = "estimated from collectives and clock probe"
 _LINKED = "estimated from clock probe"
 
-# How much faster one clock may be than another: crystals are specified to some 25 ppm each.
-LARGEST_DRIFT = 50e-6
 # How far that may change during a capture, by temperature or by a time service that corrects it.
 WANDER = 1e-6
 # Linux lets no time service slew a clock faster (adjtimex(2)): beyond that it was set.
 _LARGEST_SLEW = 500e-6
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,8 @@ def probed(probes: pd.DataFrame, clock_of: Mapping[int, int], count: int, calls:
     nothing = np.full((count, 2), np.nan)
     if len(moments) < 2:
         return Ahead(nothing, nothing)
-    return _against_rank_0(moments, _window(ClockFrame.unlinked(count, 0), moments, clock_of, calls))
+    unlinked = ClockFrame.unlinked(np.arange(count), 0)
+    return _against_rank_0(moments, _window(unlinked, moments, clock_of, calls))
 
 
 def witnessed(
@@ -156,7 +152,8 @@ def _between(first: tuple[int, int, int], last: tuple[int, int, int], times: Int
 
 def _against_first(model: ClockFrame, uncertainty_ns: Ints, times: Ints) -> Ahead:
     """What the collectives say of each clock against the first that they link it with."""
-    ahead = model.offset_ns[:, np.newaxis] + model.drift[:, np.newaxis] * (times - model.origin_ns)
+    since = times - model.origin_ns[:, np.newaxis]
+    ahead = model.offset_ns[:, np.newaxis] + model.drift[:, np.newaxis] * since
     others = pd.Series(model.component).duplicated().to_numpy()
     return Ahead(ahead, np.where(others, uncertainty_ns, 0)[:, np.newaxis] + np.zeros((1, 2)))
 
@@ -190,8 +187,8 @@ def _placed(model: ClockFrame, probe: Ahead, collective: Ahead, anchors: Mapping
 
 def _heard(model: ClockFrame, uncertainty_ns: Ints, times: Ints, probe: Ahead, placed: Ahead, first: int) -> Witnessed:
     """Every clock that the probe has to do with, with what is then known of it."""
-    origin_ns = model.origin_ns or int(times[first, 0])
-    found = ClockFrame(model.offset_ns.copy(), model.drift.copy(), model.component.copy(), origin_ns)
+    origin_ns = np.where(model.origin_ns == 0, times[:, 0], model.origin_ns)
+    found = ClockFrame(model.offset_ns.copy(), model.drift.copy(), origin_ns, model.component.copy())
     total, basis = uncertainty_ns.copy(), {}
     measured = ~np.isnan(probe.ns[:, 0])
     linked = np.isin(model.component, model.component[measured])
@@ -231,4 +228,4 @@ def _draw(frame: ClockFrame, clock: int, times: Ints, ahead: Floats) -> None:
     """Let the clock be so far ahead at these times."""
     drift = (ahead[1] - ahead[0]) / max(int(times[1] - times[0]), 1)
     frame.drift[clock] = drift
-    frame.offset_ns[clock] = ahead[0] + drift * int(frame.origin_ns - times[0])
+    frame.offset_ns[clock] = ahead[0] + drift * int(frame.origin_ns[clock] - times[0])

@@ -1,0 +1,1 @@
+"""Tables in, tables out: no file is opened below here."""

@@ -1,0 +1,1 @@
+"""Why a rank was late, followed to where it began."""

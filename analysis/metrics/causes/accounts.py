@@ -1,0 +1,149 @@
+"""Lateness as an account: what a rank did longer than the others goes in, what all waited for it comes out.
+
+Between two collectives of a group every member runs the same program, so what one of them takes longer for a part of it
+than the median of the others makes it late by so much at the second. How late a rank is already has causes of its own
+that are older; and once the others have waited for it, it is late no more, however long they computed meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..clocks.frame import Floats, Ints
+from .program import PARTS, SPENT
+
+_OTHERS = 32  # members that a rank is compared with; a median of more says the same
+_EXPLAINED = 0.5  # of a lateness, for its cause to be named
+
+
+class Sequence(NamedTuple):
+    """The collectives of a group in their order, and its members; arrays of shape (collectives, members).
+
+    `ready_ns` is from when on a member's call could run, on the common clock, NaN where that is not known; `started_ns`
+    when it did, and `queued_ns` how long other communication ran in between; `cycle` is that of the call. `spent_ns`
+    and `in_step_ns`, of shape (SPENT, collectives, members), are how long its program had spent with each part by then,
+    since it began and since the step began.
+    """
+
+    collectives: Ints
+    ranks: Ints
+    ready_ns: Floats
+    started_ns: Floats
+    queued_ns: Floats
+    cycle: Ints
+    spent_ns: Floats
+    in_step_ns: Floats
+
+    def others(self, member: int) -> Ints:
+        """Those that a member is compared with."""
+        rest = np.delete(np.arange(len(self.ranks)), member)
+        chosen: Ints = rest[:: -(-len(rest) // _OTHERS) or 1]
+        return chosen
+
+    def more(self, member: int, before: int, at: int) -> Floats:
+        """What a member spent more than others from one collective to another, in its step if it was not in the first.
+
+        Shape (SPENT,); nothing where nobody else can be compared.
+        """
+        members = np.append(member, self.others(member))
+        spent = self.in_step_ns[:, at, members]
+        if before >= 0:
+            since = self.spent_ns[:, at, members] - self.spent_ns[:, before, members]
+            same_cycle = self.cycle[at, members] == self.cycle[before, members]
+            if not np.isnan(np.where(same_cycle, since, np.nan)[:, 1:]).all():
+                spent = np.where(same_cycle, since, np.nan)
+        more = spent[:, 0] - _median(spent[:, 1:])
+        return np.where(np.isnan(more), 0.0, np.maximum(more, 0.0))
+
+
+class Account(NamedTuple):
+    """Why a member was late at each collective of its group; all in ns.
+
+    `late` is how much later than the median of the others it was ready, shape (collectives,); `owed` how much of that
+    each part is to blame for, shape (collectives, SPENT), and `new` how much of it arose since the one before; `main`
+    is at which collective the weightiest part of it arose, and `since` its collective before that one; -1 for none.
+    """
+
+    late: Floats
+    owed: Floats
+    new: Floats
+    main: Ints
+    since: Ints
+
+    def by_part(self, at: int) -> dict[str, int]:
+        """How much each of PARTS is to blame for, in ns: leaving a call of the group late is communication, too."""
+        owed = dict(zip(SPENT, self.owed[at].astype(int).tolist(), strict=True))
+        return {part: owed[part] + (owed["own"] if part == "comm" else 0) for part in PARTS}
+
+    def part(self, at: int) -> str | None:
+        """The part that is to blame for most; None where most of the lateness is not explained."""
+        parts = self.by_part(at)
+        if sum(parts.values()) <= max(float(np.nan_to_num(self.late[at])) * _EXPLAINED, 0.0):
+            return None
+        return max(parts, key=lambda part: parts[part])
+
+    def is_elsewhere(self, at: int) -> bool:
+        """Is it rather communication of other groups than leaving a call of this one late?"""
+        return bool(self.elsewhere(at) > self.owed[at, SPENT.index("own")])
+
+    def elsewhere(self, at: int) -> float:
+        """How much communication of other groups is to blame for, in ns."""
+        return float(self.owed[at, SPENT.index("comm")])
+
+
+def account(sequence: Sequence, member: int) -> Account:
+    """The account of one member."""
+    count = len(sequence.collectives)
+    ready = sequence.ready_ns
+    late = ready[:, member] - _median(ready[:, sequence.others(member)])
+    owed, new = np.zeros((count, len(SPENT))), np.zeros(count)
+    main, since, queued = np.full(count, -1), np.full(count, -1), np.zeros(count)
+    entries: list[tuple[int, Floats]] = []
+    before = -1
+    for at in np.flatnonzero(~np.isnan(ready[:, member])).tolist():
+        known = before >= 0 and sequence.cycle[at, member] == sequence.cycle[before, member]
+        since[at] = before if known else -1
+        entries.append((at, sequence.more(member, int(since[at]), at)))
+        entries = _still(entries, late[at])
+        before = at
+        queued[at] = _queued(sequence, member, at)
+        if entries:
+            new[at] = float(entries[-1][1].sum()) if entries[-1][0] == at else 0.0
+            owed[at] = np.sum([parts for _, parts in entries], axis=0)
+            weight = [parts[owed[at].argmax()] for _, parts in entries]
+            main[at] = entries[int(np.argmax(weight))][0]
+    started = sequence.started_ns
+    behind = started[:, member] - _median(started[:, sequence.others(member)])
+    more = np.clip(np.nan_to_num(behind) - owed.sum(axis=1), 0.0, queued)
+    owed[:, SPENT.index("comm")] += more
+    main = np.where((main < 0) & (more > 0), np.arange(count), main)
+    return Account(np.where(more > 0, np.fmax(late, behind), late), owed, new + more, main, since)
+
+
+def _queued(sequence: Sequence, member: int, at: int) -> float:
+    """How much longer than others' a call waited for other communication before it could start."""
+    own = sequence.queued_ns[at, member] - float(_median(sequence.queued_ns[at, sequence.others(member)]))
+    return 0.0 if np.isnan(own) else max(float(own), 0.0)
+
+
+def _still(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Floats]]:
+    """The youngest entries, as many as make up the lateness."""
+    left, kept = 0.0 if np.isnan(late) else late, []
+    for at, parts in reversed(entries):
+        amount = float(parts.sum())
+        if left <= 0:
+            break
+        if amount > 0:
+            kept.append((at, parts * min(1.0, left / amount)))
+            left -= amount
+    return kept[::-1]
+
+
+def _median(values: Floats) -> Floats:
+    """Of the last axis, NaN where nobody is known."""
+    known = ~np.isnan(values).all(axis=-1)
+    result = np.full(values.shape[:-1], np.nan)
+    result[known] = np.nanmedian(values[known], axis=-1)
+    return result

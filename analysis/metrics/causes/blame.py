@@ -1,0 +1,52 @@
+"""Whose fault every wait was: of the rank waited for, or of the one that had made it late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+
+def kernel_of(participation: pd.DataFrame) -> pd.Series[int]:
+    """A number for the kernel of each call: one may do several sends and receives."""
+    return participation["batch"].fillna(participation["call_id"]).astype("int64")
+
+
+def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
+    """One row per split kernel: `rank`, `wait_ns`, and `blamed`, NA where nothing tells.
+
+    The rank that a call waited for is to blame if it was late, or the rank with which its lateness began. Waits for
+    ranks that were not late by more than clocks are uncertain are nobody's.
+    """
+    kernels = participation.assign(kernel=kernel_of(participation))
+    split = kernels.loc[kernels["wait_ns"].notna(), ["collective_id", "kernel", "rank", "wait_ns", "waited_for"]]
+    late = lateness[["collective_id", "rank", "because", "origin_rank"]].rename(columns={"rank": "waited_for"})
+    joined = split.merge(late.assign(late=True), on=["collective_id", "waited_for"], how="left")
+    known = joined["late"].notna()
+    # A kernel that does several sends and receives waits once, for one of its peers.
+    joined = joined.assign(known=known).sort_values("known", ascending=False, kind="stable").drop_duplicates("kernel")
+    known = joined["known"]
+    # Who was late for no known reason is to blame; who was held up by communication that nothing tells more of is not.
+    unknown = joined["waited_for"].where(joined["because"].isna())
+    return joined.assign(blamed=joined["origin_rank"].fillna(unknown).where(known).astype("Int64"))
+
+
+def caused(waits: pd.DataFrame) -> pd.Series[int]:
+    """Waiting of others that each rank is to blame for, in ns, by rank; `waits` as `blamed` makes them."""
+    others = waits[waits["blamed"].notna() & (waits["blamed"] != waits["rank"])]
+    found: pd.Series[int] = others.groupby("blamed")["wait_ns"].sum().astype("int64")
+    return found
+
+
+def standing_out(shares: pd.Series[float], *, least: float = 0.1, factor: float = 3.0) -> list[Any]:
+    """The keys with a share of their own: at least `least`, and `factor` times that of the lower middle of all others.
+
+    Where everybody is late in turn nobody stands out.
+    """
+    found = []
+    for key, share in shares.sort_values(ascending=False).items():
+        others = shares.drop(key).sort_values()
+        middle = float(others.iloc[(len(others) - 1) // 2]) if len(others) else 0.0
+        if share >= least and share >= factor * middle:
+            found.append(key)
+    return found

@@ -1,0 +1,182 @@
+"""Where lateness began: a rank that was late because another one made it wait elsewhere is not to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...nccl_tests import SYNCHRONISING
+from ..clocks.frame import Flags, Ints
+from .accounts import Account, Sequence, account
+
+_FARTHEST = 32  # from collective to collective, before the trail is given up
+_NEXT_CALLS = 32  # of a rank, among which those of all its groups are
+_LEAST_OF_WAIT = 0.5
+
+
+class Origin(NamedTuple):
+    """Whose fault it was, in which collective it first came late, what that rank did longer there; None if unknown.
+
+    Not known is it where other communication held a rank up, and nothing tells for whom that waited.
+    """
+
+    rank: int
+    collective: int
+    because: str | None
+    is_known: bool = True
+
+
+class Reasons:
+    """Why ranks were late, each worked out when it is first asked for."""
+
+    def __init__(self, sequences: list[Sequence], members: pd.DataFrame) -> None:
+        together = members["collective"].isin(SYNCHRONISING)
+        groups = members.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
+        members = members.assign(group=groups.where(together, -1))
+        self._of_collective = {
+            int(number): (sequence, at) for sequence in sequences for at, number in enumerate(sequence.collectives)
+        }
+        self._accounts: dict[tuple[int, int], Account] = {}
+        self._origins: dict[tuple[int, int], Origin] = {}
+        self._calls = {int(str(rank)): _Calls.of(own) for rank, own in members.groupby("rank")}
+
+    def account(self, collective: int, rank: int) -> tuple[Account, Sequence, int] | None:
+        """The account of a rank in the group of a collective, and which collective of the group it is."""
+        sequence, at = self._of_collective.get(collective, (None, -1))
+        if sequence is None or rank not in sequence.ranks or len(sequence.ranks) < 2:
+            return None
+        key = (id(sequence), rank)
+        if key not in self._accounts:
+            self._accounts[key] = account(sequence, int(np.searchsorted(sequence.ranks, rank)))
+        return self._accounts[key], sequence, at
+
+    def origin(self, collective: int, rank: int) -> Origin:
+        """Where the lateness of a rank at a collective began."""
+        trail: list[tuple[int, int]] = []
+        here = (collective, rank)
+        found = Origin(rank, collective, None)
+        while here not in self._origins and here not in trail and len(trail) < _FARTHEST:
+            trail.append(here)
+            known = self.account(*here)
+            because = known[0].part(known[2]) if known is not None else None
+            found = Origin(here[1], here[0], because)
+            before = self._held_up(*here) if because in ("comm", None) else None
+            if before is None:
+                if because == "comm" and known is not None and known[0].is_elsewhere(known[2]):
+                    found = found._replace(is_known=False)
+                break
+            here = before
+        found = self._origins.get(here, found)
+        self._origins |= dict.fromkeys(trail, found)
+        return found
+
+    def of_pair(self, collective: int, rank: int, wait_ns: int) -> Origin | None:
+        """Why a rank came late to a send or receive; None where what it did there is what its program always does.
+
+        Ranks at both ends of a pipe run different programs, so only its next collectives tell whether it was late.
+        Where they do not, and it had itself waited as long just before, it is the fault of the rank it waited for.
+        """
+        for _ in range(_FARTHEST):
+            calls = self._calls.get(rank)
+            if calls is None:
+                return None
+            owed = {n: self._owed(n, rank) for n in calls.after(collective, _NEXT_CALLS)}
+            most = max(owed, key=lambda number: owed[number], default=-1)
+            if owed and owed[most] >= _LEAST_OF_WAIT * wait_ns:
+                return self.origin(most, rank)
+            before = calls.before(collective, _LEAST_OF_WAIT * wait_ns)
+            if before is None:
+                return None
+            collective, rank = before
+        return None
+
+    def _owed(self, collective: int, rank: int) -> float:
+        """How much of a rank's lateness at a collective is explained, in ns."""
+        known = self.account(collective, rank)
+        return float(known[0].owed[known[2]].sum()) if known is not None else 0.0
+
+    def _held_up(self, collective: int, rank: int) -> tuple[int, int] | None:
+        """The collective in which a rank waited longest while its lateness arose, and for whom."""
+        known = self.account(collective, rank)
+        calls = self._calls.get(rank)
+        if calls is None:
+            return None
+        if known is None:  # a send or receive: what came just before it
+            return calls.before(collective, 0)
+        found, sequence, at = known
+        main = int(found.main[at])
+        if main < 0:
+            return None
+        before = int(found.since[main])
+        since = int(sequence.collectives[before]) if before >= 0 else None
+        return calls.longest(since, int(sequence.collectives[main]), found.elsewhere(at))
+
+
+class _Calls(NamedTuple):
+    """The calls of a rank in the order of their start, on its own clock."""
+
+    collective: Ints
+    start_ns: Ints
+    ready_ns: Ints
+    until_ns: Ints
+    waited_for: Ints
+    group: Ints
+    place: Mapping[int, int]
+
+    @classmethod
+    def of(cls, own: pd.DataFrame) -> _Calls:
+        ordered = own.sort_values("start_ns", kind="stable")
+        collective = ordered["collective_id"].to_numpy(dtype=np.int64)
+        start = ordered["start_ns"].to_numpy(dtype=np.int64)
+        return cls(
+            collective,
+            start,
+            ordered["ready_own_ns"].to_numpy(dtype=np.int64),
+            start + ordered["wait_ns"].fillna(0).to_numpy(dtype=np.int64),
+            ordered["waited_for"].fillna(-1).to_numpy(dtype=np.int64),
+            ordered["group"].to_numpy(dtype=np.int64),
+            {number: place for place, number in enumerate(collective.tolist())},
+        )
+
+    def longest(self, since: int | None, until: int, least_ns: float) -> tuple[int, int] | None:
+        """The longest wait that ended between two of its calls, if it is at least half as long as what it explains.
+
+        Not one of the group itself that all its members leave at once.
+        """
+        end = self.ready_ns[self.place[until]]
+        others = (self.group != self.group[self.place[until]]) | (self.group < 0)
+        begin = self.ready_ns[self.place[since]] if since is not None and since in self.place else -1
+        return self._worst(others & (self.until_ns > begin) & (self.until_ns <= end), begin, least_ns / 2)
+
+    def after(self, collective: int, count: int) -> list[int]:
+        """So many calls from one on."""
+        at = self.place.get(collective)
+        return self.collective[at + 1 : at + 1 + count].tolist() if at is not None else []
+
+    def before(self, collective: int, least_ns: float) -> tuple[int, int] | None:
+        """The wait that ended last before one of its calls started, if it is long enough."""
+        at = self.place.get(collective)
+        if at is None:
+            return None
+        over = np.flatnonzero((self.until_ns <= self.start_ns[at]) & (self.waited_for >= 0))
+        if not len(over):
+            return None
+        last = int(over[self.until_ns[over].argmax()])
+        if self.until_ns[last] - self.start_ns[last] < least_ns:
+            return None
+        return int(self.collective[last]), int(self.waited_for[last])
+
+    def _worst(self, rows: Flags, begin: int, least_ns: float) -> tuple[int, int] | None:
+        """The longest of these waits for the rank that was waited for longest, all of them together."""
+        found = np.flatnonzero(rows & (self.waited_for >= 0))
+        waited = np.maximum(self.until_ns[found] - np.maximum(self.ready_ns[found], begin), 0)
+        ranks, number = np.unique(self.waited_for[found], return_inverse=True)
+        total = np.bincount(number, waited, len(ranks))
+        if not len(ranks) or total.max() < least_ns:
+            return None
+        own = number == total.argmax()
+        worst = int(found[own][waited[own].argmax()])
+        return int(self.collective[worst]), int(ranks[total.argmax()])

@@ -1,0 +1,180 @@
+"""What one rank did at any time, as its program went on: computing, copying, held up by communication, data or its CPU.
+
+The stream that computes most shows how far the program has come; everything else runs beside it. What it does between
+two of its activities is told by what it waited for: before the launch of the next one for the CPU, after it for another
+stream. So the time of a rank falls into parts, of which every rank has a like amount unless something is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...intervals import Spans, Times, covered, intersect, spans, subtract, union
+from ...kinds import COMM, COMPUTE, MEMORY
+from ..clocks.frame import Flags, Floats
+
+PARTS = ("compute", "memory", "comm", "data", "cpu")
+SPENT = (*PARTS, "own")  # communication of the compared group apart from other communication
+_NEVER = np.iinfo(np.int64).min
+_DATA = "enumerate(DataLoader)"
+
+
+class Waits(NamedTuple):
+    """When a rank waited for others, and when each of these waits ended; ends in order."""
+
+    spans: Spans
+    ends: Times
+
+
+class Own(NamedTuple):
+    """Calls of the group whose members are compared, and the waits in those that all members leave at once.
+
+    Because of such a wait nobody is late to the next one; but because it left a call late.
+    """
+
+    calls: Spans
+    waits: Spans
+
+
+class Program(NamedTuple):
+    """One device of a rank, on its own clock.
+
+    `parts` cover its time; in `comm` any communication ran; `launches` and `ends` are those
+    of its main stream; at `steps` its CPU began one.
+    """
+
+    parts: Mapping[str, Spans]
+    comm: Spans
+    launches: Times
+    ends: Times
+    steps: Times
+
+    def ready_ns(self, issued: Times) -> Times:
+        """From when on calls that were issued then could run: all that was launched before them is done."""
+        before = np.searchsorted(self.launches, issued, side="left")
+        ended = np.append(_NEVER, self.ends)[before]
+        result: Times = np.maximum(ended, issued)
+        return result
+
+    def until(self, times: Times, own: Own) -> Times:
+        """How long each part lasted up to each time, in ns; shape (SPENT, times). Only differences mean something."""
+        start = np.full(len(times), min((int(s.starts[0]) for s in self.parts.values() if len(s.starts)), default=0))
+        comm = self.parts["comm"]
+        parts = {
+            **self.parts,
+            "comm": subtract(comm, own.calls),
+            "own": intersect(comm, subtract(own.calls, own.waits)),
+        }
+        return np.array([covered(parts[part], start, np.maximum(times, start)) for part in SPENT])
+
+    def queued(self, ready: Times, start: Times, own: Own) -> Times:
+        """How long communication of other groups ran from when calls could run to their start."""
+        return covered(subtract(self.comm, own.calls), ready, np.maximum(start, ready))
+
+    def since_step(self, times: Times, issued: Times, own: Own) -> Floats:
+        """How long each part lasted up to each time since the step began in which a call was issued, NaN without."""
+        step = np.searchsorted(self.steps, issued, side="right") - 1
+        began = np.append(self.steps, 0)[step]
+        spent = self.until(times, own) - self.until(np.minimum(began, times), own)
+        return np.where(step >= 0, spent, np.nan)
+
+
+def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.DataFrame) -> Program:
+    """The program of one device.
+
+    `activities` are all of it, of one cycle, in order of start; `launched` when each was launched, the largest number
+    where that is not known. In `waits` it waited for other ranks in a call; `marks` are the annotations of its CPU.
+    """
+    steps = np.sort(
+        marks["start_ns"][marks["name"].str.startswith("ProfilerStep").fillna(False)].to_numpy(dtype=np.int64)
+    )
+    data = _data_loading(marks)
+    kind = activities["kind"].to_numpy(dtype=object)
+    start = activities["start_ns"].to_numpy(dtype=np.int64)
+    end = start + activities["dur_ns"].to_numpy(dtype=np.int64)
+    on_cpu = bool((activities["device"] == "cpu").all())
+    main = kind != COMM if on_cpu else _main_stream(activities)
+    ended = np.maximum.accumulate(end[main])
+    # A stream runs in order of launch, so what has none in the trace was launched before what comes next.
+    launched = np.minimum.accumulate(np.minimum(launched, start)[main][::-1])[::-1]
+    begin = min([*steps[:1], *start[:1]], default=0)
+    gaps = _Gaps(np.append(begin, ended[:-1])[: len(ended)], start[main], launched)
+    of = {k: spans(start[kind == k], end[kind == k]) for k in (COMPUTE, MEMORY, COMM)}
+    own = {k: spans(start[main & (kind == k)], end[main & (kind == k)]) for k in (COMPUTE, MEMORY, COMM)}
+    ends = {k: np.sort(end[kind == k]) for k in (MEMORY, COMM)}
+    found = gaps.on_cpu(ends[COMM], data) if on_cpu else gaps.on_gpu(of, ends, waits, data)
+    parts: dict[str, Spans] = {}
+    taken = spans(start[:0], end[:0])
+    for part in ("compute", "memory", "comm", "data", "cpu"):
+        whole = union(own[part], found[part]) if part in own else found[part]
+        parts[part] = subtract(whole, taken)
+        taken = union(taken, whole)
+    return Program(parts, of[COMM], launched, ended, steps)
+
+
+def _data_loading(annotations: pd.DataFrame) -> Spans:
+    """When a CPU was waiting for its next batch, from the annotations of torch's DataLoader."""
+    own = annotations[annotations["name"].str.startswith(_DATA).fillna(False)]
+    starts = own["start_ns"].to_numpy(dtype=np.int64)
+    return spans(starts, starts + own["dur_ns"].to_numpy(dtype=np.int64))
+
+
+def _main_stream(activities: pd.DataFrame) -> Flags:
+    """The activities of the stream that computes longest."""
+    computing = activities[activities["kind"] == COMPUTE]
+    if not len(computing):
+        return np.ones(len(activities), dtype=bool)
+    stream = computing.groupby("stream")["dur_ns"].sum().idxmax()
+    result: Flags = (activities["stream"] == stream).to_numpy(dtype=bool)
+    return result
+
+
+class _Gaps(NamedTuple):
+    """Between two activities of a stream: from the end of one to the start of the next, and when that was launched."""
+
+    begin: Times
+    end: Times
+    launched: Times
+
+    def on_cpu(self, comm_ends: Times, data: Spans) -> dict[str, Spans]:
+        """A CPU is held up by gloo until the last operation of gloo that ends in the gap, then by itself."""
+        after = np.maximum(self.begin, _last_before(comm_ends, self.end))
+        rest = spans(after, np.maximum(self.end, after))
+        nothing = spans(after[:0], after[:0])
+        return {
+            "compute": nothing,
+            "memory": nothing,
+            "comm": spans(self.begin, np.maximum(np.minimum(after, self.end), self.begin)),
+            "data": intersect(rest, data),
+            "cpu": rest,
+        }
+
+    def on_gpu(self, of: Mapping[str, Spans], ends: Mapping[str, Times], waits: Waits, data: Spans) -> dict[str, Spans]:
+        """Up to the launch a GPU is held up by its CPU, which may itself have waited; from then on by other streams."""
+        launched = np.clip(self.launched, self.begin, np.maximum(self.end, self.begin))
+        idle = spans(self.begin, launched)
+        held = spans(launched, np.maximum(self.end, launched))
+        # A CPU that synchronises goes on when what it waits for has ended: a wait that is over before the launch.
+        asleep = spans(self.begin, np.clip(_last_before(waits.ends, launched), self.begin, launched))
+        copied = spans(self.begin, np.clip(_last_before(ends[MEMORY], launched), self.begin, launched))
+        by_copy = _last_before(ends[MEMORY], self.end) > _last_before(ends[COMM], self.end)
+        after_copy = spans(launched[by_copy], np.maximum(self.end, launched)[by_copy])
+        memory = union(intersect(after_copy, of[MEMORY]), intersect(copied, of[MEMORY]))
+        comm = union(intersect(held, of[COMM]), intersect(asleep, waits.spans))
+        return {
+            "compute": intersect(subtract(held, union(of[COMM], of[MEMORY])), of[COMPUTE]),
+            "memory": union(memory, subtract(intersect(held, of[MEMORY]), of[COMM])),
+            "comm": comm,
+            "data": intersect(idle, data),
+            "cpu": union(idle, held),
+        }
+
+
+def _last_before(ends: Times, times: Times) -> Times:
+    """The last of the ends at or before each time."""
+    result: Times = np.append(_NEVER, ends)[np.searchsorted(ends, times, side="right")]
+    return result

@@ -1,0 +1,129 @@
+"""The collectives of every process group in order, with what its members did from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...intervals import Times, spans
+from ...nccl_tests import POINT_TO_POINT, SYNCHRONISING
+from ...tables import grouped
+from ..clocks.table import aligned
+from .accounts import Sequence
+from .program import SPENT, Own, Program, Waits, program
+
+_GROUP = ["process_group", "pg_ranks"]
+_UNIT = ["rank", "cycle", "device"]
+
+
+class Activities(NamedTuple):
+    """What ran, what launched it, and what CPUs said of it: tables of a run."""
+
+    activities: pd.DataFrame
+    launches: pd.DataFrame
+    annotations: pd.DataFrame
+
+
+def programs(ran: Activities, members: pd.DataFrame) -> dict[tuple[Any, ...], Program]:
+    """The program of every rank, cycle and device; `members` are its calls, with `wait_ns`."""
+    calls = dict(grouped(members, _UNIT))
+    marks = dict(grouped(ran.annotations, ["rank", "cycle"]))
+    launched = dict(grouped(ran.launches, ["rank", "cycle"]))
+    found: dict[tuple[Any, ...], Program] = {}
+    for unit, own in grouped(ran.activities, _UNIT):
+        if unit not in calls:
+            continue
+        rank, cycle, device = unit
+        ordered = own.sort_values("start_ns", kind="stable")
+        times = _launched(ordered, launched.get((rank, cycle)))
+        marked = marks.get((rank, cycle), ran.annotations[:0])
+        found[rank, cycle, device] = program(ordered, times, _waits(calls[unit]), marked)
+    return found
+
+
+def _launched(activities: pd.DataFrame, launches: pd.DataFrame | None) -> Times:
+    """When each activity was launched; the largest number where that is not known."""
+    unknown = np.full(len(activities), np.iinfo(np.int64).max)
+    if launches is None or not len(launches):
+        return unknown
+    by_correlation = pd.Index(launches["correlation"])
+    place = by_correlation.get_indexer(activities["correlation"].fillna(-1).astype("int64"))
+    known = launches["start_ns"].to_numpy(dtype=np.int64)[place]
+    result: Times = np.where(place >= 0, known, unknown)
+    return result
+
+
+def _waits(calls: pd.DataFrame) -> Waits:
+    """The waits of calls; sends and receives whose peer has no trace count as waits as a whole."""
+    alone = calls["collective"].isin(POINT_TO_POINT) & calls["wait_ns"].isna()
+    calls = calls.assign(wait_ns=calls["wait_ns"].mask(alone, calls["dur_ns"]))
+    split = calls[calls["wait_ns"].notna()]
+    starts = split["start_ns"].to_numpy(dtype=np.int64)
+    ends = starts + split["wait_ns"].to_numpy(dtype=np.int64)
+    return Waits(spans(starts, ends), np.sort(ends))
+
+
+def placed(members: pd.DataFrame, programs: Mapping[tuple[Any, ...], Program], clocks: pd.DataFrame) -> pd.DataFrame:
+    """`members` with `ready_own_ns` and `ready_ns`, from when on a call could run, on its own clock and the common one.
+
+    `members` tell their `collective`, `process_group` and `pg_ranks`.
+
+    Also `queued_ns`, how long other communication ran before it started, `spent_<part>_ns`, how long the program of its
+    rank spent with each part since it began, and `step_<part>_ns`, since the step began.
+    """
+    parts = [
+        _of_program(own, programs[unit])
+        for unit, calls in grouped(members, _UNIT)
+        if unit in programs
+        for _, own in calls.groupby(_GROUP, dropna=False, sort=False)
+    ]
+    found = members.join(pd.concat(parts)) if parts else members.assign(ready_own_ns=members["start_ns"])
+    ready = found["ready_own_ns"].fillna(found["start_ns"]).astype("int64")
+    return found.assign(ready_own_ns=ready, ready_ns=aligned(ready, found["rank"], clocks))
+
+
+def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
+    """What `placed` adds to the calls of one group on one device, but for what was issued before the window."""
+    together = calls[calls["collective"].isin(SYNCHRONISING)]
+    begin = together["start_ns"].to_numpy(dtype=np.int64)
+    waited = together["wait_ns"].fillna(together["dur_ns"]).to_numpy(dtype=np.int64)
+    own = Own(spans(begin, begin + together["dur_ns"].to_numpy(dtype=np.int64)), spans(begin, begin + waited))
+    told = calls[calls["issue_ns"].notna()] if calls["issue_ns"].notna().any() else calls
+    start = told["start_ns"].to_numpy(dtype=np.int64)
+    issued = told["issue_ns"].fillna(told["start_ns"]).to_numpy(dtype=np.int64)
+    ready = np.minimum(running.ready_ns(issued), start)
+    columns = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, own)}
+    for kind, values in (("spent", running.until(ready, own)), ("step", running.since_step(ready, issued, own))):
+        columns |= {f"{kind}_{part}_ns": spent for part, spent in zip(SPENT, values, strict=True)}
+    return pd.DataFrame(columns, index=told.index)
+
+
+def sequences(calls: pd.DataFrame) -> Iterator[Sequence]:
+    """Every group whose members' programs can be compared; `calls` as `placed` makes them, one device per rank."""
+    for _, own in calls.groupby(_GROUP, dropna=False, sort=False):
+        yield _sequence(own)
+
+
+def _sequence(calls: pd.DataFrame) -> Sequence:
+    first = calls.groupby("collective_id")["ready_ns"].median().sort_values(kind="stable")
+    ranks = np.unique(calls["rank"].to_numpy(dtype=np.int64))
+    at = pd.Index(first.index).get_indexer(calls["collective_id"])
+    member = np.searchsorted(ranks, calls["rank"].to_numpy(dtype=np.int64))
+    shape = (len(first), len(ranks))
+    ready, cycle = np.full(shape, np.nan), np.full(shape, -1)
+    zero = int(calls["ready_ns"].min())
+    started, queued = np.full((2, *shape), np.nan)
+    started[at, member] = calls["arrived_ns"].to_numpy(dtype=np.int64) - zero
+    queued[at, member] = calls["queued_ns"].to_numpy(dtype=np.float64)
+    ready[at, member] = np.where(
+        calls["spent_cpu_ns"].notna(), calls["ready_ns"].to_numpy(dtype=np.int64) - zero, np.nan
+    )
+    cycle[at, member] = calls["cycle"].to_numpy(dtype=np.int64)
+    spent, in_step = np.full((2, len(SPENT), *shape), np.nan)
+    for k, part in enumerate(SPENT):
+        spent[k, at, member] = calls[f"spent_{part}_ns"].to_numpy(dtype=np.float64)
+        in_step[k, at, member] = calls[f"step_{part}_ns"].to_numpy(dtype=np.float64)
+    return Sequence(first.index.to_numpy(dtype=np.int64), ranks, ready, started, queued, cycle, spent, in_step)

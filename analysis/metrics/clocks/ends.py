@@ -1,0 +1,145 @@
+"""Offsets and drifts of clocks from collectives in which nobody can end before everybody has begun.
+
+All ranks end such a collective at nearly the same time, so ends that differ show how far clocks differ.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .frame import ClockFrame, Flags, Floats, Ints
+from .medians import Trend, medians, trend
+
+# What a trace can show: timestamps of torch 2.3 and older are whole microseconds.
+RESOLUTION_NS = 2_000
+# Ends of one collective differ by up to 96 us between the ranks of a host, in traces of eight GPUs.
+COINCIDE_NS = 150_000
+_ROUNDS = 30
+
+
+class Ends(NamedTuple):
+    """Matched calls, one row per collective and rank. Collectives and clocks (those of the ranks) count from 0."""
+
+    collective: Ints
+    clock: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+    @property
+    def collectives(self) -> int:
+        """How many collectives there are."""
+        return int(self.collective.max()) + 1 if len(self.collective) else 0
+
+
+def fitted(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dict[int, Trend]]:
+    """Offset and drift of every host's clock, and the last trend of those that drift; `hosts` by clock, from 0."""
+    frame = _linked(ends, hosts, ClockFrame.unlinked(hosts, zero_ns))
+    drifts: dict[int, Trend] = {}
+    if not len(ends.collective):
+        return frame, drifts
+    for _ in range(_ROUNDS):
+        apart = apart_ns(ends, frame)
+        of_host = of_hosts(medians(apart, ends.clock, len(hosts)), hosts)
+        change = np.nan_to_num(of_host)[hosts]
+        frame = frame.moved(slice(None), change)  # type: ignore[arg-type]
+        found = _drifts(ends, frame, hosts)
+        for host, line in found.items():
+            frame = frame.moved(hosts == host, line.level_ns, line.slope)
+        drifts |= found
+        if not found and np.abs(change).max() < RESOLUTION_NS / 10:
+            break
+    return frame, drifts
+
+
+def _linked(ends: Ends, hosts: Ints, frame: ClockFrame) -> ClockFrame:
+    """Hosts that share collectives linked, each with the one that it shares most of them with."""
+    host = hosts[ends.clock]
+    order = np.lexsort((ends.end_ns, host, ends.collective))
+    key = ends.collective[order] * (int(hosts.max()) + 1) + host[order] if len(order) else order
+    first = order[np.unique(key, return_index=True)[1]]
+    collective, of_host, end = ends.collective[first], host[first], ends.end_ns[first]
+    begins = np.unique(collective, return_index=True)[1]
+    base = np.repeat(begins, np.diff([*begins, len(collective)]))
+    pairs, which, counts = np.unique(
+        np.column_stack([of_host[base], of_host]), axis=0, return_inverse=True, return_counts=True
+    )
+    middle = medians((end - end[base]).astype(np.float64), which.ravel(), len(pairs))
+    for pair in np.argsort(-counts, kind="stable").tolist():
+        a, b = pairs[pair].tolist()
+        one, other = int(np.flatnonzero(hosts == a)[0]), int(np.flatnonzero(hosts == b)[0])
+        if frame.component[one] != frame.component[other]:
+            known = frame.offset_ns[other] - frame.offset_ns[one]
+            frame = frame.linked(int(frame.component[other]), int(frame.component[one]), middle[pair] - known)
+    return frame
+
+
+def apart_ns(ends: Ends, frame: ClockFrame) -> Floats:
+    """How much later each call ends than the median of its collective, on the clocks of the frame."""
+    times = (frame.common(ends.clock, ends.end_ns) - frame.origin_ns[0]).astype(np.float64)
+    middle = medians(times, ends.collective, ends.collectives)
+    result: Floats = times - middle[ends.collective]
+    return result
+
+
+def of_hosts(of_clock: Floats, hosts: Ints) -> Floats:
+    """One value per host from those of its clocks, the median; without clocks that are late beside the first ones.
+
+    A rank may end late always, and none early.
+    """
+    count = int(hosts.max()) + 1
+    earliest = np.full(count, np.inf)
+    np.fmin.at(earliest, hosts, of_clock)
+    good = ~np.isnan(of_clock) & (of_clock <= earliest[hosts] + COINCIDE_NS)
+    return medians(of_clock[good], hosts[good], count)
+
+
+def _drifts(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
+    """By host the trend of its ends against those of the others, where there is one."""
+    apart, host = apart_ns(ends, frame), hosts[ends.clock]
+    if len(np.unique(host)) < 2:
+        return {}
+    # What one rank of the host is always late by is no drift.
+    apart = apart - np.nan_to_num(medians(apart, ends.clock, len(hosts)))[ends.clock]
+    since = ends.end_ns - frame.origin_ns[ends.clock]
+    found = {}
+    for own in np.split(np.argsort(host, kind="stable"), np.flatnonzero(np.diff(np.sort(host))) + 1):
+        line = trend(since[own], apart[own])
+        if line is not None:
+            found[int(host[own[0]])] = line
+    return found
+
+
+def bounds(ends: Ends, frame: ClockFrame, group: Ints) -> tuple[Floats, Floats]:
+    """How far each group of clocks may be moved down (<= 0) and up before somebody leaves before all have arrived.
+
+    `group` by clock, from 0. Without others in its collectives a group is not bounded.
+    """
+    count = int(group.max()) + 1
+    low, high = np.full(count, -np.inf), np.full(count, np.inf)
+    of_group = group[ends.clock]
+    start, end = (
+        (frame.common(ends.clock, times) - frame.origin_ns[0]).astype(np.float64)
+        for times in (ends.start_ns, ends.end_ns)
+    )
+    last_other = _of_others(start, ends.collective, of_group)
+    first_other = -_of_others(-end, ends.collective, of_group)
+    np.maximum.at(low, of_group, start - first_other)
+    np.minimum.at(high, of_group, end - last_other)
+    return low, high
+
+
+def _of_others(values: Floats, collective: Ints, group: Ints) -> Floats:
+    """The largest value among the other groups of the same collective, -inf where there are none."""
+    count = int(collective.max()) + 1 if len(collective) else 0
+    order = np.lexsort((-values, collective))
+    begins = np.searchsorted(collective[order], np.arange(count))
+    best = order[begins[begins < len(order)]] if len(order) else order
+    largest, owner = np.full(count, -np.inf), np.full(count, -1)
+    largest[collective[best]], owner[collective[best]] = values[best], group[best]
+    second = np.full(count, -np.inf)
+    rest: Flags = group != owner[collective]
+    np.maximum.at(second, collective[rest], values[rest])
+    result: Floats = np.where(group == owner[collective], second[collective], largest[collective])
+    return result

@@ -1,0 +1,194 @@
+"""What is believed of each rank's clock after the collectives were heard, and how wrong that may be.
+
+Ends of collectives tell how far clocks differ, but there are three other reasons for ends to differ: chance, the clocks
+of GPUs of one host, and ranks that always end late. Definitions: docs/metrics.md, "Clocks".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns, bounds, fitted, of_hosts
+from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
+from .medians import LEAST_FOLLOWED, Centres, Trend, centres
+
+_SIGNIFICANT = 5.0
+_SURE = 4.0
+# GPUs of one host convert their clocks to its, and err by up to 73 us in traces of four V100.
+_GPU_NS, _MOST_GPU_NS = 10_000, COINCIDE_NS
+_ROUNDS = 60
+_UNBOUND = 1e18
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Clocks against the first of their component, in ns how wrong they may be, and which are doubtful.
+
+    `late` are clocks that are taken raw though ends say otherwise: their ranks may always end late. Shape (clocks,).
+    """
+
+    frame: ClockFrame
+    uncertainty_ns: Ints
+    late: Flags
+
+
+def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> Estimate:
+    """The clocks of ranks from the ends of their collectives; `hosts` by clock, from 0.
+
+    `shared` says which clocks are exactly those of their hosts: those of CPUs.
+    """
+    frame, drifts = fitted(ends, hosts, zero_ns)
+    if not len(ends.collective):
+        return Estimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
+    seen = _Seen.of(ends, frame, hosts, drifts, shared)
+    frame, on_host = _gpus_corrected(seen, frame)
+    frame = frame.referred()
+    frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame)
+    frame = _moved_into_bounds(ends, frame, hosts, raw).referred()
+    confirmed = raw & (doubtful_ns == 0)
+    return Estimate(frame, _uncertainty(seen, frame, confirmed, doubtful_ns), on_host | (doubtful_ns > 0))
+
+
+def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
+    """The clocks of ranks as the ends say, though not against the first one: for whom `estimated` does too much."""
+    frame, drifts = fitted(ends, hosts, zero_ns)
+    return _gpus_corrected(_Seen.of(ends, frame, hosts, drifts, shared), frame)[0] if len(ends.collective) else frame
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What ends tell of each clock, on a frame that is right for hosts: how much later than others it ends."""
+
+    ends: Ends
+    hosts: Ints
+    of_clock: Centres
+    of_host: Floats
+    drifts: dict[int, Trend]
+    shared: Flags
+
+    @classmethod
+    def of(cls, ends: Ends, frame: ClockFrame, hosts: Ints, drifts: dict[int, Trend], shared: Flags) -> _Seen:
+        """All that from the ends on the clocks of the frame."""
+        of_clock = centres(apart_ns(ends, frame), ends.clock, len(hosts))
+        return cls(ends, hosts, of_clock, of_hosts(of_clock.centre, hosts), drifts, shared)
+
+    @property
+    def beyond_host_ns(self) -> Floats:
+        """How much later each clock's calls end than those of its host; 0 where nothing is known."""
+        found: Floats = np.nan_to_num(self.of_clock.centre - self.of_host[self.hosts])
+        return found
+
+    @property
+    def gpu_ns(self) -> Floats:
+        """How much of that may be the clock of a GPU."""
+        beyond = self.beyond_host_ns
+        return np.where((np.abs(beyond) <= _MOST_GPU_NS) & ~self.shared, beyond, 0.0)
+
+    @property
+    def error_ns(self) -> Floats:
+        """Standard error of the host of each clock."""
+        least = np.full(len(self.of_host), np.inf)
+        np.fmin.at(least, self.hosts, self.of_clock.error)
+        return np.where(np.isfinite(least), least, 0.0)[self.hosts]
+
+    @property
+    def drifting(self) -> Flags:
+        """Which clocks are of hosts that drift."""
+        return np.isin(self.hosts, list(self.drifts))
+
+
+def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags]:
+    """With the clocks of GPUs that differ from those of their hosts, and which ranks plainly end late instead.
+
+    What no conversion errs by is the rank's doing, unless it is impossible.
+    """
+    beyond, error = seen.beyond_host_ns, np.nan_to_num(seen.of_clock.error)
+    differs = (np.abs(beyond) > np.maximum(_GPU_NS, _SIGNIFICANT * error)) & ~seen.shared
+    low, high = bounds(seen.ends, frame, np.arange(len(seen.hosts)))
+    impossible = (low > RESOLUTION_NS) | (high < -RESOLUTION_NS)
+    corrected = differs & ((np.abs(beyond) <= _MOST_GPU_NS) | impossible)
+    return frame.moved(corrected, beyond[corrected]), differs & ~corrected
+
+
+def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Floats]:
+    """With raw clocks where the ends do not contradict them; which these are, and in ns what the ends say against that.
+
+    One host alone that is off while all others agree may as well have ranks that always end late.
+    """
+    gpu = seen.gpu_ns
+    offset = frame.offset_ns - np.where(np.abs(gpu) > _GPU_NS, gpu - gpu[frame.firsts], 0.0)
+    error = seen.error_ns + seen.error_ns[frame.firsts]
+    steady = ~seen.drifting & ~seen.drifting[frame.firsts]
+    agrees = np.abs(offset) <= np.maximum(RESOLUTION_NS, _SIGNIFICANT * error)
+    low, high = bounds(seen.ends, frame, seen.hosts)
+    possible = (-offset >= low[seen.hosts]) & (-offset <= high[seen.hosts])
+    others = np.array([agrees[seen.hosts != host].all() for host in range(int(seen.hosts.max()) + 1)])[seen.hosts]
+    alone = ~agrees & others & possible & (len(np.unique(seen.hosts)) > 2) & (np.abs(offset) > COINCIDE_NS)
+    raw = (agrees | alone) & steady
+    return frame.moved(raw, -offset[raw]), raw, np.where(alone & steady, np.abs(offset), 0.0)
+
+
+def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -> ClockFrame:
+    """With offsets by which nobody leaves before everybody has arrived; half way at a time, for the others move too."""
+    kept = np.unique(hosts[raw])
+    for _ in range(_ROUNDS):
+        low, high = (np.clip(side, -_UNBOUND, _UNBOUND) for side in bounds(ends, frame, hosts))
+        step = np.where(low > high, (low + high) / 2, np.clip(0, low, high)) / 2
+        step[kept] *= np.abs(step[kept]) > RESOLUTION_NS
+        if np.abs(step).max() < 1:
+            break
+        frame = frame.moved(np.arange(len(hosts)), step[hosts])
+    return frame
+
+
+def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats) -> Ints:
+    """How wrong each offset against the first clock of its component may be, in ns.
+
+    `confirmed` are those of which raw clocks and ends, two witnesses, say the same.
+    """
+    first, ends, hosts = frame.firsts, seen.ends, seen.hosts
+    same_host = hosts == hosts[first]
+    # At the ends of the window an error of the drift adds as much again, or where nobody can tell it, the drift itself.
+    half_ns = float(np.ptp(frame.common(ends.clock, ends.end_ns))) / 2
+    followed = np.nan_to_num(seen.of_clock.size) >= LEAST_FOLLOWED
+    told = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
+    told += np.where(followed & followed[first], 0.0, 2 * LARGEST_DRIFT * half_ns) * ~same_host
+    # Of what a GPU's clock differs from its host's, a part may be its rank's doing.
+    gpu = seen.gpu_ns
+    apart, error = np.abs(gpu - gpu[first]), np.nan_to_num(seen.of_clock.error)
+    told += np.where(apart > np.maximum(RESOLUTION_NS, _SURE * (error + error[first])), apart, 0.0)
+    # A rank that is alone on its host may always end late: nothing but bounds tells that from a clock that is off.
+    alone = np.bincount(hosts)[hosts] == 1
+    told[(alone | alone[first]) & ~same_host & ~confirmed] = np.inf
+    low, high = bounds(ends, frame, hosts)
+    contradiction = np.maximum(np.nan_to_num(low - high, neginf=0.0), 0)[hosts] * ~same_host
+    # So much a clock is off at least, if nobody leaves before everybody has arrived.
+    low, high = bounds(ends, frame, np.arange(len(hosts)))
+    impossible = np.maximum(np.maximum(low, -high), 0.0)
+    proven = _proven(ends, frame)
+    told[np.isinf(told) & np.isinf(proven)] = COINCIDE_NS
+    total = np.maximum(RESOLUTION_NS, np.minimum(told + RESOLUTION_NS, proven))
+    total += contradiction + impossible + doubtful_ns
+    total[first == np.arange(len(first))] = RESOLUTION_NS
+    uncertainty: Ints = np.rint(total).astype(np.int64)
+    return uncertainty
+
+
+def _proven(ends: Ends, frame: ClockFrame) -> Floats:
+    """How far each offset can be from what it is at most, by what collectives its clock shares with the first one."""
+    first = frame.firsts
+    start, end = (
+        (frame.common(ends.clock, times) - frame.origin_ns[0]).astype(np.float64)
+        for times in (ends.start_ns, ends.end_ns)
+    )
+    of_first = np.full((2, ends.collectives), np.nan)
+    is_first = first[ends.clock] == ends.clock
+    of_first[0, ends.collective[is_first]] = start[is_first]
+    of_first[1, ends.collective[is_first]] = end[is_first]
+    low, high = np.full(len(first), -np.inf), np.full(len(first), np.inf)
+    np.fmax.at(low, ends.clock, start - of_first[1, ends.collective])
+    np.fmin.at(high, ends.clock, end - of_first[0, ends.collective])
+    consistent = (low <= 0) & (high >= 0)
+    return np.where(consistent, np.maximum(-low, high), np.inf)

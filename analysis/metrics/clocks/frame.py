@@ -1,0 +1,82 @@
+"""How far the clocks of ranks are ahead of a common time, as far as that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.integer[Any]]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+LARGEST_DRIFT = 50e-6
+"""How much faster one clock may be than another: crystals are specified to some 25 ppm each."""
+
+
+@dataclass(frozen=True)
+class ClockFrame:
+    """The error of each clock: offset + drift x (t - origin), t being the time it shows; all arrays of shape (clocks,).
+
+    The origins of clocks of one `component`, which can be compared, are what they show at one and the same moment.
+    """
+
+    offset_ns: Floats
+    drift: Floats
+    origin_ns: Ints
+    component: Ints
+
+    @classmethod
+    def unlinked(cls, component: Ints, zero_ns: int) -> ClockFrame:
+        """Clocks that are right, each within its component, of which nothing is known among each other."""
+        count = len(component)
+        return cls(np.zeros(count), np.zeros(count), np.full(count, zero_ns, dtype=np.int64), component.copy())
+
+    def ahead(self, clock: int | Ints, times_ns: Ints) -> Ints:
+        """How much of each time is the clock's error, in ns."""
+        error = self.offset_ns[clock] + self.drift[clock] * (times_ns - self.origin_ns[clock])
+        return np.rint(error).astype(np.int64)
+
+    def common(self, clock: int | Ints, times_ns: Ints) -> Ints:
+        """The times without the error of their clocks."""
+        aligned: Ints = times_ns - self.ahead(clock, times_ns)
+        return aligned
+
+    def moved(self, clocks: Ints | Flags, level_ns: float | Floats, slope: float | Floats = 0.0) -> ClockFrame:
+        """With these clocks so much more ahead, and faster."""
+        offset, drift, origin = self.offset_ns.copy(), self.drift.copy(), self.origin_ns.copy()
+        offset[clocks] += level_ns
+        origin[clocks] += np.rint(level_ns).astype(np.int64)
+        drift[clocks] += slope
+        return replace(self, offset_ns=offset, drift=drift, origin_ns=origin)
+
+    def linked(self, component: int, base: int, level_ns: float, slope: float = 0.0) -> ClockFrame:
+        """With all clocks of a component so much more ahead, and faster, and of the component `base` from now on."""
+        own = self.component == component
+        return replace(self.moved(own, level_ns, slope), component=np.where(own, base, self.component))
+
+    def referred(self) -> ClockFrame:
+        """With the first clock of each component right, and the errors of the others against it."""
+        first = self.firsts
+        # With s the time since its origin on a clock, the common time since then is s (1 - drift).
+        drift = (self.drift - self.drift[first]) / (1 - self.drift[first])
+        return replace(self, offset_ns=self.offset_ns - self.offset_ns[first], drift=drift)
+
+    def since(self, first_ns: Ints) -> ClockFrame:
+        """With origins at the moment when the first clock of each component shows this; by clock, from `referred`."""
+        first = self.firsts
+        own = (first_ns[first] - self.origin_ns[first]) / (1 - self.drift)
+        return replace(
+            self,
+            offset_ns=self.offset_ns + self.drift * own,
+            origin_ns=self.origin_ns + np.rint(own).astype(np.int64),
+        )
+
+    @property
+    def firsts(self) -> Ints:
+        """The first clock of the component of each clock."""
+        _, first, which = np.unique(self.component, return_index=True, return_inverse=True)
+        found: Ints = first[which]
+        return found

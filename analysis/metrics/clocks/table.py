@@ -1,0 +1,160 @@
+"""The table of clocks, and times without their errors.
+
+The ends of a collective nearly coincide on all ranks, which gives offsets; and nobody ends a synchronising collective
+before everybody has begun it, which bounds them. Over long windows clocks also drift apart. A clock probe, if there is
+one, is heard after that. Definitions: docs/metrics.md, "Clocks" and "Clock probe".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from ...nccl_tests import SYNCHRONISING
+from ...schema import CLOCK_PROBES, CLOCKS, Row
+from .ends import RESOLUTION_NS, Ends
+from .estimate import Estimate, estimated
+from .frame import ClockFrame, Flags, Ints
+from .probes import AGREE, Witnessed, witnessed
+
+_ROWS_USED = 400_000
+
+
+def clocks(
+    calls: pd.DataFrame,
+    matches: pd.DataFrame,
+    hosts: Mapping[int, str | None],
+    probes: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """One row per rank: its clock's offset and drift, and how uncertain they are.
+
+    `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock, but GPUs convert
+    it differently. Clocks are compared only where collectives or the clock `probes` link them: offsets are against the
+    first rank of those linked.
+    """
+    ranks = np.array(sorted(hosts), dtype=np.int64)
+    names = [hosts[int(r)] or f"rank {r}" for r in ranks]
+    host_of, _ = pd.factorize(np.array(names, dtype=object))
+    found = _estimate(calls, matches, ranks, host_of.astype(np.int64))
+    heard = _heard(found, host_of, ranks, CLOCK_PROBES.empty() if probes is None else probes, calls)
+    return CLOCKS.frame(_row(clock, ranks, hosts, host_of, heard) for clock in range(len(ranks)))
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """Clocks after both witnesses were heard, by rank; `told` is what they say of hosts."""
+
+    frame: ClockFrame
+    uncertainty_ns: Ints
+    late: Flags
+    told: Witnessed
+
+
+def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints) -> Estimate:
+    ends = matched_ends(calls, matches, ranks)
+    on_cpu = calls.loc[calls["device"] == "cpu", "rank"].unique()
+    zero_ns = int(ends.end_ns.min()) if len(ends.end_ns) else 0
+    found = estimated(ends, host_of, zero_ns, shared=np.isin(ranks, on_cpu))
+    if not len(ends.end_ns):
+        return found
+    first_ns = np.full(len(ranks), np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, ends.clock, ends.end_ns)
+    unseen = first_ns == np.iinfo(np.int64).max
+    return replace(found, frame=found.frame.since(np.where(unseen, found.frame.origin_ns, first_ns)))
+
+
+def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Ends:
+    """The calls that tell of clocks: matched with certainty, in collectives that nobody ends before all have begun."""
+    usable = calls["collective"].isin(SYNCHRONISING) | calls["collective"].isna()
+    joined = calls.loc[usable, ["call_id", "rank", "start_ns", "dur_ns"]].merge(
+        matches.loc[matches["certain"].fillna(False), ["call_id", "collective_id"]], on="call_id"
+    )
+    every = -(-len(joined) // _ROWS_USED) or 1
+    joined = joined[joined["collective_id"] % every == 0]
+    several = joined.groupby("collective_id")["rank"].transform("nunique") > 1
+    table = joined[several].sort_values(["collective_id", "rank"])
+    return Ends(
+        pd.factorize(table["collective_id"])[0].astype(np.int64),
+        np.searchsorted(ranks, table["rank"]),
+        table["start_ns"].to_numpy(dtype=np.int64),
+        (table["start_ns"] + table["dur_ns"]).to_numpy(dtype=np.int64),
+    )
+
+
+def _heard(found: Estimate, host_of: Ints, ranks: Ints, probes: pd.DataFrame, calls: pd.DataFrame) -> _Heard:
+    """The estimate after the clock probe was asked, which speaks of hosts."""
+    frame = found.frame
+    first = np.unique(host_of, return_index=True)[1]
+    of_hosts = ClockFrame(frame.offset_ns[first], frame.drift[first], frame.origin_ns[first], _parts(frame, first))
+    known = dict(zip(ranks.tolist(), host_of.tolist(), strict=True))
+    told = witnessed(of_hosts, found.uncertainty_ns[first], probes, known, calls)
+    more = found.uncertainty_ns - found.uncertainty_ns[first][host_of]
+    level = frame.offset_ns - frame.offset_ns[first][host_of]
+    return _Heard(
+        ClockFrame(
+            told.model.offset_ns[host_of] + level,
+            told.model.drift[host_of],
+            told.model.origin_ns[host_of],
+            told.model.component[host_of],
+        ),
+        np.maximum(told.uncertainty_ns[host_of] + np.maximum(more, 0), RESOLUTION_NS),
+        found.late,
+        told,
+    )
+
+
+def _parts(frame: ClockFrame, first: Ints) -> Ints:
+    """The components of some clocks, each named by the first of these in it."""
+    _, begins, which = np.unique(frame.component[first], return_index=True, return_inverse=True)
+    parts: Ints = begins[which]
+    return parts
+
+
+def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints, heard: _Heard) -> Row:
+    """One rank's row; the reference of linked clocks is that of their first rank."""
+    frame, host = heard.frame, int(host_of[clock])
+    linked = frame.component == frame.component[clock]
+    probe, bound = heard.told.probe.ns[host, 0], heard.told.probe.uncertainty_ns[host].max()
+    rank = int(ranks[clock])
+    return {
+        "rank": rank,
+        "host": hosts[rank],
+        "linked": int(ranks[linked][0]),
+        "offset_ns": round(float(frame.offset_ns[clock])),
+        "drift_ppm": float(frame.drift[clock]) * 1e6,
+        "origin_ns": int(frame.origin_ns[clock]),
+        "uncertainty_ns": int(heard.uncertainty_ns[clock]),
+        "probe_offset_ns": None if np.isnan(probe) else round(float(probe)),
+        "probe_uncertainty_ns": None if np.isnan(bound) else round(float(bound)),
+        "basis": _basis(clock, hosts[rank], host_of, linked, heard),
+    }
+
+
+def _basis(clock: int, host: str | None, host_of: Ints, linked: Flags, heard: _Heard) -> str:
+    told = heard.told.basis.get(int(host_of[clock]))
+    if told:
+        return told
+    frame = heard.frame
+    one_host = bool((host_of[linked] == host_of[clock]).all())
+    if one_host and linked.sum() == 1:
+        return "no collective links it to another rank"
+    if heard.late[clock]:
+        return LATE
+    if frame.offset_ns[clock] != 0 or frame.drift[clock] != 0:
+        return "GPU's clock differs from its host's, estimated from collectives" if one_host else _ESTIMATED
+    return f"all linked ranks ran on {host}" if one_host else AGREE
+
+
+LATE = "raw clock; its calls always end late, or the clock is off, and nothing tells which"
+_ESTIMATED = "estimated from collectives"
+
+
+def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:
+    """Times without the error of each rank's clock, comparable among linked ranks."""
+    own = clocks.set_index("rank").loc[rank]
+    drift = own["drift_ppm"].to_numpy() / 1e6 * (times_ns.to_numpy() - own["origin_ns"].to_numpy())
+    error = own["offset_ns"].to_numpy() + np.rint(drift).astype(np.int64)
+    return pd.Series(times_ns.to_numpy() - error, index=times_ns.index)

@@ -1,0 +1,110 @@
+"""Collectives that hang: some ranks have issued them, no kernel shows that they ran, and a member never issued them.
+
+A trace ends with calls that were issued and did not run yet on any rank, too. So a call counts only if a member of its
+group had far more time to issue it than members usually differ by; or if all have issued it, and it ran nowhere for
+very long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pandas as pd
+
+from ..schema import HANGS, Row, records
+from .clocks.table import aligned
+
+_GROUP = ["process_group", "pg_ranks"]
+# Times what is usual in the group: how far members issue the same collective apart, and how long a call takes.
+_FAR_LONGER, _ENDLESS = 5, 30
+_LEAST_NS, _LEAST_ENDLESS_NS = 1_000_000, 1_000_000_000
+
+
+def hangs(
+    pending: pd.DataFrame, calls: pd.DataFrame, matches: pd.DataFrame, ends: pd.Series[int], clocks: pd.DataFrame
+) -> pd.DataFrame:
+    """One row per process group with a collective that hangs, the one that was issued first before others.
+
+    `ends` is when each rank's trace ends, on its own clock, by rank.
+    """
+    if not len(pending):
+        return HANGS.empty()
+    issued = calls[calls["issue_ns"].notna()]
+    done = issued.assign(issued_ns=_common(issued["issue_ns"], issued["rank"], clocks)).merge(matches, on="call_id")
+    stuck = pending.assign(issued_ns=_common(pending["issue_ns"], pending["rank"], clocks))
+    ended = _common(ends, pd.Series(ends.index, ends.index), clocks)
+    of_group = dict(list(done.groupby(_GROUP)))
+    rows: list[tuple[int, Row]] = []
+    for keys, own in stuck.groupby(_GROUP):
+        rows += _of_group(own, of_group.get(keys, done[:0]), ended)
+    return HANGS.frame(row for _, row in sorted(rows, key=lambda found: found[0]))
+
+
+def _common(times: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:
+    return aligned(times.astype("int64"), rank, clocks)
+
+
+class _Usual(NamedTuple):
+    """Of the calls of a group that ran: how far apart members issued one, and how long one took, at most; in ns."""
+
+    apart_ns: int
+    took_ns: int
+
+    @classmethod
+    def of(cls, done: pd.DataFrame) -> _Usual:
+        times = done.groupby("collective_id")["issued_ns"]
+        apart = (times.max() - times.min()).max() if len(done) else 0
+        return cls(int(apart), int(done["dur_ns"].max()) if len(done) else 0)
+
+
+def _of_group(pending: pd.DataFrame, done: pd.DataFrame, ends: pd.Series[int]) -> Iterator[tuple[int, Row]]:
+    """The first collective that ranks of a group have pending, if it hangs, with when the last of them issued it."""
+    last = pending["rank"].map(done.groupby("rank")["issued_ns"].max()).fillna(-1)
+    stuck = pending[pending["issued_ns"] > last].sort_values("issued_ns").drop_duplicates("rank")
+    if not len(stuck):
+        return
+    first = records(stuck.head(1))[0]
+    stuck = stuck[[_same(row, first) for row in records(stuck)]]
+    issued, usual = int(stuck["issued_ns"].max()), _Usual.of(done)
+    absent = {int(r) for r in str(first["pg_ranks"]).split()} - set(stuck["rank"])
+    missing = sorted(absent & set(ends.index))
+    if missing:
+        waited = int(ends[missing].min()) - issued
+        stopped = all(_stopped(rank, set(stuck["rank"]), done, pending) for rank in missing)
+        hanging = stopped and waited > max(_FAR_LONGER * usual.apart_ns, _LEAST_NS)
+    else:
+        waited = int((stuck["rank"].map(ends) - issued).min())
+        hanging = not absent and waited > max(_ENDLESS * usual.took_ns, _LEAST_ENDLESS_NS)
+    if hanging:
+        yield (
+            issued,
+            {
+                **{key: first[key] for key in ("collective", "process_group", "pg_ranks", "size_bytes", "seq", "step")},
+                "waiting": " ".join(map(str, sorted(stuck["rank"]))),
+                "missing": " ".join(map(str, missing)),
+                "waited_ns": waited,
+                "usual_ns": usual.apart_ns if missing else usual.took_ns,
+            },
+        )
+
+
+def _same(row: Row, first: Row) -> bool:
+    """Is it the same collective, as far as its numbers tell?"""
+    told = ("seq",) if first["seq"] is not None and row["seq"] is not None else ("step", "turn")
+    return all(row[key] is None or first[key] is None or row[key] == first[key] for key in told)
+
+
+def _stopped(rank: int, waiting: set[int], done: pd.DataFrame, pending: pd.DataFrame) -> bool:
+    """Was the last collective that a rank issued one that ran, and with those who wait now?
+
+    If it ran without them, their call is one whose kernel the trace lost; and of a rank that issued nothing in its
+    trace nobody knows whether it would have.
+    """
+    together = done["collective_id"].isin(done["collective_id"][done["rank"].isin(waiting)])
+    own = done["rank"] == rank
+    last = done["issued_ns"][own & together].max()
+    later = (own & (done["issued_ns"] > last)).any() or (
+        (pending["rank"] == rank) & (pending["issued_ns"] > last)
+    ).any()
+    return bool((own & together).any() and not later)

@@ -1,0 +1,208 @@
+"""Where times contradict what steps say, and where nothing but times says who belongs together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
+from ..clocks.frame import Flags, Ints
+from .entries import PAIR, Entries
+from .offsets import Lane, offset, offset_at
+from .state import NONE, SENDS, STEP, State, by_key
+
+# Of what a rank issued in steps: if more than that contradicts times, its steps are numbered otherwise.
+_CONTRADICTED_FRAC = 0.1
+_CLEARLY = 2.0
+_SURELY_COUPLED, _LATE_NS = 5.0, 8_000
+_NEARLY_ALL = 0.75
+
+AMBIGUOUS = "its process group is not known, and several would fit"
+
+
+def free_contradicted(state: State) -> None:
+    """Free what steps have matched of ranks whose steps times contradict: on one host, or by how ends coincide."""
+    matched = (state.rung == STEP) & ~state.on_cpu
+    meeting, pairs = np.flatnonzero(matched & _meeting(state)), np.flatnonzero(matched & (state.calls.kind == PAIR))
+    rows = np.concatenate([meeting, pairs])
+    if not len(rows):
+        return
+    apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
+    wrong = pd.Series(apart > COINCIDE_NS).groupby(state.clock[rows]).mean()
+    bad = set(wrong.index[wrong > _CONTRADICTED_FRAC].tolist())
+    _free(state, np.isin(state.clock, list(bad)))
+    _free_calls(state, rows[apart > COINCIDE_NS])
+    for host in _shifted_hosts(state):
+        _free(state, state.hosts[state.clock] == host)
+
+
+def _meeting(state: State) -> Flags:
+    """Calls on GPUs in which nobody leaves before all have arrived; which a small message may do."""
+    meeting: Flags = state.calls.synchronising & (state.calls.kind != PAIR) & ~state.on_cpu
+    return meeting
+
+
+def _free(state: State, of_ranks: Flags) -> None:
+    """Free the calls of ranks, whose steps mean nothing."""
+    state.free(np.flatnonzero(of_ranks & (state.rung == STEP)))
+    state.calls.step[of_ranks] = -1
+    _free_lonely(state)
+
+
+def _free_calls(state: State, rows: Ints) -> None:
+    state.free(rows[state.rung[rows] == STEP])
+    _free_lonely(state)
+
+
+def _free_lonely(state: State) -> None:
+    rows = np.flatnonzero(state.rung == STEP)
+    members = np.bincount(state.collective[rows], minlength=1)
+    state.free(rows[members[state.collective[rows]] < 2])
+
+
+def _apart_on_host(state: State, rows: Ints) -> Ints:
+    """By how much each call misses the others of its collective on its host: nobody leaves before all have arrived."""
+    places = np.column_stack([state.collective[rows], state.hosts[state.clock[rows]]])
+    number = np.unique(places, axis=0, return_inverse=True)[1].ravel()
+    if not len(rows):
+        return rows
+    start, end = state.calls.last_start[rows], state.calls.end[rows]
+    # Half of the calls at least are right, so medians are.
+    table = pd.DataFrame({"number": number, "start": start - start.min(), "end": end - start.min()})
+    middle = table.groupby("number")[["start", "end"]].transform("median")
+    early, late = (table["start"] - middle["end"]).to_numpy(), (middle["start"] - table["end"]).to_numpy()
+    apart: Ints = np.maximum(early, late).astype(np.int64)
+    return apart
+
+
+def _received_before_sent(state: State, rows: Ints) -> Ints:
+    """By how much a message was received before it was sent, of each send and receive; between hosts nobody knows."""
+    number = np.unique(state.collective[rows], return_inverse=True)[1]
+    sent = state.sent[rows]
+    start, end = np.zeros((2, number.max(initial=-1) + 1), dtype=np.int64)
+    start[number[sent]] = state.calls.last_start[rows[sent]]
+    end[number[~sent]] = state.calls.end[rows[~sent]]
+    host, of_call = np.full((2, len(start)), -1), state.hosts[state.clock[rows]]
+    host[0, number[sent]], host[1, number[~sent]] = of_call[sent], of_call[~sent]
+    apart: Ints = np.where(host[0] == host[1], start - end, 0)[number]
+    return apart
+
+
+def _shifted_hosts(state: State) -> list[int]:
+    """Hosts whose calls lie far better on those of the others somewhere else than where their steps put them."""
+    rows = np.flatnonzero((state.rung == STEP) & _meeting(state))
+    hosts = state.hosts[state.clock]
+    found = []
+    lanes: dict[int, dict[int, Entries]] = {}
+    for group, own in by_key(state.group, rows).items():
+        for host, part in by_key(hosts, own).items():
+            lanes.setdefault(group, {})[host] = state.timeline(part)
+    present = np.unique(hosts[rows])
+    for host in present[1:].tolist():
+        base, shared = _most_shared(lanes, host, [h for h in present.tolist() if h < host and h not in found])
+        if shared and _is_shifted(state, shared):
+            found.append(host)
+        del base
+    return found
+
+
+def _most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[int]) -> tuple[int, list[Lane]]:
+    """Of some hosts that with which this one shares most collectives, and what both show of common groups."""
+    best: tuple[int, int, list[Lane]] = (0, -1, [])
+    for other in others[:: -(-len(others) // 8) or 1] if others else []:
+        shared = [Lane(parts[host], parts[other]) for parts in lanes.values() if host in parts and other in parts]
+        count = sum(len(np.intersect1d(lane.ours.row, lane.theirs.row)) for lane in shared)
+        if count > best[0]:
+            best = (count, other, shared)
+    return best[1], best[2]
+
+
+def _is_shifted(state: State, lanes: list[Lane]) -> bool:
+    apart = np.concatenate([_common_apart(lane) for lane in lanes])
+    level = float(np.median(apart))
+    origin_ns = int(lanes[0].theirs.end[0])
+    here, best = offset_at(lanes, state.compatible, level, origin_ns), offset(lanes, state.compatible, origin_ns)
+    if best is None or abs(best.level_ns - level) <= 2 * COINCIDE_NS or best.coinciding < 8:
+        return False
+    if here is None:
+        return True
+    better = best.spread_ns * _CLEARLY < here.spread_ns and 2 * best.coinciding >= here.coinciding
+    return better or best.coinciding > 4 * here.coinciding
+
+
+def _common_apart(lane: Lane) -> Ints:
+    """How much later ours ends than theirs of the collectives that both show."""
+    _, i, j = np.intersect1d(lane.ours.row, lane.theirs.row, return_indices=True)
+    apart: Ints = lane.ours.end[i] - lane.theirs.end[j]
+    return apart
+
+
+def on_one_clock(state: State, rows: Ints) -> tuple[Ints, Ints]:
+    """Starts and ends of calls; where clocks cannot be compared, as if ends coincided."""
+    clock = state.clock[rows]
+    start, end = (state.frame.common(clock, times[rows]) for times in (state.calls.last_start, state.calls.end))
+    part = state.frame.component[clock]
+    if (part == part[0]).all():
+        return start, end
+    table = pd.DataFrame({"collective": state.collective[rows], "part": part, "end": end - end.min()})
+    of_part = table.pivot_table(index="collective", columns="part", values="end", aggfunc="min")
+    base = of_part.count().idxmax()
+    apart = of_part.sub(of_part[base], axis=0).median().fillna(0).round().astype("int64")
+    ahead = apart.reindex(part).to_numpy()
+    return start - ahead, end - ahead
+
+
+def doubt_unknown_groups(state: State, unknown: Ints, streams: Ints, world_size: int) -> None:
+    """Only where ranks plainly waited for each other is it certain that they belong together, if the group is unknown.
+
+    They did where one came later than all others by far more than the ends are apart: of several communicators, those
+    that did not wait for it would have ended earlier. But siblings of a tensor parallel group send in step, so nearly
+    all ranks must be there that could have part. What ran on the same streams is of one communicator. So it is with
+    kernels named SendRecv, which may be messages. `streams` by call.
+    """
+    sending = np.flatnonzero(state.calls.kind == SENDS)
+    rows = np.union1d(unknown, sending)
+    rows = rows[(state.rung[rows] != NONE) & (state.collective[rows] >= 0)]
+    if not len(rows):
+        return
+    table = _coupled(state, np.flatnonzero(np.isin(state.collective, state.collective[rows])), streams)
+    alike = table.groupby(["lane", "members"])
+    coupled = alike["coupled_nats"].sum() >= _SURELY_COUPLED
+    together = alike["end_skew_ns"].median() <= alike["start_skew_ns"].median() / 2 + RESOLUTION_NS
+    sets: dict[int, list[frozenset[int]]] = {}
+    for lane, members in coupled.index[coupled & together]:
+        sets.setdefault(lane, []).append(members)
+    good = [
+        any(
+            known.issuperset(members) and len(known) >= _NEARLY_ALL * (size if size > 0 else world_size)
+            for known in sets.get(lane, ())
+        )
+        and (size <= 0 or len(members) <= size)
+        for lane, members, size in zip(table["lane"], table["members"], table["size"], strict=True)
+    ]
+    bad = rows[np.isin(state.collective[rows], table.index[~np.array(good, dtype=bool)])]
+    state.assumed[bad], state.note[bad] = True, AMBIGUOUS
+
+
+def _coupled(state: State, rows: Ints, streams: Ints) -> pd.DataFrame:
+    """By collective its lane (group and streams), its members, and how plainly the last one held up all others."""
+    clock = state.clock[rows]
+    start, end = on_one_clock(state, rows)
+    calls = pd.DataFrame({"collective": state.collective[rows], "clock": clock, "start": start, "end": end})
+    calls["runs_on"] = list(zip(clock.tolist(), streams[rows].tolist(), strict=True))
+    grouped = calls.sort_values(["collective", "start"]).groupby("collective")
+    sizes = grouped.size()
+    before = grouped["start"].nth(-2).set_axis(sizes.index[sizes > 1]).reindex(sizes.index)
+    late_ns = (grouped["start"].last() - before).fillna(0)
+    skew_ns = grouped["end"].max() - grouped["end"].min()
+    group = pd.Series(state.group[rows]).groupby(calls["collective"]).first()
+    nats = np.log((late_ns.clip(lower=1) / (skew_ns + RESOLUTION_NS)).to_numpy(dtype=np.float64))
+    return pd.DataFrame({
+        "lane": pd.factorize(pd.Series(list(zip(group, grouped["runs_on"].agg(frozenset), strict=True))))[0],
+        "members": grouped["clock"].agg(frozenset),
+        "size": pd.Series(state.group_size[rows]).groupby(calls["collective"]).max(),
+        # So improbable it is that the ends coincide by chance.
+        "coupled_nats": np.where(late_ns > _LATE_NS, nats, 0.0),
+        "start_skew_ns": grouped["start"].last() - grouped["start"].first(),
+        "end_skew_ns": skew_ns,
+    })  # fmt: skip

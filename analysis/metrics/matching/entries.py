@@ -1,0 +1,121 @@
+"""Calls of one rank, or the collectives of one timeline, as columns: what is compared to lay windows on others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from ..clocks.frame import Flags, Ints
+
+UNKNOWN = -1
+KINDS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "broadcast", "reduce", "gather", "scatter",
+    "send_recv",
+)  # fmt: skip
+PAIR = KINDS.index("send_recv")
+_MUST_AGREE = ("dtype", "size", "name", "seq", "comms_id")
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Columns of equal length; -1 is not known. Times are on a common clock.
+
+    `kind` indexes `compatible`, a square matrix that says which kinds can be the same collective. `row` is the call's
+    position in the table, or the number of the collective. `order` are times that never decrease: ends on a GPU, where
+    one stream runs the calls of a group; on CPUs, where several threads do, when they were issued.
+    """
+
+    row: Ints
+    kind: Ints
+    dtype: Ints
+    size: Ints
+    name: Ints
+    step: Ints
+    seq: Ints
+    comms_id: Ints
+    synchronising: Flags
+    last_start: Ints
+    first_end: Ints
+    end: Ints
+    order: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, index: Ints | Flags | slice) -> Entries:
+        """Those at `index`."""
+        return Entries(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def joined(self, other: Entries) -> Entries:
+        """Both, in order."""
+        both = Entries(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
+        return both.take(np.argsort(both.order, kind="stable"))
+
+    def extended(self, at: Ints, calls: Entries) -> Entries:
+        """With calls as further members of the collectives at these positions, each once."""
+        columns = {f.name: getattr(self, f.name).copy() for f in fields(self)}
+        columns["last_start"][at] = np.maximum(self.last_start[at], calls.last_start)
+        columns["first_end"][at] = np.minimum(self.first_end[at], calls.first_end)
+        kinds = np.minimum(self.kind[at], calls.kind)  # kinds that say less have the higher numbers
+        columns["kind"][at] = kinds
+        for name in ("dtype", "size", "name", "step", "seq", "comms_id"):
+            known = getattr(self, name)[at]
+            columns[name][at] = np.where(known == UNKNOWN, getattr(calls, name), known)
+        return Entries(**columns)
+
+    def ahead(self, by_ns: Ints | int) -> Entries:
+        """The same on a clock that is so much behind."""
+        times = {name: getattr(self, name) - by_ns for name in ("last_start", "first_end", "end", "order")}
+        return replace(self, **times)
+
+    def of_collectives(self, number: Ints) -> Entries:
+        """One entry per distinct number, which tells what belongs together, in order.
+
+        What one of its calls does not tell is taken from another.
+        """
+        distinct, first, which = np.unique(number, return_index=True, return_inverse=True)
+        known = {}
+        for name in ("kind", "dtype", "size", "name", "step", "seq", "comms_id"):
+            sign = -1 if name == "kind" else 1  # kinds that say less have the higher numbers
+            column = np.full(len(distinct), np.iinfo(np.int64).min)
+            np.maximum.at(column, which, sign * getattr(self, name))
+            known[name] = sign * column
+        last_start, first_end = self.last_start[first], self.first_end[first]
+        np.maximum.at(last_start, which, self.last_start)
+        np.minimum.at(first_end, which, self.first_end)
+        found = Entries(
+            row=distinct,
+            synchronising=self.synchronising[first],
+            last_start=last_start,
+            first_end=first_end,
+            end=_middle(self.end, which, len(distinct)),
+            order=_middle(self.order, which, len(distinct)),
+            **known,
+        )
+        return found.take(np.argsort(found.order, kind="stable"))
+
+
+def _middle(values: Ints, group: Ints, count: int) -> Ints:
+    """The lower median of each group."""
+    order = np.lexsort((values, group))
+    bounds = np.searchsorted(group[order], np.arange(count + 1))
+    found: Ints = values[order][bounds[:-1] + (np.diff(bounds) - 1) // 2]
+    return found
+
+
+def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
+    """Elementwise: do kind, dtype, size, kernel and ids not contradict each other?"""
+    result: Flags = compatible[ours.kind, theirs.kind]
+    for name in _MUST_AGREE:
+        one, other = getattr(ours, name), getattr(theirs, name)
+        result = result & ((one == other) | (one == UNKNOWN) | (other == UNKNOWN))
+    return result
+
+
+def overlap(ours: Entries, theirs: Entries, slack_ns: int) -> Flags:
+    """Elementwise: had everybody arrived before anybody left?"""
+    arrived = np.maximum(ours.last_start, theirs.last_start)
+    left = np.minimum(ours.first_end, theirs.first_end)
+    result: Flags = arrived <= left + slack_ns
+    return result

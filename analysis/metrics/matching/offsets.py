@@ -1,0 +1,274 @@
+"""How far two clocks are apart of which nothing is known but the calls of groups that both have ranks in.
+
+Right is the offset at which ends coincide. Where calls repeat, others come near: a rival is every other offset at which
+a part of the calls lies just as well. Only an offset without rivals is believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..clocks.ends import COINCIDE_NS
+from ..clocks.frame import Flags, Floats, Ints
+from ..clocks.medians import trend
+from .entries import KINDS, Entries, overlap, same_kind
+
+# Fewer ends may coincide by chance.
+LEAST_COINCIDING = 4
+_CHUNK = 48
+_PEAKS = 8
+_CANDIDATES = 12
+_LEAST_SHARE = 0.2
+_LEAST_SPREAD_NS = 1_000
+_TIGHTER = 2.0
+_ROUNDS = 6
+_MOST_LOST_NATS = 3.0
+
+
+class Lane(NamedTuple):
+    """What two sides show of one group, each on its own clock."""
+
+    ours: Entries
+    theirs: Entries
+
+
+def offset_at(lanes: Sequence[Lane], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
+    """How well ends coincide at, or near, a given offset; None if none do."""
+    usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
+    return _fit(usable, compatible, level_ns, origin_ns) if usable else None
+
+
+class _Telling(NamedTuple):
+    """What of a lane tells of clocks, by end, and numbers of the kinds; all 0 where some are not known."""
+
+    ours: Entries
+    theirs: Entries
+    our_kind: Ints
+    their_kind: Ints
+
+
+class Offset(NamedTuple):
+    """How far our clock is ahead of theirs: level + slope x (t - level - origin); and how well ends then coincide.
+
+    The origin is what their clock shows then.
+
+    `spread_ns` is the standard deviation of what they are apart, `unmatched` what has no partner although both show
+    that time. `unique` says that no other offset does nearly as well.
+    """
+
+    level_ns: float
+    slope: float
+    origin_ns: int
+    coinciding: int
+    unmatched: int
+    spread_ns: float
+    same_step: float
+    unique: bool = False
+
+    def ahead(self, times_ns: Ints) -> Ints:
+        """How far ours is ahead when it shows these times."""
+        return _ahead(times_ns, self.level_ns, self.slope, self.origin_ns)
+
+
+def offset(
+    lanes: Sequence[Lane], compatible: Flags, origin_ns: int, expected: tuple[float, float] | None = None
+) -> Offset | None:
+    """The offset that is best, None if nothing can be laid upon anything.
+
+    `origin_ns` is a time on their clock. An offset that another witness `expected`, to within so much, is tried alone.
+    """
+    usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
+    tried = _peaks(usable, compatible)
+    if expected is not None:
+        tried = [t for t in tried if abs(t - expected[0]) <= expected[1] + COINCIDE_NS] or tried
+    found = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
+    if not found:
+        return None
+    lost_nats = _lost_nats(found)
+    best = max(found, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
+    distinct = [o for o in found if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
+    enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5
+    unique = enough and not any(_rivals(o, best, lost_nats) for o in distinct)
+    return best._replace(unique=unique)
+
+
+def _by_end(entries: Entries) -> Entries:
+    """Those that tell of clocks; on CPUs they do not end in the order of issue."""
+    telling = np.flatnonzero(entries.synchronising)
+    return entries.take(telling[np.argsort(entries.end[telling], kind="stable")])
+
+
+def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
+    if not len(ours) or not len(theirs):
+        return None
+    columns = [np.concatenate([getattr(ours, name), getattr(theirs, name)]) for name in _KINDS]
+    kind = np.zeros(len(ours) + len(theirs), dtype=np.int64)
+    if all((column >= 0).all() or (column < 0).all() for column in columns[1:]) and columns[0].max() < len(KINDS):
+        kind = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel()
+    return _Telling(ours, theirs, kind[: len(ours)], kind[len(ours) :])
+
+
+_KINDS = ("kind", "dtype", "size", "name")
+
+
+def _lost_nats(found: Iterable[Offset]) -> float:
+    """What a call without a partner speaks against an offset: little where many have none, whatever the offset."""
+    paired = max(2 * o.coinciding / (2 * o.coinciding + o.unmatched) for o in found)
+    return float(np.clip(-np.log(max(1 - paired, 1e-9)), 0.0, _MOST_LOST_NATS))
+
+
+def _evidence(found: Offset, lost_nats: float) -> float:
+    """How much better than chance, in nats: tight coincidences, less what should have a partner and has none."""
+    return found.coinciding * math.log(2 * COINCIDE_NS / found.spread_ns) - lost_nats * found.unmatched
+
+
+def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
+    """Could the other offset be the right one as well?"""
+    enough = other.coinciding >= max(LEAST_COINCIDING - 1, best.coinciding / 4)
+    more_lost = lost_nats / _MOST_LOST_NATS * (other.unmatched - best.unmatched)
+    explains = more_lost <= max(2.0, 0.15 * other.coinciding)
+    tight = other.spread_ns < _TIGHTER * best.spread_ns + 2 * _LEAST_SPREAD_NS
+    fewer = best.coinciding < 2 * LEAST_COINCIDING and 2 * other.coinciding >= best.coinciding
+    same_step = other.same_step >= best.same_step - 0.3
+    return same_step and explains and ((enough and tight) or (fewer and other.spread_ns < 4 * best.spread_ns + 10_000))
+
+
+def _peaks(lanes: Iterable[_Telling], compatible: Flags) -> list[float]:
+    """Offsets by which many pairs of ends differ, to within COINCIDE_NS, the most frequent first."""
+    counted: list[tuple[int, float]] = []
+    apart_of: dict[int, list[Floats]] = {}
+    for ours, theirs, *_ in lanes:
+        for part, begin in enumerate(_begins(len(ours))):
+            apart_of.setdefault(part, []).append(_apart(ours.take(slice(begin, begin + _CHUNK)), theirs, compatible))
+    for parts in apart_of.values():
+        apart = np.sort(np.concatenate(parts))
+        upto = np.searchsorted(apart, apart + COINCIDE_NS, side="right")
+        counts = upto - np.arange(len(apart))
+        for _ in range(_PEAKS):
+            if not len(counts) or counts.max() <= 0:
+                break
+            start = int(counts.argmax())
+            middle = float(np.median(apart[start : upto[start]]))
+            counted.append((int(counts[start]), middle))
+            counts[np.abs(apart - middle) <= COINCIDE_NS] = 0
+    counted.sort(key=lambda pair: -pair[0])
+    distinct: list[float] = []
+    # Others coincide too seldom for a rival.
+    for count, middle in counted:
+        if count < counted[0][0] * _LEAST_SHARE:
+            break
+        if all(abs(middle - known) > COINCIDE_NS for known in distinct):
+            distinct.append(middle)
+    return distinct[:_CANDIDATES]
+
+
+def _begins(count: int) -> list[int]:
+    """Where the chunks begin that offsets are looked for with: middle, begin and end of the calls."""
+    if count <= 2 * _CHUNK:
+        return [max(0, (count - _CHUNK) // 2), *([0, count - _CHUNK] if count > _CHUNK else [])]
+    return [(count - _CHUNK) // 2, 0, count - _CHUNK]
+
+
+def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
+    """How much later each of ours ends than each of theirs that it could be, all pairs."""
+    i, j = np.divmod(np.arange(len(ours) * len(theirs)), len(theirs))
+    good = same_kind(ours.take(i), theirs.take(j), compatible)
+    result: Floats = (ours.end[i[good]] - theirs.end[j[good]]).astype(np.float64)
+    return result
+
+
+class _Pairs(NamedTuple):
+    """Ends that coincide: when, in ns since the origin, and how much later ours is; and what else is to be known."""
+
+    since: Ints
+    apart: Floats
+    same_step: float
+    unmatched: int
+
+
+def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
+    """The offset near this one: first where most ends coincide, then on both sides of it, as far as a drift goes."""
+    slope = 0.0
+    centre = reach = None
+    pairs = None
+    for _ in range(_ROUNDS):
+        pairs = _pairs(lanes, compatible, level_ns, slope, origin_ns)
+        if not len(pairs.apart):
+            return None
+        if centre is None:
+            centre = float(np.median(pairs.since))
+            reach = max(float(np.ptp(pairs.since)) / 8, 1.0)
+        near = np.abs(pairs.since - centre) <= reach
+        if near.sum() < LEAST_COINCIDING:
+            near = np.ones(len(pairs.since), dtype=bool)
+        line = trend(pairs.since[near], pairs.apart[near])
+        level_ns += line.level_ns if line else float(np.median(pairs.apart[near]))
+        slope += line.slope if line else 0.0
+        assert reach is not None
+        if near.all() and line is None:
+            break
+        reach *= 4
+    pairs = _pairs(lanes, compatible, level_ns, slope, origin_ns)
+    if not len(pairs.apart):
+        return None
+    spread = 1.4826 * float(np.median(np.abs(pairs.apart - np.median(pairs.apart))))
+    return Offset(
+        level_ns, slope, origin_ns, len(pairs.apart), pairs.unmatched, max(spread, _LEAST_SPREAD_NS), pairs.same_step
+    )
+
+
+def _pairs(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
+    since, apart, steps, unmatched = [], [], [], 0
+    for lane in lanes:
+        ours, theirs = lane.ours, lane.theirs
+        moved = ours.ahead(_ahead(ours.end, level_ns, slope, origin_ns))
+        i, j = _mutual(lane, moved, compatible)
+        since.append(moved.end[i] - origin_ns)
+        apart.append((moved.end[i] - theirs.end[j]).astype(np.float64))
+        known = (ours.step[i] >= 0) & (theirs.step[j] >= 0)
+        steps.append((ours.step[i] == theirs.step[j])[known])
+        unmatched += _within(moved, theirs) + _within(theirs, moved) - 2 * len(i)
+    agree = np.concatenate(steps)
+    same_step = float(agree.mean()) if len(agree) else 1.0
+    return _Pairs(np.concatenate(since), np.concatenate(apart), same_step, max(unmatched, 0))
+
+
+def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Ints:
+    level = round(level_ns)
+    ahead: Ints = level + np.rint(level_ns - level + slope * (times_ns - level - origin_ns)).astype(np.int64)
+    return ahead
+
+
+def _within(ours: Entries, theirs: Entries) -> int:
+    """How many of ours end while the others are shown."""
+    return int(((ours.end >= theirs.last_start[0]) & (ours.end <= theirs.end[-1] + COINCIDE_NS)).sum())
+
+
+def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
+    """Pairs of which each is the other's nearest of its kind, and that could be the same; ours are `moved`."""
+    since = min(moved.end[0], lane.theirs.end[0])
+    apart = 2 * int(max(moved.end[-1], lane.theirs.end[-1]) - since) + 1
+    ours, theirs = moved.end - since + apart * lane.our_kind, lane.theirs.end - since + apart * lane.their_kind
+    to_theirs, to_ours = _nearest(ours, theirs), _nearest(theirs, ours)
+    i = np.flatnonzero(to_ours[to_theirs] == np.arange(len(ours)))
+    j = to_theirs[i]
+    close = np.abs(moved.end[i] - lane.theirs.end[j]) <= COINCIDE_NS
+    i, j = i[close], j[close]
+    one, other = moved.take(i), lane.theirs.take(j)
+    good = same_kind(one, other, compatible) & overlap(one, other, COINCIDE_NS)
+    return i[good], j[good]
+
+
+def _nearest(values: Ints, others: Ints) -> Ints:
+    """The index of the one nearest to each value."""
+    order = np.argsort(others, kind="stable")
+    ordered = others[order]
+    after = np.searchsorted(ordered, values).clip(0, len(ordered) - 1)
+    before = np.maximum(after - 1, 0)
+    nearer = np.abs(ordered[before] - values) < np.abs(ordered[after] - values)
+    result: Ints = order[np.where(nearer, before, after)]
+    return result

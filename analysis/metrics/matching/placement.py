@@ -1,0 +1,197 @@
+"""Where calls lie on a timeline of collectives whose times are on the same clock.
+
+Both are in the same order, though either may lack something. A call can be part of a collective if nothing else
+contradicts that, if nobody leaves before everybody has arrived, and if it ends about when the others do. If there is
+one such collective only, that is it; if calls lie between two that are placed already and just fill the gap, order
+tells.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..clocks.frame import Flags, Floats, Ints
+from .entries import PAIR, Entries, overlap, same_kind
+from .in_order import lay_in_order
+
+# So many collectives are compared with each call.
+_WIDTH = 8
+_LEAST_TOLD = 8
+_USUAL_NS = 5_000
+_PAIR_ENDS_NS = 20_000
+# What speaks for a placement, in nats: that no record of it was lost, or that none was cut off where a window ends.
+_LOST, _CUT = 4.0, 1.0
+_SURE = 5.0
+_LEAST_SCALE_NS, _FAR_NS = 2_000.0, 1 << 60
+
+
+class Placement(NamedTuple):
+    """For each call its position on the timeline or -1, and whether no other one would do."""
+
+    position: Ints
+    certain: Flags
+
+
+class Nearness(NamedTuple):
+    """By how much clocks may be wrong, in ns; and how far ends of a collective may be apart; if any way, `_FAR_NS`."""
+
+    slack_ns: int
+    ends_ns: int
+
+
+def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
+    """Where the calls lie; `pins` are positions that are known already, or -1. All in order."""
+    position, certain = pins.copy(), pins >= 0
+    if not len(timeline):
+        return Placement(position, certain)
+    candidates = _candidates(calls, timeline, pins, compatible, near)
+    position, certain = _without_choice(candidates, position, certain)
+    gain = _gains(candidates, calls, timeline, pins)
+    for run in _runs(position < 0):
+        if not _fills_gap(calls, timeline, run, position, certain, compatible, near):
+            _lay(candidates, gain, run, position, certain)
+    doubtful = _other_step(calls, timeline, position, pins)
+    if near.ends_ns < _FAR_NS:  # else ends tell nothing
+        doubtful |= _far_apart(calls, timeline, position, pins)
+    return Placement(position, certain & ~doubtful)
+
+
+def _other_step(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
+    """The calls that were issued in another step than others of their collective."""
+    there = timeline.step[position]
+    other: Flags = (position >= 0) & (pins < 0) & (calls.step >= 0) & (there >= 0) & (calls.step != there)
+    return other
+
+
+def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
+    """The calls that end farther from their collective than nearly all others do from theirs."""
+    apart = np.where(position >= 0, np.abs(calls.end - timeline.end[position]), 0)
+    told = (position >= 0) & calls.synchronising
+    asked = told & (pins < 0)
+    if told.sum() < _LEAST_TOLD:
+        asked &= (calls.kind == PAIR) & (apart > 2 * _PAIR_ENDS_NS)
+        return asked
+    usual = max(float(np.quantile(apart[told], 0.9)), _USUAL_NS)
+    # A message may be kept until it is asked for; then nothing but its order tells.
+    far: Flags = asked & (apart > 2 * np.where(calls.kind == PAIR, min(usual, _PAIR_ENDS_NS), usual))
+    return far
+
+
+class _Candidates(NamedTuple):
+    """Of each call positions, whether they could be its own, and how far ends are apart; all (calls, width)."""
+
+    position: Ints
+    possible: Flags
+    apart_ns: Ints
+
+
+def _candidates(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> _Candidates:
+    low, high = _between_pins(pins, len(timeline))
+    reached = np.searchsorted(np.maximum.accumulate(timeline.first_end), calls.last_start - near.slack_ns)
+    begun = np.minimum.accumulate(timeline.last_start[::-1])[::-1]
+    passed = np.searchsorted(begun, calls.first_end + near.slack_ns, side="right")
+    low = np.where(calls.synchronising, np.maximum(low, reached), low)
+    high = np.where(calls.synchronising, np.minimum(high, passed), high)
+    nearest = np.searchsorted(timeline.order, calls.order) - _WIDTH // 2
+    first = np.where(high - low > _WIDTH, np.clip(nearest, low, np.maximum(high - _WIDTH, low)), low)
+    at = first[:, np.newaxis] + np.arange(_WIDTH)
+    inside = at < high[:, np.newaxis]
+    at = np.minimum(at, len(timeline) - 1)
+    i, j = np.repeat(np.arange(len(calls)), _WIDTH), at.ravel()
+    ours, theirs = calls.take(i), timeline.take(j)
+    apart = np.abs(ours.end - theirs.end).reshape(at.shape)
+    # Others than those that synchronise may end at any time, if they are under way together, or nearly so.
+    met = overlap(ours, theirs, near.slack_ns)
+    close = np.where(ours.synchronising, met & (apart.ravel() <= near.ends_ns), overlap(ours, theirs, near.ends_ns))
+    possible = inside & (same_kind(ours, theirs, compatible) & close).reshape(at.shape) & (pins < 0)[:, np.newaxis]
+    return _Candidates(at, possible, apart)
+
+
+def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
+    """The first position that each call may have by the order of those that are pinned, and the one behind the last."""
+    before = np.maximum.accumulate(np.where(pins >= 0, pins, -1))
+    after = np.minimum.accumulate(np.where(pins >= 0, pins, positions)[::-1])[::-1]
+    return before + 1, after
+
+
+def _without_choice(found: _Candidates, position: Ints, certain: Flags) -> tuple[Ints, Flags]:
+    """The calls that have one candidate only, unless they contradict each other's order."""
+    single = found.possible.sum(axis=1) == 1
+    only = found.position[np.arange(len(position)), found.possible.argmax(axis=1)]
+    placed = np.where(single, only, position)
+    known = np.flatnonzero(placed >= 0)
+    # Every one beyond all before it, and before all behind it.
+    of_known = placed[known]
+    highest = np.maximum.accumulate(np.concatenate([[-1], of_known[:-1]])) if len(known) else of_known
+    lowest = np.minimum.accumulate(np.concatenate([of_known[1:], [np.iinfo(np.int64).max]])[::-1])[::-1]
+    good = (of_known > highest) & (of_known < lowest) if len(known) else of_known > 0
+    result = position.copy()
+    result[known[good]] = of_known[good]
+    return result, certain | ((result >= 0) & single)
+
+
+def _runs(flags: Flags) -> list[tuple[int, int]]:
+    """Begin and end of every run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
+    """What speaks for each candidate, in nats: records are seldom lost, and ends far apart are rare; (calls, width)."""
+    apart = np.where(calls.synchronising[:, np.newaxis], found.apart_ns, 0)
+    known = pins >= 0
+    usual = np.abs(calls.end[known] - timeline.end[pins[known]])[calls.synchronising[known]]
+    if len(usual) < _LEAST_TOLD:
+        usual = np.where(found.possible, apart, _FAR_NS).min(axis=1, initial=_FAR_NS)
+    scale_ns = max(float(np.median(usual)) if len(usual) else 0.0, _LEAST_SCALE_NS)
+    lost = np.where(_shown(calls, timeline, scale_ns), _LOST, _CUT)[:, np.newaxis]
+    lost = lost + np.where(_shown(timeline, calls, scale_ns), _LOST, _CUT)[found.position]
+    gain: Floats = np.where(found.possible, lost - np.log1p((apart / scale_ns) ** 2), -np.inf)
+    return gain
+
+
+def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
+    """Would what we show have to be among theirs? Not where their window may have cut it off.
+
+    What is not shown would have to end at the same time, but before they begin the first one, or after the last.
+    """
+    begun, left = theirs.last_start[0] + 2 * scale_ns, theirs.end[-1] + 2 * scale_ns
+    inside: Flags = (ours.end > begun) & (ours.end < left)
+    return inside
+
+
+def _fills_gap(
+    calls: Entries,
+    timeline: Entries,
+    run: tuple[int, int],
+    position: Ints,
+    certain: Flags,
+    compatible: Flags,
+    near: Nearness,
+) -> bool:
+    """Place a run of calls that just fills the gap between its neighbours, which are certain; False if it does not."""
+    begin, end = run
+    if not begin or end >= len(position) or not (certain[begin - 1] and certain[end]):
+        return False
+    low, high = int(position[begin - 1]) + 1, int(position[end])
+    if high - low != end - begin:
+        return False
+    ours, gap = calls.take(slice(begin, end)), timeline.take(slice(low, high))
+    met = overlap(ours, gap, near.slack_ns)
+    if not (same_kind(ours, gap, compatible) & (met | ~ours.synchronising)).all():
+        return False
+    position[begin:end], certain[begin:end] = np.arange(low, high), met
+    return True
+
+
+def _lay(found: _Candidates, gain: Floats, run: tuple[int, int], position: Ints, certain: Flags) -> None:
+    """Place a run of calls of which none is placed as gains most, between its neighbours that are."""
+    begin, end = run
+    low = position[begin - 1] + 1 if begin else 0
+    high = position[end] if end < len(position) else np.iinfo(np.int64).max
+    of_run = found.position[begin:end]
+    inside = (of_run >= low) & (of_run < high)
+    laid = lay_in_order(of_run, np.where(inside, gain[begin:end], -np.inf))
+    position[begin:end], certain[begin:end] = laid.position, laid.margin >= _SURE

@@ -1,0 +1,200 @@
+"""What the rungs of the ladder share: calls as columns of codes, and what has been decided about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ...kinds import name_on_all_ranks
+from ...nccl_tests import SYNCHRONISING
+from ..clocks.frame import ClockFrame, Flags, Ints
+from ..clocks.probes import Ahead, probed
+from .entries import KINDS, Entries
+
+RUNGS = ("comms_id", "seq", "step", "order", "time", "none")
+STEP, ORDER, TIME, NONE = (RUNGS.index(name) for name in ("step", "order", "time", "none"))
+
+ALONE = "no other rank shows it at that time"
+TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
+REPEATS = "the calls repeat so regularly that other pairings fit as well"
+
+SENDS = len(KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
+ANY = SENDS + 1
+_BY_SENDS = ("all_to_all", "gather", "scatter", "send_recv")
+
+
+@dataclass
+class State:
+    """Calls as columns of codes, all of shape (calls,), and what has been decided about each.
+
+    `clock` is the place of the rank in `ranks`, `hosts` of each clock the code of its host. Times are as the ranks show
+    them. `named` are groups that were found out: name, if there is one, and ranks.
+    """
+
+    calls: Entries
+    clock: Ints
+    member: Ints
+    group: Ints
+    group_size: Ints
+    turn: Ints
+    cycle: Ints
+    sent: Flags
+    pair_on_cpu: Flags
+    on_cpu: Flags
+    named_by_trace: Flags
+    ranks: Ints
+    hosts: Ints
+    frame: ClockFrame
+    probe: Ahead
+    compatible: Flags
+    collective: Ints = field(init=False)
+    rung: Ints = field(init=False)
+    certain: Flags = field(init=False)
+    assumed: Flags = field(init=False)
+    note: NDArray[np.object_] = field(init=False)
+    collectives: int = 0
+    groups: int = 0
+    named: dict[int, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
+    ends_ns: int = 0
+
+    def __post_init__(self) -> None:
+        count = len(self.calls)
+        self.collective = np.full(count, -1, dtype=np.int64)
+        self.rung = np.full(count, NONE, dtype=np.int64)
+        self.certain = np.ones(count, dtype=bool)
+        self.assumed = np.zeros(count, dtype=bool)
+        self.groups = int(self.group.max(initial=0))
+        self.note = np.full(count, None, dtype=object)
+
+    def new(self, count: int) -> Ints:
+        """Numbers of that many new collectives."""
+        self.collectives += count
+        return np.arange(self.collectives - count, self.collectives)
+
+    def alone(self, rows: Ints, note: str) -> None:
+        """Calls that belong to nothing else, and why."""
+        self.collective[rows] = self.new(len(rows))
+        self.rung[rows], self.note[rows] = NONE, note
+
+    def free(self, rows: Ints) -> None:
+        """Calls of which nothing has been decided after all."""
+        self.collective[rows], self.rung[rows], self.certain[rows], self.note[rows] = -1, NONE, True, None
+
+    def shown(self, rows: Ints) -> Entries:
+        """Calls on the common clock of their component, each for itself, in order."""
+        calls, clock = self.calls.take(rows), self.clock[rows]
+        calls = calls.ahead(self.frame.ahead(clock, calls.end))
+        return calls.take(np.argsort(calls.order, kind="stable"))
+
+    def timeline(self, rows: Ints) -> Entries:
+        """The collectives of calls that are placed, on the common clock of their component."""
+        if not len(rows):
+            return self.calls.take(rows)
+        calls = self.calls.take(rows)
+        shown = calls.ahead(self.frame.ahead(self.clock[rows], calls.end))
+        return shown.of_collectives(self.collective[rows])
+
+
+def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.DataFrame) -> State:
+    """Nothing decided yet. `hosts` gives the host of each rank, None where it is not known."""
+    pairs = calls["collective"].isin(["send", "recv"])
+    sent, root = calls["collective"].isin(["send"]), calls["root"]
+    group = calls.assign(
+        source=calls["rank"].astype("Int64").where(sent, root).where(pairs),
+        target=root.where(sent, calls["rank"].astype("Int64")).where(pairs),
+    ).groupby(["process_group", "pg_ranks", "source", "target"], dropna=False, sort=False)
+    ranks = calls["rank"].to_numpy(dtype=np.int64)
+    distinct = np.unique(ranks)
+    names = sorted({h for h in hosts.values() if h})
+    numbered = [names.index(h) if (h := hosts.get(int(r))) else len(names) + i for i, r in enumerate(distinct)]
+    host_of = np.unique(numbered, return_inverse=True)[1].astype(np.int64)
+    on_cpu = (calls["device"] == "cpu").to_numpy()
+    known = dict(zip(distinct.tolist(), host_of.tolist(), strict=True))
+    return State(
+        calls=_columns(calls, pairs),
+        clock=np.searchsorted(distinct, ranks),
+        member=calls.groupby(["rank", "device", "cycle"], sort=True).ngroup().to_numpy(dtype=np.int64),
+        group=group.ngroup().to_numpy(dtype=np.int64),
+        group_size=codes(calls["group_size"]),
+        turn=codes(calls["turn"]),
+        cycle=calls["cycle"].to_numpy(dtype=np.int64),
+        sent=sent.to_numpy(),
+        pair_on_cpu=pairs.to_numpy() & on_cpu,
+        on_cpu=on_cpu,
+        named_by_trace=calls["process_group"].notna().to_numpy(),
+        ranks=distinct,
+        hosts=host_of,
+        frame=ClockFrame.unlinked(host_of, int(calls["start_ns"].min())),
+        probe=probed(probes, known, int(host_of.max()) + 1, calls),
+        compatible=_compatible(),
+    )
+
+
+def codes(column: pd.Series[Any]) -> Ints:
+    """Integers with -1 for what is not known."""
+    return column.astype("Int64").fillna(-1).to_numpy(dtype=np.int64)
+
+
+def by_key(keys: Ints, rows: Ints) -> dict[int, Ints]:
+    """`rows` by their key, each in ascending order."""
+    ordered = rows[np.argsort(keys[rows], kind="stable")]
+    distinct, starts = np.unique(keys[ordered], return_index=True)
+    return dict(zip(distinct.tolist(), np.split(ordered, starts[1:]), strict=True)) if len(rows) else {}
+
+
+def known_kind(kind: Ints) -> Ints:
+    """Kinds with -1 for those that are not, or only in part, known."""
+    return np.where(kind >= SENDS, -1, kind)
+
+
+def kind_codes(calls: pd.DataFrame) -> Ints:
+    """What each row's collective is: an index of `compatible`."""
+    of_name = {name: i for i, name in enumerate(KINDS)}
+    kinds = calls["collective"].mask(calls["collective"].isin(["send", "recv"]), "send_recv").map(of_name)
+    if "name" not in calls:
+        return kinds.fillna(ANY).to_numpy(dtype=np.int64)
+    by_sends = calls["name"].isin([name for name in calls["name"].dropna().unique() if "sendrecv" in name.lower()])
+    return kinds.fillna(by_sends.map({True: SENDS, False: ANY})).to_numpy(dtype=np.int64)
+
+
+def _compatible() -> Flags:
+    """Which kinds can be the same collective: equal ones, and what is not known with what it can be."""
+    result = np.eye(ANY + 1, dtype=bool)
+    result[ANY, :] = result[:, ANY] = True
+    for kind in _BY_SENDS:
+        result[SENDS, KINDS.index(kind)] = result[KINDS.index(kind), SENDS] = True
+    return result
+
+
+def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Entries:
+    kind = kind_codes(calls)
+    start = calls["start_ns"].to_numpy(dtype=np.int64)
+    end = start + calls["dur_ns"].to_numpy(dtype=np.int64)
+    on_cpu = (calls["device"] == "cpu").to_numpy()
+    issued = on_cpu & calls["issue_ns"].notna().to_numpy()
+    # All ranks of a collective run the same kernel.
+    kernels = {name: name_on_all_ranks(name) for name in calls["name"].dropna().unique()}
+    return Entries(
+        row=np.arange(len(calls)),
+        kind=kind,
+        dtype=pd.factorize(calls["dtype"])[0].astype(np.int64),
+        # Each rank knows only its own part of an uneven all_to_all.
+        size=np.where(kind == KINDS.index("all_to_all"), -1, codes(calls["size_bytes"])),
+        name=np.where(on_cpu, -1, pd.factorize(calls["name"].map(kernels))[0]),
+        step=codes(calls["step"]),
+        # Of sends and receives each rank counts its own.
+        seq=np.where(pairs, -1, codes(calls["seq"])),
+        comms_id=np.where(pairs, -1, pd.factorize(calls["comms_id"])[0]),
+        # On a GPU a send runs until it is received; gloo's may be done before.
+        synchronising=np.isin(kind, [*(KINDS.index(k) for k in SYNCHRONISING), SENDS, ANY])
+        | ((kind == KINDS.index("send_recv")) & ~on_cpu),
+        last_start=start,
+        first_end=end,
+        end=end,
+        order=np.where(issued, calls["issue_ns"].fillna(0).to_numpy(dtype=np.int64), end),
+    )

@@ -1,0 +1,141 @@
+"""Steps and the order of launches: the k-th call of a process group in step N is the same one on all its ranks.
+
+Which needs no clock, and not even that the kernel of every call is shown: a record of what was issued is enough. It
+fails where a trace lacks records, or steps are numbered otherwise on one rank. So ranks are believed as far as all that
+they issued in the step agrees with what most of them did, and until times contradict (`doubts`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..clocks.frame import Flags, Ints
+from .entries import KINDS
+from .state import STEP, State, codes, kind_codes
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+class _Issued(NamedTuple):
+    """What ranks issued in steps, by group, step, process and turn; `row` is the call, or -1 for what did not run."""
+
+    row: Ints
+    group: Ints
+    step: Ints
+    process: Ints
+    rank: Ints
+    turn: Ints
+    signature: Ints
+
+
+def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> None:
+    """Match the calls that no id has matched, and of which step, turn and process group are known."""
+    issued = _issued(calls, pending)
+    if not len(issued.row):
+        return
+    first = np.flatnonzero(np.concatenate([[True], _changes(issued.group, issued.step, issued.process)]))
+    segment = np.repeat(np.arange(len(first)), np.diff([*first, len(issued.row)]))
+    good = _complete(issued, first)[segment]
+    place = _number(issued.group, issued.step, issued.turn)
+    number = _agreed(place, _so_far(issued, first, segment), good)
+    shown = (number >= 0) & (issued.row >= 0)
+    ranks = pd.Series(issued.rank[shown]).groupby(number[shown]).transform("nunique").to_numpy()
+    rows, kept = issued.row[shown][ranks > 1], number[shown][ranks > 1]
+    free = state.collective[rows] < 0
+    found, keys = pd.factorize(kept[free])
+    state.collective[rows[free]] = state.new(len(keys))[found]
+    state.rung[rows[free]] = STEP
+
+
+def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
+    both = calls[[*_COLUMNS, "name"]].assign(row=np.arange(len(calls)))
+    if len(pending):
+        unnamed = pd.Series(pd.NA, pending.index, dtype=both["name"].dtype)
+        both = pd.concat([both, pending[_COLUMNS].assign(row=-1, name=unnamed)], ignore_index=True)
+    known = both["turn"].notna() & both["step"].notna() & both["collective"].notna()
+    both = both[known.to_numpy()]
+    both = both.assign(group=_groups(both), kind=kind_codes(both))
+    # Of groups that share a name, and whose ranks are not known, nobody knows which is which.
+    ranks = both.groupby("group")["rank"].transform("nunique")
+    named = both["process_group"].notna()
+    both = both[((ranks <= both["group_size"].fillna(ranks)) | ~named).to_numpy(dtype=bool)]
+    size = np.where(both["kind"] == KINDS.index("all_to_all"), -1, codes(both["size_bytes"]))
+    signature = (both["kind"].to_numpy(), pd.factorize(both["dtype"])[0], size)
+    ordered = both.assign(
+        process=both.groupby(["rank", "cycle"], sort=True).ngroup(),
+        signature=_number(*signature),
+    ).sort_values(["group", "step", "process", "turn"], kind="stable")
+    return _Issued(*(codes(ordered[name]) for name in _Issued._fields))
+
+
+_COLUMNS = [
+    "rank", "cycle", "process_group", "pg_ranks", "group_size", "collective", "root", "dtype", "size_bytes", "step",
+    "turn",
+]  # fmt: skip
+
+
+def _groups(rows: pd.DataFrame) -> pd.Series[int]:
+    """Process groups; of sends and receives each pair of ranks by itself."""
+    pairs, sent = rows["collective"].isin(["send", "recv"]), rows["collective"].isin(["send"])
+    rank, peer = rows["rank"].astype("Int64"), rows["root"]
+    ends = {"source": rank.where(sent, peer).where(pairs), "target": peer.where(sent, rank).where(pairs)}
+    keys = ["process_group", "pg_ranks", "source", "target"]
+    return rows.assign(**ends).groupby(keys, dropna=False, sort=False).ngroup()
+
+
+def _number(*columns: Ints) -> Ints:
+    """A number for each distinct combination of values."""
+    numbers: Ints = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel()
+    return numbers
+
+
+def _changes(*columns: Ints) -> Flags:
+    result: Flags = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return result
+
+
+def _complete(issued: _Issued, first: Ints) -> Flags:
+    """Of each process in each step of a group: did it issue as much as any other, or was its last step cut?
+
+    A rank that stands twice in a step, in two cycles, stands for nothing.
+    """
+    count = np.diff([*first, len(issued.row)])
+    group_step = _number(issued.group[first], issued.step[first])
+    most = np.zeros(group_step.max() + 1, dtype=np.int64)
+    np.maximum.at(most, group_step, count)
+    last = np.full(issued.process.max() + 1, -1)
+    np.maximum.at(last, issued.process, issued.step)
+    cut = issued.step[first] == last[issued.process[first]]
+    twice = pd.DataFrame({"at": group_step, "rank": issued.rank[first]}).duplicated(keep=False).to_numpy()
+    complete: Flags = ((count == most[group_step]) | cut) & ~twice
+    return complete
+
+
+def _so_far(issued: _Issued, first: Ints, segment: Ints) -> Ints:
+    """A number for all that a process has issued of the group in the step up to each row: kinds, dtypes and sizes."""
+    with np.errstate(over="ignore"):
+        mixed = (issued.signature.astype(np.uint64) + np.uint64(1)) * _MULTIPLIER
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= (issued.turn.astype(np.uint64) + np.uint64(1)) * _MULTIPLIER | np.uint64(1)
+        mixed ^= mixed >> np.uint64(32)
+        total = np.cumsum(mixed, dtype=np.uint64)
+        of_segment = total - (total[first] - mixed[first])[segment]
+    numbers: Ints = np.unique(of_segment, return_inverse=True)[1]
+    return numbers
+
+
+def _agreed(place: Ints, so_far: Ints, good: Flags) -> Ints:
+    """The number of the collective of each row, -1 for those that differ from what most ranks issued."""
+    table = pd.DataFrame({"place": place, "so_far": so_far})[good]
+    votes = table.groupby(["place", "so_far"], sort=False).size().rename("votes").reset_index()
+    votes = votes.sort_values("votes", ascending=False, kind="stable")
+    best = votes.drop_duplicates("place")
+    tied = votes.merge(best, on=["place", "votes"])["place"].value_counts()
+    best = best[~best["place"].isin(tied.index[tied > 1])]
+    chosen = best.set_index("place")["so_far"]
+    wanted = pd.Series(place).map(chosen)
+    result = np.where(good & (wanted == pd.Series(so_far)).to_numpy(dtype=bool), place, -1)
+    return np.asarray(result, dtype=np.int64)

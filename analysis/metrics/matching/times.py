@@ -1,0 +1,253 @@
+"""What neither ids nor steps have matched: by the times at which calls begin and end, group by group.
+
+Where clocks can be compared, calls are laid onto the timeline of their group one rank after another. Where they cannot,
+the timelines of both sides are laid upon each other, all groups together (`offsets`): so what one group fixes holds for
+all the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns
+from ..clocks.estimate import rough
+from ..clocks.frame import ClockFrame, Flags, Ints
+from ..clocks.medians import medians
+from .entries import Entries
+from .offsets import Lane, Offset, offset
+from .placement import Nearness, place
+from .state import NONE, ORDER, REPEATS, TIME, TOO_MANY, State, by_key
+
+# Times of GPUs of one host are converted from their own clocks, to within some microseconds.
+SAME_CLOCK_SLACK_NS = 20_000
+_LEAST_ENDS_NS = 20_000
+_LEAST_SETTLED = 32
+# On CPUs one rank may be done long before another: only that they meet tells.
+_ANY_END_NS = 1 << 62
+
+
+def link_clocks(state: State) -> None:
+    """Compare clocks by what is matched, and learn how far ends of one collective are apart."""
+    rows = np.flatnonzero((state.collective >= 0) & state.calls.synchronising & state.certain & ~state.assumed)
+    sizes = np.bincount(state.collective[rows], minlength=1)
+    rows = rows[sizes[state.collective[rows]] > 1]
+    order = np.argsort(state.collective[rows], kind="stable")
+    rows = rows[order]
+    number = np.unique(state.collective[rows], return_inverse=True)[1]
+    calls = state.calls
+    ends = Ends(number, state.clock[rows], calls.last_start[rows], calls.end[rows])
+    shared = np.isin(np.arange(len(state.hosts)), state.clock[state.on_cpu])
+    state.frame = rough(ends, state.hosts, int(calls.last_start.min()), shared=shared)
+    state.ends_ns = _ends_ns(ends, state.frame)
+
+
+def _ends_ns(ends: Ends, frame: ClockFrame) -> int:
+    """How far ends of one collective may be apart: what nearly all are, if enough are known."""
+    if len(ends.collective) < _LEAST_SETTLED:
+        return COINCIDE_NS
+    apart = apart_ns(ends, frame)
+    apart = np.abs(apart - np.nan_to_num(medians(apart, ends.clock, len(frame.offset_ns)))[ends.clock])
+    return int(np.clip(4 * np.quantile(apart, 0.98) + RESOLUTION_NS, _LEAST_ENDS_NS, 2 * COINCIDE_NS))
+
+
+def by_time(state: State) -> None:
+    """Match all calls that are left, but pairs on CPUs."""
+    left = (state.collective < 0) & ~state.pair_on_cpu
+    touched = np.isin(state.group, np.unique(state.group[left])) & ((state.rung != NONE) | left)
+    groups = [rows for rows in by_key(state.group, np.flatnonzero(touched)).values() if _fits_group(state, rows)]
+    lanes = [
+        {part: lay_within(state, own) for part, own in by_key(state.frame.component[state.clock], rows).items()}
+        for rows in groups
+    ]
+    _laid_between(state, lanes)
+    for rows in groups:
+        _in_order(state, rows)
+
+
+def again(state: State) -> None:
+    """Match by time once more with what is known of clocks by then, if some calls have not found all of their own."""
+    timed = np.flatnonzero((state.rung == TIME) | (state.rung == ORDER))
+    timed = timed[~state.pair_on_cpu[timed]]
+    members = np.bincount(state.collective[timed], minlength=state.collectives)
+    clocks = pd.Series(state.clock[timed]).groupby(state.group[timed]).transform("nunique").to_numpy()
+    if (members[state.collective[timed]] < clocks).any():
+        link_clocks(state)
+        state.free(timed)
+        by_time(state)
+
+
+def _fits_group(state: State, rows: Ints) -> bool:
+    """Has the group enough ranks for all that show it? If not, its calls stay alone."""
+    limit = state.group_size[rows].max() if state.named_by_trace[rows[0]] else 0
+    if 0 < limit < len(np.unique(state.clock[rows])):
+        state.alone(rows[state.collective[rows] < 0], TOO_MANY)
+        return False
+    return True
+
+
+def lay_within(state: State, rows: Ints) -> Entries:
+    """The calls of ranks whose clocks can be compared, all of one group, laid onto one timeline, which is returned."""
+    # Where ends scatter widely, so do the clocks of GPUs.
+    slack_ns = max(SAME_CLOCK_SLACK_NS, state.ends_ns // 2) if state.ends_ns > COINCIDE_NS else SAME_CLOCK_SLACK_NS
+    near = Nearness(slack_ns, _ANY_END_NS if state.on_cpu[rows[0]] else state.ends_ns)
+    timeline = state.timeline(rows[state.collective[rows] >= 0])
+    left = {int(member) for member in np.unique(state.member[rows[state.collective[rows] < 0]])}
+    members = by_key(state.member, rows)
+    for member in sorted(left, key=lambda m: -len(members[m])):
+        calls = state.shown(members[member])
+        pins = _positions(timeline, state.collective[calls.row])
+        found = place(calls, timeline, pins, state.compatible, near)
+        on = (found.position >= 0) & (pins < 0)
+        new = (found.position < 0) & (state.collective[calls.row] < 0)
+        _adopt(state, calls.row[on], timeline.row[found.position[on]], found.certain[on])
+        _adopt(state, calls.row[new], state.new(int(new.sum())), found.position[new] < 0)
+        timeline = timeline.extended(found.position[on], calls.take(on))
+        timeline = timeline.joined(replace(calls.take(new), row=state.collective[calls.row[new]]))
+    return timeline
+
+
+def _adopt(state: State, rows: Ints, collective: Ints, certain: Flags) -> None:
+    """Let calls be of these collectives, by time."""
+    state.collective[rows], state.rung[rows], state.certain[rows] = collective, TIME, certain
+    state.note[rows[~certain]] = REPEATS
+
+
+def _positions(timeline: Entries, collective: Ints) -> Ints:
+    """Where collectives stand on the timeline, -1 for those that do not."""
+    if not len(timeline):
+        return np.full(len(collective), -1)
+    order = np.argsort(timeline.row)
+    at = np.searchsorted(timeline.row[order], collective).clip(0, len(order) - 1)
+    return np.where(timeline.row[order][at] == collective, order[at], -1)
+
+
+Lanes = list[dict[int, Entries]]
+"""By group the timeline of each component of clocks."""
+
+
+def _laid_between(state: State, lanes: Lanes) -> None:
+    """Lay what ranks show upon each other whose clocks could not be compared yet, the largest part first."""
+    lanes = [parts for parts in lanes if len(parts) > 1]
+    waiting = _parts(lanes)
+    merging = _Merging.of(state)
+    while waiting:
+        base, *waiting = waiting
+        doubtful: dict[int, Offset] = {}
+        linked = True
+        while linked:
+            linked = False
+            for part in list(waiting):
+                found = _offset_between(state, lanes, part, base)
+                if found is None or not found.unique:
+                    doubtful |= {} if found is None else {part: found}
+                    continue
+                state.frame = state.frame.linked(part, base, found.level_ns, found.slope)
+                ends_ns = int(np.clip(6 * found.spread_ns, _LEAST_ENDS_NS, COINCIDE_NS))
+                _merged(state, lanes, (part, base), merging, Nearness(SAME_CLOCK_SLACK_NS, ends_ns), found)
+                waiting.remove(part)
+                doubtful.pop(part, None)
+                linked = True
+        # Where there are rivals the best one is shown, but nothing builds on it.
+        for part, found in doubtful.items():
+            _merged(state, lanes, (part, base), merging, Nearness(COINCIDE_NS, COINCIDE_NS), found)
+            waiting.remove(part)
+    merging.apply(state)
+
+
+@dataclass
+class _Merging:
+    """Which collectives turned out to be others, and which of them without certainty; by their numbers."""
+
+    other: Ints
+    unsure: Flags
+
+    @classmethod
+    def of(cls, state: State) -> _Merging:
+        """None so far."""
+        return cls(np.arange(state.collectives), np.zeros(state.collectives, dtype=bool))
+
+    def apply(self, state: State) -> None:
+        """Number the calls anew."""
+        rows = np.flatnonzero(state.collective >= 0)
+        before = state.collective[rows]
+        moved = self.other[before] != before
+        state.collective[rows] = self.other[before]
+        state.rung[rows[moved]] = np.maximum(state.rung[rows[moved]], TIME)
+        unsure = rows[moved & self.unsure[before]]
+        state.certain[unsure], state.note[unsure] = False, REPEATS
+
+
+def _parts(lanes: Lanes) -> list[int]:
+    """The components of clocks that share groups with others, those with most collectives first."""
+    sizes: dict[int, int] = {}
+    for parts in lanes:
+        for part, timeline in parts.items():
+            sizes[part] = sizes.get(part, 0) + len(timeline)
+    return sorted(sizes, key=lambda part: -sizes[part])
+
+
+def _offset_between(state: State, lanes: Lanes, part: int, base: int) -> Offset | None:
+    """How far the clocks of a part are ahead of those of the base, as far as common groups tell."""
+    shared = [Lane(parts[part], parts[base]) for parts in lanes if part in parts and base in parts]
+    if not shared:
+        return None
+    # Origins of clocks that can be compared are one moment, and before they are linked that of all shows the same.
+    own = np.flatnonzero(state.frame.component == part)[0]
+    origin_ns = int(state.frame.origin_ns[own] - np.rint(state.frame.offset_ns[own]))
+    return offset(shared, state.compatible, origin_ns, _expected(state, part, base))
+
+
+def _expected(state: State, part: int, base: int) -> tuple[float, float] | None:
+    """What the clock probe says of that, and how wrong it may be; None where it says nothing."""
+    found = []
+    for component in (part, base):
+        clocks = np.flatnonzero(state.frame.component == component)
+        told = state.probe.ns[state.hosts[clocks], 0]
+        known = clocks[~np.isnan(told)]
+        if not len(known):
+            return None
+        host = state.hosts[known[0]]
+        level = state.probe.ns[host].mean() - state.frame.offset_ns[known[0]]
+        found.append((float(level), float(state.probe.uncertainty_ns[host].max() + np.ptp(state.probe.ns[host]))))
+    return found[0][0] - found[1][0], found[0][1] + found[1][1]
+
+
+def _merged(
+    state: State, lanes: Lanes, sides: tuple[int, int], merging: _Merging, near: Nearness, found: Offset
+) -> None:
+    """Lay the collectives of a part upon those of the base, whose timelines take up the rest if that is certain."""
+    part, base = sides
+    for parts in lanes:
+        if part not in parts:
+            continue
+        ours = parts[part].ahead(found.ahead(parts[part].end))
+        if base not in parts:
+            if found.unique:
+                parts[base] = ours
+                del parts[part]
+            continue
+        timeline = parts[base]
+        pins = _positions(timeline, merging.other[ours.row])
+        placed = place(ours, timeline, pins, state.compatible, near)
+        on = (placed.position >= 0) & (pins < 0)
+        merging.other[ours.row[on]] = timeline.row[placed.position[on]]
+        merging.unsure[ours.row[on]] = ~placed.certain[on] | (not found.unique)
+        if found.unique:
+            timeline = timeline.extended(placed.position[on], ours.take(on))
+            parts[base] = timeline.joined(ours.take(placed.position < 0))
+            del parts[part]
+
+
+def _in_order(state: State, rows: Ints) -> None:
+    """Call it `order` where all that a rank shows of the group fits its timeline, call for call."""
+    for part in by_key(state.frame.component[state.clock], rows).values():
+        if not (state.rung[part] == TIME).any():
+            continue
+        timeline = state.timeline(part)
+        for own in by_key(state.member, part).values():
+            position = np.sort(_positions(timeline, state.collective[own]))
+            if (np.diff(position) == 1).all():
+                state.rung[own[state.rung[own] == TIME]] = ORDER

@@ -1,0 +1,145 @@
+"""Whom every call had to wait for: by the kind of the collective, and by when it ended.
+
+Nobody can have waited for a rank that arrived after it ended; and from the arrival of the last one it needed, a call
+still takes as long as moving the data does. Definitions: docs/metrics.md, "Wait and transfer".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..nccl_tests import SYNCHRONISING
+from .clocks.frame import Flags, Ints
+
+# Receivers of these need their root, and the root of the others needs them.
+FROM_ROOT = ("broadcast", "scatter")
+TO_ROOT = ("reduce", "gather")
+# In these data passes from rank to rank, so that anybody may hold up those behind, and next before, it.
+_CHAINED = ("broadcast", "reduce")
+# By so much of the shortest duration may the transfer of one rank be shorter than that of another.
+_JITTER_FRAC = 0.02
+_NOBODY = -1
+_UNKNOWN = -2
+
+
+class _Needed(NamedTuple):
+    """When the last rank that each call needs had arrived, and which that is."""
+
+    at_ns: Ints
+    rank: Ints
+
+
+def needs(joined: pd.DataFrame) -> pd.DataFrame:
+    """When the last rank that each call needs had arrived, `needed_ns`, and which it was, `waited_for`.
+
+    `joined` holds calls with `collective_id`, `kind` (of the collective as a whole), `arrived_ns`, `is_source` (is it
+    that of the root, or a sender), `device` and `batch`. NA where it is not known. A call that needs nobody else, or
+    comes last itself, has its own arrival, and waited for nobody. Same index.
+    """
+    calls = _Calls.of(joined)
+    last, source = calls.last(np.ones(len(joined), dtype=bool)), calls.last(calls.is_source)
+    alone = _Needed(calls.arrived_ns, np.full(len(joined), _NOBODY))
+    rules = [
+        (calls.of_kind(*SYNCHRONISING), last),
+        (calls.of_kind("send_recv") & ~calls.is_source, source),
+        # On a CPU a send is over when it is handed over; on a GPU if it is kept until somebody asks for it.
+        (calls.of_kind("send_recv") & (calls.on_cpu | (last.at_ns > calls.ended_ns)), alone),
+        (calls.of_kind("send_recv"), last),
+        (calls.of_kind(*FROM_ROOT, *TO_ROOT) & calls.on_cpu & (source.rank == _UNKNOWN), source),
+        (calls.of_kind(*FROM_ROOT) & calls.on_cpu & ~calls.is_source, source),
+        (calls.of_kind(*TO_ROOT) & calls.on_cpu & calls.is_source, last),
+        (calls.of_kind(*FROM_ROOT, *TO_ROOT) & calls.on_cpu, alone),
+        (calls.of_kind(*_CHAINED) | (calls.of_kind("gather", "scatter") & calls.is_source), calls.last_in_time()),
+        (calls.of_kind("gather", "scatter") & (source.rank == _UNKNOWN), source),
+        (calls.of_kind("gather", "scatter") & (source.at_ns > calls.in_time_ns), alone),
+        (calls.of_kind("gather", "scatter"), source),
+    ]
+    at_ns = np.select([rows for rows, _ in rules], [needed.at_ns for _, needed in rules], _UNKNOWN)
+    rank = np.select([rows for rows, _ in rules], [needed.rank for _, needed in rules], _UNKNOWN)
+    known, late = rank != _UNKNOWN, at_ns > calls.arrived_ns
+    return _of_batches(pd.DataFrame({
+        "needed_ns": pd.arrays.IntegerArray(np.where(late, at_ns, calls.arrived_ns), ~known),
+        "waited_for": pd.arrays.IntegerArray(np.where(late, rank, 0), ~known | ~late | (rank == _NOBODY)),
+    }, index=joined.index), joined["batch"])  # fmt: skip
+
+
+class _Calls(NamedTuple):
+    """The calls of many collectives as columns; `number` says which belong together, from 0."""
+
+    number: Ints
+    rank: Ints
+    arrived_ns: Ints
+    ended_ns: Ints
+    is_source: Flags
+    on_cpu: Flags
+    kind: pd.Series[str]
+
+    @classmethod
+    def of(cls, joined: pd.DataFrame) -> _Calls:
+        arrived_ns = joined["arrived_ns"].to_numpy(dtype=np.int64)
+        return cls(
+            pd.factorize(joined["collective_id"])[0].astype(np.int64),
+            joined["rank"].to_numpy(dtype=np.int64),
+            arrived_ns,
+            arrived_ns + joined["dur_ns"].to_numpy(dtype=np.int64),
+            joined["is_source"].to_numpy(dtype=bool),
+            (joined["device"] == "cpu").to_numpy(dtype=bool),
+            joined["kind"],
+        )
+
+    def of_kind(self, *kinds: str) -> Flags:
+        """Which calls are of one of these kinds?"""
+        found: Flags = self.kind.isin(kinds).to_numpy(dtype=bool)
+        return found
+
+    def last(self, among: Flags) -> _Needed:
+        """The last arrival of those that count in each collective; where none does, it is not known."""
+        rows = np.flatnonzero(among)
+        ordered = rows[np.lexsort((self.rank[rows], self.arrived_ns[rows], self.number[rows]))]
+        is_last = np.append(self.number[ordered][1:] != self.number[ordered][:-1], True)[: len(ordered)]
+        of_number = np.full(int(self.number.max(initial=-1)) + 1, -1)
+        of_number[self.number[ordered[is_last]]] = ordered[is_last]
+        at = of_number[self.number]
+        return _Needed(
+            np.where(at >= 0, self.arrived_ns[at], np.iinfo(np.int64).max),
+            np.where(at >= 0, self.rank[at], _UNKNOWN),
+        )
+
+    @property
+    def in_time_ns(self) -> Ints:
+        """When those that each call waited for had arrived at the latest: from then on its data still had to move."""
+        took = self.ended_ns - self.arrived_ns
+        shortest = np.full(int(self.number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(shortest, self.number, took)
+        result: Ints = self.ended_ns - (shortest[self.number] * (1 - _JITTER_FRAC)).astype(np.int64)
+        return result
+
+    def last_in_time(self) -> _Needed:
+        """The last arrival in each call's collective that it can have waited for."""
+        count = len(self.number)
+        times = np.concatenate([self.arrived_ns, self.in_time_ns])
+        is_limit = np.repeat([False, True], count)
+        order = np.lexsort((is_limit, times, np.tile(self.number, 2)))
+        # An arrival stands before the limit of its own call, so there always is one.
+        before = np.maximum.accumulate(np.where(is_limit[order], -1, np.arange(2 * count)))
+        limits = np.flatnonzero(is_limit[order])
+        at = np.empty(count, dtype=np.int64)
+        at[order[limits] - count] = order[before[limits]]
+        return _Needed(self.arrived_ns[at], self.rank[at])
+
+
+def _of_batches(found: pd.DataFrame, batch: pd.Series[int]) -> pd.DataFrame:
+    """With the last rank that any part of a kernel needs for all its parts: it ends when all of them are done."""
+    parts = batch.notna()
+    if not parts.any():
+        return found
+    ordered = found[parts].assign(batch=batch[parts]).sort_values("needed_ns", kind="stable", na_position="last")
+    last = ordered.drop_duplicates("batch", keep="last").set_index("batch")
+    result = found.copy()
+    for column in ("needed_ns", "waited_for"):
+        of_part = batch[parts].map(last[column])
+        result.loc[parts, column] = of_part.astype("Int64")
+    return result

@@ -1,0 +1,51 @@
+"""Why calls could not be split into wait and transfer, and what to do about it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ...schema import Row, records
+
+_LOOK = "see `note` in the table collectives"
+_ADVICE = {
+    "alone": ("there is the trace of one rank only", "give the traces of all ranks"),
+    "missing": ("ranks have no trace here", "give the traces of all ranks"),
+    "lost": ("some ranks do not show them", "capture the same steps on all ranks"),
+    "unknown": (
+        "no trace tells which collective they are",
+        "name them with --comm, or capture with torch 2.2 or later, which writes NCCL's arguments",
+    ),
+    "unlinked": ("the clocks of their hosts cannot be compared", "capture with `profiling`, which probes them"),
+    "unmatched": ("no call of another rank fits them for certain", f"capture whole steps with prof.step(), {_LOOK}"),
+    "root": ("it is not known who needs whom in them", _LOOK),
+}
+
+
+def reason(participation: pd.DataFrame, collectives: pd.DataFrame, ranks: set[int], *, some_missing: bool) -> str:
+    """`some ranks do not show them: capture the same steps on all ranks`, that of most of the time of unsplit calls.
+
+    `ranks` are those that have a trace; are there others?
+    """
+    unsplit = participation[participation["wait_ns"].isna()][["collective_id", "dur_ns"]]
+    if len(ranks) == 1:
+        return _told("alone")
+    columns = ["collective_id", "collective", "pg_ranks", "matched_by", "certain", "complete", "arrival_skew_ns"]
+    joined = unsplit.merge(collectives[columns], on="collective_id")
+    kinds = joined.assign(why=[_why(row, ranks, some_missing) for row in records(joined)])
+    return _told(str(kinds.groupby("why")["dur_ns"].sum().idxmax())) if len(kinds) else ""
+
+
+def _told(why: str) -> str:
+    return ": ".join(_ADVICE[why])
+
+
+def _why(collective: Row, ranks: set[int], some_missing: bool) -> str:
+    if {int(r) for r in (collective["pg_ranks"] or "").split()} - ranks:
+        return "missing"
+    if collective["collective"] is None:
+        return "unknown"
+    if collective["matched_by"] == "none" or not collective["certain"]:
+        return "unmatched"
+    if not collective["complete"]:
+        return "missing" if some_missing and collective["pg_ranks"] is None else "lost"
+    return "unlinked" if collective["arrival_skew_ns"] is None else "root"

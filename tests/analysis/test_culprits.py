@@ -1,0 +1,99 @@
+"""Whom a verdict names: one rank, several, a host, or nobody, and for how much of all waiting."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from builders import MS, Collective, analysed, traces_of
+
+from analysis.measure import Analysis
+from analysis.metrics.causes.blame import standing_out
+from analysis.metrics.causes.late import tail
+
+EVERY = 40 * MS
+
+
+def run_of(folder: Path, late: list[dict[int, int]], *, world: int = 8, hosts: int = 1) -> Analysis:
+    """Ranks that compute 5 ms in every step, and longer by what `late` says of it, before an all_reduce of 1 ms."""
+    truth = [
+        Collective([k * EVERY + 6 * MS + more.get(rank, 0) for rank in range(world)], 1 * MS)
+        for k, more in enumerate(late)
+    ]
+    traces = traces_of(world, truth)
+    for rank, trace in enumerate(traces):
+        trace.host = f"node{rank * hosts // world}"
+        for k, more in enumerate(late):
+            trace.step(k, k * EVERY, (k + 1) * EVERY)
+            trace.kernel("gemm", k * EVERY + 1 * MS, 5 * MS + more.get(rank, 0))
+    return analysed(folder, *traces)
+
+
+def sentence(found: Analysis) -> str:
+    return str(found.verdicts.iloc[0]["because"])
+
+
+def test_shares_are_of_all_waiting_and_the_rest_is_said(tmp_path: Path) -> None:
+    found = run_of(tmp_path, [{2: 8 * MS}] * 6)
+    shares = found.ranks.set_index("rank")["caused_wait_frac"]
+    assert shares[2] == 1
+    assert shares.drop(2).tolist() == [0] * 7
+    assert "100% of it for rank 2, which computes 8.0 ms per step longer than the others, mostly in gemm" in sentence(
+        found
+    )
+    assert "not explained" not in sentence(found)
+
+
+def test_two_culprits_are_both_named(tmp_path: Path) -> None:
+    text = sentence(run_of(tmp_path, [{1: 8 * MS}, {5: 7 * MS}] * 4))
+    assert "100% of it for 2 ranks: rank 1 (53%), rank 5 (47%), the first computes" in text
+
+
+def test_where_all_are_late_in_turn_nobody_is_named(tmp_path: Path) -> None:
+    text = sentence(run_of(tmp_path, [{k % 8: 8 * MS} for k in range(16)]))
+    assert "jitter, all are late in turn, no rank for more than 12% of it" in text
+    assert "for rank" not in text
+
+
+def test_a_slow_host_is_named_as_a_host(tmp_path: Path) -> None:
+    late = [{rank: 8 * MS + (rank * 7 + k) % 4 * MS // 20 for rank in range(4, 8)} for k in range(12)]
+    found = run_of(tmp_path, late, hosts=2)
+    table = found.hosts.set_index("host")
+    assert table.index.tolist() == ["node0", "node1"]
+    assert table["ranks"].tolist() == ["0 1 2 3", "4 5 6 7"]
+    assert table.loc["node1", "caused_wait_frac"] > 0.95
+    assert table["times_last"].tolist() == [0, 12]
+    assert "for host node1 (4 ranks, all of them late), whose ranks compute" in sentence(found)
+
+
+def test_one_slow_rank_is_no_slow_host(tmp_path: Path) -> None:
+    text = sentence(run_of(tmp_path, [{6: 8 * MS}] * 6, hosts=2))
+    assert "for rank 6" in text
+    assert "for host" not in text
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [
+        ([0.9, 0.05, 0.05], [0]),
+        ([0.5, 0.5], []),
+        ([0.95, 0.05], [0]),
+        ([0.125] * 8, []),
+        ([0.45, 0.45, 0.05, 0.05], [0, 1]),
+        ([0.08] + [0.0] * 7, []),
+        ([1.0], [0]),
+    ],
+)
+def test_who_stands_out(shares: list[float], named: list[int]) -> None:
+    assert standing_out(pd.Series(shares)) == named
+
+
+@pytest.mark.parametrize(
+    ("times", "total", "chance", "expected"),
+    [(0, 5, 0.5, 1.0), (5, 5, 0.5, 1 / 32), (4, 5, 0.5, 6 / 32), (2, 2, 0.125, 1 / 64), (3, 2, 0.5, 0.0)],
+)
+def test_the_tail_of_a_binomial_distribution(times: int, total: int, chance: float, expected: float) -> None:
+    assert tail(times, total, chance) == pytest.approx(expected)
+
+
+def test_the_chance_of_being_last_every_time_is_next_to_nothing() -> None:
+    assert 0 < tail(192, 192, 1 / 8) < 1e-170

@@ -1,0 +1,94 @@
+"""Collectives of which some members have no trace, and ranks that are alone."""
+
+from pathlib import Path
+
+import pytest
+from builders import MS, US, Collective, Trace, analysed, traces_of
+
+from analysis.measure import Analysis
+from analysis.schema import records
+
+EVERY = 20 * MS
+MISSING = 3
+
+
+def run_of(folder: Path, late: int, *, missing_late: int = 0, count: int = 12, whole: int = 0) -> Analysis:
+    """Four ranks on one host of which the last has no trace; rank 1 is late by `late`, in other calls by a bit less.
+
+    The missing one is late by `missing_late` in every second call. Of `whole` calls of a group of the same size all
+    members have traces.
+    """
+    truth = []
+    for k in range(count):
+        shift = k * k % 7 * 37 * US
+        arrivals = [k * EVERY + 6 * MS + (late + shift if rank == 1 else 0) for rank in range(4)]
+        arrivals[MISSING] += missing_late if k % 2 else 0
+        truth.append(Collective(arrivals, 2 * MS))
+    traces = traces_of(4, truth, host="node")
+    for trace in traces:
+        for k in range(count):
+            trace.kernel("gemm", k * EVERY + 500 * US, 5 * MS)
+    return analysed(folder, *(trace for rank, trace in enumerate(traces) if rank != MISSING))
+
+
+def test_where_nobody_missing_came_later_all_is_known(tmp_path: Path) -> None:
+    found = run_of(tmp_path, 4 * MS)
+    split = found.participation
+    assert split["wait_ns"].notna().all()
+    assert split[split["rank"] == 1]["wait_ns"].tolist() == [0] * 12
+    assert split[split["rank"] == 0]["wait_ns"].min() == 4 * MS
+    assert set(split["transfer_ns"]) == {2 * MS}
+    assert found.collectives["complete"].tolist() == [False] * 12
+    assert found.bandwidth["busbw_gb_per_s"].notna().all()
+    because = found.verdicts.iloc[0]["because"]
+    assert because.startswith("of 3 of 4 ranks, the others have no trace: ")
+    assert "100% of it for rank 1" in because
+
+
+def test_where_a_missing_rank_came_later_there_is_a_lower_bound(tmp_path: Path) -> None:
+    found = run_of(tmp_path, 4 * MS, missing_late=9 * MS)
+    split = found.participation.merge(found.collectives[["collective_id", "first_start_ns"]], on="collective_id")
+    late = split["dur_ns"] > split["wait_low_ns"] + 2 * MS
+    assert late.sum() == 18
+    assert split["wait_ns"][late].isna().all()
+    waited = split[late & (split["rank"] != 1)]
+    assert (waited["wait_low_ns"] >= 4 * MS).all()
+    assert (waited["wait_low_ns"] < 5 * MS).all()
+
+
+def test_a_missing_rank_that_is_always_late_is_not_taken_for_a_slow_network(tmp_path: Path) -> None:
+    # Always by the same: no call is shorter than others, and arrivals of those present do not vary.
+    truth = [Collective([k * EVERY, k * EVERY, k * EVERY, k * EVERY + 5 * MS], 2 * MS) for k in range(12)]
+    found = analysed(tmp_path, *traces_of(4, truth, host="node")[:3])
+    assert found.participation["wait_ns"].isna().all()
+    assert set(found.participation["wait_low_ns"]) == {0}
+    assert found.collectives["transfer_ns"].isna().all()
+    run = found.verdicts.iloc[0]
+    assert run["verdict"] == "inconclusive"
+    assert "ranks have no trace here: give the traces of all ranks" in run["because"]
+
+
+def test_waiting_for_those_present_may_be_enough_for_a_verdict(tmp_path: Path) -> None:
+    truth = [Collective([k * EVERY, k * EVERY, k * EVERY + 9 * MS, k * EVERY], 2 * MS) for k in range(3)]
+    run = analysed(tmp_path, *traces_of(4, truth, host="node")[:3]).verdicts.iloc[0]
+    assert run["verdict"] == "skew-bound"
+    # 2 of 3 ranks wait 9 of 11 ms, the third 0 of 2.
+    assert "at least 75% of that is waiting" in run["because"]
+
+
+@pytest.mark.parametrize("extra", [0, 6 * MS])
+def test_one_rank_alone_tells_how_much_longer_calls_take_than_the_fastest(tmp_path: Path, extra: int) -> None:
+    trace = Trace(0, 2, groups={"0": [0, 1]}).kernel("gemm", 0, 5 * MS)
+    for k in range(4):
+        trace.nccl("all_reduce", k * EVERY + 6 * MS, 2 * MS + (extra if k == 3 else 0), Seq=k)
+    found = analysed(tmp_path, trace)
+    assert found.participation["excess_ns"].tolist() == [0, 0, 0, extra]
+    assert found.participation["wait_ns"].isna().all()
+    text = records(found.verdicts)[0]["because"]
+    told = f"not measured, but seen: {extra / (8 * MS + extra):.0%} of the calls' time is beyond the fastest"
+    assert (told in text) == bool(extra)
+
+
+def test_a_single_call_has_no_other_to_compare_with(tmp_path: Path) -> None:
+    trace = Trace(0, 2, groups={"0": [0, 1]}).nccl("all_reduce", 0, 2 * MS, Seq=1)
+    assert analysed(tmp_path, trace).participation["excess_ns"].isna().all()
