@@ -57,7 +57,7 @@ def participation(
 
 def _excess(joined: pd.DataFrame) -> pd.Series[int]:
     """How much longer each call took than the shortest one like it on its rank."""
-    like = ["rank", "device", "process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
+    like = ["rank", "device", "process_group", "group_size", "collective", "dtype", "size_bytes"]
     same = joined.groupby(like, dropna=False, sort=False)["dur_ns"]
     excess = (joined["dur_ns"] - same.transform("min")).astype("Int64")
     return excess.where((same.transform("size") > 1) & joined["collective"].notna())

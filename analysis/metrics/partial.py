@@ -28,7 +28,7 @@ def waited_for_present(joined: pd.DataFrame) -> pd.DataFrame:
     synchronising = joined["kind"].isin(SYNCHRONISING) & (of_collective["rank"].transform("size") > 1)
     last = of_collective["arrived_ns"].transform("max")
     low = (last - joined["arrived_ns"]).clip(upper=joined["dur_ns"]).astype("Int64").where(synchronising)
-    later = _nobody_later(joined[synchronising])
+    later = _nobody_later(joined[synchronising] if not joined["whole"].all() else joined[:0])
     return pd.DataFrame({"wait_low_ns": low, "nobody_later": joined["collective_id"].isin(later.index[later])})
 
 

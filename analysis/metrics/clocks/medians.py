@@ -68,9 +68,9 @@ def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
     if len(since_ns) < LEAST_FOLLOWED or not np.ptp(since_ns):
         return None
     bins = min(_BINS, len(since_ns) // 2)
-    parts = np.array_split(np.argsort(since_ns, kind="stable"), bins)
-    at = np.array([np.median(since_ns[part]) for part in parts])
-    middle = np.array([np.median(apart_ns[part]) for part in parts])
+    number = np.empty(len(since_ns), dtype=np.int64)
+    number[np.argsort(since_ns, kind="stable")] = np.arange(len(since_ns)) * bins // len(since_ns)
+    at, middle = _medians(since_ns, number), _medians(apart_ns, number)
     centre = at.mean()
     slope, level = np.polyfit(at - centre, middle, 1)
     left = middle - level - slope * (at - centre)
@@ -78,3 +78,12 @@ def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
     if abs(slope) * np.ptp(since_ns) < _LEAST_DRIFT_NS or abs(slope) < _SIGNIFICANT * error:
         return None
     return Trend(float(level - slope * centre), float(slope))
+
+
+def _medians(values: Ints | Floats, number: Ints) -> Floats:
+    """The median of the values of each number, from 0 on; each has some."""
+    ordered = values[np.lexsort((values, number))]
+    bounds = np.concatenate(([0], np.cumsum(np.bincount(number))))
+    low, high = bounds[:-1] + (np.diff(bounds) - 1) // 2, bounds[:-1] + np.diff(bounds) // 2
+    result: Floats = (ordered[low].astype(np.float64) + ordered[high]) / 2
+    return result

@@ -104,6 +104,17 @@ def _middle(values: Ints, group: Ints, count: int) -> Ints:
     return found
 
 
+def same_kind_at(ours: Entries, i: Ints, theirs: Entries, j: Ints, compatible: Flags) -> Flags:
+    """Do kind, dtype, size, kernel and ids of ours at `i` not contradict those of theirs at `j`? They are broadcast."""
+    result: Flags = compatible[ours.kind[i], theirs.kind[j]]
+    for name in _MUST_AGREE:
+        one, other = getattr(ours, name), getattr(theirs, name)
+        if not (one == UNKNOWN).all() and not (other == UNKNOWN).all():
+            one, other = one[i], other[j]
+            result = result & ((one == other) | (one == UNKNOWN) | (other == UNKNOWN))
+    return result
+
+
 def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
     """Elementwise: do kind, dtype, size, kernel and ids not contradict each other?"""
     result: Flags = compatible[ours.kind, theirs.kind]

@@ -34,6 +34,8 @@ def assign_groups(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> No
     """Give calls without a process group that which fits best; those that several fit are never certain."""
     unknown = calls["process_group"].isna() & (calls["device"] != "cpu") & ~calls["collective"].isin(["peer_copy"])
     unknown &= ~calls["collective"].isin(["send", "recv"]) & (state.collective < 0)
+    if not unknown.any():
+        return
     of_rank = _listed(groups, calls)
     rows = np.flatnonzero(unknown.to_numpy() & calls["rank"].isin(list(of_rank)).to_numpy())
     if not len(rows):

@@ -15,7 +15,7 @@ import numpy as np
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import trend
-from .entries import KINDS, Entries, overlap, same_kind
+from .entries import KINDS, Entries, same_kind_at
 
 # Fewer ends may coincide by chance.
 LEAST_COINCIDING = 4
@@ -108,7 +108,8 @@ def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
     columns = [np.concatenate([getattr(ours, name), getattr(theirs, name)]) for name in _KINDS]
     kind = np.zeros(len(ours) + len(theirs), dtype=np.int64)
     if all((column >= 0).all() or (column < 0).all() for column in columns[1:]) and columns[0].max() < len(KINDS):
-        kind = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel()
+        for column in columns:
+            kind = np.unique(kind * (int(column.max()) + 2) + column, return_inverse=True)[1]
     return _Telling(ours, theirs, kind[: len(ours)], kind[len(ours) :])
 
 
@@ -175,9 +176,9 @@ def _begins(count: int) -> list[int]:
 
 def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
     """How much later each of ours ends than each of theirs that it could be, all pairs."""
-    i, j = np.divmod(np.arange(len(ours) * len(theirs)), len(theirs))
-    good = same_kind(ours.take(i), theirs.take(j), compatible)
-    result: Floats = (ours.end[i[good]] - theirs.end[j[good]]).astype(np.float64)
+    every_i, every_j = np.arange(len(ours))[:, None], np.arange(len(theirs))[None, :]
+    i, j = np.nonzero(same_kind_at(ours, every_i, theirs, every_j, compatible))
+    result: Floats = (ours.end[i] - theirs.end[j]).astype(np.float64)
     return result
 
 
@@ -258,8 +259,9 @@ def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, In
     j = to_theirs[i]
     close = np.abs(moved.end[i] - lane.theirs.end[j]) <= COINCIDE_NS
     i, j = i[close], j[close]
-    one, other = moved.take(i), lane.theirs.take(j)
-    good = same_kind(one, other, compatible) & overlap(one, other, COINCIDE_NS)
+    arrived = np.maximum(moved.last_start[i], lane.theirs.last_start[j])
+    left = np.minimum(moved.first_end[i], lane.theirs.first_end[j])
+    good = same_kind_at(moved, i, lane.theirs, j, compatible) & (arrived <= left + COINCIDE_NS)
     return i[good], j[good]
 
 
