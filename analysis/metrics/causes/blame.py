@@ -38,7 +38,7 @@ def caused(waits: pd.DataFrame) -> pd.Series[int]:
     return found
 
 
-def standing_out(shares: pd.Series[float], *, least: float = 0.1, factor: float = 3.0) -> list[Any]:
+def standing_out(shares: pd.Series[float], *, least: float = 0.15, factor: float = 3.0) -> list[Any]:
     """The keys with a share of their own: at least `least`, and `factor` times that of the lower middle of all others.
 
     Where everybody is late in turn nobody stands out.

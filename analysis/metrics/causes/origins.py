@@ -41,6 +41,7 @@ class Reasons:
         }
         self._accounts: dict[tuple[int, int], Account] = {}
         self._origins: dict[tuple[int, int], Origin] = {}
+        self._open: set[tuple[int, int]] = set()
         self._calls = {int(str(rank)): _Calls.of(own) for rank, own in members.groupby("rank")}
 
     def account(self, collective: int, rank: int) -> tuple[Account, Sequence, int] | None:
@@ -56,20 +57,25 @@ class Reasons:
     def origin(self, collective: int, rank: int) -> Origin:
         """Where the lateness of a rank at a collective began."""
         trail: list[tuple[int, int]] = []
-        here = (collective, rank)
-        found = Origin(rank, collective, None)
-        while here not in self._origins and here not in trail and len(trail) < _FARTHEST:
+        here, held_ns = (collective, rank), 0.0
+        found = Origin(rank, collective, None, is_known=False)
+        while here not in self._origins and here not in self._open and len(trail) < _FARTHEST:
             trail.append(here)
+            self._open.add(here)
             known = self.account(*here)
-            because = known[0].part(known[2]) if known is not None else None
-            found = Origin(here[1], here[0], because)
-            before = self._held_up(*here) if because in ("comm", None) else None
-            if before is None:
-                if because == "comm" and known is not None and known[0].is_elsewhere(known[2]):
-                    found = found._replace(is_known=False)
+            if known is None:  # a send or receive: was it late, or is that where its program comes to then?
+                pair = self.of_pair(*here, int(held_ns))
+                found = pair if pair is not None else Origin(here[1], here[0], None, is_known=False)
                 break
-            here = before
+            account, _, at = known
+            because = account.part(at)
+            before = self._held_up(*here) if because == "comm" else None
+            found = Origin(here[1], here[0], because, is_known=because != "comm" or not account.is_elsewhere(at))
+            if before is None:
+                break
+            here, held_ns = before, account.elsewhere(at)
         found = self._origins.get(here, found)
+        self._open.difference_update(trail)
         self._origins |= dict.fromkeys(trail, found)
         return found
 
@@ -100,12 +106,9 @@ class Reasons:
 
     def _held_up(self, collective: int, rank: int) -> tuple[int, int] | None:
         """The collective in which a rank waited longest while its lateness arose, and for whom."""
-        known = self.account(collective, rank)
-        calls = self._calls.get(rank)
-        if calls is None:
+        known, calls = self.account(collective, rank), self._calls.get(rank)
+        if known is None or calls is None:
             return None
-        if known is None:  # a send or receive: what came just before it
-            return calls.before(collective, 0)
         found, sequence, at = known
         main = int(found.main[at])
         if main < 0:
