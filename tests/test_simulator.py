@@ -18,7 +18,7 @@ from simulator.programs import rooted, tp
 
 from analysis import analyse
 
-SEEDS = range(60)
+SEEDS = range(36)
 EPS_US = 1e-6
 
 

@@ -18,7 +18,7 @@ from .clocks.table import aligned
 _GROUP = ["process_group", "pg_ranks"]
 # Times what is usual in the group: how far members issue the same collective apart, and how long a call takes.
 _FAR_LONGER, _ENDLESS = 5, 30
-_LEAST_NS, _LEAST_ENDLESS_NS = 1_000_000, 1_000_000_000
+_LEAST_NS, _LEAST_ENDLESS_NS = 5_000_000, 1_000_000_000
 
 
 def hangs(
@@ -38,7 +38,10 @@ def hangs(
     rows: list[tuple[int, Row]] = []
     for keys, own in stuck.groupby(_GROUP):
         rows += _of_group(own, of_group.get(keys, done[:0]), ended)
-    return HANGS.frame(row for _, row in sorted(rows, key=lambda found: found[0]))
+    everywhere = {rank for _, row in rows for rank in row["waiting"].split()}
+    # Who waits elsewhere is only held up.
+    rows.sort(key=lambda found: (bool(everywhere & set(found[1]["missing"].split())), found[0]))
+    return HANGS.frame(row for _, row in rows)
 
 
 def _common(times: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:

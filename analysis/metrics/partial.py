@@ -6,6 +6,8 @@ in the shortest call: then it lasts longer than moving the data takes.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -21,45 +23,67 @@ _STEADY, _LEAST_SPREAD_NS = 3.0, 2_000
 def waited_for_present(joined: pd.DataFrame) -> pd.DataFrame:
     """How long each call waited for those present, `wait_low_ns`, and did nobody missing come later, `nobody_later`?
 
-    `joined` holds calls with `collective_id`, `kind`, `group_size`, `size_bytes`, `arrived_ns`, `dur_ns`, `rank`, and
-    whether the collective is `whole`. NA where it does not synchronise all members. Same index.
+    `joined` holds calls with `collective_id`, `kind`, `group_size`, `size_bytes`, `pg_ranks`, `arrived_ns`, `dur_ns`,
+    `rank`, and whether the collective is `whole`. NA where it does not synchronise all members. Same index.
     """
     of_collective = joined.groupby("collective_id", sort=False)
     synchronising = joined["kind"].isin(SYNCHRONISING) & (of_collective["rank"].transform("size") > 1)
     last = of_collective["arrived_ns"].transform("max")
     low = (last - joined["arrived_ns"]).clip(upper=joined["dur_ns"]).astype("Int64").where(synchronising)
-    later = _nobody_later(joined[synchronising] if not joined["whole"].all() else joined[:0])
-    return pd.DataFrame({"wait_low_ns": low, "nobody_later": joined["collective_id"].isin(later.index[later])})
+    known = _nobody_later(joined[synchronising], _Traced.of(joined)) if not joined["whole"].all() else []
+    return pd.DataFrame({"wait_low_ns": low, "nobody_later": joined["collective_id"].isin(known)})
 
 
-def _nobody_later(joined: pd.DataFrame) -> pd.Series[bool]:
-    """By collective: is its shortest call as short as moving the data takes?"""
-    found: dict[int, bool] = {}
+class _Traced(NamedTuple):
+    """The ranks that have a trace, and all process groups that these show."""
+
+    ranks: frozenset[int]
+    groups: list[frozenset[int]]
+
+    @classmethod
+    def of(cls, calls: pd.DataFrame) -> _Traced:
+        told = calls["pg_ranks"].dropna().unique()
+        return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in told])
+
+    def are_coupled(self, pg_ranks: object) -> bool:
+        """Do missing members of a group meet present ones elsewhere, so that they come as late as these?"""
+        if not isinstance(pg_ranks, str):
+            return len(self.groups) > 0
+        members = frozenset(map(int, pg_ranks.split()))
+        missing, present = members - self.ranks, members & self.ranks
+        return any(group != members and group & missing and group & present for group in self.groups)
+
+
+def _nobody_later(joined: pd.DataFrame, traced: _Traced) -> list[int]:
+    """The collectives whose shortest call is as short as moving the data takes."""
+    found: list[int] = []
     for _, same in joined.groupby(_KEYS, sort=False):
-        if same["whole"].all():
-            continue
         per = same.groupby("collective_id").agg(
             shortest=("dur_ns", "min"),
             whole=("whole", "first"),
+            pg_ranks=("pg_ranks", "first"),
             last=("arrived_ns", "max"),
             middle=("arrived_ns", "median"),
         )
-        shortest = per["shortest"].to_numpy(dtype=np.float64)
-        whole = per["whole"].to_numpy(dtype=bool)
-        near = _as_short(shortest, whole, (per["last"] - per["middle"]).to_numpy(dtype=np.float64))
-        found |= dict(zip(per.index.tolist(), (near & ~whole).tolist(), strict=True))
-    return pd.Series(found, dtype=bool)
+        usual = float(per["shortest"][per["whole"]].median())
+        for pg_ranks, own in per[~per["whole"]].groupby("pg_ranks", dropna=False, sort=False):
+            shortest = own["shortest"].to_numpy(dtype=np.float64)
+            if not np.isnan(usual):
+                near = np.abs(shortest - usual) <= usual * _SLACK_FRAC + _SLACK_NS
+            elif traced.are_coupled(pg_ranks):
+                continue
+            else:
+                near = _steady(shortest, (own["last"] - own["middle"]).to_numpy(dtype=np.float64))
+            found += own.index[near].tolist()
+    return found
 
 
-def _as_short(shortest: Floats, whole: Flags, skew: Floats) -> Flags:
-    """Which calls are as short as those of whole collectives; without any, as the steady ones among many.
+def _steady(shortest: Floats, skew: Floats) -> Flags:
+    """Which calls are as short as the shortest, if that is steady.
 
     Had a missing rank been last in all of them, their shortest calls would differ by as much as arrivals of those
     present do.
     """
-    if whole.any():
-        most = float(np.median(shortest[whole])) * (1 + _SLACK_FRAC) + _SLACK_NS
-        return shortest <= most
     near: Flags = shortest <= shortest.min() * (1 + _SLACK_FRAC) + _SLACK_NS
     if near.sum() < _LEAST_CALLS or _spread(skew[near]) <= max(_STEADY * _spread(shortest[near]), _LEAST_SPREAD_NS):
         return np.zeros(len(shortest), dtype=bool)

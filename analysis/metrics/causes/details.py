@@ -77,7 +77,9 @@ class Details:
         mine = self._by_name(interval, rank)
         theirs = pd.DataFrame([self._by_name(interval, other) for other in interval.others])
         more = mine - theirs.fillna(0).median().reindex(mine.index).fillna(0) if len(theirs.columns) else mine
-        return {"kernel": str(more.idxmax()), "kernel_extra_ns": int(more.max())} if len(more) else {}
+        return (
+            {"kernel": str(more.idxmax()), "kernel_extra_ns": int(more.max())} if len(more) and more.max() > 0 else {}
+        )
 
     def _times(self, interval: _Interval, rank: int) -> tuple[int, int] | None:
         end = self._ready.get((interval.until, rank))

@@ -48,10 +48,11 @@ def uncertainty(members: pd.DataFrame, clocks: pd.DataFrame) -> pd.Series[float]
 
 def _behind_median(collectives: pd.DataFrame, members: pd.DataFrame) -> Floats:
     """How much later the last rank of each collective came than the median of the others, in ns."""
-    ordered = members[["collective_id", "arrived_ns"]].sort_values(["collective_id", "arrived_ns"], kind="stable")
-    others = ordered[ordered["collective_id"].duplicated(keep="last")]
-    median = others.groupby("collective_id")["arrived_ns"].median().reindex(collectives["collective_id"])
-    behind: Floats = collectives["last_start_ns"].to_numpy(dtype=np.float64, na_value=np.nan) - median.to_numpy()
+    ordered = members[["collective_id", "late_ns"]].dropna().sort_values(["collective_id", "late_ns"], kind="stable")
+    before_last = ordered["collective_id"].duplicated(keep="last")
+    median = ordered[before_last].groupby("collective_id")["late_ns"].median()
+    last = ordered[~before_last].set_index("collective_id")["late_ns"]
+    behind: Floats = (last - median).reindex(collectives["collective_id"]).to_numpy(dtype=np.float64, na_value=np.nan)
     return behind
 
 

@@ -19,6 +19,7 @@ LATENCY_FACTOR = 2.0  # a transfer that takes less than twice the latency is lat
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 _MENTIONED_FROM = 0.01
+_SURELY_HANGS_NS = 1_000_000_000
 _NAMED_FROM = 0.1  # of the exposed time is waiting: from there a verdict of transfer says for whom
 
 
@@ -162,12 +163,14 @@ def _hang(row: Row) -> str:
     step = f" in step {row['step']}" if row["step"] is not None else ""
     waiting = row["waiting"].split()
     what = f"{row['collective'] or 'a collective'}{number}{group}{step}"
-    longest = f"{length(row['waited_ns'] / 1e6)}, where {length(row['usual_ns'] / 1e6)} is the longest otherwise"
+    usual = f", where {length(row['usual_ns'] / 1e6)} is the longest otherwise" if row["usual_ns"] else ""
+    longest = f"{length(row['waited_ns'] / 1e6)}{usual}"
     if not row["missing"]:
         return f"{what} was issued on all {len(waiting)} ranks and did not end on any within {longest}"
     missing = row["missing"].split()
     who = f"rank {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
-    return f"{who} never issued {what}; {_count(len(waiting))} for it, the last for {longest}"
+    doubt = "" if row["waited_ns"] >= _SURELY_HANGS_NS else "; or the capture ended in a pause"
+    return f"{who} never issued {what}; {_count(len(waiting))} for it for {longest}{doubt}"
 
 
 def _count(ranks: int) -> str:
