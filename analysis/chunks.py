@@ -20,7 +20,7 @@ import msgspec
 
 from .errors import DamagedTrace, NotATrace, UnreadableFile
 from .packed import BrokenPacking, Source, unpacked
-from .repairs import with_quoted_names, without_escapes, without_numbers_that_are_none
+from .repairs import with_names_that_are_text, with_quoted_names, without_escapes, without_numbers_that_are_none
 
 CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
 ENTRY_LIMIT_BYTES = 16 << 20  # of one event, and of what surrounds the events
@@ -42,6 +42,7 @@ _AT_BYTE = re.compile(r"(trailing characters )?\(byte (\d+)\)")
 _GUESSES = 4
 _DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_ANY = msgspec.json.Decoder(msgspec.Raw)
 # What decoding raises for bytes that are no JSON, or nested too deep.
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -147,6 +148,11 @@ class EventStream(Generic[P]):
     def surrounding(self) -> Surrounding:
         """What surrounds the events, as far as it is read."""
         return Surrounding(self._before, self._behind, self.bytes_read)
+
+    @property
+    def is_packing_broken(self) -> bool:
+        """Did unpacking fail, so that nobody knows what is behind that?"""
+        return self._broken is not None
 
     def __iter__(self) -> Iterator[Batch[P]]:
         """Batches in file order.
@@ -307,6 +313,31 @@ class EventStream(Generic[P]):
         raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
 
 
+def check_text(source: bytes, end: int | None = None) -> None:
+    """JSON is UTF-8, which decoders do not look at in what they skip. Raises UnicodeDecodeError."""
+    if not source.isascii():  # ten times as fast, without a copy
+        try:
+            source[:end].decode()
+        except UnicodeDecodeError:
+            with_names_that_are_text(source[:end]).decode()
+
+
+def are_events(pieces: list[bytes]) -> bool:
+    """Are these whole elements of an array, each with its comma, JSON to the last byte?
+
+    So they are too where `repairs` knows what their writer got wrong.
+    """
+    array = b"".join((b"[", *pieces, b"{}]"))  # copied only once
+    try:
+        _ANY.decode(array)
+    except NO_JSON:
+        try:
+            _ANY.decode(without_numbers_that_are_none(with_quoted_names(array)))
+        except NO_JSON:
+            return False
+    return True
+
+
 def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:
     """Texts of the whole events in the buffer, how many bytes they take, and whether the array closes behind them.
 
@@ -340,6 +371,8 @@ def _repaired(buffer: bytes) -> tuple[list[bytes], int, bool]:
 
 def place_in(error: Exception) -> int | None:
     """Where bytes stop being JSON, by what decoding them raised; None if it does not say."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.start
     found = _AT_BYTE.search(str(error))
     # msgspec counts the first of trailing characters as read.
     return None if found is None else int(found[2]) - bool(found[1])
@@ -378,6 +411,7 @@ def _texts_or_none(elements: bytes) -> list[bytes]:
 def _texts(elements: bytes) -> list[bytes]:
     """Texts of the elements of an array; empty objects say nothing, and are left out."""
     array = b"[" + elements + b"]"
+    check_text(array)
     objects = [bytes(raw) for raw in _EVENTS.decode(array)]
     if not all(text.startswith(b"{") for text in objects):
         raise msgspec.ValidationError(f"an event is no object (byte {_first_other(array, objects)})")

@@ -40,9 +40,9 @@ from .kineto_events import (
 )
 from .kineto_header import header, header_so_far
 from .names import as_text
-from .packed import is_regular, packed_bytes
+from .packed import is_regular, packed_bytes, unpacked_bytes
 from .picking import picked
-from .raw_trace import Annotation, Columns, Events, Joining, Part, RawTrace, latest, raw_trace
+from .raw_trace import Annotation, Columns, Events, Extent, Joining, Part, RawTrace, latest, raw_trace
 from .spans import Indivisible, SpanStream
 
 # On disk. To count the events of a smaller file takes less than to read it twice where it is damaged.
@@ -106,7 +106,7 @@ def joined(path: Path, parts: Joining, *, details: bool = False) -> RawTrace:
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
-    return raw_trace(events, header(path, around), details=details)
+    return raw_trace(events, header(path, around), Extent(around.file_bytes), details=details)
 
 
 def _read(
@@ -122,21 +122,25 @@ def _read(
     try:
         _add_all(reading, stream)
         around = header(path, stream.surrounding, reading.events)
+        extent = Extent(stream.bytes_read)
     except TraceError as err:
         if not keep_damaged or not reading.events:
             raise
         damage, around = as_text(str(err)), header_so_far(stream.surrounding)
+        file_bytes = None if stream.is_packing_broken or not is_regular(path) else unpacked_bytes(path)
+        extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
         reading = _Reading(reading.comm_names, True, reading.details)
         return _read(path, reading, progress, keep_damaged=keep_damaged, counted=counted)
-    return raw_trace(reading.result(), around, damage, details=reading.details)
+    return raw_trace(reading.result(), around, extent, damage, details=reading.details)
 
 
 def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
     for batch in stream:
         _add(reading, batch, stream.path)
         reading.events = stream.events_read
+        reading.good_bytes = batch.first_byte + batch.end
 
 
 def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
@@ -150,6 +154,7 @@ def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
         # Sorts are read one after the other, so there may be another one before it.
         _add(reading, batch.before(index), path)
         good = reading.events = batch.first_event + index
+        reading.good_bytes = batch.byte_of(index)
         raise DamagedTrace(
             f"{path}: event {good:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
             f"{err} (the {good:,} events before it were good): {err.text[:80].decode('utf-8', 'replace')!r}"
@@ -161,7 +166,7 @@ class _Reading:
     """The columns so far.
 
     With all operators, without, or (None) with them unless the header lists a GPU. `events` were good so far, where
-    they are counted.
+    they are counted, and `good_bytes` of the file with them.
     """
 
     comm_names: re.Pattern[str]
@@ -190,6 +195,7 @@ class _Reading:
     window_end: float | None = None
     pids: list[int | None] = field(default_factory=lambda: [None] * 4)
     events: int = 0
+    good_bytes: int = 0
 
     def picker(self, around: Surrounding) -> Pick[Sorted]:
         """What to pick of the events of a document that begins so."""

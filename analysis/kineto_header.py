@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from .chunks import NO_JSON, Surrounding, place_in
+from .chunks import NO_JSON, Surrounding, check_text, place_in
 from .errors import DamagedTrace, NotATrace
 from .kineto_events import Int64
 from .repairs import without_numbers_that_are_none
@@ -83,6 +83,7 @@ def header(path: Path, around: Surrounding, events: int = 0) -> Header:
             raise _damaged(path, around, events, len(around.before) + around.behind.index(b"]") + 1)
         return _header(_Surrounding(events=[]))
     try:
+        check_text(document)
         surrounding = _surrounding(document)
     except msgspec.ValidationError as err:
         raise NotATrace(f"{path}: what surrounds the events is not what Kineto writes: {err}") from err

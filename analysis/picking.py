@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-from .chunks import CLOSING, NO_JSON, OPENING, SEPARATOR
+from .chunks import CLOSING, NO_JSON, OPENING, SEPARATOR, are_events, check_text
 from .kineto_events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, WINDOW_END, MalformedEvent, Sorted
 
 # What stands before the category, up to torch 2.12, and since.
@@ -52,7 +52,7 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
 
     `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None where it is not
     in Kineto's layout only: where a list ends in it, or where what was found does not stand at the begin of an event,
-    nor in a single other one. None too where a single event takes several MiB.
+    nor in a single other one. None too where a single event takes several MiB, and where what is left out is no JSON.
     """
     if end > _LARGEST_BYTES:
         return None
@@ -60,24 +60,37 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:
         hits.pop()
+    left_out: list[bytes] = []
     try:
-        return _sorted(source, hits, needles)
+        check_text(source, end)
+        result = _sorted(source, end, hits, needles, left_out)
     except (*NO_JSON, MalformedEvent):
         return None
+    # Who asked decodes what was found: so every byte is looked at.
+    return result if result is not None and are_events(left_out) else None
 
 
-def _sorted(source: bytes, hits: list[tuple[int, int, int]], needles: _Needles) -> Sorted | None:
-    """The texts of the events that the hits are in; None where a list ends. Raises NO_JSON, MalformedEvent."""
+def _sorted(
+    source: bytes, end: int, hits: list[tuple[int, int, int]], needles: _Needles, left_out: list[bytes]
+) -> Sorted | None:
+    """The texts of the events that the hits are in; None where a list ends. Raises NO_JSON, MalformedEvent.
+
+    All other events are added to those `left_out`, each with its comma.
+    """
     head = _head_of(source, hits)
     head_bytes, text_from, categories = len(head), len(head) - len(SEPARATOR), len(needles.rooms)
-    idle = needles.idle
+    idle, closing_bytes = needles.idle, len(CLOSING)
     result = Sorted()
     rooms: list[list[bytes]] = [getattr(result, room) for room in needles.rooms]
     starts_with, find = source.startswith, source.find
-    until = 0  # the end of the last event that was looked at
+    until = seen = 0  # the end of the last event that was looked at, and behind its comma
     for needle, at, behind in hits:
         if needle < categories and starts_with(head, at - head_bytes):
+            begin = at - head_bytes + closing_bytes
+            if begin > seen:
+                left_out.append(source[seen:begin])
             until = find(SEPARATOR, behind)
+            seen = until + closing_bytes
             rooms[needle].append(source[at - text_from : until])
         elif needle >= idle:
             continue
@@ -86,11 +99,16 @@ def _sorted(source: bytes, hits: list[tuple[int, int, int]], needles: _Needles) 
         elif at < until:
             continue
         elif needle not in needles.texts or source[at - 1 : at] == b'"':
+            before = source.rfind(SEPARATOR, 0, at)
+            begin = before + closing_bytes if before >= 0 else 0
+            if begin > seen:
+                left_out.append(source[seen:begin])
             until = find(SEPARATOR, behind)
-            begin = source.rfind(SEPARATOR, 0, at)
-            text = source[begin + len(SEPARATOR) if begin >= 0 else len(OPENING) : until]
+            seen = until + closing_bytes
+            text = source[begin + len(OPENING) : until]
             # What has a single phase is a single event, though perhaps with quotes in its name.
             result.place(text, repair=b'"ph"' not in text)
+    left_out.append(source[seen:end])
     return result
 
 

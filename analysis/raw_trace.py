@@ -51,6 +51,19 @@ class Events(msgspec.Struct, kw_only=True):
     window_end: float | None = None
 
 
+class Extent(msgspec.Struct, frozen=True):
+    """How much of a file was read, counted unpacked.
+
+    Every one of `read_bytes` is part of an event or of the header, as far as JSON goes. `not_understood_bytes` are
+    those from the damage on, 0 for a sound file, None where a broken packing hides how many there are. `verified_events`
+    were decoded one by one, None where that was not asked for.
+    """
+
+    read_bytes: int
+    not_understood_bytes: int | None = 0
+    verified_events: int | None = None
+
+
 class RawTrace(Events, kw_only=True):
     """What is read from one file: operators on CPU runs, and with `details`, as are allocations.
 
@@ -58,6 +71,7 @@ class RawTrace(Events, kw_only=True):
     """
 
     header: Header
+    extent: Extent
     damage: str | None = None
     notes: list[str] = []
 
@@ -78,7 +92,9 @@ class Part(msgspec.Struct):
     state: tuple[int, ...]
 
 
-def raw_trace(events: Events, header: Header, damage: str | None = None, *, details: bool = False) -> RawTrace:
+def raw_trace(
+    events: Events, header: Header, extent: Extent, damage: str | None = None, *, details: bool = False
+) -> RawTrace:
     """A file of these events, without what nobody needs of them."""
     kept = {name: getattr(events, name) for name in Events.__struct_fields__}
     if events.activities["ts"] and not details:
@@ -88,7 +104,7 @@ def raw_trace(events: Events, header: Header, damage: str | None = None, *, deta
     # The order in which a reader comes upon them depends on how it takes the file apart.
     kept["annotations"] = sorted(events.annotations, key=_place_of)
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))
-    return RawTrace(**kept, header=header, damage=damage)
+    return RawTrace(**kept, header=header, extent=extent, damage=damage)
 
 
 def _place_of(annotation: Annotation) -> int:

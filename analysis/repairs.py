@@ -13,6 +13,8 @@ _TOKEN = re.compile(rb'"[^"]*"|-?\b(?:NaN|Infinity)\b|,(?=\s*[\]}])')
 _BEFORE_NAME = re.compile(rb'"cat": "[^"\n]{0,64}",(?: |\n    )"name": "')
 _BEHIND_NAME = (b'", "pid', b'",\n    "pid')
 _COLON = b'": '
+# Nothing is measured from names of Python frames and of the file itself, which may be in any encoding.
+_ANY_TEXT = re.compile(rb'(?:"cat":\s*"python_function",\s*"name"|"traceName"):\s*"([^"]*)')
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
 
 
@@ -43,4 +45,13 @@ def with_quoted_names(text: bytes) -> bytes:
             if text.endswith(tail, begin, max(begin, behind)):
                 end = behind - len(tail)
                 repaired[begin:end] = _BARE_QUOTE.sub(b"'", text[begin:end])
+    return bytes(repaired)
+
+
+def with_names_that_are_text(text: bytes) -> bytes:
+    """Every byte that is not UTF-8 as `?` in the name of a Python frame, and of the file."""
+    repaired = bytearray(text)
+    for found in _ANY_TEXT.finditer(text):
+        name = found[1].decode("utf-8", "surrogateescape")
+        repaired[found.start(1) : found.end(1)] = re.sub("[\udc80-\udcff]", "?", name).encode()
     return bytes(repaired)

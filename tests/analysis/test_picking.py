@@ -121,9 +121,10 @@ def test_events_in_another_layout_are_seen(foreign):
 @pytest.mark.parametrize("close", [b"\n  }\n  ]", b"\n  }]", b"\n  } ]", b"\n  }\r\n]", b"\n  }\t]"])
 def test_a_list_that_ends_is_seen(close):
     idle = b'ph": "s", "id": 1'
-    chunk = OPENING + idle + close + b', "other": [' + OPENING + idle + SEPARATOR + idle + CLOSING
+    before = OPENING + idle + CLOSING
+    chunk = before + OPENING + idle + close + b', "other": [' + OPENING + idle + SEPARATOR + idle + CLOSING
     assert picked(chunk + OPENING, len(chunk), with_operators=False) is None
-    assert picked(chunk, chunk.index(close), with_operators=False) is not None  # not yet
+    assert picked(chunk, len(before), with_operators=False) is not None  # not yet
 
 
 @pytest.mark.parametrize("key", [b"ph", b"cat", b"name"])
@@ -150,4 +151,4 @@ def test_what_is_found_in_a_huge_event_does_not_fill_the_memory():
 def test_what_is_broken_is_not_picked():
     broken = b'ph": "X", "cat": thread_name, "name": "k"'
     chunk = OPENING + b'ph": "s"' + SEPARATOR + broken + CLOSING
-    assert rooms(picked(chunk + OPENING, len(chunk), with_operators=False)) == vars(Sorted())
+    assert picked(chunk + OPENING, len(chunk), with_operators=False) is None

@@ -1,0 +1,145 @@
+"""Plain trace files with damage, read beside a JSON parser: `python tests/attacks/damaged_traces.py --tries 5000`.
+
+Holes of zeros and of other bytes, pieces lost, repeated or exchanged, and single bits flipped. A file that is no JSON any
+more is refused, or what is read of it is what the sound file holds: anything else is silently wrong. A file that is still
+JSON is nobody's to see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import msgspec  # noqa: E402
+
+from analysis.errors import AnalysisError  # noqa: E402
+from analysis.kinds import comm_pattern  # noqa: E402
+from analysis.kineto import read_kineto  # noqa: E402
+
+SHARED = ROOT.parent / "shared" / "traces"
+MOST_BYTES = 12_000_000  # larger ones take a second each
+_PIECES = (512, 4 << 10, 4 << 10, 64 << 10)
+
+
+def hole(text: bytearray, chance: random.Random) -> None:
+    """A block of zeros, or of another byte, as a file system leaves it."""
+    size = chance.choice(_PIECES)
+    at = _block(text, size, chance)
+    text[at : at + size] = bytes([chance.choice((0, 0, 0xFF, 0x20, chance.randrange(256)))]) * len(text[at : at + size])
+
+
+def lost(text: bytearray, chance: random.Random) -> None:
+    """A block is not there."""
+    size = chance.choice(_PIECES)
+    at = _block(text, size, chance)
+    del text[at : at + size]
+
+
+def repeated(text: bytearray, chance: random.Random) -> None:
+    """A block is there twice, at once or in place of another one."""
+    size = chance.choice(_PIECES)
+    at, other = _block(text, size, chance), _block(text, size, chance)
+    text[other : other + chance.choice((0, size))] = text[at : at + size]
+
+
+def exchanged(text: bytearray, chance: random.Random) -> None:
+    """Two blocks stand in each other's place."""
+    size = chance.choice(_PIECES)
+    at, other = sorted((_block(text, size, chance), _block(text, size, chance)))
+    if other - at >= size:
+        text[at : at + size], text[other : other + size] = text[other : other + size], text[at : at + size]
+
+
+def flipped(text: bytearray, chance: random.Random) -> None:
+    """Some bits are others."""
+    for _ in range(chance.choice((1, 1, 1, 2, 8))):
+        text[chance.randrange(len(text))] ^= 1 << chance.randrange(8)
+
+
+DAMAGE: tuple[Callable[[bytearray, random.Random], None], ...] = (hole, lost, repeated, exchanged, flipped)
+
+
+def _block(text: bytearray, size: int, chance: random.Random) -> int:
+    """Where a block begins: of the disk, or anywhere."""
+    at = chance.randrange(max(1, len(text) - size))
+    return at // size * size if chance.random() < 0.5 else at
+
+
+def is_json(text: bytes) -> bool:
+    """Does Python take it?"""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def outcome(path: Path, *, details: bool) -> bytes | None:
+    """All that is read of a file; None if it is refused."""
+    try:
+        return msgspec.msgpack.encode(read_kineto(path, comm_pattern(), details=details))
+    except AnalysisError:
+        return None
+
+
+def attack(sources: list[bytes], tries: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """How often each came out, and what is silently wrong."""
+    chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank0.pt.trace.json"
+        sound: dict[tuple[int, bool], bytes | None] = {}
+        for number in range(tries):
+            which, details, damage = chance.randrange(len(sources)), chance.random() < 0.3, chance.choice(DAMAGE)
+            if (which, details) not in sound:
+                path.write_bytes(sources[which])
+                sound[which, details] = outcome(path, details=details)
+                assert sound[which, details] is not None
+            text = bytearray(sources[which])
+            damage(text, chance)
+            path.write_bytes(text)
+            found = outcome(path, details=details)
+            if found is None:
+                what = "refused"
+            elif found == sound[which, details]:
+                what = "unharmed"
+            elif is_json(text):
+                what = "still JSON"
+            else:
+                what = "silently wrong"
+                wrong.append(f"try {number} of seed {seed}: {damage.__name__} in source {which}, details={details}")
+            counts[what] += 1
+    return counts, wrong
+
+
+def sources() -> list[bytes]:
+    """The real traces at hand: those beside the project, and its own."""
+    files = [*sorted(SHARED.rglob("*.json.gz")), *sorted((ROOT / "traces").rglob("*.json.gz"))]
+    texts = (gzip.decompress(file.read_bytes()) for file in files)
+    return [text for text in texts if len(text) <= MOST_BYTES]
+
+
+def main() -> int:
+    """Attack; 1 if anything is silently wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tries", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    counts, wrong = attack(sources(), args.tries, args.seed)
+    print(f"tried {args.tries:,}, failed {len(wrong)} ({', '.join(f'{n:,} {what}' for what, n in counts.most_common())})")
+    print(*wrong[:20], sep="\n", end="" if not wrong else "\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
