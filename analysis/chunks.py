@@ -13,14 +13,16 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
-from .errors import DamagedTrace, NotATrace, UnreadableFile
+from .elements import NO_JSON, Malformed, malformed_at, texts_of, texts_or_none, whole_elements
+from .errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from .packed import BrokenPacking, Source, unpacked
-from .repairs import with_names_that_are_text, with_quoted_names, without_escapes, without_numbers_that_are_none
+from .repairs import with_quoted_names
 
 CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
 ENTRY_LIMIT_BYTES = 16 << 20  # of one event, and of what surrounds the events
@@ -33,26 +35,6 @@ OPENING = b'\n  {\n    "'
 CLOSING = b"\n  },"
 SEPARATOR = CLOSING + OPENING
 _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
-_BETWEEN = re.compile(rb"\}\s*,\s*\{")
-_END_OF_ARRAY = re.compile(rb"\}\s*\]")
-# Of a text without escapes. The lone quote opens a string that the buffer does not close.
-_TOKEN = re.compile(rb'"[^"]*"|["\[\]{},]')
-_BLANK = b" \t\r\n,"
-_AT_BYTE = re.compile(r"(trailing characters )?\(byte (\d+)\)")
-_GUESSES = 4
-_DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
-_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
-_ANY = msgspec.json.Decoder(msgspec.Raw)
-# What decoding raises for bytes that are no JSON, or nested too deep.
-NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-class _Malformed(Exception):
-    """A buffer is no JSON; `texts` are those of the events before that place, `at` its offset."""
-
-    def __init__(self, texts: list[bytes], at: int) -> None:
-        self.texts = texts
-        self.at = at
 
 
 P = TypeVar("P")
@@ -82,7 +64,7 @@ class Batch(Generic[P]):
         if self.picked is None:
             return self
         try:  # it may be of several layouts
-            texts = _texts(self.source[: self.end - 1])
+            texts = texts_of(self.source[: self.end - 1])
         except NO_JSON:
             texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
         return replace(self, picked=None, texts=texts)
@@ -161,18 +143,31 @@ class EventStream(Generic[P]):
         """
         try:
             with self.path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                self.state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-                for batch in self._batches(unpacked(self.path, file)):
-                    if batch.picked is None:
-                        self.events_read += len(batch.texts)
-                    elif self._counted:
-                        self.events_read += batch.source.count(SEPARATOR, 0, batch.end) + 1
-                    yield batch
-                    if self._progress and file.seekable():
-                        self._progress(file.tell())
+                self.state = _state(file)
+                try:
+                    yield from self._counting(file)
+                except TraceError:
+                    self._check_state(file)
+                    raise
+                self._check_state(file)
         except OSError as err:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
+
+    def _counting(self, file: BufferedReader) -> Iterator[Batch[P]]:
+        """Batches, counted, with progress."""
+        for batch in self._batches(unpacked(self.path, file)):
+            if batch.picked is None:
+                self.events_read += len(batch.texts)
+            elif self._counted:
+                self.events_read += batch.source.count(SEPARATOR, 0, batch.end) + 1
+            yield batch
+            if self._progress and file.seekable():
+                self._progress(file.tell())
+
+    def _check_state(self, file: BufferedReader) -> None:
+        """Raise UnreadableFile if somebody wrote into the file meanwhile."""
+        if file.seekable() and _state(file) != self.state:
+            raise UnreadableFile(f"{self.path}: was written to while it was read; wait for the writer, then try again")
 
     def _batches(self, source: Source) -> Iterator[Batch[P]]:
         buffer = self._begin(source)
@@ -191,8 +186,8 @@ class EventStream(Generic[P]):
                 if end and self._pick:
                     self._see_other_layout()
                 try:
-                    texts, cut, closed = _whole_events(buffer)
-                except _Malformed as err:
+                    texts, cut, closed = whole_elements(buffer)
+                except Malformed as err:
                     yield self._batch(buffer, err.at, err.texts)
                     raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
                 if texts:
@@ -206,7 +201,7 @@ class EventStream(Generic[P]):
                     buffer = renamed  # an odd number of quotes in the last name looks like a text without an end
                     continue
                 elif ended:
-                    yield self._batch(buffer, len(buffer), _texts_or_none(buffer))
+                    yield self._batch(buffer, len(buffer), texts_or_none(buffer))
                     raise self._unfinished(buffer)
             more = self._read(source, self._step_bytes(buffer))
             ended = not more
@@ -276,7 +271,7 @@ class EventStream(Generic[P]):
 
     def _unfinished(self, buffer: bytes) -> DamagedTrace:
         """The error for a file that ends before its events do: it is cut short, or a quote in it opens no string."""
-        at = _malformed_at(buffer)
+        at = malformed_at(buffer)
         if self._broken is not None or at is None:
             return self._cut_short()
         return self._malformed(self.bytes_read - len(buffer) + at)
@@ -313,155 +308,9 @@ class EventStream(Generic[P]):
         raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
 
 
-def check_text(source: bytes, end: int | None = None) -> None:
-    """JSON is UTF-8, which decoders do not look at in what they skip. Raises UnicodeDecodeError."""
-    if not source.isascii():  # ten times as fast, without a copy
-        try:
-            source[:end].decode()
-        except UnicodeDecodeError:
-            with_names_that_are_text(source[:end]).decode()
-
-
-def are_events(pieces: list[bytes]) -> bool:
-    """Are these whole elements of an array, each with its comma, JSON to the last byte?
-
-    So they are too where `repairs` knows what their writer got wrong.
-    """
-    array = b"".join((b"[", *pieces, b"{}]"))  # copied only once
-    try:
-        _ANY.decode(array)
-    except NO_JSON:
-        try:
-            _ANY.decode(without_numbers_that_are_none(with_quoted_names(array)))
-        except NO_JSON:
-            return False
-    return True
-
-
-def _whole_events(buffer: bytes) -> tuple[list[bytes], int, bool]:
-    """Texts of the whole events in the buffer, how many bytes they take, and whether the array closes behind them.
-
-    Raises _Malformed.
-    """
-    for cut, closed in _guesses(buffer):
-        try:
-            return _texts(buffer[:cut]), cut, closed
-        except NO_JSON:
-            continue
-    # The second time with quotes in names, which hide where strings end, out of the way.
-    try:
-        return _repaired(buffer)
-    except _Malformed:
-        renamed = with_quoted_names(buffer)
-        if renamed == buffer:
-            raise
-        return _repaired(renamed)
-
-
-def _repaired(buffer: bytes) -> tuple[list[bytes], int, bool]:
-    """The same by an exact cut. Raises _Malformed."""
-    cut, closed = _exact_cut(buffer)
-    whole = without_numbers_that_are_none(buffer[: cut + closed])[:cut]
-    try:
-        return _texts(whole), cut, closed
-    except NO_JSON as err:
-        at = _place_in(err)
-        raise _Malformed(_texts_before(whole, at), at) from err
-
-
-def place_in(error: Exception) -> int | None:
-    """Where bytes stop being JSON, by what decoding them raised; None if it does not say."""
-    if isinstance(error, UnicodeDecodeError):
-        return error.start
-    found = _AT_BYTE.search(str(error))
-    # msgspec counts the first of trailing characters as read.
-    return None if found is None else int(found[2]) - bool(found[1])
-
-
-def _place_in(error: Exception) -> int:
-    """The same for elements of an array that were decoded in their brackets; 0 if not said."""
-    return max(0, (place_in(error) or 0) - 1)
-
-
-def _malformed_at(elements: bytes) -> int | None:
-    """Where the elements of an array stop being JSON; None if they only end too early."""
-    try:
-        _EVENTS.decode(b"[" + elements)
-    except NO_JSON as err:
-        return _place_in(err) or None
-    return None
-
-
-def _texts_before(buffer: bytes, at: int) -> list[bytes]:
-    """Texts of the events that are whole before the byte `at`, as far as they are JSON."""
-    try:
-        return _texts(buffer[: _exact_cut(buffer[:at])[0]])
-    except (_Malformed, *NO_JSON):
-        return []
-
-
-def _texts_or_none(elements: bytes) -> list[bytes]:
-    """Texts of the elements of an array that does not go on; none where they are not whole."""
-    try:
-        return _texts(elements)
-    except NO_JSON:
-        return []
-
-
-def _texts(elements: bytes) -> list[bytes]:
-    """Texts of the elements of an array; empty objects say nothing, and are left out."""
-    array = b"[" + elements + b"]"
-    check_text(array)
-    objects = [bytes(raw) for raw in _EVENTS.decode(array)]
-    if not all(text.startswith(b"{") for text in objects):
-        raise msgspec.ValidationError(f"an event is no object (byte {_first_other(array, objects)})")
-    inner = (text[1:-1].lstrip() for text in objects)
-    return [text[1:] for text in inner if text]
-
-
-def _first_other(array: bytes, elements: list[bytes]) -> int:
-    """Where in the array the first element stands that is no object."""
-    at = 1
-    for text in elements:
-        while array[at] in _BLANK:
-            at += 1
-        if not text.startswith(b"{"):
-            break
-        at += len(text)
-    return at
-
-
-def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
-    """Ends of an event near the end of the buffer: first between two events, then before the closing bracket."""
-    tail = max(0, len(buffer) - (64 << 10))
-    for match in list(_BETWEEN.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
-        comma = buffer.index(b",", match.start())
-        yield comma, False
-    for match in list(_END_OF_ARRAY.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
-        yield match.end() - 1, True
-
-
-def _exact_cut(buffer: bytes) -> tuple[int, bool]:
-    """The same by walking over every string and bracket: slow, for layouts in which no guess holds.
-
-    Raises _Malformed where brackets are nested too deep.
-    """
-    depth, last_comma = 0, 0
-    for token in _TOKEN.finditer(without_escapes(buffer)):
-        match token.group():
-            case b"{" | b"[":
-                depth += 1
-                if depth > _DEEPEST:
-                    raise _Malformed(_texts_before(buffer, last_comma + 1), token.start())
-            case b"]" if depth == 0:
-                return token.start(), True
-            case b"}" | b"]":
-                depth -= 1
-            case b"," if depth == 0:
-                last_comma = token.start()
-            case b'"':
-                break
-    return last_comma, False
+def _state(file: BufferedReader) -> tuple[int, ...]:
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _what_it_is(document: bytes) -> str:

@@ -38,17 +38,24 @@ CacheFolder = Annotated[
         show_default="a hidden folder beside them",
     ),
 ]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify", help="Decode every event once more by another parser, and compare; some ten times as slow."
+    ),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew, and keep nothing.")]
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What --comm-kernel, --keep-going, --workers, --cache and --no-cache say."""
+    """What --comm-kernel, --keep-going, --workers, --cache, --no-cache and --verify say."""
 
     comm_names: list[str]
     keep_going: bool
     workers: int | None
     cache: Path | bool
+    verify: bool = False
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
@@ -61,11 +68,12 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         workers: Workers = None,
         cache: CacheFolder = None,
         no_cache: NoCache = False,
+        verify: Verify = False,
         **own: Any,
     ) -> None:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
-        options = ReadingOptions(checked_patterns(comm_kernel), keep_going, workers, cache or not no_cache)
+        options = ReadingOptions(checked_patterns(comm_kernel), keep_going, workers, cache or not no_cache, verify)
         command(**own, reading=options)
 
     hints = get_type_hints(command, include_extras=True)
@@ -102,6 +110,7 @@ class OpenRun:
             details=details,
             keep_damaged=options.keep_going,
             cache=Cache.at(options.cache),
+            verify=options.verify,
         )
 
     def __enter__(self) -> OpenRun:

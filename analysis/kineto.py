@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from .chunks import NO_JSON, Batch, EventStream, Pick, Surrounding
+from .chunks import Batch, EventStream, Pick, Surrounding
+from .elements import NO_JSON
 from .errors import DamagedTrace, TraceError
 from .kinds import COMM, kernel_kind, memory_kind
 from .kineto_events import (

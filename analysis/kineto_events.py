@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from .chunks import NO_JSON
+from .elements import NO_JSON
 from .repairs import with_quoted_names, without_numbers_that_are_none
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

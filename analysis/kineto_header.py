@@ -8,7 +8,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from .chunks import NO_JSON, Surrounding, check_text, place_in
+from .chunks import Surrounding
+from .elements import NO_JSON, check_text, place_in
 from .errors import DamagedTrace, NotATrace
 from .kineto_events import Int64
 from .repairs import without_numbers_that_are_none

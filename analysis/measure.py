@@ -254,6 +254,7 @@ def analyse(
     keep_going: bool = False,
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
+    verify: bool = False,
 ) -> Analysis:
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
@@ -262,7 +263,8 @@ def analyse(
     memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
     useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
     if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them, for the next time. Raises AnalysisError.
+    them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
+    used. Raises AnalysisError.
     """
     limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
     run = load_run(
@@ -272,6 +274,7 @@ def analyse(
         keep_going=keep_going,
         workers=workers,
         cache=cache,
+        verify=verify,
         calls_of=calls_module.communication,
     )
     return Analysis(run, limit)

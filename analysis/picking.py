@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-from .chunks import CLOSING, NO_JSON, OPENING, SEPARATOR, are_events, check_text
+from .chunks import CLOSING, OPENING, SEPARATOR
+from .elements import NO_JSON, are_events, check_text
 from .kineto_events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, WINDOW_END, MalformedEvent, Sorted
 
 # What stands before the category, up to torch 2.12, and since.

@@ -55,8 +55,8 @@ class Extent(msgspec.Struct, frozen=True):
     """How much of a file was read, counted unpacked.
 
     Every one of `read_bytes` is part of an event or of the header, as far as JSON goes. `not_understood_bytes` are
-    those from the damage on, 0 for a sound file, None where a broken packing hides how many there are. `verified_events`
-    were decoded one by one, None where that was not asked for.
+    those from the damage on, 0 for a sound file, None where a broken packing hides how many there are. So many
+    `verified_events` were decoded once more, None where that was not asked for.
     """
 
     read_bytes: int

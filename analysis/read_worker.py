@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
@@ -33,8 +34,8 @@ _LENGTH_BYTES = 8
 class Task(msgspec.Struct, array_like=True):
     """Read this file, or one of `parts` parts of it. `number` is the caller's.
 
-    `cache` is the folder of the cache, empty beside the file, None for none. For the rest see `read_kineto`. A part is
-    neither cached nor kept where it is damaged.
+    `cache` is the folder of the cache, empty beside the file, None for none. With `verify` every event is decoded once
+    more, and no cache is used. For the rest see `read_kineto`. A part is neither cached nor kept where it is damaged.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Task(msgspec.Struct, array_like=True):
     keep_damaged: bool
     cache: bytes | None
     details: bool
+    verify: bool = False
     part: int = 0
     parts: int = 1
 
@@ -201,13 +203,22 @@ def _serve(task: Task, answers: _Outbox) -> None:
             part = read_part(path, comm_names, task.part, task.parts, details=task.details, progress=tell)
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
-        read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
+        read = reader(None if task.cache is None else Cache(_path(task.cache) if task.cache else None), task.verify)
         found = read(path, comm_names, details=task.details, keep_damaged=task.keep_damaged, progress=tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
         answers.put(Failed(task.number, task.parts, type(err).__name__, message))
     else:
         answers.put(Found(task.number, task.parts, found))
+
+
+def reader(cache: Cache | None, verify: bool) -> Callable[..., RawTrace]:
+    """What reads a file."""
+    if verify:
+        from .kineto_verified import read_verified  # hardly anybody asks for it
+
+        return read_verified
+    return cache.read if cache else read_kineto
 
 
 def _path(name: bytes) -> Path:

@@ -24,10 +24,10 @@ import msgspec
 from . import errors
 from .cache import Cache, Slot
 from .errors import TraceError
-from .kineto import joined, read_kineto
+from .kineto import joined
 from .packed import is_gzip, is_regular, keep_freed_memory, packed_bytes
 from .raw_trace import Joining, Part, RawTrace
-from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
+from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, reader, send
 from .worker_process import Worker, start_worker
 
 # Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
@@ -128,11 +128,13 @@ class Reading:
         details: bool = False,
         keep_damaged: bool = False,
         cache: Cache | None = None,
+        verify: bool = False,
     ) -> None:
         """With one worker, or little to read, everything happens in this process, while it is asked for.
 
         Without `workers` there is one per core. With `details`, operators of GPU runs and allocations are read too.
         With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
+        With `verify`, every event is decoded once more, and no cache is used.
         """
         keep_freed_memory()
         workers = cores() if workers is None else workers
@@ -140,7 +142,8 @@ class Reading:
         self._comm_names = comm_names
         self.details = details
         self._keep_damaged = keep_damaged
-        self._cache = cache
+        self._cache = None if verify else cache
+        self._verify = verify
         # What is no plain file may be open in this process only, and can be read only once.
         self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
         regular = [file for file in self._files if file.is_regular]
@@ -184,7 +187,7 @@ class Reading:
         if file.is_packed:
             wanted = min(workers, _MOST_PACKED_PARTS)
         parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
-        if workers < 2 or parts < 2:
+        if workers < 2 or parts < 2 or self._verify:
             return
         file.parts = parts
         cache = self._cache_of(file)
@@ -259,8 +262,7 @@ class Reading:
             file.tell(0, position)
             self._report(progress)
 
-        cache = self._cache_of(file)
-        read = cache.read if cache else read_kineto
+        read = reader(self._cache_of(file), self._verify)
         try:
             keep = self._keep_damaged
             return read(file.path, self._comm_names, details=self.details, keep_damaged=keep, progress=tell)
@@ -295,7 +297,9 @@ class Reading:
         cache = self._cache_of(file)
         folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
         pattern = self._comm_names.pattern
-        return Task(file.number, path, pattern, self._keep_damaged, folder, self.details, part, file.parts)
+        return Task(
+            file.number, path, pattern, self._keep_damaged, folder, self.details, self._verify, part, file.parts
+        )
 
     def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""

@@ -130,6 +130,7 @@ def load_run(
     progress: Progress | None = None,
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
+    verify: bool = False,
     calls_of: CallsOf | None = None,
 ) -> Run:
     """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
@@ -139,13 +140,16 @@ def load_run(
     stands before the damage is used, and `failed` names both.
     `progress` is called with the bytes read so far, of all files. `workers` processes read, one per core if it is not
     given; 1 is this one. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them. `calls_of` makes the calls of a file that tells its process groups, while others are being read.
+    them. With `verify`, every event is decoded once more by another parser, and the cache is not used.
+    `calls_of` makes the calls of a file that tells its process groups, while others are being read.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
     files, skipped = trace_files(paths)
     pattern = comm_pattern(comm_names)
     kept = Cache.at(cache)
-    with Reading(files, pattern, workers=workers, details=details, keep_damaged=keep_going, cache=kept) as reading:
+    with Reading(
+        files, pattern, workers=workers, details=details, keep_damaged=keep_going, cache=kept, verify=verify
+    ) as reading:
         run = run_of(paths, reading, keep_going=keep_going, progress=progress, calls_of=calls_of)
     return replace(run, notes=run.notes + tuple(skipped))
 
@@ -301,6 +305,9 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
         "complete": complete if isinstance(complete, bool) else None,
         "incomplete_reason": reason,
         "partial": member.file.damage is not None,
+        "read_bytes": member.file.extent.read_bytes,
+        "not_understood_bytes": member.file.extent.not_understood_bytes,
+        "verified_events": member.file.extent.verified_events,
         "versions": ", ".join(v for v in versions if v) or None,
     }
 
@@ -332,9 +339,9 @@ def _groups_of(member: Member[TraceFile]) -> list[_Group]:
     """The process groups of a rank, as its trace has them, else its side file."""
     listed = member.side.get("process_groups")
     return _groups_in(member.file) or [
-        (str(g.get("name")), str(g.get("desc")), str(g.get("backend")), tuple(g.get("ranks") or ()))
+        (str(g.get("name")), str(g.get("desc")), str(g.get("backend")), tuple(g["ranks"]))
         for g in (listed if isinstance(listed, list) else [])
-        if isinstance(g, dict) and isinstance(g.get("ranks"), list)
+        if isinstance(g, dict) and isinstance(g.get("ranks"), list) and all(is_count(rank, 0) for rank in g["ranks"])
     ]
 
 

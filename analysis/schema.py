@@ -71,6 +71,9 @@ TRACES = Schema("traces", "trace file", {
     "complete": ("boolean", "False if the capture ended early, or the file is damaged; NA where no side file tells"),
     "incomplete_reason": ("string", "why it ended early, or where the damage is"),
     "partial": ("boolean", "True if the file is damaged: only what stands before the damage was read"),
+    "read_bytes": ("Int64", "bytes of the file, unpacked, each of which is part of an event or of the header"),
+    "not_understood_bytes": ("Int64", "bytes from the damage on, 0 for a sound file; NA where nobody can tell"),
+    "verified_events": ("Int64", "events decoded once more, one by one, with --verify; NA without"),
     "versions": ("string", "torch, CUDA and NCCL versions as far as the files tell"),
 })  # fmt: skip
 

@@ -27,6 +27,7 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
     yield "run", run.name
     yield "files", f"{len(run.traces)} {_plural('trace', len(run.traces))}" + _completeness(run.traces)
+    yield "bytes", _bytes(run.traces)
     yield "ranks", _ranks(analysis)
     yield "steps", _steps(analysis)
     yield "device", ", ".join(sorted(set(run.traces["device_name"].dropna()))) or "not named in the traces"
@@ -91,6 +92,14 @@ def _completeness(traces: pd.DataFrame) -> str:
     ended_early = int((~traces["complete"].fillna(True) & ~partial).sum())
     counts = ((ended_early, "of captures that ended early"), (int(partial.sum()), "damaged and used in part"))
     return "".join(f", {count} {what}" for count, what in counts if count)
+
+
+def _bytes(traces: pd.DataFrame) -> str:
+    read, unknown = int(traces["read_bytes"].sum()), traces["not_understood_bytes"]
+    hidden = "; behind broken packing nobody knows how many" if unknown.isna().any() else ""
+    verified = traces["verified_events"]
+    decoded = f"; all {int(verified.sum()):,} events decoded twice" if verified.notna().all() else ""
+    return f"{read:,} read, {int(unknown.sum()):,} not understood{hidden}{decoded}"
 
 
 def _ranks(analysis: Analysis) -> str:

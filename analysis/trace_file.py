@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .columns import Ints, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from .kineto_events import MISSING
 from .members import ReadFile
-from .raw_trace import Annotation, Columns, RawTrace
+from .raw_trace import Annotation, Columns, Extent, RawTrace
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY, PENDING
 
 _CPU = 0  # c10::DeviceType
@@ -37,6 +37,7 @@ class TraceFile(ReadFile):
     gloo_threads: frozenset[int]
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
     window_end_ns: int | None = None
+    extent: Extent = field(default_factory=lambda: Extent(0))
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
     calls: pd.DataFrame | None = None
     pending: pd.DataFrame = field(default_factory=PENDING.empty)
@@ -53,6 +54,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         header=raw.header,
         pid=raw.pid,
         damage=raw.damage,
+        extent=raw.extent,
         notes=(*raw.notes, *negative_durations(path, raw)),
         has_known_clock=known_clock,
         activities=activities,

@@ -15,10 +15,10 @@ LEAVES = {
     "intervals", "nccl_tests", "by_hand", "significance", "names",
 }  # fmt: skip
 READERS = {
-    "repairs", "packed", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
+    "repairs", "packed", "elements", "chunks", "kineto_events", "kineto_header", "kineto", "trace_file", "trace_paths",
     "read_worker", "reading", "cache", "cpu", "columns", "members", "run", "timings_csv", "sweep_files", "sweeps",
     "sidefiles", "ceiling", "spans", "raw_trace", "worker_process", "training_files",
-    "picking",
+    "picking", "kineto_verified",
 }  # fmt: skip
 METRICS = {
     "breakdown", "calls", "gloo_calls", "waiting", "bandwidth", "ranks", "headroom", "scaling",
@@ -61,14 +61,16 @@ ALLOWED = {
     # readers: files -> tables
     "repairs": set(),
     "packed": {"errors"},
-    "chunks": {"errors", "packed", "repairs"},
-    "kineto_events": {"chunks", "repairs"},
-    "kineto_header": {"chunks", "errors", "kineto_events", "repairs"},
+    "elements": {"repairs"},
+    "chunks": {"elements", "errors", "packed", "repairs"},
+    "kineto_events": {"elements", "repairs"},
+    "kineto_header": {"chunks", "elements", "errors", "kineto_events", "repairs"},
     "spans": {"chunks", "errors", "packed"},
     "raw_trace": {"chunks", "kineto_events", "kineto_header"},
-    "picking": {"chunks", "kineto_events"},
+    "picking": {"chunks", "elements", "kineto_events"},
     "kineto": {
         "chunks",
+        "elements",
         "errors",
         "kinds",
         "kineto_events",
@@ -80,7 +82,8 @@ ALLOWED = {
         "spans",
     },
     "cache": {"kineto", "names", "raw_trace"},
-    "read_worker": {"cache", "errors", "kineto", "packed", "raw_trace"},
+    "kineto_verified": {"chunks", "errors", "kineto", "kineto_events", "packed", "raw_trace", "repairs"},
+    "read_worker": {"cache", "errors", "kineto", "kineto_verified", "packed", "raw_trace"},
     "worker_process": {"read_worker"},
     "reading": {"cache", "errors", "kineto", "packed", "raw_trace", "read_worker", "worker_process"},
     "trace_paths": {"errors", "names"},

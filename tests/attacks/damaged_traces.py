@@ -1,8 +1,8 @@
 """Plain trace files with damage, read beside a JSON parser: `python tests/attacks/damaged_traces.py --tries 5000`.
 
-Holes of zeros and of other bytes, pieces lost, repeated or exchanged, and single bits flipped. A file that is no JSON any
-more is refused, or what is read of it is what the sound file holds: anything else is silently wrong. A file that is still
-JSON is nobody's to see.
+Holes of zeros and of other bytes, pieces lost, repeated or exchanged, and single bits flipped. A file that is no JSON
+any more is refused, or what is read of it is what the sound file holds: anything else is silently wrong. A file that is
+still JSON is nobody's to see.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     counts, wrong = attack(sources(), args.tries, args.seed)
-    print(f"tried {args.tries:,}, failed {len(wrong)} ({', '.join(f'{n:,} {what}' for what, n in counts.most_common())})")
+    print(
+        f"tried {args.tries:,}, failed {len(wrong)} ({', '.join(f'{n:,} {what}' for what, n in counts.most_common())})"
+    )
     print(*wrong[:20], sep="\n", end="" if not wrong else "\n")
     return bool(wrong)
 
