@@ -50,24 +50,24 @@ def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
 
 def kernels(time: pd.DataFrame) -> pd.DataFrame:
     """One row per kernel over all ranks and devices, longest first. `time` is that of `device_time`."""
-    return KERNELS.conform(_shares(time, [], ["name", "kind"]).assign(partial=False))
+    return KERNELS.conform(_shares(time, [], ["name", "kind"]))
 
 
 def kernels_devices(time: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and kernel, the longest of a device first."""
     rows = _shares(time, _DEVICE, ["name", "kind"])
-    return KERNELS_DEVICES.conform(rows.drop(columns="ranks").assign(partial=False))
+    return KERNELS_DEVICES.conform(rows.drop(columns="ranks"))
 
 
 def operators(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
     """One row per operator over all ranks and devices. `operator` is that of each activity in `time`."""
-    return OPERATORS.conform(_by_operator(time, operator, []).assign(partial=False))
+    return OPERATORS.conform(_by_operator(time, operator, []))
 
 
 def operators_devices(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
     """One row per rank, device and operator."""
     rows = _by_operator(time, operator, _DEVICE)
-    return OPERATORS_DEVICES.conform(rows.drop(columns="ranks").assign(partial=False))
+    return OPERATORS_DEVICES.conform(rows.drop(columns="ranks"))
 
 
 def _by_operator(time: pd.DataFrame, operator: pd.Series[str], over: Sequence[str]) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from .metrics.causes import table as causes_module
 from .metrics.causes.program import PARTS
 from .metrics.causes.sequences import Activities
 from .metrics.clocks import table as clocks_module
+from .metrics.damaged import resting_on
 from .metrics.hangs import hangs
 from .metrics.matching.ladder import Evidence, matches
 from .metrics.verdicts.culprits import Culprits
@@ -45,7 +46,7 @@ class Analysis:
     @cached_property
     def calls(self) -> pd.DataFrame:
         """One row per rank and collective call."""
-        return self._communication[0]
+        return self._marked(self._communication[0])
 
     @cached_property
     def pending(self) -> pd.DataFrame:
@@ -72,11 +73,15 @@ class Analysis:
     @cached_property
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
-        return clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes)
+        return self._marked(clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes))
 
     @cached_property
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
+        return self._marked(self._participation)
+
+    @cached_property
+    def _participation(self) -> pd.DataFrame:
         split = waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
         found = breakdown_module.exposed(split, self.run.activities)
         # What a rank computed meanwhile is not known where its file is damaged.
@@ -86,7 +91,7 @@ class Analysis:
     def collectives(self) -> pd.DataFrame:
         """One row per collective, all ranks together."""
         size = self._members_at_most
-        return waiting.collectives(self.calls, self.matches, self.participation, self.clocks, size)
+        return self._marked(waiting.collectives(self.calls, self.matches, self._participation, self.clocks, size))
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
@@ -120,7 +125,7 @@ class Analysis:
         """One row per collective with a late rank: how late, and what it did longer than the others meanwhile."""
         ran = Activities(self.run.activities, self.run.launches, self.run.annotations)
         known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
-        found = causes_module.lateness(ran, known, self.run.operators_of)
+        found = self._marked(causes_module.lateness(ran, known, self.run.operators_of))
         # Nor can what the late rank did be compared with that of a rank whose file is damaged.
         members = self.participation
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
@@ -134,12 +139,12 @@ class Analysis:
     @cached_property
     def hangs(self) -> pd.DataFrame:
         """One row per process group with a collective that some ranks issued, and that never ran."""
-        return hangs(self.pending, self.calls, self.matches, self.run.ends_ns, self.clocks)
+        return self._marked(hangs(self.pending, self.calls, self.matches, self.run.ends_ns, self.clocks))
 
     @cached_property
     def fits(self) -> pd.DataFrame:
         """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
-        return bandwidth_module.fits(self.collectives)
+        return self._marked(bandwidth_module.fits(self.collectives))
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -220,11 +225,15 @@ class Analysis:
         return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The table with its column `partial`: of a row for all ranks together, if it is so of any."""
-        partial = self.run.partial_ranks
-        if "rank" not in table:
-            return table.assign(partial=pd.Series(bool(partial), index=table.index, dtype="boolean"))
-        return table.assign(partial=table["rank"].isin(partial).astype("boolean"))
+        """The table with its column `partial`: does a row, or the collective it is of, rest on a damaged file?"""
+        damaged = frozenset(self.run.partial_ranks)
+        rows = resting_on(table, damaged)
+        if damaged and "collective_id" in table and "pg_ranks" not in table:
+            of_collective = self.collectives.set_index("collective_id")["partial"]
+            rows |= table["collective_id"].map(of_collective).astype(bool)
+        marked = table.copy(deep=False)
+        marked["partial"] = rows.astype("boolean")
+        return marked
 
 
 _EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns", "exposed_wait_low_ns"]

@@ -14,7 +14,7 @@ from .schema_columns import (
     DTYPE,
     GROUP,
     PARTIAL,
-    PARTIAL_RUN,
+    PARTIAL_MEMBER,
     PG_RANKS,
     RANK,
     ROOT,
@@ -223,6 +223,7 @@ CALLS = Schema("calls", "rank and collective call", {
     "start_ns": ("int64", "start on that rank's clock"),
     "dur_ns": ("int64", "duration, waiting included"),
     "metadata_from": ("string", "kernel, record_param_comms, annotation, c10d, name or none"),
+    "partial": PARTIAL,
 })  # fmt: skip
 
 PENDING = Schema("pending", "call that a CPU issued, and of which the trace shows nothing that ran", {
@@ -267,6 +268,7 @@ CLOCKS = Schema("clocks", "rank", {
     "probe_offset_ns": ("Int64", "what the clock probe alone says, at the first start; NA where it did not measure"),
     "probe_uncertainty_ns": ("Int64", "that offset may be wrong by so much, anywhere in the window"),
     "basis": ("string", "how the offset is known"),
+    "partial": ("boolean", "a file of this rank, or of the one it is compared with, is damaged"),
 })  # fmt: skip
 
 COLLECTIVES = Schema("collectives", "collective, all ranks together", {
@@ -304,6 +306,7 @@ COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
     "busbw_low_gb_per_s": ("Float64", "algbw_low x bus factor"),
     "busbw_high_gb_per_s": ("Float64", "algbw_high x bus factor"),
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 PARTICIPATION = Schema("participation", "collective and rank", {
@@ -328,6 +331,7 @@ PARTICIPATION = Schema("participation", "collective and rank", {
     "exposed_wait_ns": ("Int64", "part of wait_ns in which this device did not compute"),
     "exposed_transfer_ns": ("Int64", "part of transfer_ns in which this device did not compute"),
     "exposed_wait_low_ns": ("Int64", "part of wait_low_ns in which this device did not compute"),
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
@@ -346,7 +350,7 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
     "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
     "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
-    "partial": PARTIAL_RUN,
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
@@ -366,6 +370,7 @@ FITS = Schema("fits", "process group and collective with at least three sizes", 
     "algbw_gb_per_s": ("Float64", "bandwidth of t = latency + size / bandwidth"),
     "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
     "error_frac": ("Float64", "root mean square of the relative error over the sizes"),
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 SUMMARY = Schema("summary", "fact about the run", {

@@ -20,6 +20,10 @@ PG_RANKS = ("string", "global ranks of the process group, ascending, separated b
 DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
 SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
 PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
+PARTIAL_MEMBER = (
+    "boolean",
+    "a file of a rank that takes part, or might, is damaged: of what stood behind the damage nothing is counted here",
+)
 PARTIAL_RUN = ("boolean", "a file of any rank is damaged: of what stood behind the damage nothing is counted here")
 ROOT = ("Int64", "global rank: root of a rooted collective, peer of a send or receive")
 TURN = (

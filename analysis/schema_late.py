@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .schema_columns import COLLECTIVE, DTYPE, GROUP, PARTIAL, PARTIAL_RUN, PG_RANKS, RANK, SIZE, STEP
+from .schema_columns import COLLECTIVE, DTYPE, GROUP, PARTIAL, PARTIAL_MEMBER, PARTIAL_RUN, PG_RANKS, RANK, SIZE, STEP
 from .tables import Schema
 
 LATENESS = Schema("lateness", "collective with a late rank: by more than clocks are uncertain, or too often", {
@@ -29,6 +29,7 @@ LATENESS = Schema("lateness", "collective with a late rank: by more than clocks 
     "kernel": ("string", "the kernel or operator that took most longer on that rank than on others"),
     "kernel_extra_ns": ("Int64", "how much longer"),
     "operator": ("string", "the operator its CPU was in while the device had no work, where the trace tells"),
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 RANKS = Schema("ranks", "rank", {
@@ -73,6 +74,7 @@ HANGS = Schema("hangs", "collective that some ranks issued, and that never ran",
     "missing": ("string", "ranks of the group that did not, as far as they have a trace"),
     "waited_ns": ("int64", "from the last that issued it to the end of the traces of those that did not, or of all"),
     "usual_ns": ("int64", "how far apart members of the group issued a collective at most; or its longest call"),
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the first row is the run", {
@@ -89,5 +91,5 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
     "hidden_frac": ("Float64", "part of the calls' time behind compute"),
     "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive; of the run also hang"),
     "because": ("string", "the numbers it rests on, in one sentence"),
-    "partial": PARTIAL_RUN,
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip

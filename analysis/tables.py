@@ -124,8 +124,12 @@ class Schema:
     def conform(self, frame: pd.DataFrame) -> pd.DataFrame:
         """`frame` with exactly these columns, in this order and of these dtypes.
 
-        Raises SchemaError naming missing and surplus columns, or the column that cannot be cast.
+        `partial` may be missing, and is NA then: only who knows the files can fill it. Raises SchemaError naming
+        missing and surplus columns, or the column that cannot be cast.
         """
+        if "partial" in self.columns and "partial" not in frame.columns:
+            frame = frame.copy(deep=False)
+            frame["partial"] = None
         missing = [c for c in self.columns if c not in frame.columns]
         surplus = [c for c in frame.columns if c not in self.columns]
         if missing or surplus:

@@ -35,16 +35,16 @@ _SHOWN = {
     ),
     "calls": (
         "rank", "device", "stream", "step", "collective", "process_group", "group_size", "dtype", "size_bytes", "seq",
-        "start_ns", "dur_ns", "metadata_from",
+        "start_ns", "dur_ns", "metadata_from", "partial",
     ),
     "collectives": (
         "collective_id", "collective", "process_group", "ranks", "dtype", "size_bytes", "matched_by", "first_start_ns",
         "arrival_skew_ns", "last_rank", "transfer_ns", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s",
-        "busbw_high_gb_per_s", "note",
+        "busbw_high_gb_per_s", "note", "partial",
     ),
     "participation": (
         "collective_id", "rank", "arrived_ns", "dur_ns", "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns",
-        "exposed_wait_ns", "exposed_transfer_ns",
+        "exposed_wait_ns", "exposed_transfer_ns", "partial",
     ),
     "bandwidth": (
         "process_group", "collective", "size_bytes", "count_elems", "dtype", "calls", "time_us_min", "time_us_median",
@@ -61,13 +61,15 @@ _SHOWN = {
     ),
     "lateness": (
         "collective_id", "rank", "late_ns", "caused_wait_ns", "new_ns", "because", "origin_rank", "origin_because",
-        "kernel", "kernel_extra_ns", "operator",
+        "kernel", "kernel_extra_ns", "operator", "partial",
     ),
     "clocks": (
         "rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "probe_offset_ns", "probe_uncertainty_ns", "basis",
+        "partial",
     ),
     "fits": (
         "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s", "error_frac",
+        "partial",
     ),
     "verdicts": (
         "process_group", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac", "hidden_frac",

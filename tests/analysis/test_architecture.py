@@ -24,7 +24,7 @@ METRICS = {
     "breakdown", "calls", "gloo_calls", "waiting", "bandwidth", "ranks", "headroom", "scaling",
     "subtraction", "training", "operators", "kernels", "gpus", "step_values", "comparing", "metrics",
     "metrics.issued", "metrics.phases", "metrics.gpu_calls", "metrics.needs", "metrics.clocks", "metrics.matching",
-    "metrics.causes", "metrics.hangs", "metrics.partial", "metrics.verdicts",
+    "metrics.causes", "metrics.damaged", "metrics.hangs", "metrics.partial", "metrics.verdicts",
 }  # fmt: skip
 TOP = {
     "lone", "measure", "measure_compare", "measure_sweep", "measure_training", "summary", "report", "report_compare",
@@ -123,6 +123,7 @@ ALLOWED = {
     "metrics.clocks": {"nccl_tests", "schema"},
     "metrics.matching": {"kinds", "metrics.clocks", "nccl_tests", "schema"},
     "metrics.needs": {"metrics.clocks", "nccl_tests"},
+    "metrics.damaged": set(),
     "metrics.partial": {"metrics.clocks", "nccl_tests"},
     "metrics.causes": {
         "errors",

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import pandas as pd
 import pytest
 from builders import LAYOUTS, MS, Collective, Trace, analysed, traces_of, write_bytes, write_run
 from oracle import Tables, oracle_tables, tables_of
@@ -22,6 +23,7 @@ import analysis.kineto
 from analysis.cli import main
 from analysis.errors import DamagedTrace, NotATrace, TraceError
 from analysis.measure import Analysis
+from analysis.metrics.damaged import resting_on
 from analysis.raw_trace import RawTrace
 from analysis.run import load_run
 from analysis.schema import records
@@ -182,12 +184,42 @@ def test_tables_say_which_rank_is_partial(run_with_a_damaged_rank):
     for table in (found.kernels, found.operators, found.bandwidth, found.bandwidth_ceiling, found.verdicts):
         assert len(table)
         assert table["partial"].all()
+    for table in (found.calls, found.clocks):
+        assert {(row["rank"], row["partial"]) for row in records(table)} == {(0, False), (1, True), (2, False)}
+    for table in (found.collectives, found.participation, found.lateness):
+        assert len(table)
+        assert table["partial"].all()
+
+
+def test_what_the_others_do_among_themselves_is_not_partial(tmp_path):
+    pairs = [{0: k * 100 * MS, 1: k * 100 * MS + 9 * MS} for k in range(3)]
+    truth = [Collective({g + r: t for r, t in pair.items()}, group=str(g)) for pair in pairs for g in (0, 2)]
+    for made in traces_of(4, truth):
+        made.write(tmp_path, f"rank{made.rank}.json", gz=False)
+    path = tmp_path / "rank3.json"
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex(b'"kernel"')])
+    found = Analysis(load_run([tmp_path], keep_going=True))
+    for table in (found.collectives, found.bandwidth):
+        assert dict(zip(table["process_group"], table["partial"], strict=True)) == {"0": False, "2": True}
+    for table in (found.participation, found.lateness):
+        own = table.groupby(table["rank"] >= 2)["partial"]
+        assert own.all().to_dict() == own.any().to_dict() == {False: False, True: True}
+    assert found.verdicts["partial"].iloc[0]
+
+
+def test_who_might_take_part_counts_unless_all_are_known():
+    rows = [("0 1 2 3", "0 1", True), ("0 1 2 3", "0 3", True), ("0 1 2 3", "0", False), (None, "0 1", True),
+            (None, "0 1", False), ("0 1", "0", False)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["pg_ranks", "ranks", "complete"]).astype({"complete": "boolean"})
+    assert resting_on(table, {3}).tolist() == [False, True, True, False, True, False]
+    assert not resting_on(table, set()).any()
 
 
 def test_no_table_is_partial_where_no_file_is_damaged(tmp_path):
     found = analysed(tmp_path, *traces_of(2, [Collective((0, 5 * MS))]))
-    for table in (found.breakdown, found.kernels, found.bandwidth, found.verdicts):
-        assert table["partial"].eq(False).all()
+    names = "breakdown kernels bandwidth verdicts calls collectives participation fits lateness clocks hangs"
+    for name in names.split():
+        assert getattr(found, name)["partial"].eq(False).all()
 
 
 def test_collectives_that_are_cut_are_not_complete(run_with_a_damaged_rank):
@@ -297,7 +329,7 @@ def test_the_summary_warns(capsys, run_with_a_damaged_rank):
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["breakdown", "ranks"])
+@pytest.mark.parametrize("command", ["breakdown", "ranks", "calls", "collectives"])
 @pytest.mark.parametrize("output_format", ["table", "markdown"])
 def test_people_see_the_column_where_it_matters_only(capsys, run_with_a_damaged_rank, command, output_format):
     main([command, str(run_with_a_damaged_rank), "--keep-going", "--format", output_format])

@@ -44,6 +44,7 @@ def test_a_call_in_full(tmp_path):
         "group_size": 2, "dtype": "float32", "in_elems": 16, "out_elems": 16, "in_split": None, "out_split": None,
         "size_bytes": 64, "seq": None, "turn": None, "batch": None, "comms_id": None, "root": None,
         "issue_ns": BASE_NS + 1 * MS, "start_ns": BASE_NS + 2 * MS, "dur_ns": 3 * MS, "metadata_from": "c10d",
+        "partial": False,
     }  # fmt: skip
 
 

@@ -1,0 +1,27 @@
+"""Which rows of a table rest on damaged files."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+import pandas as pd
+
+# Columns that name a rank whose file a row rests on.
+_RANKS = ("rank", "linked", "origin_rank")
+
+
+def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool]:
+    """Does each row rest on the file of one of these ranks, which are damaged? Same index.
+
+    A row that names no rank does if one of these takes part, or might; one that names no members, either, always does.
+    """
+    ranks = [column for column in _RANKS if column in table]
+    if ranks:
+        return table[ranks].isin(list(damaged)).any(axis=1)
+    if not damaged or "pg_ranks" not in table:
+        return pd.Series(bool(damaged), index=table.index)
+    members = table["pg_ranks"]
+    if "complete" in table:  # of a pair in a large group only two take part
+        members = members.mask(table["complete"], table["ranks"])
+    found = {text: not damaged.isdisjoint(map(int, text.split())) for text in members.dropna().unique()}
+    return pd.Series([found.get(text, True) for text in members], index=table.index, dtype=bool)
