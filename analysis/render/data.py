@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from io import StringIO
 
 from ..names import printable
 from ..schema import plain
 from .people import Table
 
-# A spreadsheet takes a cell that begins so for a formula, and runs it.
-_FORMULA = ("=", "+", "-", "@")
+# A spreadsheet takes a cell that begins so for a formula, and runs it; one that separates by semicolons, as in many
+# countries, sees a cell begin behind each of them. `'` that stand there already count too: one is always taken away.
+_FORMULA = re.compile(r"""(^|;[ "]*)(?='*[=+\-@\uff1d\uff0b\uff0d\uff20])""")
 
 
 def as_csv(name: str, table: Table) -> str:  # noqa: ARG001
     """RFC 4180 with a header line; NA is an empty field. Numbers are written as they are.
 
     Text comes from traces: its control characters are written out, so that every row is a line, and what a spreadsheet
-    would run is put after a `'`. Source: OWASP, "CSV Injection".
+    would run is put after a `'`, which whoever takes it away there gets the text back from. Source: OWASP, "CSV
+    Injection".
     """
     values = plain(table)
     columns = [[_inert(v) for v in column] for column in values.columns.values()]
@@ -32,7 +35,7 @@ def as_csv(name: str, table: Table) -> str:  # noqa: ARG001
 def _inert(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return printable(f"'{value}" if value.startswith(_FORMULA) else value)
+    return _FORMULA.sub(r"\1'", printable(value))
 
 
 def as_json(name: str, table: Table) -> str:

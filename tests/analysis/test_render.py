@@ -117,11 +117,39 @@ def test_markdown_marks_nothing_up(name):
     assert html.unescape(re.sub(r"\\(.)", r"\1", shown)) == name
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1+2", "@SUM(A1)", "-", '=HYPERLINK("x")'])
-def test_csv_text_that_a_spreadsheet_would_run_is_made_text(name):
-    table = calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": name}])
-    (row,) = csv.DictReader(io.StringIO(as_csv("calls", table), newline=""))
-    assert row["process_group"] == "'" + name
+FORMULAS = [
+    "=1+1",
+    "+1",
+    "-1+2",
+    "@SUM(A1)",
+    "-",
+    '=HYPERLINK("x")',
+    "'=",
+    "\uff1d1+1",
+    "\uff0b1",
+    "\uff0d1",
+    "\uff20A1",
+]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("before", ["", "x;", "x; ", 'x";"', "x;;"])
+def test_csv_text_that_a_spreadsheet_would_run_is_made_text(name, before):
+    table = calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": before + name}])
+    text = as_csv("calls", table)
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+    assert row["process_group"] == f"{before}'{name}"
+    for delimiter in ",;":  # as the two kinds of spreadsheets take the line
+        for cell in next(csv.reader(io.StringIO(text.splitlines()[1]), delimiter=delimiter)):
+            assert not re.match(r"[=+@\uff1d\uff0b\uff0d\uff20]|-(?!\d+$)", cell.strip(' "'))
+
+
+def test_csv_text_that_stands_after_an_apostrophe_comes_back():
+    names = [*FORMULAS, "a;b", "'a", "a;'b", "x;=1;+2;'-3", "'';'='", 'x;""=1"', "void f<4, -1>(int; a=1)"]
+    table = calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": name} for name in names])
+    rows = csv.DictReader(io.StringIO(as_csv("calls", table), newline=""))
+    before = re.compile(r"""(^|;[ "]*)'('*[=+\-@\uff1d\uff0b\uff0d\uff20])""")
+    assert [before.sub(r"\1\2", row["process_group"]) for row in rows] == names
 
 
 def test_every_row_of_a_csv_is_a_line():
@@ -134,9 +162,9 @@ def test_every_row_of_a_csv_is_a_line():
 
 
 def test_csv_leaves_numbers_and_other_text_alone():
-    row = {"rank": 0, "start_ns": -5, "dur_ns": 5, "process_group": "a=-+@b", "name": "'=", "size_bytes": None}
+    row = {"rank": 0, "start_ns": -5, "dur_ns": 5, "process_group": "a=-+@b", "name": "'a;b", "size_bytes": None}
     (shown,) = csv.DictReader(io.StringIO(as_csv("calls", calls_table([row]))))
-    assert [shown[c] for c in ("start_ns", "process_group", "name", "size_bytes")] == ["-5", "a=-+@b", "'=", ""]
+    assert [shown[c] for c in ("start_ns", "process_group", "name", "size_bytes")] == ["-5", "a=-+@b", "'a;b", ""]
     table = SUBTRACTION.frame([{"model": "-m", "workers": 2, "batch_size_per_worker": 1, "subtracted_comm_ns": -7}])
     (shown,) = csv.DictReader(io.StringIO(as_csv("subtraction", table)))
     assert (shown["model"], shown["subtracted_comm_ns"]) == ("'-m", "-7")

@@ -57,8 +57,9 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
 - **From the command line**, `python -m analysis COMMAND RUN` prints one table; the command stands below each heading.
   `--format csv` and `--format json` give every column listed here, in this order, as full integers. `--format table`
   (the default), `--format markdown` and `--format latex` are for people: the main columns, in units that keep the
-  numbers short. In CSV, control characters in text are written out, and text that a spreadsheet would run as a
-  formula stands after a `'`; JSON has names as they are.
+  numbers short. In CSV, control characters in text are written out, and what a spreadsheet would run as a formula (a
+  text, or what follows a `;` in it, that begins with `=`, `+`, `-` or `@`, also in full width, or with `'` before one
+  of these) stands after one more `'`; JSON has names as they are.
   Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth, ranks and
   verdicts.
 - **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame, and
