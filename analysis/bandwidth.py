@@ -49,7 +49,7 @@ def _figures(together: pd.DataFrame) -> dict[str, object]:
         "time_us_p95": times_us.quantile(0.95) if measured else None,
         "algbw_gb_per_s": algbw,
         "busbw_gb_per_s": algbw * factor if algbw is not None and factor is not None else None,
-        "busbw_low_gb_per_s": busbw(float(split["transfer_high_ns"].sum()), len(split)),
+        "busbw_low_gb_per_s": busbw(float(split["transfer_high_ns"].astype("float64").sum()), len(split)),
         "busbw_high_gb_per_s": busbw(float(split["transfer_low_ns"].sum()), len(split)),
         "busbw_from_dur_gb_per_s": busbw(float(together["mean_dur_ns"].sum()), len(together)),
     }

@@ -35,8 +35,9 @@ def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[I
 
 
 def negative_durations(path: Path, raw: RawTrace) -> list[str]:
-    """A note on durations that no activity has."""
+    """A note on durations that nothing has."""
     count = sum(int((doubles(columns["dur"]) < 0).sum()) for columns in (raw.activities, raw.operators))
+    count += sum(annotation.dur < 0 for annotation in raw.annotations)
     return [f"{path.name}: {count} events have a negative duration, which counts as 0"] if count else []
 
 

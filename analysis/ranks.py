@@ -69,7 +69,8 @@ def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
 def _weightiest(last: pd.DataFrame, column: str, weight: str) -> str | None:
     """The value of `column` that the largest sum of `weight` stands for."""
     known = last[last[column].notna()]
-    return str(known.groupby(column)[weight].sum().idxmax()) if len(known) else None
+    weights = known[weight].astype("Float64")  # clocks that are off add up to more than 64 bits hold
+    return str(weights.groupby(known[column]).sum().idxmax()) if len(known) else None
 
 
 def _wire_rates(collectives: pd.DataFrame, participation: pd.DataFrame) -> dict[int, float]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from .cache import Cache
 from .cpu import cpu_activities
-from .errors import AnalysisError, NoTraces, TraceError
+from .errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from .kinds import comm_pattern
 from .members import Member, host_in_name, is_count, mapping_of, members_of, notes_on, side_file, text_of
 from .names import as_text
@@ -35,8 +35,11 @@ from .schema import (
 )
 from .sidefiles import probe_rows, step_rows
 from .steps import with_steps
-from .trace_file import TraceFile, trace_file
+from .trace_file import TraceFile, times_ns, trace_file
 from .trace_paths import run_name, trace_files
+
+# Half of what 64 bits hold, as sums of floats are rounded.
+_MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 
 CallsOf = Callable[
     [pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]
@@ -180,11 +183,13 @@ def _read_files(
     """The tables of the files, and what is wrong with some. What they were made from, as large again, is let go."""
     read: list[TraceFile] = []
     failed: list[str] = []
+    times_so_far_ns = 0.0
     for path, found in zip(reading.paths, reading.results(progress), strict=True):
         try:
             if isinstance(found, TraceError):
                 raise found
             file = trace_file(path, found)
+            times_so_far_ns += _summable_ns(file, times_so_far_ns)
         except TraceError as err:
             if not keep_going:
                 raise
@@ -193,6 +198,18 @@ def _read_files(
             read.append(_prepared(file, calls_of))  # while others read on
             failed += [file.damage] if file.damage else []
     return read, failed
+
+
+def _summable_ns(file: TraceFile, before_ns: float) -> float:
+    """The times of the file together. Raises DamagedTrace if 64 bits do not hold them and those of files before."""
+    own_ns = times_ns(file)
+    if before_ns + own_ns >= _MOST_SUMMED_NS:
+        rank = "" if file.header.rank is None else f" (rank {file.header.rank})"
+        raise DamagedTrace(
+            f"{file.path}{rank}: its times add up to {own_ns / _YEAR_NS:,.0f} years, with those of the files before to "
+            f"more than {_MOST_SUMMED_NS / _YEAR_NS:.0f}, too much for sums in 64 bits; capture it again"
+        )
+    return own_ns
 
 
 def _prepared(file: TraceFile, calls_of: CallsOf | None) -> TraceFile:

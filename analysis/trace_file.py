@@ -68,6 +68,19 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
     )
 
 
+def times_ns(file: TraceFile) -> float:
+    """All durations of the file together, and from its first activity to its last: no sum of its times is more.
+
+    In ns, as a number that cannot overflow.
+    """
+    tables = (file.activities, file.annotations, file.cpu_ops)
+    took_ns = sum(float(table["dur_ns"].to_numpy().sum(dtype=np.float64)) for table in tables)
+    ran = file.activities if len(file.activities) else file.cpu_ops
+    if not len(ran):
+        return took_ns
+    return took_ns + float((ran["start_ns"] + ran["dur_ns"]).max()) - float(ran["start_ns"].min())
+
+
 def _is_absolute(*tables: pd.DataFrame) -> bool:
     """Do the times count from the epoch?"""
     return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))

@@ -9,7 +9,8 @@ import pytest
 from builders import BASE_NS, MS, Trace, traces_table, write_bytes
 
 import analysis
-from analysis.errors import AnalysisError, DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
+from analysis.cli import main
+from analysis.errors import AnalysisError, DamagedTrace, DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
 from analysis.run import load_run
 from analysis.schema import records
 
@@ -325,3 +326,52 @@ def test_an_analysis_never_changes_its_run(tmp_path):
 
 def test_a_table_of_traces_is_what_the_clock_needs():
     assert traces_table(["a", None])["host"].isna().tolist() == [False, True]
+
+
+# --- times that are longer than anything -----------------------------------------------------------------------------
+
+LONGEST_NS = 2**53  # 104 days
+
+
+def with_long_kernels(rank: int, count: int) -> Trace:
+    trace = Trace(rank, 2)
+    for stream in range(count):
+        trace.kernel("gemm", 0, LONGEST_NS, stream=stream)
+    return trace
+
+
+@pytest.mark.parametrize("counts", [(254, 255), (510, 0)])
+def test_long_times_are_added_up(tmp_path, counts):
+    for rank, count in enumerate(counts):
+        with_long_kernels(rank, count).kernel("gemm", 0, 5).write(tmp_path)
+    (row,) = records(analysis.analyse(tmp_path, workers=1).kernels)
+    assert row["total_ns"] == sum(counts) * LONGEST_NS + 10
+
+
+@pytest.mark.parametrize("counts", [(300, 300), (1, 1024)])
+def test_times_that_64_bits_cannot_add_up_are_an_error(tmp_path, capsys, counts):
+    paths = [with_long_kernels(rank, count).write(tmp_path) for rank, count in enumerate(counts)]
+    assert main(["kernels", str(tmp_path), "-f", "csv"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    years = round((counts[1] + 1) * LONGEST_NS / 365.25 / 86_400e9)
+    assert captured.err.startswith(f"error: {paths[1]} (rank 1): its times add up to {years} years, with those of")
+    assert main(["kernels", str(tmp_path), "-f", "csv", "--keep-going"]) == 1
+    assert f",{counts[0] * LONGEST_NS}," in capsys.readouterr().out
+
+
+def test_windows_longer_than_64_bits_add_up_to_are_an_error(tmp_path):
+    for cycle in range(3):
+        trace = Trace(base_ns=None).kernel("gemm", 0, 5).kernel("gemm", 2**61, 5)
+        trace.write(tmp_path, f"node_1.{cycle}.pt.trace.json")
+    with pytest.raises(DamagedTrace, match=r"_1\.1\.pt\.trace\.json \(rank 0\): its times add up to 73 years"):
+        load_run([tmp_path])
+
+
+def test_a_negative_duration_counts_as_0_and_is_said(tmp_path):
+    trace = small().annotation("ProfilerStep#1", 0, 5)
+    for event in trace.events:
+        event["dur"] = -1.0
+    run = load_run([trace.write(tmp_path)])
+    assert (run.activities["dur_ns"].tolist(), run.annotations["dur_ns"].tolist()) == ([0], [0])
+    assert run.notes == ("node_0.0001.pt.trace.json.gz: 2 events have a negative duration, which counts as 0",)

@@ -76,7 +76,7 @@ class Culprits(NamedTuple):
 
     def _why(self, rank: int, who: str = "", *, several: bool = False) -> str:
         own = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
-        own = own[own["because"].notna()]
+        own = own[own["because"].notna()].astype({"late_ns": "Float64", "new_ns": "Float64"})  # sums may be long
         if not len(own):
             return ""
         because = str(own.groupby("because")["late_ns"].sum().idxmax())

@@ -116,7 +116,7 @@ def _of_run(measured: Measured, culprits: Culprits, row: Row) -> tuple[str, str]
         return "hang", _hang(records(measured.hangs.head(1))[0])
     sums = measured.breakdown[[f"exposed_{part}_ns" for part in ("comm", "wait", "transfer", "unsplit")]].sum()
     comm, wait, transfer, unsplit = (float(ns) for ns in sums)
-    share = comm / max(float(measured.breakdown["window_ns"].sum()), 1.0)
+    share = comm / max(float(measured.breakdown["window_ns"].astype("float64").sum()), 1.0)
     text = f"{_of_job(measured)}{share:.0%} of the time is exposed communication"
     if share < EXPOSED_BELOW:
         return "hidden", f"{text}; the rest is hidden behind compute, or there is little of it"
