@@ -7,22 +7,30 @@ READY := $(VENV)/.ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 DEMO = traces/demo-$(shell date -u +%Y%m%dT%H%M%SZ)
 
-.PHONY: help demo test check bench clean
+# The build of torch is for the machine, and with it come libraries of CUDA or none: these are not in the lock.
+UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl \
+	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
+	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
+	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+
+.PHONY: help demo test check bench lock clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and tests, in the same environment"
 	@echo "make check  lint and types only"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
+	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
 	@echo "make clean  remove the environment and captured runs"
 
 # Compiled afterwards, since pip does that on one core.
-$(READY): requirements.txt requirements-hta.txt
+$(READY): requirements.txt requirements.lock requirements-hta.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "commtrace needs Python 3.10 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(INSTALL) --requirement requirements.txt
-	@$(INSTALL) --requirement requirements-hta.txt --no-deps
+	@$(INSTALL) --no-deps --require-hashes --requirement requirements.lock
+	@$(INSTALL) --requirement requirements.txt  # all but torch is there
+	@$(INSTALL) --no-deps --require-hashes --requirement requirements-hta.txt
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
 	@touch $@
 
@@ -46,6 +54,10 @@ test: check
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }
 	@$(BIN)/python benchmarks/reading.py --source "$(SOURCE)" $(BENCH)
+
+lock:
+	uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
+		$(addprefix --no-emit-package ,$(UNLOCKED)) requirements.txt --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

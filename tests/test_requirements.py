@@ -13,8 +13,11 @@ PINS = [
     Requirement(text)
     for file in ("requirements.txt", "requirements-hta.txt")
     for line in (ROOT / file).read_text().splitlines()
-    if (text := line.partition("#")[0].strip())
+    if (text := line.partition("#")[0].partition("\\")[0].strip()) and not text.startswith("--hash")
 ]
+LOCK = (ROOT / "requirements.lock").read_text()
+# Of these, the build is for the machine.
+UNLOCKED = {"torch", "torchvision", "HolisticTraceAnalysis"}
 
 
 def is_for_the_oldest(pin: Requirement) -> bool:
@@ -36,3 +39,14 @@ def test_every_pin_admits_the_oldest_python(pin: Requirement) -> None:
 def test_the_pins_are_exact() -> None:
     assert len(PINS) > 10
     assert [str(pin) for pin in PINS if {s.operator for s in pin.specifier} != {"=="}] == []
+
+
+@pytest.mark.parametrize("pin", [pin for pin in PINS if pin.name not in UNLOCKED], ids=str)
+def test_every_pin_is_locked(pin: Requirement) -> None:
+    assert re.search(rf"^{re.escape(pin.name)}{re.escape(str(pin.specifier))}\b", LOCK, re.MULTILINE | re.IGNORECASE)
+
+
+def test_all_that_is_locked_has_hashes() -> None:
+    locked = re.split(r"^(?=\S)", LOCK, flags=re.MULTILINE)[1:]
+    assert len(locked) > len(PINS)
+    assert [entry for entry in locked if "--hash=sha256:" not in entry] == []
