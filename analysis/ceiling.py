@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pandas as pd
@@ -18,6 +19,7 @@ import pandas as pd
 from .errors import NotACeiling, UnreadableFile
 from .nccl_tests import bus_factor, collective_name
 from .schema import CEILING, Row
+from .small_files import MOST_RANKS, NotJson, json_of, small_file
 
 COMMS_FILE = "comms.json"
 _EXPECTED = "expected comms.json of `profiling comms`, or what nccl-tests wrote with -J or printed"
@@ -25,7 +27,8 @@ _EXPECTED = "expected comms.json of `profiling comms`, or what nccl-tests wrote 
 _TAG = re.compile(r"^\[[\d,]+\](<std(out|err)>)?:? ?")
 _DEVICE = re.compile(r"#\s+Rank\s+\d+(\s+Group\s+(?P<group>\d+))?\s+Pid")
 _STARTING = re.compile(r"# Collective test starting: (?P<program>\S+)")
-_ROW = re.compile(r"\s*(?P<size>\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+(?P<figures>\S.*)")
+_ROW = re.compile(r"\s*(?P<size>[0-9]{1,18})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+(?P<figures>\S.*)")
+_Ranks = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
 _FIGURES = 4  # time, algbw, busbw, #wrong; with the times of single calls as many again
 
 
@@ -47,7 +50,7 @@ class _Measured(msgspec.Struct):
 
 
 class _Result(msgspec.Struct):
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
     collective: str | None = None
     experiment_name: str | None = None
     out_of_place: _Measured | None = None
@@ -59,8 +62,8 @@ class _Device(msgspec.Struct):
 
 
 class _Config(msgspec.Struct):
-    nthreads: int = 1
-    ngpus: int = 1
+    nthreads: _Ranks = 1
+    ngpus: _Ranks = 1
     devices: list[_Device] | None = None
 
 
@@ -68,7 +71,7 @@ class _File(msgspec.Struct):
     results: list[_Result]
     config: _Config = msgspec.field(default_factory=_Config)
     args: list[str] = []
-    world_size: int | None = None
+    world_size: _Ranks | None = None
     complete: bool = True
     reason: str | None = None
 
@@ -77,7 +80,7 @@ def read_ceiling(path: Path) -> Ceiling:
     """The ceiling in the file, or in the comms.json of the folder, at `path`. Raises UnreadableFile, NotACeiling."""
     file = path / COMMS_FILE if path.is_dir() else path
     try:
-        content = file.read_bytes()
+        content = small_file(file)
     except OSError as err:
         raise UnreadableFile(f"{file}: cannot be read: {err.strerror}; {_EXPECTED}") from err
     rows, notes = _from_json(file, content) if content.lstrip()[:1] == b"{" else _from_text(file, content)
@@ -93,10 +96,10 @@ def read_ceiling(path: Path) -> Ceiling:
 
 def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
     try:
-        found = msgspec.json.decode(content, type=_File)
+        found = msgspec.convert(json_of(content), _File)
     except msgspec.ValidationError as err:
         raise NotACeiling(f"{file}: {_EXPECTED}, found other JSON: {err}") from err
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+    except NotJson as err:
         raise NotACeiling(f"{file}: is damaged or ends early: {err}; measure again") from err
     ranks = _ranks(file, found)
     program = found.args[0] if found.args else None
@@ -116,7 +119,10 @@ def _ranks(file: Path, found: _File) -> int:
     groups = [device.group for device in found.config.devices or ()]
     if not groups:
         raise NotACeiling(f"{file}: names no devices, so the number of ranks is not known; {_EXPECTED}")
-    return groups.count(groups[0]) * found.config.nthreads * found.config.ngpus
+    ranks = groups.count(groups[0]) * found.config.nthreads * found.config.ngpus
+    if ranks > MOST_RANKS:
+        raise NotACeiling(f"{file}: is of {ranks:,} ranks, expected {MOST_RANKS:,} at most; {_EXPECTED}")
+    return ranks
 
 
 def _from_text(file: Path, content: bytes) -> tuple[list[Row], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +11,10 @@ from typing import Any, Generic, TypeVar
 from .errors import DuplicateRank, MixedJobs, UnreadableFile
 from .kineto_header import Header
 from .sidefiles import probe_rows
+from .small_files import MOST_RANKS, NotJson, json_file
 from .trace_paths import TORCH_NAME
 
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
-_MOST_RANKS = 1 << 24
 _LONG_AGO_MS = 10**12  # in 2001
 
 
@@ -107,23 +106,36 @@ def side_file(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
     One that cannot be read is empty, too, and what is wrong with it is added to `lost`; without, raises UnreadableFile.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise IsADirectoryError("is no file")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return _side(json_file(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as err:
-        message = f"{path}: side file cannot be read: {err}; repair or remove it"
+    except (OSError, NotJson) as err:
+        what = err.strerror if isinstance(err, OSError) else err
+        message = f"{path}: side file cannot be read: {what}; repair or remove it"
         if lost is None:
             raise UnreadableFile(message) from err
         lost.append(message)
         return {}
-    return content if isinstance(content, dict) else {}
+
+
+def _side(content: object) -> dict[str, Any]:
+    """The content, empty if it is no object. Raises NotJson where it tells of more ranks than any job has."""
+    side = mapping_of(content)
+    for name in ("rank", "world_size"):
+        number = side.get(name)
+        if isinstance(number, int) and number > MOST_RANKS:
+            raise NotJson(f"its {name} is {str(number)[:40]}, expected {MOST_RANKS:,} at most")
+    return side
 
 
 def _check_one_job(members: list[Member[F]]) -> None:
     sizes: dict[int, str] = {}
     for member in members:
+        if max(member.rank, member.file.header.world_size or 0) > MOST_RANKS:
+            raise MixedJobs(
+                f"{member.file.path}: is rank {member.rank} of a world of {member.file.header.world_size}; expected "
+                f"{MOST_RANKS:,} ranks at most: repair its distributedInfo, or capture it again"
+            )
         if member.file.header.world_size is not None:
             sizes.setdefault(member.file.header.world_size, member.file.path.name)
     if len(sizes) > 1:
@@ -177,7 +189,7 @@ def mapping_of(value: object) -> dict[str, Any]:
 
 def is_count(value: object, least: int) -> bool:
     """Can it count ranks?"""
-    return type(value) is int and least <= value <= _MOST_RANKS
+    return type(value) is int and least <= value <= MOST_RANKS
 
 
 def text_of(value: object) -> str | None:

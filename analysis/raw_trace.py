@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
 from .chunks import Surrounding
+from .kineto_events import Duration, Int64, Time
 from .kineto_header import Header
 
 Columns = dict[str, bytes]
@@ -20,12 +21,39 @@ class Annotation(msgspec.Struct, array_like=True, frozen=True):
     """A CPU annotation of a step or collective, or a c10d operator. Times in us since the header's zero."""
 
     name: str
-    thread: int
-    ts: float
-    dur: float
+    thread: Int64
+    ts: Time
+    dur: Duration
     in_dims: list[Any] | None
     in_types: list[Any] | None
     in_values: list[Any] | None
+
+
+if TYPE_CHECKING:
+    CommRow = dict[str, Any]
+else:
+
+    class CommRow(TypedDict, total=False):
+        """What is required of rows that come out of a file, or from another process."""
+
+        source: Literal["kernel", "record_param_comms"]
+        correlation: Int64 | None
+        external_id: Int64 | None
+        thread: Int64
+        ts: Time
+        op: str | None
+        dtype: str | None
+        in_elems: Int64 | None
+        out_elems: Int64 | None
+        in_split: str | None
+        out_split: str | None
+        group_size: Int64 | None
+        process_group: str | None
+        pg_ranks: str | None
+        seq: Int64 | None
+        comms_id: str | None
+        root: Int64 | None
+        peer: Int64 | None
 
 
 class Events(msgspec.Struct, kw_only=True):
@@ -37,7 +65,7 @@ class Events(msgspec.Struct, kw_only=True):
     Kineto says so.
     """
 
-    pids: list[int | None]
+    pids: list[Int64 | None]
     names: list[str]
     kinds: list[str]
     operator_names: list[str]
@@ -46,9 +74,9 @@ class Events(msgspec.Struct, kw_only=True):
     operators: Columns
     memory: Columns
     annotations: list[Annotation]
-    comm_args: list[dict[str, Any]]
-    gloo_threads: list[int]
-    window_end: float | None = None
+    comm_args: list[CommRow]
+    gloo_threads: list[Int64]
+    window_end: Time | None = None
 
 
 class Extent(msgspec.Struct, frozen=True):

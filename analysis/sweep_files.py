@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from .errors import DamagedTimings, NoTimings, UnreadableFile
+from .small_files import MOST_RANKS, NotJson, json_file
 
 SWEEP_FILE, RUN_FILE, _SIDE_FILES = "sweep.json", "run.json", "*.meta.json"
 _SCHEMA_VERSION = 1
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+_Ranks = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
 _Duration = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Mode = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
 
@@ -23,7 +25,7 @@ class Cell(msgspec.Struct):
     run: str
     model: str
     parallel: _Mode
-    workers: _Count
+    workers: _Ranks
     batch_size_per_rank: _Count
     status: Literal["open", "done", "out_of_memory", "out_of_data", "failed", "skipped"]
     reason: str | None = None
@@ -49,7 +51,7 @@ class RunFile(msgspec.Struct):
     """run.json of a cell."""
 
     config: Config
-    world_size: _Count
+    world_size: _Ranks
 
 
 class Epoch(msgspec.Struct):
@@ -117,23 +119,23 @@ def side_files(folder: Path, world_size: int) -> list[Side]:
         if side.rank in sides:
             raise DamagedTimings(f"{path}: another side file beside it is of rank {side.rank} too; keep one run here")
         sides[side.rank] = side
-    if sorted(sides) != list(range(world_size)):
+    if len(sides) != world_size or max(sides) >= world_size:
         raise DamagedTimings(
             f"{folder}: {RUN_FILE} says {world_size} ranks, but side files (*.meta.json) are there of rank "
-            f"{', '.join(map(str, sorted(sides))) or 'none'}; the slowest rank's epoch counts, so copy all of them"
+            f"{', '.join(map(str, sorted(sides)[:99])) or 'none'}; the slowest rank's epoch counts, so copy all of them"
         )
     return [sides[rank] for rank in range(world_size)]
 
 
 def _json(path: Path) -> Any:
     try:
-        return msgspec.json.decode(path.read_bytes())
+        return json_file(path)
     except FileNotFoundError as err:
         raise NoTimings(f"{path}: is not there; expected a sweep (sweep.json), a run directory that a sweep wrote "
                         "(run.json, *.meta.json), or a CSV of timings") from err  # fmt: skip
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
-    except (msgspec.DecodeError, RecursionError) as err:
+    except NotJson as err:
         raise DamagedTimings(f"{path}: is damaged: {err}; expected JSON: copy it again, or run the cell again") from err
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .errors import DamagedTimings, NoTimings, UnreadableFile
 from .schema import Row
+from .small_files import small_file
 
 MODES = ("single", "dp", "ddp", "fsdp", "pipeline")
 # Modes in which every worker takes its own batch, so that N of them share an epoch.
@@ -34,7 +35,7 @@ _LARGEST_S = 2**63 / 1e9
 def csv_rows(path: Path) -> list[Row]:
     """The cells of a CSV, as rows of TIMINGS without their number. Raises UnreadableFile, DamagedTimings, NoTimings."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin a CSV with a byte order mark
+        text = small_file(path).decode("utf-8-sig")  # spreadsheets begin a CSV with a byte order mark
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
     except UnicodeDecodeError as err:

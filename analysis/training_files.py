@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 import pandas as pd
@@ -17,6 +17,7 @@ import pandas as pd
 from .errors import AnalysisError, DamagedTraining, NoTraining, UnreadableFile
 from .names import as_text
 from .schema import TRAINING_EPOCHS, Row
+from .small_files import MOST_RANKS, NotJson, json_file
 
 TRAINING_FILE, _RUN_FILE = "training.json", "run.json"
 _SCHEMA_VERSION = 1
@@ -56,7 +57,7 @@ class TrainingFile(msgspec.Struct):
     schema_version: int
     planned_epochs: _Count
     dataset_samples: _Count
-    workers: _Count
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     optimizer: str
     lr_scaling: str
     epochs: Annotated[list[Epoch], msgspec.Meta(min_length=1)]
@@ -198,8 +199,7 @@ _File = TypeVar("_File", bound=msgspec.Struct)
 
 def _read(path: Path, kind: type[_File]) -> _File:
     try:
-        content: Any = msgspec.json.decode(path.read_bytes())
-        return msgspec.convert(content, kind)
+        return msgspec.convert(json_file(path), kind)
     except (FileNotFoundError, NotADirectoryError) as err:
         raise NoTraining(
             f"{path}: is not there; expected a run directory of `train --epochs`, which has it once the first epoch is "
@@ -207,5 +207,5 @@ def _read(path: Path, kind: type[_File]) -> _File:
         ) from err
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
-    except (msgspec.DecodeError, RecursionError) as err:
+    except (NotJson, msgspec.ValidationError) as err:
         raise DamagedTraining(f"{path}: is not as a training writes it: {err}; copy it again, or train again") from err

@@ -1,0 +1,122 @@
+"""The operations on files that all writing here rests on, one by one, so that tests can let each of them fail.
+
+And a file that is replaced whole or not at all, and one that is opened without waiting for anybody.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# Signals that end a program, and would leave half a file behind.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_KINDS = (
+    (stat.S_ISDIR, "Is a directory"),
+    (stat.S_ISLNK, "is a link"),
+    (stat.S_ISFIFO, "is a pipe"),
+    (stat.S_ISSOCK, "is a socket"),
+)
+
+
+def create(path: Path, mode: int) -> int:
+    """A descriptor of a new file, to write to. Raises OSError where anything is there, a link too."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def write(descriptor: int, data: memoryview) -> int:
+    """How many of the bytes were written. Raises OSError."""
+    return os.write(descriptor, data)
+
+
+def sync(descriptor: int) -> None:
+    """Wait until what was written is on the disk. Raises OSError."""
+    os.fsync(descriptor)
+
+
+def close(descriptor: int) -> None:
+    """Raises OSError where a network file system says only now that it did not write. It is closed all the same."""
+    os.close(descriptor)
+
+
+def set_mode(descriptor: int, mode: int) -> None:
+    """Raises OSError."""
+    os.fchmod(descriptor, mode)
+
+
+def rename(old: Path, new: Path) -> None:
+    """In place of what is there. Raises OSError."""
+    old.replace(new)
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Raises OSError."""
+    left = memoryview(data)
+    while left:
+        left = left[write(descriptor, left) :]
+
+
+def replace_file(path: Path, parts: Sequence[bytes], *, mode: int | None = None, lasting: bool = True) -> None:
+    """Make `parts` the content of the file at `path`, whole or not at all. A link there is replaced, not followed.
+
+    It gets the permissions `mode`; for None those of a new file. What is not `lasting` may be damaged by a power cut.
+    Raises OSError.
+    """
+    with _undisturbed():
+        partial = path.with_name(f".{os.urandom(8).hex()}{PARTIAL}")
+        descriptor = create(partial, 0o666 if mode is None else 0o600)
+        try:
+            try:
+                for part in parts:
+                    write_all(descriptor, part)
+                if mode is not None:
+                    set_mode(descriptor, mode)
+                if lasting:
+                    sync(descriptor)
+            finally:
+                close(descriptor)
+            rename(partial, path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+
+
+PARTIAL = ".partial"
+"""How the name of a file ends that is being written."""
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that end the program wait until the block is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]:
+    """A descriptor of the plain file at `path`, to read from, and its status; a link only where links are followed.
+
+    Raises OSError: of what is no plain file nothing is opened, so that nobody waits for what may never come.
+    """
+    _check_plain(path.stat(follow_symlinks=follow))
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        _check_plain(status)  # it may be another one by now
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status
+
+
+def _check_plain(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, next((what for is_it, what in _KINDS if is_it(status.st_mode)), "is a device"))
