@@ -14,6 +14,7 @@ import typer
 
 from . import cli_compare, cli_kernels, cli_sweeps, cli_training
 from .cli_common import Format, Output, OutputFormat, ascii_only, complain, show, take_any_text, write
+from .cli_inputs import SparingInputs
 from .cli_reading import OpenRun, ReadingOptions, Runs, analysis_of, finish, reads_traces
 from .errors import AnalysisError, NothingMeasured
 
@@ -79,7 +80,7 @@ def _root() -> None:
     """Replaced in `main`, which knows the program's name."""
 
 
-@app.command("summary")
+@app.command("summary", cls=SparingInputs)
 @reads_traces
 def summary_command(
     runs: Runs,
@@ -97,7 +98,7 @@ def summary_command(
     finish(analysis)
 
 
-@app.command("breakdown")
+@app.command("breakdown", cls=SparingInputs)
 @reads_traces
 def breakdown_command(
     runs: Runs,
@@ -120,7 +121,7 @@ def breakdown_command(
     _print(name, table, device.notes, output_format, output)
 
 
-@app.command("bandwidth")
+@app.command("bandwidth", cls=SparingInputs)
 @reads_traces
 def bandwidth_command(
     runs: Runs,
@@ -150,7 +151,7 @@ _TABLES = {
 
 
 def _add_table_command(name: str, help_text: str) -> None:
-    @app.command(name, help=help_text)
+    @app.command(name, help=help_text, cls=SparingInputs)
     @reads_traces
     def table_command(
         runs: Runs,
@@ -167,7 +168,7 @@ for _name, _help in _TABLES.items():
 
 for _module in (cli_kernels, cli_sweeps, cli_training):
     for _name, _command in _module.COMMANDS.items():
-        app.command(_name, epilog=_module.EXAMPLES[_name])(_command)
+        app.command(_name, epilog=_module.EXAMPLES[_name], cls=SparingInputs)(_command)
 app.command("compare", epilog=cli_compare.EXAMPLES, cls=cli_compare.Sides)(cli_compare.compare_command)
 
 
@@ -246,5 +247,8 @@ def main(argv: list[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 1
     except AnalysisError as err:
         complain(str(err))
+        return 1
+    except MemoryError:
+        complain("the memory does not suffice; give fewer runs or files at once, or fewer --workers")
         return 1
     return 0

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .disk import replace_file, write_all
 from .errors import UnreadableFile
 from .names import printable
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from .render import Table
 
 _QUIET_S = 1.0
+_STDOUT = 1
 
 
 class Format(str, Enum):
@@ -125,18 +129,38 @@ def write(text: str, output: Path | None) -> None:
             if not isinstance(err, BrokenPipeError):  # the reader, head(1) for one, has seen enough
                 raise UnreadableFile(f"stdout: cannot be written: {err.strerror}") from err
         return
-    target = output.resolve()  # a link stays one
-    partial = target.with_name(target.name + ".partial")
     try:
-        if target.exists() and not target.is_file():  # a pipe, /dev/stdout
-            target.write_text(text, encoding="utf-8")
-            return
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
+        _write_file(text.encode("utf-8", "backslashreplace"), output)
     except OSError as err:
-        with suppress(OSError):
-            partial.unlink()
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
+
+
+def _write_file(content: bytes, output: Path) -> None:
+    """Into the file, or through the pipe or device, at `output`. Raises OSError."""
+    try:
+        status = output.stat()
+    except FileNotFoundError:
+        status = None
+    if status is not None and _is_stdout(status):
+        write_all(_STDOUT, content)
+    elif status is not None and not stat.S_ISREG(status.st_mode):
+        descriptor = os.open(output, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
+    elif output.is_symlink():
+        raise OSError(errno.ELOOP, f"is a link to {output.readlink()}; name the file itself, or remove the link")
+    else:
+        replace_file(output, [content], mode=None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
+
+
+def _is_stdout(status: os.stat_result) -> bool:
+    """Is it /dev/stdout, wherever that goes?"""
+    try:
+        return os.path.samestat(status, os.fstat(_STDOUT))
+    except OSError:  # the shell closed it
+        return False
 
 
 def show(name: str, table: Table, output_format: Format, output: Path | None) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from .cli_common import Format, Output, OutputFormat, ascii_only, complain, write
+from .cli_inputs import SparingInputs
 from .cli_reading import ReadingOptions, analysis_of, finish, reads_traces
 
 _SLOWER = 3
@@ -24,7 +24,7 @@ class Of(str, Enum):
     operator = "operator"
 
 
-class Sides(TyperCommand):
+class Sides(SparingInputs):
     """A command that takes all paths behind --against as its values: shells expand patterns to many."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -38,6 +38,11 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return list(dict.fromkeys(found)), skipped
 
 
+def is_side_file(name: str) -> bool:
+    """Is this the name of a file that tells of a run, and is no trace?"""
+    return _SIDE_FILE.search(name) is not None
+
+
 def run_name(paths: Sequence[Path]) -> str:
     """What the run found at `paths` is called."""
     first = paths[0].resolve()

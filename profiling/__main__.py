@@ -1,8 +1,16 @@
 """`python -m profiling`."""
 
+import signal
 import sys
 
-from .cli import main
+# Whoever interrupts imports wants an end, as of any program, and no traceback.
+interrupt = signal.getsignal(signal.SIGINT)
+if interrupt is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+from .cli import main  # noqa: E402
+
+if interrupt is signal.default_int_handler:
+    signal.signal(signal.SIGINT, interrupt)
 
 if __name__ == "__main__":
     sys.exit(main())

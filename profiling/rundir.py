@@ -12,16 +12,16 @@ first written to a hidden `*.tmp` file in the same directory.
 """
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from isal import igzip
 
+from . import disk
 from .errors import RunDirError
 
 SCHEMA_VERSION = 1
@@ -82,18 +82,19 @@ def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write `content` to `path` as JSON, whole or not at all. Raises RunDirError."""
-    with explained(path), _replacing(path) as tmp:
-        tmp.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    with explained(path), disk.replacing(path) as file:
+        file.write((json.dumps(content, indent=1, default=str) + "\n").encode())
 
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:
     """Have `export` write a trace as JSON, and gzip its bytes into `path`, whole or not at all. Raises RunDirError."""
-    with explained(path), _replacing(path) as packed, _temporary(path, ".json.tmp") as raw:
+    with explained(path), disk.replacing(path) as file, _folder_beside(path) as folder:
+        raw = folder / "trace.json.tmp"
         export(str(raw))
         if not raw.is_file() or raw.stat().st_size == 0:  # kineto logs a failed write and goes on
             raise RunDirError(f"{path}: the profiler wrote no trace; is the disk full?")
         # Without a file name the gzip header holds none, instead of the temporary one.
-        with raw.open("rb") as source, packed.open("wb") as file, _packer(file) as target:
+        with raw.open("rb") as source, _packer(cast("BinaryIO", file)) as target:
             shutil.copyfileobj(source, target, 1 << 20)
 
 
@@ -102,23 +103,24 @@ def _packer(file: BinaryIO) -> BinaryIO:
 
 
 @contextmanager
-def _temporary(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
-    """A hidden name beside `path`, removed afterwards."""
-    tmp = path.with_name(f".{path.name.partition('.pt.trace')[0]}.{os.getpid()}{suffix}")
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path`, removed afterwards with all that Kineto left in it."""
+    folder = disk.hidden(path)
+    disk.make_folder(folder)
     try:
-        yield tmp
+        yield folder
     finally:
-        tmp.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary name that becomes `path` when the block ends without an error."""
-    with _temporary(path) as tmp:
-        yield tmp
-        with tmp.open("rb") as written:
-            os.fsync(written.fileno())
-        tmp.replace(path)
+def clear_leftovers(run_dir: Path, pids: Iterable[int]) -> None:
+    """Remove what these processes, which have been killed, were writing into `run_dir`."""
+    for pid in pids:
+        for leftover in run_dir.glob(f".*.{pid}.*.tmp"):
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
 
 @contextmanager

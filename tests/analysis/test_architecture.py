@@ -28,7 +28,7 @@ METRICS = {
 }  # fmt: skip
 TOP = {
     "lone", "measure", "measure_compare", "measure_sweep", "measure_training", "summary", "report", "report_compare",
-    "cli_common", "cli_reading", "cli_compare", "cli_kernels", "cli_sweeps", "cli_training", "cli",
+    "cli_common", "cli_inputs", "cli_reading", "cli_compare", "cli_kernels", "cli_sweeps", "cli_training", "cli",
     "__init__", "__main__",
 }  # fmt: skip
 
@@ -167,6 +167,7 @@ ALLOWED = {
     "report": {"measure", "names", "render", "schema", "summary"},
     "report_compare": {"measure_compare", "names", "render", "schema"},
     "cli_common": {"disk", "errors", "names", "reading", "render"},
+    "cli_inputs": {"errors", "trace_paths"},
     "cli_reading": {
         "cache",
         "calls",
@@ -181,13 +182,14 @@ ALLOWED = {
         "run",
         "trace_paths",
     },
-    "cli_compare": {"cli_common", "cli_reading", "measure_compare", "report_compare"},
+    "cli_compare": {"cli_common", "cli_inputs", "cli_reading", "measure_compare", "report_compare"},
     "cli_kernels": {"cli_common", "cli_reading", "errors", "measure", "render"},
     "cli_sweeps": {"by_hand", "cli_common", "cli_reading", "errors", "measure_sweep"},
     "cli_training": {"cli_common", "measure_training", "render"},
     "cli": {
         "cli_common",
         "cli_compare",
+        "cli_inputs",
         "cli_kernels",
         "cli_reading",
         "cli_sweeps",

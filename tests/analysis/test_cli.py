@@ -135,13 +135,32 @@ def test_output_into_a_read_only_folder(capsys, run_dir, tmp_path):
     fails(capsys, "calls", run_dir, "-o", tmp_path / "out.csv", naming="out.csv: cannot be written")
 
 
-def test_output_through_a_link_leaves_the_link(capsys, run_dir, tmp_path):
+def test_output_through_a_link_is_refused(capsys, run_dir, tmp_path):
     target, link = tmp_path / "real.csv", tmp_path / "link.csv"
     target.write_text("old", encoding="utf-8")
     link.symlink_to(target)
-    assert main(["calls", str(run_dir), "-f", "csv", "-o", str(link)]) == 0
+    fails(capsys, "calls", run_dir, "-o", link, naming="link.csv: cannot be written: is a link to")
     assert link.is_symlink()
-    assert target.read_text(encoding="utf-8").startswith("call_id,")
+    assert target.read_text(encoding="utf-8") == "old"
+
+
+def test_output_never_takes_the_place_of_what_is_read(capsys, run_dir, tmp_path):
+    trace = next(iter(sorted(run_dir.glob("*.json*"))))
+    hard = tmp_path / "hard.csv"
+    hard.hardlink_to(trace)
+    before = trace.read_bytes()
+    for output in (trace, hard, run_dir / ".." / run_dir.name / trace.name):
+        assert main(["calls", str(run_dir), "-o", str(output)]) == 2
+        assert "which is read; name another file" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert trace.read_bytes() == before
+
+
+def test_output_keeps_the_permissions_of_what_it_replaces(capsys, run_dir, tmp_path):
+    target = tmp_path / "out.csv"
+    target.write_text("old", encoding="utf-8")
+    target.chmod(0o640)
+    assert main(["calls", str(run_dir), "-f", "csv", "-o", str(target)]) == 0
+    assert target.stat().st_mode & 0o777 == 0o640
 
 
 def test_output_into_a_pipe_goes_through_it(capsys, run_dir, tmp_path):
