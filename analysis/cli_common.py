@@ -21,6 +21,8 @@ from .errors import UnreadableFile
 from .names import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from .reading import Reading
     from .render import Table
 
@@ -67,11 +69,9 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True)
-    with console.status("reading") as status:
+    with _console().status("reading") as status:
         yield lambda path, number, count: status.update(
             Text(f"reading {number + 1} of {count}: {printable(path.name)}")
         )
@@ -86,12 +86,11 @@ def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int],
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     files = TextColumn(f"{{task.fields[files]}}/{len(reading.paths)} files")
     columns = (BarColumn(), DownloadColumn(), files, TimeRemainingColumn(), TextColumn("left"))
-    bar = Progress(TextColumn("reading"), *columns, console=Console(stderr=True), transient=True)
+    bar = Progress(TextColumn("reading"), *columns, console=_console(), transient=True)
     task = bar.add_task("", total=reading.total_bytes, files=0)
 
     def report(done: int) -> None:
@@ -103,6 +102,17 @@ def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int],
         yield report
     finally:
         bar.stop()
+
+
+def _console() -> Console:
+    """stderr with its cursor left alone: hidden beside what moves, it would stay so after a signal that ends us."""
+    from rich.console import Console
+
+    class Shown(Console):
+        def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002 - as rich has it
+            return False
+
+    return Shown(stderr=True)
 
 
 def take_any_text() -> None:

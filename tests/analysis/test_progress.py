@@ -4,8 +4,10 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,29 @@ def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):
     (sweep / "resnet18-ddp-w2-b32").rename(sweep / name)
     said = on_a_terminal(0, "subtraction", sweep, table=tmp_path / "table.txt")
     assert r"reading 1 of 1: x\x1b[31m[bold]y\x07" in said
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGQUIT", "SIGKILL", "SIGINT"])
+def test_the_cursor_is_there_after_a_signal(tmp_path, number):
+    pipe = tmp_path / "rank0.json"  # which nobody ever writes to
+    os.mkfifo(pipe)
+    screen, terminal = pty.openpty()
+    command = [sys.executable, "-c", COMMAND, "-1", "breakdown", str(pipe)]
+    with subprocess.Popen(command, stderr=terminal, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(terminal)
+        with pipe.open("wb") as writer:
+            writer.write(b'{"traceEvents": [\n' + b" " * (1 << 24))
+            writer.flush()
+            said = b""
+            while b"reading" not in said:
+                said += os.read(screen, 4096)
+            process.send_signal(signal.Signals[number])
+            process.wait()
+    os.set_blocking(screen, False)
+    with suppress(OSError):
+        said += os.read(screen, 1 << 16)
+    os.close(screen)
+    assert said.rfind(b"\x1b[?25l") <= said.rfind(b"\x1b[?25h")
 
 
 def test_nothing_is_said_of_what_is_read_at_once(run_dir, tmp_path):
