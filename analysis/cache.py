@@ -171,8 +171,12 @@ def _key(path: Path, comm_names: re.Pattern[str], details: bool) -> bytes | None
             parts = [os.pread(file.fileno(), size, at) for at, size in _sampled(status.st_size)]
     except OSError:
         return None
-    facts = (READER_VERSION, details, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    facts = (READER_VERSION, details, *_facts_of(status))
     return _digest(b"\0".join((f"{facts} {comm_names.pattern}".encode(), *parts)), _KEY_BYTES)
+
+
+def _facts_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _sampled(size: int) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ import os
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from builders import US, Trace
 
@@ -121,6 +122,68 @@ def test_a_damaged_cache_is_said_and_written_again(trace, reads):
         again.notes.clear()
         assert again == first
         assert place.read_bytes() == good
+
+
+def test_another_middle_is_noticed(tmp_path, trace, reads, monkeypatch):
+    # Though size and times are the same, as far as the blocks that are looked at go.
+    cache = Cache(tmp_path / "cache")
+    long = trace.with_name("long.json")
+    long.write_bytes(b'{"traceEvents": [' + b" " * 900_000 + b"]}")
+    status = long.stat()
+    slot = cache.slot(long, PATTERN)
+    content = bytearray(long.read_bytes())
+    content[len(content) // 64 * 20 + 100] = 0x0A
+    long.write_bytes(content)
+    os.utime(long, ns=(status.st_atime_ns, status.st_mtime_ns))
+    times = {"st_ctime_ns": status.st_ctime_ns, "st_ino": status.st_ino}
+    monkeypatch.setattr(analysis.cache, "_facts_of", lambda found: (found.st_size, found.st_mtime_ns, *times.values()))
+    assert cache.slot(long, PATTERN).key != slot.key
+
+
+def test_what_belongs_to_others_is_kept_at_home(tmp_path, trace, reads, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)  # the trace is not ours then
+    first = Cache().read(trace, PATTERN)
+    assert not Cache().place(trace).parent.exists()
+    kept = Cache().places(trace)[1]
+    assert kept.is_file()
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    assert kept.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert Cache().read(trace, PATTERN) == first
+    assert len(reads) == 1
+
+
+def test_what_others_may_have_written_is_not_believed(trace, reads, monkeypatch):
+    monkeypatch.setattr(analysis.cache, "_ROOT", -1)
+    first = Cache().read(trace, PATTERN)
+    Cache().place(trace).chmod(0o666)
+    assert "its cache can be written to by others" in Cache().read(trace, PATTERN).notes[0]
+    Cache().place(trace).parent.chmod(0o777)
+    assert "its cache can be written to by others" in Cache().read(trace, PATTERN).notes[0]
+    assert Cache().read(trace, PATTERN) == first
+    owner = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: owner)
+    assert "its cache belongs to somebody else" in Cache().read(trace, PATTERN).notes[0]
+
+
+def test_a_sound_sum_of_contents_that_do_not_fit(trace, reads):
+    found = Cache().read(trace, PATTERN)
+    columns = found.activities
+    worse = [
+        {"names": found.names[:1]},
+        {"kinds": ["x"] * len(found.kinds)},
+        {"activities": columns | {"ts": columns["ts"][8:]}},
+        {"activities": columns | {"ts": b"\xff" * len(columns["ts"])}},
+        {"activities": {}},
+        {"comm_args": [{"source": "kernel", "seq": "x"}]},
+        {"pids": []},
+    ]
+    slot = Cache().slot(trace, PATTERN)
+    for changes in worse:
+        analysis.cache._store(slot.places[0], slot.key, msgspec.structs.replace(found, **changes), trace)
+        assert "its cache is damaged" in Cache().read(trace, PATTERN).notes[0], changes
 
 
 def test_a_folder_in_place_of_the_cache(trace, reads):
