@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # pandas takes half a second to import, so whatever needs it is imported where it is used: --help stays instant.
 
 
+_INTERRUPTED = 130
+
+
 class By(str, Enum):
     """What a row of the breakdown is."""
 
@@ -236,12 +239,12 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here multiplies matrices, and starting costs
     program = "commtrace" if __package__ == "commtrace.analysis" else f"python -m {__package__}"
     arguments = _with_default_command(sys.argv[1:] if argv is None else argv)
-    command = typer.main.get_group(_with_only(arguments[:1]))
-    command.help = _HELP.format(prog=program)
-    for each in command.commands.values():
-        each.epilog = each.epilog and each.epilog.replace("{prog}", program)
-    take_any_text()
     try:
+        command = typer.main.get_group(_with_only(arguments[:1]))
+        command.help = _HELP.format(prog=program)
+        for each in command.commands.values():
+            each.epilog = each.epilog and each.epilog.replace("{prog}", program)
+        take_any_text()
         command.main(args=arguments, prog_name=program, standalone_mode=True)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
@@ -251,4 +254,6 @@ def main(argv: list[str] | None = None) -> int:
     except MemoryError:
         complain("the memory does not suffice; give fewer runs or files at once, or fewer --workers")
         return 1
+    except KeyboardInterrupt:  # before, or after, the command
+        return _INTERRUPTED
     return 0
