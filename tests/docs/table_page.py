@@ -67,8 +67,8 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
   which takes longer to read.
   `analysis.compare(A, B)` has those of two sides, each one run or a list of captures. `workers`, `cache` and
   `keep_going` are what `--workers`, `--cache` and `--keep-going` are, but that nothing is kept unless asked for:
-  `cache=True` keeps it beside the traces, or of those of other users in `~/.cache/commtrace`. In the installed distribution the command is `commtrace` and the package
-  `commtrace.analysis`.
+  `cache=True` keeps it beside the traces, or of those of other users in `~/.cache/commtrace`. In the installed
+  distribution the command is `commtrace` and the package `commtrace.analysis`.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
 - **RUNS** are run directories of `python -m profiling train --epochs`, or folders that hold some; in Python,
   `analysis.analyse_training(RUNS)` has their tables.
