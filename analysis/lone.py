@@ -13,7 +13,7 @@ import numpy as np
 
 from .breakdown import Ran, Split, device_row, step_rows
 from .columns import annotation_times, doubles, durations, in_ns, integers, negative_durations
-from .kinds import KINDS
+from .kinds import COMM, KINDS
 from .members import ReadFile, members_of, notes_on, side_file
 from .raw_trace import RawTrace
 from .schema import BREAKDOWN, BREAKDOWN_STEPS, PlainTable
@@ -45,6 +45,8 @@ class LoneDevice:
 def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     """The device that the only file of a run shows; None if it shows none or several, or is damaged.
 
+    Nor if it is the whole job, and communicates: then calls wait for nobody, which tables tell.
+
     Raises MixedJobs, UnreadableFile.
     """
     devices = integers(raw.activities["device"])
@@ -52,6 +54,8 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
         return None
     notes = (*raw.notes, *negative_durations(path, raw))
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes)])
+    if COMM in raw.kinds and (raw.header.world_size or member.side.get("world_size")) == 1:
+        return None
     side_file(path.with_name("run.json"))  # one that cannot be read is an error, here as elsewhere
     on_gloo = sum(annotation.name.startswith("gloo:") for annotation in raw.annotations)
     return LoneDevice(member.rank, str(devices[0]), _ran(raw), tuple(notes_on(member, on_gloo)))

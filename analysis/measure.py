@@ -213,9 +213,12 @@ class Analysis:
 
     @property
     def _splits(self) -> pd.DataFrame:
-        """How the calls split into wait and transfer: not at all for one device alone, whose calls have no partner."""
+        """How the calls split into wait and transfer: not at all for one device alone, whose calls lack their partners.
+
+        Unless it is the whole job.
+        """
         activities = self.run.activities
-        alone = all(activities[key].nunique() <= 1 for key in ("rank", "device"))
+        alone = self.run.world_size != 1 and all(activities[key].nunique() <= 1 for key in ("rank", "device"))
         return PARTICIPATION.empty() if alone else self.participation
 
     @property

@@ -18,7 +18,7 @@ def ranks(
     A rank counts as last where it was later than the others by more than the clocks are uncertain: no skew, no
     straggler. What others waited because of it counts as its fault where its lateness began with it.
     """
-    compared = participation["wait_ns"].notna().any()
+    compared = participation[["wait_ns", "late_ns"]].notna().all(axis=1).any()
     hosts = traces.drop_duplicates("rank").set_index("rank")["host"]
     wire = _wire_rates(collectives, participation)
     waits = blamed(participation, lateness)

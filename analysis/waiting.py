@@ -33,7 +33,8 @@ def participation(
     present = waited_for_present(joined.assign(whole=whole))
     split = known & (whole | present["nobody_later"])
     needed = needs(joined)
-    wait_ns = needed["needed_ns"].where(split) - joined["arrived_ns"]
+    by_itself = (joined["group_size"] == 1).fillna(False).astype(bool)  # it waits for nobody
+    wait_ns = (needed["needed_ns"].where(split) - joined["arrived_ns"]).mask(by_itself, 0)
     wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
     several = grouped["rank"].transform("size") > 1
     return PARTICIPATION.conform(

@@ -15,6 +15,7 @@ from analysis.lone import LoneDevice, lone_device
 from analysis.measure import Analysis
 from analysis.render import as_csv
 from analysis.run import load_run
+from analysis.schema import records
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "traces"
@@ -47,6 +48,20 @@ def kernels() -> Trace:
 
 def test_as_by_way_of_tables(tmp_path):
     assert_same(kernels().write(tmp_path))
+
+
+def test_the_whole_job_waits_for_nobody(tmp_path, capsys):
+    trace = Trace(0, 1).kernel("gemm", 0, 2 * MS).nccl("all_reduce", 3 * MS, 3 * MS, ranks=(0,), Seq=1)
+    path = trace.write(tmp_path)
+    assert lone(path) is None
+    found = Analysis(load_run([path]))
+    row = records(found.breakdown)[0]
+    assert (row["exposed_wait_ns"], row["exposed_transfer_ns"], row["exposed_unsplit_ns"]) == (0, 3 * MS, 0)
+    assert "traces of all ranks" not in found.verdicts["because"].iloc[0]
+    assert records(found.ranks)[0]["times_last"] is None
+    assert main(["breakdown", str(path), "-f", "csv"]) == 0
+    assert capsys.readouterr().out == as_csv("breakdown", found.breakdown)
+    assert lone(Trace(0, 1).kernel("gemm", 0, 2 * MS).write(tmp_path)) is not None
 
 
 def test_without_steps(tmp_path, capsys):

@@ -404,3 +404,14 @@ def test_bounds_enclose_the_transfer(kind, arrivals, transfer):
     row = collective_of(rows, world_size=len(arrivals))
     assert row["min_dur_ns"] == row["transfer_ns"] == row["last_arrival_to_last_end_ns"] == transfer
     assert row["busbw_low_gb_per_s"] <= row["busbw_gb_per_s"] <= row["busbw_high_gb_per_s"]
+
+
+def test_in_a_group_of_one_rank_nobody_waits(tmp_path):
+    alone = [Collective({rank: k * 100 * MS}, 5 * MS, group=f"of {rank}") for k in range(3) for rank in (0, 1)]
+    both = [Collective((k * 100 * MS + 50 * MS, k * 100 * MS + 51 * MS), 5 * MS) for k in range(3)]
+    found = analysed(tmp_path, *traces_of(2, alone + both))
+    assert set(found.participation["wait_ns"]) == {0, 1 * MS}
+    assert set(found.participation["transfer_ns"]) == {5 * MS}
+    assert found.breakdown["exposed_unsplit_ns"].tolist() == [0, 0]
+    assert "could not be split" not in " ".join(found.verdicts["because"])
+    assert found.ranks["times_last"].tolist() == [0, 3]
