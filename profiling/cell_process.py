@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 
-from . import memory, rundir
+from . import memory, rundir, tether
 from .errors import OutOfDataError, OutOfMemoryError, UsageError
 from .grid import Cell, Status
 from .sweep_dir import missing
@@ -70,7 +70,7 @@ def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
 
 def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
     """The exit code, negative after a signal."""
-    command = [sys.executable, "-m", f"{__package__}.tether", str(os.getpid()), *arguments]
+    command = [sys.executable, *tether.program(str(__package__), arguments)]
     with rundir.explained(log):
         file = log.open("wb")
     with file:

@@ -3,12 +3,12 @@
 import sys
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from .schedule import Phase
 from .scoring import Score
 from .step_clock import Overhead, StepTime
+from .telling import Talk
 from .timed_epochs import EpochTime
 
 _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms up", "active": "traced"}
@@ -21,7 +21,7 @@ class Reporter:
     """
 
     def __init__(self, *, rank: int, steps: int | None, unit: str = "step", live: bool = True) -> None:
-        self._console = Console(stderr=True, quiet=rank != 0, highlight=False, soft_wrap=True)
+        self._console = Talk(quiet=rank != 0)
         self._steps = steps
         self._last_phase: Phase | None = None
         self._bar: Progress | None = None

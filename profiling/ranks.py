@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
-from . import launch, memory, parallel, rundir, train
+from . import launch, memory, parallel, rundir, tether, train
 from .config import DeviceName, TrainConfig
 from .errors import OutOfMemoryError, ProfilingError, RunDirRefusedError, UsageError
 from .modes import MODES
 from .modes.pipeline import check_stages
 from .modes.replicated import driven_devices
 from .optimizers import require_optimizer
-from .tether import tie_to_parent
+from .telling import tell
 from .workloads.data import check_cifar10
 
 # A rank whose peer is gone lets the launcher see the peer's failure first: that is the one to report.
@@ -71,7 +71,7 @@ def run_task(task: Task, workers: int | None, package: str, args: Sequence[str])
         return _run_launched_rank(task, workers, package, _command(package, args))
     workers = workers or parallel.default_workers(task.device)
     _check(task, workers, workers)
-    return launch.launch(package, args, workers)
+    return launch.launch(tether.program(package, args), workers)
 
 
 def _command(package: str, args: Sequence[str]) -> list[str]:
@@ -90,7 +90,6 @@ def _run_alone(task: Task, package: str, command: Sequence[str]) -> int:
 
 
 def _run_launched_rank(task: Task, workers: int | None, package: str, command: Sequence[str]) -> int:
-    tie_to_parent(os.getppid())  # a launcher that is killed leaves no orphans
     who = parallel.identity()
     try:
         if workers not in (None, who.world_size):
@@ -175,4 +174,4 @@ def _stopped(rank: int, code: str | int | None) -> int:
 def _print_next_steps(run_dir: Path, package: str) -> None:
     analysis = "commtrace" if "." in package else "python -m analysis"
     run, folder = shlex.quote(str(run_dir)), shlex.quote(str(run_dir.parent))
-    print(f"{run_dir}\n  tables:       {analysis} {run}\n  TensorBoard:  tensorboard --logdir {folder}")
+    tell(f"{run_dir}\n  tables:       {analysis} {run}\n  TensorBoard:  tensorboard --logdir {folder}")

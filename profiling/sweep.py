@@ -30,6 +30,7 @@ from .grid import (
 )
 from .sweep_dir import SweepFile
 from .sweep_progress import SweepReporter, table
+from .telling import tell
 
 RunCell = Callable[[Cell, Sequence[str], Path, int], Cell]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -196,7 +197,7 @@ def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
 def _finished(content: SweepFile, folder: Path) -> int:
     analysis = "commtrace" if "." in str(__package__) else "python -m analysis"
     where = shlex.quote(str(folder))
-    print(
+    tell(
         f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      {analysis} scaling {where}\n"
         f"  subtraction:  {analysis} subtraction {where}"
     )

@@ -7,19 +7,19 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import plain_table
 from .grid import Cell
 from .sweep_dir import side_files
+from .telling import Talk
 
 
 class SweepReporter:
     """A live line in a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = Talk()
         self._bar = Progress(
             TextColumn("cell"),
             MofNCompleteColumn(),

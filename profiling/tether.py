@@ -1,12 +1,21 @@
-"""A process that ends with the one that started it: `python -m profiling.tether PARENT_PID train ...`."""
+"""A process that ends with the one that started it: `python -m profiling.tether PARENT_PID train ...`.
+
+Tied before anything is imported that takes time, torch above all.
+"""
 
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def program(package: str, args: Sequence[str]) -> list[str]:
+    """What to have Python run for our command line, in a process that ends with this one."""
+    return ["-m", f"{package}.tether", str(os.getpid()), *args]
 
 
 def tie_to_parent(parent_pid: int) -> None:

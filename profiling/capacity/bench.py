@@ -10,6 +10,7 @@ import torch
 from .. import measurement, parallel, rundir
 from ..errors import DeviceError, MeasurementError, UsageError
 from ..progress import Reporter
+from ..telling import tell
 from ..workloads.report_e import StackShape
 from . import tries
 from .config import CapacityConfig, GrowName, Share
@@ -36,7 +37,7 @@ def run(config: CapacityConfig, command: Sequence[str], *, run_stages: RunStages
         bench = _Bench(config, where, folder, reporter, run_stages, Results(_facts(config, where, command)))
         with measurement.recorded(bench.save):
             bench.search()
-    print("\n".join(bench.results.lines()))
+    tell("\n".join(bench.results.lines()))
     print(folder / CAPACITY_FILE, file=sys.stderr)
     return 0
 

@@ -18,6 +18,7 @@ from ..progress import Reporter
 from ..schedule import Schedule
 from ..session import Session
 from ..sidefiles import Subject
+from ..telling import tell
 from . import timing
 from .backends import backend_for
 from .collectives import COLLECTIVES, Buffers, Case, buffers, call_of, count_for, prepare, wrong_elements
@@ -196,12 +197,8 @@ class Bench:
 
     def _print(self, lines: Sequence[str]) -> None:
         """To stdout, as soon as it is known."""
-        if self._who.rank != 0:
-            return
-        try:
-            print("\n".join(lines), flush=True)
-        except BrokenPipeError:  # the reader, head(1) for one, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if self._who.rank == 0:
+            tell("\n".join(lines))
 
     def _save(self, reason: str | None) -> None:
         if self._who.rank == 0:

@@ -9,6 +9,7 @@ import torch
 from .. import environment, measurement, memory, parallel, rundir
 from ..errors import OutOfMemoryError, UsageError
 from ..progress import Reporter
+from ..telling import tell
 from .config import LayersConfig
 from .measure import Plan, measured
 from .memory_use import memory_use
@@ -38,7 +39,7 @@ def run(config: LayersConfig, command: Sequence[str]) -> int:
         if config.memory_limit_bytes is not None:
             _limit(config.memory_limit_bytes, where)
         _measure(todo, plan, results, save)
-    print("\n".join(results.lines()))
+    tell("\n".join(results.lines()))
     print(path, file=sys.stderr)
     return 0
 

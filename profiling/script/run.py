@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .. import rundir
+from .. import rundir, tether
 from ..errors import ProfilingError, TargetError, UsageError
 from . import main_module
 from .config import RunConfig
@@ -34,7 +34,7 @@ def run_script(
         if workers is not None and not launched:
             from .. import launch
 
-            return launch.launch(package, args, workers)
+            return launch.launch(tether.program(package, args), workers)
     except ProfilingError as err:
         return _said_once(err, failed, launched=launched)
     try:

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from capturing import ROOT, environment, leftovers, metas, python, trace, traced_steps
+from process_tree import family, listening
 
 STEP_KEYS = {"step", "phase", "start_unix_ns", "dur_ns"}
 
@@ -103,6 +104,7 @@ def test_stopped_launcher_leaves_partial_traces_of_every_rank(tmp_path, mode, si
     schedule = ["--wait", "1", "--warmup", "1", "--active", "500", "--steps", "502"]
     with start(tmp_path, "--parallel", mode, *schedule) as process:
         wait_for_traced_step(process)
+        assert listening(family(process.pid)) == {"127.0.0.1"}
         process.send_signal(signum)
         out, err = process.communicate(timeout=120)
     assert process.returncode == code, err
