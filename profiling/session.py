@@ -128,6 +128,11 @@ class Session:
         """The signal that ended the block, if one did."""
         return self._interrupts.received
 
+    @property
+    def _all_traced(self) -> bool:
+        """Whether every scheduled cycle is over, and its trace written."""
+        return self.steps_done >= self.schedule.total_steps and len(self.traces) >= self.schedule.repeat
+
     def step_times(self) -> list[StepTime]:
         """The time of every step so far, or as far as the device has come."""
         return self._clock.times()
@@ -214,7 +219,10 @@ class Session:
     def _why_incomplete(self, error: BaseException | None) -> str | None:
         if self._displaced:
             return "another profiler was started inside the traced steps, and ended this one"
-        done = f"after {self.steps_done} of {self.schedule.total_steps} scheduled steps"
+        if self._all_traced:
+            return None  # whatever ended the block later
+        scheduled = self.schedule.total_steps
+        done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
         if self.interrupted_by is not None:
             return f"{self.interrupted_by.name} {done}"
         if error is not None and not (isinstance(error, SystemExit) and not error.code):
@@ -222,12 +230,13 @@ class Session:
                 return f"another rank ended first, and broke a collective {done}"
             message = str(error).strip().partition("\n")[0]
             return f"{type(error).__name__}: {message} ({done})"
-        return None if self.steps_done >= self.schedule.total_steps else f"the loop ended {done}"
+        return f"the loop ended {done}"
 
     def _leave_blocked(self, signum: Signals) -> None:
         """End a process whose main thread is blocked for good, with what can still be written."""
+        lost = f"{signum.name} while blocked, in step {self.steps_done}; the trace of that cycle is lost"
         try:
-            self._save(f"{signum.name} while blocked, in step {self.steps_done}; the trace of that cycle is lost")
+            self._save(None if self._all_traced else lost)
         finally:
             os._exit(128 + signum)
 

@@ -92,6 +92,15 @@ def test_exception_keeps_the_trace_so_far_and_says_why(tmp_path) -> None:
     assert 2 in traced_steps(trace(session.run_dir / session.traces[0]))
 
 
+def test_what_ends_it_after_the_last_scheduled_step_takes_nothing_away(tmp_path) -> None:
+    with pytest.raises(SystemExit) as stopped, capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+        run(session, 7)
+        signal.raise_signal(signal.SIGTERM)
+    assert stopped.value.code == 143
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["reason"], len(meta["steps"])) == (True, None, 7)
+
+
 def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> None:
     write_trace = rundir.write_trace
 
@@ -104,7 +113,7 @@ def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> 
         run(session, 20)
     assert stopped.value.code == 143
     meta = metas(tmp_path / "run")[0]
-    assert (meta["complete"], meta["reason"]) == (False, "SIGTERM after 5 of 5 scheduled steps")
+    assert (meta["complete"], meta["reason"]) == (True, None)
     assert traced_steps(trace(session.run_dir / session.traces[0])) == [2, 3, 4]
     assert leftovers(session.run_dir) == []
 
