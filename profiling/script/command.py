@@ -1,5 +1,6 @@
 """`python -m profiling run`. Importable without torch."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ import typer
 from ..errors import ProfilingError, UsageError
 from ..exits import Afterwards
 from ..schedule import Schedule
+from . import own_name
 from .config import WHOLE, Limits, RunConfig, Target
 
 _PACKAGE = str(__package__).rpartition(".")[0]
@@ -77,9 +79,10 @@ def run(
     command_line = ctx.obj
 
     def start(failed: Callable[[ProfilingError], int]) -> int:
-        from .run import run_script
-
-        return run_script(config, workers, _PACKAGE, command_line, failed)
+        script = f"{own_name.leave(_PACKAGE)}.script"
+        same = importlib.import_module(f"{script}.config").RunConfig.from_json(config.as_json())
+        code: int = importlib.import_module(f"{script}.run").run_script(same, workers, _PACKAGE, command_line, failed)
+        return code
 
     raise Afterwards(start)
 

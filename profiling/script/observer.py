@@ -26,6 +26,7 @@ from ..step_clock import overhead
 from . import model
 from .children import Stand, stand_in
 from .config import RunConfig
+from .forks import end_without_kineto
 from .guard import Guard
 from .patches import Patches
 from .saying import say
@@ -90,8 +91,12 @@ class Observer:
             time.sleep(_GLOO_EXIT_S)
 
     def leave(self) -> None:
-        """In a forked child: watch nothing there."""
+        """In a forked child: watch nothing there, and have it end as it would without us."""
         self._patches.undo()
+        if self._session is not None:
+            self._session.leave()
+        if self._begun:
+            end_without_kineto()
         self._session = None
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (given by torch)

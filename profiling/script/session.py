@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch._C._autograd import _profiler_enabled
+from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch.profiler import ProfilerAction, profile
 
 from ..session import Session
@@ -46,6 +46,11 @@ class ScriptSession(Session):
     def cut_short(self, why: str) -> None:
         """Note why this capture is less than was asked for; the first reason stays."""
         self._cut_short = self._cut_short or why
+
+    def leave(self) -> None:
+        """In a forked child: record nothing of it."""
+        if self.schedule.phase(self.steps_done) == "active" and _profiler_enabled():
+            _disable_profiler()
 
     def make_way(self) -> None:
         """The script is about to start a profiler: end ours, and write what it has seen."""

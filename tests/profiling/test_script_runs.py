@@ -5,10 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun, trace, traced_steps
+from process_tree import family, listening
 
 USERS = SCRIPTS / "users"
 RUN = ("-m", "profiling", "run")
@@ -57,16 +59,23 @@ def test_ranks_of_torchrun(tmp_path) -> None:
 
 
 def test_one_of_two_ranks_fails(tmp_path) -> None:
-    done = python(*RUN, "--workers", "2", "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "raise")
-    assert done.returncode == 1, done.stderr
-    assert "error: rank 1 failed with exit code 1" in done.stderr
+    reached = set()
+    options = ["--workers", "2", "--out", tmp_path, "--run-name", "run"]
+    with begun(*RUN, *options, USERS / "ddp.py", "raise") as process:
+        while process.poll() is None:
+            reached |= listening(family(process.pid))
+            time.sleep(0.1)
+        err = process.stderr.read()
+    assert reached == {"127.0.0.1"}  # by nobody from elsewhere
+    assert process.returncode == 1, err
+    assert "error: rank 1 failed with exit code 1" in err
     found = metas(tmp_path / "run")
     assert [found[rank]["complete"] for rank in (0, 1)] == [False, False]
     assert found[1]["reason"] == "ValueError: bad luck (after 4 of 6 scheduled steps)"
     assert found[0]["reason"].startswith(("another rank ended first", "SIGTERM"))
     for rank in (0, 1):
         assert 3 in traced_steps(trace(tmp_path / "run" / found[rank]["traces"][0]))
-    traceback = done.stderr.partition("ValueError: bad luck")[0].rpartition("Traceback")[2]
+    traceback = err.partition("ValueError: bad luck")[0].rpartition("Traceback")[2]
     assert str(ROOT / "profiling") not in traceback
 
 
@@ -78,10 +87,10 @@ def test_ranks_that_the_script_spawns(tmp_path) -> None:
     found = metas(tmp_path / "traces" / "run")
     assert sorted(found) == [0, 1]
     for rank, meta in found.items():
-        assert (meta["complete"], meta["world_size"], meta["model"]["name"]) == (False, 2, "Net")
+        # One of them failed in the end, when everything had been traced.
+        assert (meta["complete"], meta["reason"], meta["world_size"], meta["model"]["name"]) == (True, None, 2, "Net")
         content = trace(tmp_path / "traces" / "run" / meta["traces"][0])
         assert (content["distributedInfo"]["rank"], traced_steps(content)) == (rank, [3, 4, 5])
-    assert found[1]["reason"] == "ValueError: bad luck in a child (after 7 of 6 scheduled steps)"
     assert "torch.multiprocessing.spawn.ProcessRaisedException" in done.stderr
     assert str(ROOT / "profiling") not in done.stderr
     assert "nothing was captured" not in done.stderr
@@ -97,6 +106,18 @@ def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
     assert metas(tmp_path / "traces" / "run")[0]["complete"] is True
     assert len(list((tmp_path / "traces" / "run").iterdir())) == 3
     assert list((tmp_path / "theirs").iterdir()) == []
+
+
+def test_forked_children_and_names_are_the_scripts_own(tmp_path) -> None:
+    """Children of the steps in which the profiler is off, on, and over; in a checkout our package has such a name."""
+    done = python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / "names" / "forking.py", "1", "4", "11")
+    assert done.returncode == 0, done.stderr
+    children = ["child 1 ends", "1", "child 4 ends", "4", "child 11 ends", "11"]
+    assert done.stdout.splitlines() == [*children, "profiling of the script", "analysis of the script"]
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["commtrace", "commtrace"]
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], len(list((tmp_path / "run").iterdir()))) == (True, 3)
+    assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

@@ -1,0 +1,27 @@
+"""The name of our package while a script runs. In a checkout it is a plain one that the script may want for itself."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+_FOLDER = Path(__file__).resolve().parents[1]
+
+
+def leave(package: str) -> str:
+    """The name under which our package can be imported from now on; from a checkout nobody finds it as `package`.
+
+    What was imported under the old name goes on working, but for imports: everything after this is of the new name.
+    """
+    if "." in package:  # commtrace.profiling, which is installed
+        return package
+    name = f"commtrace_{package}"
+    spec = importlib.util.spec_from_file_location(
+        name, _FOLDER / "__init__.py", submodule_search_locations=[str(_FOLDER)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    for old in [one for one in sys.modules if one == package or one.startswith(f"{package}.")]:
+        del sys.modules[old]
+    return name

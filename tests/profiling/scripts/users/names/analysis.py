@@ -1,0 +1,3 @@
+"""The same of our other package."""
+
+MINE = "analysis of the script"
