@@ -67,13 +67,21 @@ class Cache:
         *,
         details: bool = False,
         keep_damaged: bool = False,
+        limit_bytes: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> RawTrace:
         """As `read_kineto`, from the cache where it holds that. Of damaged files nothing is kept."""
         slot = self.slot(path, comm_names, details=details)
         found = slot.load() if slot else None
         if found is None:
-            found = read_kineto(path, comm_names, details=details, keep_damaged=keep_damaged, progress=progress)
+            found = read_kineto(
+                path,
+                comm_names,
+                details=details,
+                keep_damaged=keep_damaged,
+                limit_bytes=limit_bytes,
+                progress=progress,
+            )
             if slot:
                 slot.keep(found)
         return found

@@ -44,18 +44,29 @@ Verify = Annotated[
         "--verify", help="Decode every event once more by another parser, and compare; some ten times as slow."
     ),
 ]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--memory",
+        metavar="GB",
+        min=1e-6,
+        help="Memory that what is read may take, in 1e9 bytes.",
+        show_default="four fifths of what is free",
+    ),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew, and keep nothing.")]
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What --comm-kernel, --keep-going, --workers, --cache, --no-cache and --verify say."""
+    """What --comm-kernel, --keep-going, --workers, --cache, --no-cache, --verify and --memory say."""
 
     comm_names: list[str]
     keep_going: bool
     workers: int | None
     cache: Path | bool
     verify: bool = False
+    memory_gb: float | None = None
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,11 +80,14 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         cache: CacheFolder = None,
         no_cache: NoCache = False,
         verify: Verify = False,
+        memory: Memory = None,
         **own: Any,
     ) -> None:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
-        options = ReadingOptions(checked_patterns(comm_kernel), keep_going, workers, cache or not no_cache, verify)
+        options = ReadingOptions(
+            checked_patterns(comm_kernel), keep_going, workers, cache or not no_cache, verify, memory
+        )
         command(**own, reading=options)
 
     hints = get_type_hints(command, include_extras=True)
@@ -96,6 +110,7 @@ class OpenRun:
         """With `details`, operators of GPU runs and allocations are read too."""
         with _for_good():
             from .cache import Cache
+            from .memory_limit import GB
             from .reading import Reading
             from .trace_paths import run_name, trace_files
 
@@ -111,6 +126,7 @@ class OpenRun:
             keep_damaged=options.keep_going,
             cache=Cache.at(options.cache),
             verify=options.verify,
+            limit_bytes=None if options.memory_gb is None else int(options.memory_gb * GB),
         )
 
     def __enter__(self) -> OpenRun:

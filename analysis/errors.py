@@ -47,6 +47,10 @@ class DamagedTrace(TraceError):
     """The file is a Kineto trace, but ends early or is malformed."""
 
 
+class TooLarge(TraceError):
+    """What the file holds would fill the memory."""
+
+
 class RunError(AnalysisError):
     """The files do not form one run."""
 

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from .chunks import Batch, EventStream, Pick, Surrounding
-from .elements import NO_JSON
-from .errors import DamagedTrace, TraceError
+from .errors import DamagedTrace, TooLarge, TraceError
 from .kinds import COMM, kernel_kind, memory_kind
+from .kineto_args import annotations_of, call_records, comm_row, number
 from .kineto_events import (
     KERNELS,
     MISSING,
     NOT_KNOWN,
     Activity,
-    AnnotationArgs,
-    CommArgs,
     CommEvent,
     CpuEvent,
     Decoder,
@@ -40,6 +36,7 @@ from .kineto_events import (
     sorted_texts,
 )
 from .kineto_header import header, header_so_far
+from .memory_limit import check_memory, shapes_bytes, tables_bytes
 from .names import as_text
 from .packed import is_regular, packed_bytes, unpacked_bytes
 from .picking import picked
@@ -51,11 +48,8 @@ SLOW_TO_COUNT_BYTES = 2 << 20
 _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):|enumerate\(DataLoader\)#")
 _HANDING_OVER = ("c10d::", "record_param_comms")
 _LOADING = "enumerate(DataLoader)#"  # an annotation or an operator, by version of torch
-_MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
 _MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
-_comm_args = msgspec.json.Decoder(CommArgs, strict=False)
-_annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
 
 def read_kineto(
@@ -64,21 +58,23 @@ def read_kineto(
     *,
     details: bool = False,
     keep_damaged: bool = False,
+    limit_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RawTrace:
     """What one trace file holds; kernels whose name `comm_names` finds are communication.
 
     With `details` also the operators of GPU runs, and allocations, which takes longer. Of a damaged file,
     `keep_damaged` keeps what was read before the damage. `progress` is called with the position in the file in bytes.
-    Raises UnreadableFile, NotATrace, DamagedTrace.
+    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if what is read would take more than `limit_bytes` of
+    memory with all tables made of it.
     """
     is_lasting = is_regular(path)  # a pipe can be read only once
     with_operators = None if is_lasting and not details else True
     if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
         # The second time, counted, it tells how many events are good, and keeps them.
         with suppress(TraceError if keep_damaged else DamagedTrace):
-            return _read(path, _Reading(comm_names, with_operators, details), progress)
-    reading = _Reading(comm_names, with_operators, details)
+            return _read(path, _Reading(comm_names, with_operators, details, limit_bytes), progress)
+    reading = _Reading(comm_names, with_operators, details, limit_bytes)
     return _read(path, reading, progress, keep_damaged=keep_damaged, counted=True)
 
 
@@ -89,13 +85,14 @@ def read_part(
     parts: int,
     *,
     details: bool = False,
+    limit_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Part:
     """What one of `parts` parts of a file holds, counted from 0. Every error means: read the file as a whole.
 
-    Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace.
+    Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
     """
-    reading = _Reading(comm_names, True if details else None, details)
+    reading = _Reading(comm_names, True if details else None, details, limit_bytes)
     stream = SpanStream(path, part, parts, progress, picker=reading.picker)
     _add_all(reading, stream)
     with_operators, around = bool(reading.with_operators), stream.surrounding
@@ -124,6 +121,8 @@ def _read(
         _add_all(reading, stream)
         around = header(path, stream.surrounding, reading.events)
         extent = Extent(stream.bytes_read)
+    except TooLarge:
+        raise
     except TraceError as err:
         if not keep_damaged or not reading.events:
             raise
@@ -132,7 +131,7 @@ def _read(
         extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
-        reading = _Reading(reading.comm_names, True, reading.details)
+        reading = _Reading(reading.comm_names, True, reading.details, reading.limit_bytes)
         return _read(path, reading, progress, keep_damaged=keep_damaged, counted=counted)
     return raw_trace(reading.result(), around, extent, damage, details=reading.details)
 
@@ -142,6 +141,8 @@ def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
         _add(reading, batch, stream.path)
         reading.events = stream.events_read
         reading.good_bytes = batch.first_byte + batch.end
+        so_far = f"{stream.path}: its events up to byte {reading.good_bytes:,}"
+        check_memory(so_far, reading.needed_bytes, reading.limit_bytes)
 
 
 def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
@@ -167,12 +168,13 @@ class _Reading:
     """The columns so far.
 
     With all operators, without, or (None) with them unless the header lists a GPU. `events` were good so far, where
-    they are counted, and `good_bytes` of the file with them.
+    they are counted, and `good_bytes` of the file with them. More than `limit_bytes` of memory must not be needed.
     """
 
     comm_names: re.Pattern[str]
     with_operators: bool | None
     details: bool = False
+    limit_bytes: int | None = None
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     operator_ids: dict[str, int] = field(default_factory=dict)
@@ -197,6 +199,22 @@ class _Reading:
     pids: list[int | None] = field(default_factory=lambda: [None] * 4)
     events: int = 0
     good_bytes: int = 0
+    _lists_bytes: int = 0
+    _letters: int = 0
+
+    @property
+    def needed_bytes(self) -> int:
+        """What all that was read so far takes at most, with the tables made of it."""
+        return self._lists_bytes + tables_bytes(
+            activities=len(self.activities["ts"]),
+            launches=len(self.launches["ts"]),
+            operators=len(self.operators["ts"]),
+            memory=len(self.memory["ts"]),
+            annotations=len(self.annotations),
+            calls=len(self.comm_args),
+            names=len(self.names) + len(self.operator_ids),
+            letters=self._letters,
+        )
 
     def picker(self, around: Surrounding) -> Pick[Sorted]:
         """What to pick of the events of a document that begins so."""
@@ -215,14 +233,16 @@ class _Reading:
         comm_args = self._comm_args_of(activities, names, texts.activities)
         marked = zip(annotations, texts.annotations, strict=True)
         called = list(zip(operators, texts.operators, strict=True))
-        marks = _annotations((e, t) for e, t in marked if _ANNOTATION.match(e.name))
-        loads = _annotations((e, t) for e, t in called if e.name.startswith(_LOADING))
-        handed = _annotations((e, t) for e, t in called if e.name.startswith("c10d::"))
-        recorded = _records((e, t) for e, t in called if e.name == "record_param_comms")
+        kept = [each for each in marked if _ANNOTATION.match(each[0].name)]
+        kept += [each for each in called if each[0].name.startswith(_LOADING)]
+        kept += [each for each in called if each[0].name.startswith("c10d::")]
+        found = annotations_of(kept)
+        recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # Of threads there are several such events, an earlier process name among them.
-        self.gloo_threads |= {_number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
-        self.annotations += marks + loads + handed
+        self.gloo_threads |= {number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
+        self.annotations += found
         self.comm_args += comm_args + recorded
+        self._lists_bytes += sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
         self.window_end = latest(self.window_end, *window_ends)
         self._extend_activities(activities, names)
         self._extend_launches(launches)
@@ -248,6 +268,7 @@ class _Reading:
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
             window_end=self.window_end,
+            lists_bytes=self._lists_bytes,
         )
 
     def _names(self, events: list[Activity]) -> list[int]:
@@ -264,6 +285,7 @@ class _Reading:
     def _new_name(self, category: str, name: str) -> int:
         number = self.ids.setdefault(category, {})[name] = len(self.names)
         self.names.append(name)
+        self._letters += len(name)
         self.kinds.append(kernel_kind(name, self.comm_names) if category in KERNELS else memory_kind(name))
         return number
 
@@ -275,7 +297,7 @@ class _Reading:
             if events[index].cat not in KERNELS and args.bytes is not None:
                 args.op, args.dtype, args.in_elems, args.out_elems = "peer_copy", "Byte", args.bytes, args.bytes
             if args.op is not None:
-                rows.append(_comm_row("kernel", args))
+                rows.append(comm_row("kernel", args))
         return rows
 
     def _extend_pids(self, *sorts: Sequence[CpuEvent | Launch]) -> None:
@@ -351,7 +373,7 @@ def _durations(events: list[Activity] | list[CpuEvent]) -> list[float]:
 
 def _numbers(values: list[Any]) -> list[int]:
     """Thread, stream and device ids are integers but for Kineto's own bookkeeping rows."""
-    return [_number(v) for v in values] if str in map(type, values) else values
+    return [number(v) for v in values] if str in map(type, values) else values
 
 
 def _numbers_known(values: list[Any]) -> array[float]:
@@ -360,83 +382,3 @@ def _numbers_known(values: list[Any]) -> array[float]:
         return array("d", values)
     except (TypeError, OverflowError):
         return array("d", [v if isinstance(v, (int, float)) and abs(v) < 2**63 else NOT_KNOWN for v in values])
-
-
-def _number(value: int | str) -> int:
-    return value if isinstance(value, int) else -1
-
-
-def _annotations(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]:
-    result = []
-    for event, text in events:
-        args = _decoded(_annotation_args, event, text)
-        if not _are_shapes(args.in_dims):
-            raise MalformedEvent(text, f"{str(args.in_dims)[:40]} are no shapes")
-        values = None if args.in_values is None else [v if isinstance(v, str) else str(v) for v in args.in_values]
-        row = Annotation(
-            event.name, _number(event.tid), event.ts, event.dur or 0.0, args.in_dims, args.in_types, values
-        )
-        result.append(row)
-    return result
-
-
-def _are_shapes(dims: list[Any] | None) -> bool:
-    """Is every input a shape, or a list of shapes?"""
-    shapes = [s for d in dims or () for s in (d if _are(list, d) else [d])]
-    return all(_are(int, s) and all(abs(n) <= _MOST_ELEMS for n in s) for s in shapes)
-
-
-def _are(kind: type, values: Any) -> bool:
-    return isinstance(values, list) and all(type(v) is kind for v in values)
-
-
-def _records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
-    """Rows of record_param_comms; those named `wait` are no calls."""
-    found = ((event, _decoded(_comm_args, event, text)) for event, text in events)
-    return [
-        _comm_row("record_param_comms", args) | {"thread": _number(event.tid), "ts": event.ts}
-        for event, args in found
-        if args.op not in (None, "wait")
-    ]
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -> Any:
-    try:
-        return decoder.decode(event.args)
-    except NO_JSON as err:
-        raise MalformedEvent(text, str(err)) from err
-
-
-def _comm_row(source: str, args: CommArgs) -> dict[str, Any]:
-    external_id = args.external_id if args.external_id is not None else args.external_id_1
-    peer = args.dst_rank if args.dst_rank is not None else args.src_rank
-    return {
-        "source": source,
-        "correlation": args.correlation,
-        "external_id": external_id,
-        "op": args.op,
-        "dtype": args.dtype,
-        "in_elems": _if_in(args.in_elems if args.in_elems is not None else args.in_elems_2_2, 0, _MOST_ELEMS),
-        "out_elems": _if_in(args.out_elems if args.out_elems is not None else args.out_elems_2_2, 0, _MOST_ELEMS),
-        "in_split": args.in_split,
-        "out_split": args.out_split,
-        "group_size": _if_in(args.group_size, 1, _MOST_RANKS),
-        "process_group": args.process_group,
-        "pg_ranks": _ranks_in(args.pg_ranks),
-        "seq": args.seq,
-        "comms_id": None if args.comms_id is None else str(args.comms_id),
-        "root": args.rank,
-        "peer": peer,
-    }
-
-
-def _if_in(number: int | None, least: int, most: int) -> int | None:
-    """The number, if it can be true."""
-    return number if number is not None and least <= number <= most else None
-
-
-def _ranks_in(text: str | None) -> str | None:
-    """`"[0, 1]"` -> `"0 1"`; None when the list was cut (over 30 ranks) or is empty (groups without a stride)."""
-    if text is None or "..." in text:
-        return None
-    return " ".join(re.findall(r"\d+", text)) or None

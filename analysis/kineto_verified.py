@@ -26,6 +26,7 @@ def read_verified(
     *,
     details: bool = False,
     keep_damaged: bool = False,
+    limit_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RawTrace:
     """As `read_kineto`, and every event decoded once more by Python's own parser, and compared.
@@ -33,7 +34,9 @@ def read_verified(
     What can be read only once, as a pipe, and what is damaged, is read as ever. Raises as `read_kineto`, and
     DamagedTrace for an event with a key twice, or without a time, and where the two readings differ.
     """
-    found = read_kineto(path, comm_names, details=details, keep_damaged=keep_damaged, progress=progress)
+    found = read_kineto(
+        path, comm_names, details=details, keep_damaged=keep_damaged, limit_bytes=limit_bytes, progress=progress
+    )
     if not is_regular(path) or found.damage is not None:
         return found
     second = _Second()

@@ -267,6 +267,7 @@ def analyse(
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
     verify: bool = False,
+    memory_gb: float | None = None,
 ) -> Analysis:
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
@@ -276,7 +277,8 @@ def analyse(
     useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
     if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
     them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
-    used. Raises AnalysisError.
+    used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not
+    given. Raises AnalysisError.
     """
     limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
     run = load_run(
@@ -287,6 +289,7 @@ def analyse(
         workers=workers,
         cache=cache,
         verify=verify,
+        memory_gb=memory_gb,
         calls_of=calls_module.communication,
     )
     return Analysis(run, limit)

@@ -11,7 +11,9 @@ import msgspec
 from .chunks import Surrounding
 from .kineto_events import Duration, Int64, Time
 from .kineto_header import Header
+from .memory_limit import tables_bytes
 
+_NUMBER_BYTES = 8
 Columns = dict[str, bytes]
 """Name of a column -> its values: native 64 bit integers, but doubles for `ts` and `dur`, which are us, and numbers
 that are no integers, NaN where they are not there."""
@@ -61,7 +63,8 @@ class Events(msgspec.Struct, kw_only=True):
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
     `operator_names`. `pids` are the processes of the first annotation, the first launch, the first operator that hands
-    a collective over, and the first other one; None where there is none. At `window_end` the profiler stopped, where
+    a collective over, and the first other one; None where there is none. `lists_bytes` is what shapes and other
+    lists in `annotations` take at most. At `window_end` the profiler stopped, where
     Kineto says so.
     """
 
@@ -76,6 +79,7 @@ class Events(msgspec.Struct, kw_only=True):
     annotations: list[Annotation]
     comm_args: list[CommRow]
     gloo_threads: list[Int64]
+    lists_bytes: int = 0
     window_end: Time | None = None
 
 
@@ -107,6 +111,20 @@ class RawTrace(Events, kw_only=True):
     def pid(self) -> int | None:
         """The process that was traced, as far as its events say."""
         return next((pid for pid in self.pids if pid is not None), None)
+
+    @property
+    def needed_bytes(self) -> int:
+        """What it takes at most in memory, with all tables made of it."""
+        return self.lists_bytes + tables_bytes(
+            activities=len(self.activities["ts"]) // _NUMBER_BYTES,
+            launches=len(self.launches["ts"]) // _NUMBER_BYTES,
+            operators=len(self.operators["ts"]) // _NUMBER_BYTES,
+            memory=len(self.memory["ts"]) // _NUMBER_BYTES,
+            annotations=len(self.annotations),
+            calls=len(self.comm_args),
+            names=len(self.names) + len(self.operator_names),
+            letters=sum(map(len, self.names)),
+        )
 
 
 class Part(msgspec.Struct):
@@ -187,6 +205,7 @@ class Joining:
         others.window_end = latest(others.window_end, events.window_end)
         others.annotations += events.annotations
         others.comm_args += map(self._with_shared_texts, events.comm_args)
+        others.lists_bytes += events.lists_bytes
         self._gloo_threads.update(events.gloo_threads)
 
     def _with_shared_texts(self, args: dict[str, Any]) -> dict[str, Any]:

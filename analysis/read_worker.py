@@ -45,6 +45,7 @@ class Task(msgspec.Struct, array_like=True):
     cache: bytes | None
     details: bool
     verify: bool = False
+    limit_bytes: int | None = None
     part: int = 0
     parts: int = 1
 
@@ -200,11 +201,26 @@ def _serve(task: Task, answers: _Outbox) -> None:
     path, comm_names = _path(task.path), re.compile(task.comm_names, re.IGNORECASE)
     try:
         if task.parts > 1:
-            part = read_part(path, comm_names, task.part, task.parts, details=task.details, progress=tell)
+            part = read_part(
+                path,
+                comm_names,
+                task.part,
+                task.parts,
+                details=task.details,
+                limit_bytes=task.limit_bytes,
+                progress=tell,
+            )
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
         read = reader(None if task.cache is None else Cache(_path(task.cache) if task.cache else None), task.verify)
-        found = read(path, comm_names, details=task.details, keep_damaged=task.keep_damaged, progress=tell)
+        found = read(
+            path,
+            comm_names,
+            details=task.details,
+            keep_damaged=task.keep_damaged,
+            limit_bytes=task.limit_bytes,
+            progress=tell,
+        )
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
         answers.put(Failed(task.number, task.parts, type(err).__name__, message))

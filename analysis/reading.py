@@ -23,8 +23,9 @@ import msgspec
 
 from . import errors
 from .cache import Cache, Slot
-from .errors import TraceError
+from .errors import TooLarge, TraceError
 from .kineto import joined
+from .memory_limit import check_memory, default_limit_bytes
 from .packed import is_gzip, is_regular, keep_freed_memory, packed_bytes
 from .raw_trace import Joining, Part, RawTrace
 from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, reader, send
@@ -129,12 +130,14 @@ class Reading:
         keep_damaged: bool = False,
         cache: Cache | None = None,
         verify: bool = False,
+        limit_bytes: int | None = None,
     ) -> None:
         """With one worker, or little to read, everything happens in this process, while it is asked for.
 
         Without `workers` there is one per core. With `details`, operators of GPU runs and allocations are read too.
         With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
         With `verify`, every event is decoded once more, and no cache is used.
+        All files together must not need more than `limit_bytes` of memory, four fifths of what is free if not given.
         """
         keep_freed_memory()
         workers = cores() if workers is None else workers
@@ -144,6 +147,8 @@ class Reading:
         self._keep_damaged = keep_damaged
         self._cache = None if verify else cache
         self._verify = verify
+        self._limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
+        self._needed_bytes = 0
         # What is no plain file may be open in this process only, and can be read only once.
         self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
         regular = [file for file in self._files if file.is_regular]
@@ -226,7 +231,19 @@ class Reading:
             for file in self._files:
                 found = self._wait_for(file, selector, progress)
                 file.found = None
-                yield found
+                yield self._within_limit(file, found)
+
+    def _within_limit(self, file: _File, found: RawTrace | TraceError) -> RawTrace | TraceError:
+        """What was read of a file, if the memory has room for it beside all before it."""
+        if isinstance(found, TraceError):
+            return found
+        try:
+            needed_bytes = self._needed_bytes + found.needed_bytes
+            check_memory(f"{file.path}: with all files before it", needed_bytes, self._limit_bytes)
+        except TooLarge as err:
+            return err
+        self._needed_bytes = needed_bytes
+        return found
 
     def first(self, progress: Progress | None) -> RawTrace | TraceError:
         """What was read of the first file; `results` gives it as well."""
@@ -264,8 +281,14 @@ class Reading:
 
         read = reader(self._cache_of(file), self._verify)
         try:
-            keep = self._keep_damaged
-            return read(file.path, self._comm_names, details=self.details, keep_damaged=keep, progress=tell)
+            return read(
+                file.path,
+                self._comm_names,
+                details=self.details,
+                keep_damaged=self._keep_damaged,
+                limit_bytes=self._limit_bytes,
+                progress=tell,
+            )
         except TraceError as err:
             return err
 
@@ -298,7 +321,16 @@ class Reading:
         folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
         pattern = self._comm_names.pattern
         return Task(
-            file.number, path, pattern, self._keep_damaged, folder, self.details, self._verify, part, file.parts
+            file.number,
+            path,
+            pattern,
+            self._keep_damaged,
+            folder,
+            self.details,
+            self._verify,
+            self._limit_bytes,
+            part,
+            file.parts,
         )
 
     def _receive(self, worker: Worker) -> bool:

@@ -14,6 +14,7 @@ _BEFORE_NAME = re.compile(rb'"cat": "[^"\n]{0,64}",(?: |\n    )"name": "')
 _BEHIND_NAME = (b'", "pid', b'",\n    "pid')
 _COLON = b'": '
 # Nothing is measured from names of Python frames and of the file itself, which may be in any encoding.
+_FEW_BYTES = 64  # no event is smaller
 _ANY_TEXT = re.compile(rb'(?:"cat":\s*"python_function",\s*"name"|"traceName"):\s*"([^"]*)')
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
 
@@ -36,7 +37,10 @@ def without_numbers_that_are_none(text: bytes) -> bytes:
 
 
 def with_quoted_names(text: bytes) -> bytes:
-    """Events as Kineto lays them out; a double quote inside a name becomes a single one."""
+    """Events as Kineto lays them out; every double quote inside a name becomes a single one, if these come in pairs.
+
+    A lone one may as well be where the begin of one event and the end of another one were joined by damage.
+    """
     repaired = bytearray(text)
     for before in _BEFORE_NAME.finditer(text):
         begin = before.end()
@@ -44,14 +48,20 @@ def with_quoted_names(text: bytes) -> bytes:
         for tail in _BEHIND_NAME:
             if text.endswith(tail, begin, max(begin, behind)):
                 end = behind - len(tail)
-                repaired[begin:end] = _BARE_QUOTE.sub(b"'", text[begin:end])
+                name, quotes = _BARE_QUOTE.subn(b"'", text[begin:end])
+                if quotes % 2 == 0:
+                    repaired[begin:end] = name
     return bytes(repaired)
 
 
 def with_names_that_are_text(text: bytes) -> bytes:
-    """Every byte that is not UTF-8 as `?` in the name of a Python frame, and of the file."""
+    """Every byte that is not UTF-8 as `?` in the name of a Python frame, and of the file, if these are few.
+
+    Many may as well be a hole, and more than one event in it.
+    """
     repaired = bytearray(text)
     for found in _ANY_TEXT.finditer(text):
-        name = found[1].decode("utf-8", "surrogateescape")
-        repaired[found.start(1) : found.end(1)] = re.sub("[\udc80-\udcff]", "?", name).encode()
+        name, others = re.subn("[\udc80-\udcff]", "?", found[1].decode("utf-8", "surrogateescape"))
+        if others <= _FEW_BYTES:
+            repaired[found.start(1) : found.end(1)] = name.encode()
     return bytes(repaired)

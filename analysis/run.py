@@ -15,6 +15,7 @@ from .cpu import cpu_activities
 from .errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from .kinds import comm_pattern
 from .members import Member, host_in_name, is_count, mapping_of, members_of, notes_on, side_file, text_of
+from .memory_limit import GB
 from .names import as_text
 from .reading import Progress, Reading
 from .schema import (
@@ -134,6 +135,7 @@ def load_run(
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
     verify: bool = False,
+    memory_gb: float | None = None,
     calls_of: CallsOf | None = None,
 ) -> Run:
     """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
@@ -143,7 +145,8 @@ def load_run(
     stands before the damage is used, and `failed` names both.
     `progress` is called with the bytes read so far, of all files. `workers` processes read, one per core if it is not
     given; 1 is this one. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them. With `verify`, every event is decoded once more by another parser, and the cache is not used.
+    them. With `verify`, every event is decoded once more by another parser, and the cache is not used. What is read
+    must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given.
     `calls_of` makes the calls of a file that tells its process groups, while others are being read.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
@@ -151,7 +154,14 @@ def load_run(
     pattern = comm_pattern(comm_names)
     kept = Cache.at(cache)
     with Reading(
-        files, pattern, workers=workers, details=details, keep_damaged=keep_going, cache=kept, verify=verify
+        files,
+        pattern,
+        workers=workers,
+        details=details,
+        keep_damaged=keep_going,
+        cache=kept,
+        verify=verify,
+        limit_bytes=None if memory_gb is None else int(memory_gb * GB),
     ) as reading:
         run = run_of(paths, reading, keep_going=keep_going, progress=progress, calls_of=calls_of)
     return replace(run, notes=run.notes + tuple(skipped))

@@ -112,6 +112,8 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
 def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     """Launches of the activities. A correlation may have several calls, the first counts."""
     columns = raw.launches
+    if not columns["ts"]:
+        return LAUNCHES.empty()
     start_ns = in_ns(doubles(columns["ts"])) + base_ns
     correlation = integers(columns["correlation"])
     # The launches of a damaged file may be all that shows that there were activities.
@@ -165,6 +167,8 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
 
 
 def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
+    if not columns["ts"]:
+        return MEMORY.empty()
     of_cpu = integers(columns["device_type"]) == _CPU
     ordinals = integers(columns["device"]).astype(str)
     return MEMORY.conform(pd.DataFrame({

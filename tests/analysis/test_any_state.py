@@ -62,7 +62,7 @@ HARMLESS: dict[str, Callable[[bytes], bytes]] = {
     "no numbers where none matter": lambda text: text.replace(b'"cbid": 211', b'"cbid": NaN, "x": [-Infinity]'),
     "no numbers around": lambda text: text.replace(b'"schemaVersion": 1', b'"schemaVersion": NaN'),
     "all keys twice": lambda text: text.replace(b'"stream": ', b'"stream": 1, "stream": '),
-    "quotes in names": lambda text: text.replace(b"train.py: ", b'a "b" {").replace('),
+    "quotes in names": lambda text: text.replace(b"train.py: ", b'a "b" {"").replace('),
     "huge numbers that do not matter": lambda text: text.replace(b'"cbid": 211', b'"cbid": ' + b"9" * 4000),
     "bytes that are no text where none matter": lambda text: text.replace(b"train.py", b"tr\xff\xfe.py"),
 }  # fmt: skip
@@ -83,22 +83,30 @@ def test_read_all_the_same(tmp_path, monkeypatch, state, name, chunk_bytes):
 
 def test_quotes_in_the_names_of_kernels(tmp_path):
     for layout in ("kineto", "kineto of torch 2.13"):
-        text = LAYOUTS[layout](trace().document()).replace(b"gemm ", b'k<"a", {"> ')
+        text = LAYOUTS[layout](trace().document()).replace(b"gemm ", b'k<"a", {"c"> ')
         for chunk_bytes in (300, 1 << 19):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
-                assert names(write_bytes(tmp_path / "t.json", text)) == [n.replace("gemm ", "k<'a', {'> ") for n in ALL]
+                assert names(write_bytes(tmp_path / "t.json", text)) == [
+                    n.replace("gemm ", "k<'a', {'c'> ") for n in ALL
+                ]
 
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13"])
-def test_an_odd_quote_in_the_last_name(tmp_path, layout):
+def test_quotes_in_the_last_name(tmp_path, layout):
     for number in range(KERNELS):
         text = LAYOUTS[layout]({**trace().document(), "traceEvents": trace().events[: 9 + number]})
         last = text.rindex(b'"name": "') + len(b'"name": "')
-        changed = text[:last] + b'5" disk, ' + text[last:]
+        changed = text[:last] + b'5" disk" {, ' + text[last:]
         whole, found = (read(write_bytes(tmp_path / "t.json", t)) for t in (text, changed))
         assert found.activities.keys() == whole.activities.keys()
         assert [len(c) for c in found.activities.values()] == [len(c) for c in whole.activities.values()]
+
+
+def test_a_lone_quote_in_a_name_may_be_damage(tmp_path):
+    for name in (b"gemm 3", b"train.py: 3"):
+        with pytest.raises(DamagedTrace, match="is no JSON at byte|is not as Kineto writes it"):
+            read(write_bytes(tmp_path / "t.json", content().replace(name, b'5" ' + name)))
 
 
 def test_events_in_any_order(tmp_path):

@@ -1,0 +1,143 @@
+"""A damaged file is never read as a sound one, and every byte is accounted for. The long run is in tests/attacks."""
+
+import gzip
+import json
+
+import pytest
+from attacks.damaged_traces import attack
+from builders import LAYOUTS, MS, US, Trace
+from small_trace import PATTERN, content, read
+
+import analysis.chunks
+from analysis.cli import main
+from analysis.errors import DamagedTrace, TooLarge
+from analysis.kineto import read_kineto
+from analysis.kineto_verified import read_verified
+from analysis.memory_limit import default_limit_bytes
+from analysis.run import load_run
+
+
+def frames() -> Trace:
+    """Mostly what nothing is measured from, in which damage is easily overlooked."""
+    made = Trace(0, 1).step(1, 0, 900 * MS)
+    for number in range(400):
+        made.event("python_function", f"train.py({number}): forward", number * MS, 900 * US)
+        if number % 10 == 0:
+            made.kernel(f"gemm {number % 7}", number * MS, 500 * US)
+    return made
+
+
+def text_of(made: Trace, folder) -> bytes:
+    return made.write(folder, gz=False).read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact"])
+def test_nothing_is_silently_wrong(monkeypatch, layout):
+    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 4096)
+    counts, wrong = attack([content(layout), LAYOUTS[layout](frames().document())], tries=250, seed=3)
+    assert wrong == []
+    assert counts["refused"] > 100  # or nothing was damaged
+
+
+def test_what_lies_between_two_frames_is_missed(tmp_path):
+    text = text_of(frames(), tmp_path)
+    begin, end = (text.index(b"train.py(%d)" % number) for number in (101, 119))
+    path = tmp_path / "rank0.json"
+    for cut in range(-150, 150):
+        damaged = text[:begin] + text[end + cut :]
+        path.write_bytes(damaged)
+        try:
+            found = read_kineto(path, PATTERN)
+        except DamagedTrace:
+            continue
+        assert len(found.activities["ts"]) < 40 * 8
+        json.loads(damaged)  # what is JSON still is nobody's to see
+
+
+def test_a_hole_of_bytes_that_are_no_text_is_no_name(tmp_path):
+    text = text_of(frames(), tmp_path)
+    begin, end = (text.index(b"train.py(%d)" % number) + 5 for number in (101, 119))
+    path = tmp_path / "rank0.json"
+    path.write_bytes(text[:begin] + b"\xff" * (end - begin) + text[end:])
+    with pytest.raises(DamagedTrace, match="is no JSON at byte"):
+        read_kineto(path, PATTERN)
+
+
+def test_bytes_are_counted(tmp_path):
+    text = content()
+    path = tmp_path / "rank0.json"
+    path.write_bytes(text)
+    assert read(path).extent.read_bytes == len(text)
+    assert read(path).extent.not_understood_bytes == 0
+    at = text.index(b'"gemm 4"')
+    path.write_bytes(text[:at] + b"\0" * 20 + text[at + 20 :])
+    extent = read(path, keep_damaged=True).extent
+    assert extent.read_bytes <= at
+    assert extent.read_bytes + (extent.not_understood_bytes or 0) == len(text)
+    packed = gzip.compress(text)
+    path.write_bytes(packed[: len(packed) // 2])
+    assert read(path, keep_damaged=True).extent.not_understood_bytes is None
+
+
+def test_the_summary_tells_bytes(tmp_path, capsys):
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content())
+    assert main(["summary", str(path), "--format", "json"]) == 0
+    facts = {row["item"]: row["value"] for row in json.loads(capsys.readouterr().out)["facts"]}
+    assert facts["bytes"] == f"{len(content()):,} read, 0 not understood"
+
+
+# --- decoded twice ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_verified(tmp_path, workers):
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content())
+    (row,) = load_run([path], verify=True, workers=workers, cache=True).traces["verified_events"]
+    assert row == len(json.loads(content())["traceEvents"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b'"gemm 4", "pid": ', b'"gemm 4", "pid": 1, "pid": ', "has the key 'pid' twice"),
+        (b'"cat": "kernel", "name": "gemm 4"', b'"cat": "kernel", "cat": "ac2g", "name": "gemm 4"', "'cat' twice"),
+    ],
+)
+def test_a_second_reading_sees_more(tmp_path, old, new, said):
+    text = content()
+    assert old in text
+    path = tmp_path / "rank0.json"
+    path.write_bytes(text.replace(old, new))
+    read(path)
+    with pytest.raises(DamagedTrace, match=said):
+        read_verified(path, PATTERN)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_would_fill_the_memory_is_refused(tmp_path, capsys):
+    made = Trace(0, 1)
+    for number in range(20_000):
+        made.kernel(f"k{number}", number * US, 500)
+    path = made.write(tmp_path)
+    with pytest.raises(TooLarge, match=r"would take more than 0\.0 GB of memory.*--memory GB"):
+        read_kineto(path, PATTERN, limit_bytes=2_000_000)
+    with pytest.raises(TooLarge):
+        read_kineto(path, PATTERN, limit_bytes=2_000_000, keep_damaged=True)
+    needed = read_kineto(path, PATTERN).needed_bytes
+    assert 20_000 * 300 < needed < 20_000 * 1000
+    assert main(["breakdown", str(path), "--memory", "0.005"]) == 1
+    assert "--memory GB" in capsys.readouterr().err
+    assert main(["breakdown", str(path), "--memory", "1"]) == 0
+    assert 10**8 < default_limit_bytes() < 10**14
+
+
+def test_files_together_may_be_too_much(tmp_path, capsys):
+    for rank in range(4):
+        Trace(rank, 4).kernel("k", 0, MS).write(tmp_path)
+    assert main(["breakdown", str(tmp_path), "--memory", "0.0005"]) == 1
+    assert "with all files before it" in capsys.readouterr().err
+    assert main(["breakdown", str(tmp_path), "--memory", "0.001"]) == 0
