@@ -24,7 +24,7 @@ class Afterwards(Exception):
 
 def exit_with(start: Callable[[], int]) -> NoReturn:
     """End with the exit code that `start` returns, 130 when it is interrupted; `start` imports torch."""
-    if "RANK" in os.environ:
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         tie_to_parent(os.getppid())  # a launcher that is killed leaves no orphans
     if os.environ.get("RANK", "0") != "0":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it on import; rank 0 warns for all
