@@ -28,7 +28,7 @@ from .raw_trace import RawTrace
 from .trace_checks import is_consistent
 
 # To be raised when the reader reads more, or otherwise.
-READER_VERSION = 12
+READER_VERSION = 13
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"

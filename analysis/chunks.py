@@ -19,7 +19,15 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from .elements import NO_JSON, Malformed, malformed_at, texts_of, texts_or_none, whole_elements
+from .elements import (
+    NO_JSON,
+    Malformed,
+    changed_bytes,
+    malformed_at,
+    repaired_texts,
+    texts_or_none,
+    whole_elements,
+)
 from .errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from .packed import BrokenPacking, Source, unpacked
 from .repairs import with_quoted_names
@@ -49,7 +57,7 @@ class Batch(Generic[P]):
 
     A text is an event without its braces and its first quote: `{"` + text + `}` is the event. The events stand in
     `source` before the place `end`; it begins at the byte `first_byte` of the unpacked file. `first_event` is the
-    number of the first one in the file, from 0, where events are counted.
+    number of the first one in the file, from 0, where events are counted. Of their bytes, so many were repaired.
     """
 
     picked: P | None
@@ -58,16 +66,18 @@ class Batch(Generic[P]):
     end: int
     first_byte: int
     first_event: int
+    repaired_bytes: int = 0
 
     def taken_apart(self) -> Batch[P]:
         """The same with the texts of all events."""
         if self.picked is None:
             return self
         try:  # it may be of several layouts
-            texts = texts_of(self.source[: self.end - 1])
+            found = repaired_texts(self.source[: self.end - 1])
         except NO_JSON:
             texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
-        return replace(self, picked=None, texts=texts)
+            return replace(self, picked=None, texts=texts)
+        return replace(self, picked=None, texts=found.texts, repaired_bytes=found.repaired_bytes)
 
     def before(self, index: int) -> Batch[P]:
         """The first so many of the events, where all of their texts are there."""
@@ -173,7 +183,7 @@ class EventStream(Generic[P]):
         buffer = self._begin(source)
         if self._picker is not None:
             self._pick = self._picker(self.surrounding)
-        ended = False
+        ended, renamed_bytes = False, 0
         while True:
             end = 0 if ended else self._kineto_until(buffer)
             picked = self._pick(buffer, end) if end and self._pick else None
@@ -186,19 +196,22 @@ class EventStream(Generic[P]):
                 if end and self._pick:
                     self._see_other_layout()
                 try:
-                    texts, cut, closed = whole_elements(buffer)
+                    texts, cut, closed, repaired_bytes = whole_elements(buffer)
                 except Malformed as err:
                     yield self._batch(buffer, err.at, err.texts)
                     raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
                 if texts:
-                    yield self._batch(buffer, cut, texts)
+                    yield replace(self._batch(buffer, cut, texts), repaired_bytes=repaired_bytes + renamed_bytes)
+                    renamed_bytes = 0
                 if closed:
                     self._behind = buffer[cut:] + self._rest(source)
                     return
                 if cut:
                     buffer = buffer[cut + 1 :]  # past the comma
                 elif ended and (renamed := with_quoted_names(buffer)) != buffer:
-                    buffer = renamed  # an odd number of quotes in the last name looks like a text without an end
+                    # Quotes in the last name may look like a text without an end.
+                    renamed_bytes += changed_bytes(buffer, renamed)
+                    buffer = renamed
                     continue
                 elif ended:
                     yield self._batch(buffer, len(buffer), texts_or_none(buffer))

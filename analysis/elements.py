@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ _TOKEN = re.compile(rb'"[^"]*"|["\[\]{},]')
 _BLANK = b" \t\r\n,"
 _AT_BYTE = re.compile(r"(trailing characters )?\(byte (\d+)\)")
 _GUESSES = 4
+_BLOCK_BYTES = 4096
 _DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder(msgspec.Raw)
@@ -44,51 +46,80 @@ def check_text(source: bytes, end: int | None = None) -> None:
             with_names_that_are_text(source[:end]).decode()
 
 
-def are_events(pieces: list[bytes]) -> bool:
-    """Are these whole elements of an array, each with its comma, JSON to the last byte?
-
-    So they are too where `repairs` knows what their writer got wrong.
-    """
+def are_events(pieces: list[bytes]) -> int | None:
+    """How many bytes have to be repaired in these whole elements of an array, each with its comma; None: is no JSON."""
     array = b"".join((b"[", *pieces, b"{}]"))  # copied only once
     try:
         _ANY.decode(array)
     except NO_JSON:
+        whole = _mended(array)
         try:
-            _ANY.decode(without_numbers_that_are_none(with_quoted_names(array)))
+            _ANY.decode(whole)
         except NO_JSON:
-            return False
-    return True
+            return None
+        return changed_bytes(array, whole)
+    return 0
 
 
-def whole_elements(buffer: bytes) -> tuple[list[bytes], int, bool]:
-    """Texts of the whole events in the buffer, how many bytes they take, and whether the array closes behind them.
+def _mended(elements: bytes) -> bytes:
+    return without_numbers_that_are_none(with_quoted_names(elements))
 
-    Raises Malformed.
+
+def changed_bytes(text: bytes, repaired: bytes) -> int:
+    """How many bytes of two texts of one length differ; most blocks do not."""
+    blocks = (
+        (text[at : at + _BLOCK_BYTES], repaired[at : at + _BLOCK_BYTES]) for at in range(0, len(text), _BLOCK_BYTES)
+    )
+    return sum(a != b for one, other in blocks if one != other for a, b in zip(one, other, strict=True))
+
+
+class Elements(NamedTuple):
+    """Texts of the whole events in a buffer, how many bytes they take, and of these how many were repaired.
+
+    `closed` says whether the array ends behind them.
     """
+
+    texts: list[bytes]
+    cut: int
+    closed: bool = False
+    repaired_bytes: int = 0
+
+
+def whole_elements(buffer: bytes) -> Elements:
+    """The whole events in the buffer. Raises Malformed."""
     for cut, closed in _guesses(buffer):
         try:
-            return texts_of(buffer[:cut]), cut, closed
+            return Elements(texts_of(buffer[:cut]), cut, closed)
         except NO_JSON:
             continue
     # The second time with quotes in names, which hide where strings end, out of the way.
     try:
-        return _repaired(buffer)
+        return _repaired(buffer, buffer)
     except Malformed:
         renamed = with_quoted_names(buffer)
         if renamed == buffer:
             raise
-        return _repaired(renamed)
+        return _repaired(renamed, buffer)
 
 
-def _repaired(buffer: bytes) -> tuple[list[bytes], int, bool]:
+def _repaired(renamed: bytes, buffer: bytes) -> Elements:
     """The same by an exact cut. Raises Malformed."""
-    cut, closed = _exact_cut(buffer)
-    whole = without_numbers_that_are_none(buffer[: cut + closed])[:cut]
+    cut, closed = _exact_cut(renamed)
+    whole = without_numbers_that_are_none(renamed[: cut + closed])[:cut]
     try:
-        return texts_of(whole), cut, closed
+        return Elements(texts_of(whole), cut, closed, changed_bytes(buffer[:cut], whole))
     except NO_JSON as err:
         at = _place_in(err)
         raise Malformed(_texts_before(whole, at), at) from err
+
+
+def repaired_texts(elements: bytes) -> Elements:
+    """Texts of elements of an array, one by one. Raises NO_JSON."""
+    try:
+        return Elements(texts_of(elements), len(elements))
+    except NO_JSON:
+        whole = _mended(elements)
+        return Elements(texts_of(whole), len(elements), repaired_bytes=changed_bytes(elements, whole))
 
 
 def place_in(error: Exception) -> int | None:

@@ -149,6 +149,7 @@ def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
     """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
     try:
         reading.add(sorted_texts(batch.texts) if batch.picked is None else batch.picked)
+        reading.repaired_bytes += batch.repaired_bytes
     except MalformedEvent as err:
         if batch.picked is not None:  # it may be the begin of one event and the end of another one
             return _add(reading, batch.taken_apart(), path)
@@ -199,6 +200,7 @@ class _Reading:
     pids: list[int | None] = field(default_factory=lambda: [None] * 4)
     events: int = 0
     good_bytes: int = 0
+    repaired_bytes: int = 0
     _lists_bytes: int = 0
     _letters: int = 0
 
@@ -231,6 +233,7 @@ class _Reading:
         memory = _MEMORY.all(texts.memory) if self.details else []
         names = self._names(activities)
         comm_args = self._comm_args_of(activities, names, texts.activities)
+        self.repaired_bytes += texts.repaired_bytes
         marked = zip(annotations, texts.annotations, strict=True)
         called = list(zip(operators, texts.operators, strict=True))
         kept = [each for each in marked if _ANNOTATION.match(each[0].name)]
@@ -269,6 +272,7 @@ class _Reading:
             gloo_threads=sorted(self.gloo_threads),
             window_end=self.window_end,
             lists_bytes=self._lists_bytes,
+            repaired_bytes=self.repaired_bytes,
         )
 
     def _names(self, events: list[Activity]) -> list[int]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from .elements import NO_JSON
-from .repairs import with_quoted_names, without_numbers_that_are_none
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Until the year 2116, and at most 104 days: in ns, sums and differences of such fit 64 bits. NaN is neither.
@@ -174,7 +173,7 @@ ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory", WINDOW_END: "
 
 @dataclass
 class Sorted:
-    """Texts of events by what they are, each in file order; all others are left out."""
+    """Texts of events by what they are, each in file order; all others are left out, with so many repaired bytes."""
 
     activities: list[bytes] = field(default_factory=list)
     launches: list[bytes] = field(default_factory=list)
@@ -183,15 +182,11 @@ class Sorted:
     threads: list[bytes] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
     window_ends: list[bytes] = field(default_factory=list)
+    repaired_bytes: int = 0
 
-    def place(self, text: bytes, *, repair: bool = False) -> None:
-        """Add the text of an event, if it is wanted. Raises NO_JSON; if it may be repaired, MalformedEvent."""
-        try:
-            key = _key.decode(b'{"' + text + b"}")
-        except NO_JSON:
-            if not repair:
-                raise
-            key = _one(_key, text)
+    def place(self, text: bytes) -> None:
+        """Add the text of an event, if it is wanted. Raises MalformedEvent."""
+        key = _one(_key, text)
         category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
         room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
         if room is not None and not (category == CALLS and name.startswith(IDLE_CALLS)):
@@ -207,7 +202,7 @@ def sorted_texts(texts: Sequence[bytes]) -> Sorted:
     """All texts by what they are. Raises MalformedEvent."""
     result = Sorted()
     for text in texts:
-        result.place(text, repair=True)
+        result.place(text)
     return result
 
 
@@ -245,16 +240,7 @@ class Decoder(Generic[E]):
 
 
 def _one(decoder: msgspec.json.Decoder[E], text: bytes) -> E:
-    event = b'{"' + text + b"}"
     try:
-        return decoder.decode(event)
-    except msgspec.ValidationError as err:
-        raise MalformedEvent(text, str(err)) from err
-    except NO_JSON as err:
-        repaired = with_quoted_names(without_numbers_that_are_none(event))
-        if repaired == event:
-            raise MalformedEvent(text, str(err)) from err
-    try:
-        return decoder.decode(repaired)
+        return decoder.decode(b'{"' + text + b"}")
     except NO_JSON as err:
         raise MalformedEvent(text, str(err)) from err

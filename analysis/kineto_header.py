@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from .chunks import Surrounding
-from .elements import NO_JSON, check_text, place_in
+from .elements import NO_JSON, changed_bytes, check_text, place_in
 from .errors import DamagedTrace, NotATrace
 from .kineto_events import Int64
 from .repairs import without_numbers_that_are_none
@@ -62,7 +62,7 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 class Header(msgspec.Struct, frozen=True):
     """What a trace says of itself besides its events; None or empty where it is silent.
 
-    Times of events count from `base_ns`, unix time in ns.
+    Times of events count from `base_ns`, unix time in ns. So many bytes are no JSON, and were taken as meant.
     """
 
     rank: int | None
@@ -74,6 +74,7 @@ class Header(msgspec.Struct, frozen=True):
     cuda_version: str | None
     nccl_version: str | None
     base_ns: int = 0
+    repaired_bytes: int = 0
 
 
 def header(path: Path, around: Surrounding, events: int = 0) -> Header:
@@ -85,7 +86,7 @@ def header(path: Path, around: Surrounding, events: int = 0) -> Header:
         return _header(_Surrounding(events=[]))
     try:
         check_text(document)
-        surrounding = _surrounding(document)
+        surrounding, repaired_bytes = _surrounding(document)
     except msgspec.ValidationError as err:
         raise NotATrace(f"{path}: what surrounds the events is not what Kineto writes: {err}") from err
     except NO_JSON as err:
@@ -95,14 +96,16 @@ def header(path: Path, around: Surrounding, events: int = 0) -> Header:
         raise NotATrace(f'{path}: "traceEvents" is not at the top level; expected a Kineto trace')
     if surrounding.events or len(_EVENTS_KEY.findall(document)) > 1:
         raise NotATrace(f'{path}: holds "traceEvents" more than once; expected one trace, take it apart')
-    return _header(surrounding)
+    return msgspec.structs.replace(_header(surrounding), repaired_bytes=repaired_bytes)
 
 
-def _surrounding(document: bytes) -> _Surrounding:
+def _surrounding(document: bytes) -> tuple[_Surrounding, int]:
+    """What surrounds the events, and how many bytes of it had to be repaired. Raises NO_JSON."""
     try:
-        return msgspec.json.decode(document, type=_Surrounding, strict=False)
+        return msgspec.json.decode(document, type=_Surrounding, strict=False), 0
     except NO_JSON:
-        return msgspec.json.decode(without_numbers_that_are_none(document), type=_Surrounding, strict=False)
+        whole = without_numbers_that_are_none(document)
+        return msgspec.json.decode(whole, type=_Surrounding, strict=False), changed_bytes(document, whole)
 
 
 def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTrace:
@@ -122,7 +125,7 @@ def header_so_far(around: Surrounding) -> Header:
     documents = [around.before + around.behind] if around.behind else []
     for document in (*documents, around.before + b"]}"):
         try:
-            return _header(_surrounding(document))
+            return _header(_surrounding(document)[0])
         except NO_JSON:
             found = _good_fields(_Surrounding, document)
         if found is not None:

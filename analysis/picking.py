@@ -6,6 +6,8 @@ at once, which takes less time than to unpack the bytes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from .chunks import CLOSING, OPENING, SEPARATOR
@@ -68,7 +70,8 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     except (*NO_JSON, MalformedEvent):
         return None
     # Who asked decodes what was found: so every byte is looked at.
-    return result if result is not None and are_events(left_out) else None
+    repaired_bytes = None if result is None else are_events(left_out)
+    return None if result is None or repaired_bytes is None else replace(result, repaired_bytes=repaired_bytes)
 
 
 def _sorted(
@@ -107,8 +110,7 @@ def _sorted(
             until = find(SEPARATOR, behind)
             seen = until + closing_bytes
             text = source[begin + len(OPENING) : until]
-            # What has a single phase is a single event, though perhaps with quotes in its name.
-            result.place(text, repair=b'"ph"' not in text)
+            result.place(text)
     left_out.append(source[seen:end])
     return result
 

@@ -63,9 +63,9 @@ class Events(msgspec.Struct, kw_only=True):
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
     `operator_names`. `pids` are the processes of the first annotation, the first launch, the first operator that hands
-    a collective over, and the first other one; None where there is none. `lists_bytes` is what shapes and other
-    lists in `annotations` take at most. At `window_end` the profiler stopped, where
-    Kineto says so.
+    a collective over, and the first other one; None where there is none. `lists_bytes` is what shapes and other lists
+    in `annotations` take at most; `repaired_bytes` are no JSON, and were taken as meant. At `window_end` the profiler
+    stopped, where Kineto says so.
     """
 
     pids: list[Int64 | None]
@@ -80,6 +80,7 @@ class Events(msgspec.Struct, kw_only=True):
     comm_args: list[CommRow]
     gloo_threads: list[Int64]
     lists_bytes: int = 0
+    repaired_bytes: int = 0
     window_end: Time | None = None
 
 
@@ -87,8 +88,8 @@ class Extent(msgspec.Struct, frozen=True):
     """How much of a file was read, counted unpacked.
 
     Every one of `read_bytes` is part of an event or of the header, as far as JSON goes. `not_understood_bytes` are
-    those from the damage on, 0 for a sound file, None where a broken packing hides how many there are. So many
-    `verified_events` were decoded once more, None where that was not asked for.
+    those from the damage on, and those repaired before it, 0 for a sound file, None where a broken packing hides how
+    many there are. So many `verified_events` were decoded once more, None where that was not asked for.
     """
 
     read_bytes: int
@@ -150,7 +151,9 @@ def raw_trace(
     # The order in which a reader comes upon them depends on how it takes the file apart.
     kept["annotations"] = sorted(events.annotations, key=_place_of)
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))
-    return RawTrace(**kept, header=header, extent=extent, damage=damage)
+    unknown, repaired = extent.not_understood_bytes, events.repaired_bytes + header.repaired_bytes
+    whole = msgspec.structs.replace(extent, not_understood_bytes=None if unknown is None else unknown + repaired)
+    return RawTrace(**kept, header=header, extent=whole, damage=damage)
 
 
 def _place_of(annotation: Annotation) -> int:
@@ -206,6 +209,7 @@ class Joining:
         others.annotations += events.annotations
         others.comm_args += map(self._with_shared_texts, events.comm_args)
         others.lists_bytes += events.lists_bytes
+        others.repaired_bytes += events.repaired_bytes
         self._gloo_threads.update(events.gloo_threads)
 
     def _with_shared_texts(self, args: dict[str, Any]) -> dict[str, Any]:

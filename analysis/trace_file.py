@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from .columns import Ints, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from .kineto_events import MISSING
 from .members import ReadFile
+from .names import as_text
 from .raw_trace import Annotation, Columns, Extent, RawTrace
 from .schema import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, MEMORY, PENDING
 
@@ -55,7 +57,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         pid=raw.pid,
         damage=raw.damage,
         extent=raw.extent,
-        notes=(*raw.notes, *negative_durations(path, raw)),
+        notes=(*raw.notes, *negative_durations(path, raw), *_repairs(path, raw)),
         has_known_clock=known_clock,
         activities=activities,
         launches=_launch_table(raw, base_ns),
@@ -79,6 +81,16 @@ def times_ns(file: TraceFile) -> float:
     if not len(ran):
         return took_ns
     return took_ns + float((ran["start_ns"] + ran["dur_ns"]).max()) - float(ran["start_ns"].min())
+
+
+def _repairs(path: Path, raw: RawTrace) -> Iterator[str]:
+    """What is to be said of what is no JSON, and was read all the same."""
+    count = raw.repaired_bytes + raw.header.repaired_bytes
+    if count:
+        yield (
+            f"{as_text(path.name)}: {count:,} bytes are no JSON, and were taken as meant: quotes in names that are not "
+            "escaped, NaN, commas too many, or damage that looks like these"
+        )
 
 
 def _is_absolute(*tables: pd.DataFrame) -> bool:

@@ -105,7 +105,7 @@ def test_quotes_in_the_last_name(tmp_path, layout):
 
 def test_a_lone_quote_in_a_name_may_be_damage(tmp_path):
     for name in (b"gemm 3", b"train.py: 3"):
-        with pytest.raises(DamagedTrace, match="is no JSON at byte|is not as Kineto writes it"):
+        with pytest.raises(DamagedTrace, match=r"is no JSON at byte|is not as Kineto writes it"):
             read(write_bytes(tmp_path / "t.json", content().replace(name, b'5" ' + name)))
 
 

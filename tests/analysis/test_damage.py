@@ -141,3 +141,23 @@ def test_files_together_may_be_too_much(tmp_path, capsys):
     assert main(["breakdown", str(tmp_path), "--memory", "0.0005"]) == 1
     assert "with all files before it" in capsys.readouterr().err
     assert main(["breakdown", str(tmp_path), "--memory", "0.001"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [
+        (b"gemm 4", b'gemm "4"', 2),
+        (b"train.py: 4", b'a "b" <"c">: 4', 4),
+        (b"\n    }\n  }", b",\n    }\n  }", content().count(b"\n    }\n  }")),
+    ],
+    ids=range(3),
+)
+def test_what_is_repaired_is_told(tmp_path, old, new, count):
+    text = content()
+    path = tmp_path / "rank0.json"
+    path.write_bytes(text.replace(old, new))
+    run = load_run([path])
+    (unknown,) = run.traces["not_understood_bytes"]
+    (note,) = (note for note in run.notes if "are no JSON, and were taken as meant" in note)
+    assert unknown == count
+    assert f"rank0.json: {unknown} bytes" in note

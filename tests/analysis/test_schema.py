@@ -17,7 +17,8 @@ UNITS = ("ns", "us", "bytes", "elems", "per_s", "frac", "ppm")
 # Counts, identities and names have no unit.
 UNITLESS = {
     "rank", "cycle", "device", "stream", "thread", "step", "correlation", "external_id", "call_id", "collective_id",
-    "world_size", "pid", "verified_events", "group_size", "found_group_size", "seq", "turn", "batch", "root", "waited_for",
+    "verified_events",
+    "world_size", "pid", "group_size", "found_group_size", "seq", "turn", "batch", "root", "waited_for",
     "origin_rank", "chance", "first_rank", "last_rank", "cycles", "calls", "split_calls",
     "times_last", "complete", "peer", "hot_rank", "linked", "sizes", "n_compute", "n_comm", "n_memory", "n_no_step",
     "cell", "workers", "batch_size_per_worker", "timed_steps", "epoch_steps", "traced_steps", "dataset_samples",

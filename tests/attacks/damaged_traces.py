@@ -26,9 +26,10 @@ import msgspec  # noqa: E402
 from analysis.errors import AnalysisError  # noqa: E402
 from analysis.kinds import comm_pattern  # noqa: E402
 from analysis.kineto import read_kineto  # noqa: E402
+from analysis.raw_trace import Extent  # noqa: E402
 
 SHARED = ROOT.parent / "shared" / "traces"
-MOST_BYTES = 12_000_000  # larger ones take a second each
+MOST_BYTES = 3_000_000  # larger ones take a second each
 _PIECES = (512, 4 << 10, 4 << 10, 64 << 10)
 
 
@@ -85,12 +86,15 @@ def is_json(text: bytes) -> bool:
     return True
 
 
-def outcome(path: Path, *, details: bool) -> bytes | None:
-    """All that is read of a file; None if it is refused."""
+def outcome(path: Path, *, details: bool) -> tuple[bytes | None, int]:
+    """All that is read of a file, None if it is refused; and how many bytes it says it did not understand."""
     try:
-        return msgspec.msgpack.encode(read_kineto(path, comm_pattern(), details=details))
+        found = read_kineto(path, comm_pattern(), details=details)
     except AnalysisError:
-        return None
+        return None, 0
+    told = found.extent.not_understood_bytes
+    sound = Extent(0)  # how large a file is does not matter
+    return msgspec.msgpack.encode(msgspec.structs.replace(found, extent=sound)), 1 if told is None else told
 
 
 def attack(sources: list[bytes], tries: int, seed: int) -> tuple[Counter[str], list[str]]:
@@ -98,21 +102,25 @@ def attack(sources: list[bytes], tries: int, seed: int) -> tuple[Counter[str], l
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rank0.pt.trace.json"
-        sound: dict[tuple[int, bool], bytes | None] = {}
+        sound: dict[tuple[int, bool], bytes] = {}
         for number in range(tries):
             which, details, damage = chance.randrange(len(sources)), chance.random() < 0.3, chance.choice(DAMAGE)
             if (which, details) not in sound:
                 path.write_bytes(sources[which])
-                sound[which, details] = outcome(path, details=details)
-                assert sound[which, details] is not None
+                read, told = outcome(path, details=details)
+                assert read is not None
+                assert told == 0
+                sound[which, details] = read
             text = bytearray(sources[which])
             damage(text, chance)
             path.write_bytes(text)
-            found = outcome(path, details=details)
+            found, told = outcome(path, details=details)
             if found is None:
                 what = "refused"
             elif found == sound[which, details]:
                 what = "unharmed"
+            elif told:
+                what = "not understood in part, and said"
             elif is_json(text):
                 what = "still JSON"
             else:
