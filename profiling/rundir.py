@@ -113,16 +113,6 @@ def _folder_beside(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def clear_leftovers(run_dir: Path, pids: Iterable[int]) -> None:
-    """Remove what these processes, which have been killed, were writing into `run_dir`."""
-    for pid in pids:
-        for leftover in run_dir.glob(f".*.{pid}.*.tmp"):
-            if leftover.is_dir() and not leftover.is_symlink():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
-
-
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """An OSError of the block as a RunDirError that names `path`."""
