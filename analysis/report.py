@@ -27,14 +27,14 @@ _MOST_ROWS = 40
 def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False) -> str:
     """The facts about the run and its main tables.
 
-    `output_format` is `table`, `markdown`, `latex`, `json` or `csv`, which has the facts alone.
+    `output_format` is `table`, `markdown`, `latex`, `json`, with the table of traces, or `csv`, with the facts alone.
     """
     known = facts(analysis)
     tables = {name: getattr(analysis, name) for name in _TITLES if name != "bandwidth_ceiling" or analysis.ceiling}
     if output_format == "csv":
         return as_csv("summary", known)
     if output_format == "json":
-        content = {"table": "summary", "facts": records(known)}
+        content = {"table": "summary", "facts": records(known), "traces": records(analysis.run.traces)}
         return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
     parts = [_FACTS[output_format](known)]
     for name, table in tables.items():

@@ -83,7 +83,9 @@ def test_the_summary_tells_bytes(tmp_path, capsys):
     path = tmp_path / "rank0.json"
     path.write_bytes(content())
     assert main(["summary", str(path), "--format", "json"]) == 0
-    facts = {row["item"]: row["value"] for row in json.loads(capsys.readouterr().out)["facts"]}
+    found = json.loads(capsys.readouterr().out)
+    assert [row["not_understood_bytes"] for row in found["traces"]] == [0]
+    facts = {row["item"]: row["value"] for row in found["facts"]}
     assert facts["bytes"] == f"{len(content()):,} read, 0 not understood"
 
 

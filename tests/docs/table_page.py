@@ -61,7 +61,7 @@ Every table the analysis makes, with all its columns. What the numbers mean and 
   text, or what follows a `;` in it, that begins with `=`, `+`, `-` or `@`, also in full width, or with `'` before one
   of these) stands after one more `'`; JSON has names as they are.
   Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth, ranks and
-  verdicts.
+  verdicts. As JSON it has `traces`, too: a row per file, with `read_bytes` and `not_understood_bytes`.
 - **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame, and
   `analysis.analyse_sweep(SWEEP)` those across runs; for those of operators it is `analysis.analyse(RUN, details=True)`,
   which takes longer to read.
