@@ -17,7 +17,7 @@ from simulator.world import Losses
 from analysis import analyse
 
 KINDS = tuple(kind for kind in BECAUSE if kind != "comm")
-SEEDS = range(32)
+SEEDS = range(20)
 CLEARLY_US, LAST_BY_US = 100.0, 50.0
 RIGHT_FRAC = 0.95
 LEAST_SPLIT = 0.9

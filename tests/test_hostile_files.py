@@ -11,7 +11,7 @@ ATTACKS = Path(__file__).parent / "attacks"
 
 @pytest.mark.parametrize(
     ("name", "tries"),
-    [("side_files", 16), ("caches", 8), ("outputs", 10), ("faults", 40)],
+    [("side_files", 8), ("caches", 6), ("outputs", 6), ("faults", 20)],
     ids=lambda value: str(value),
 )
 def test_attack(name, tries):

@@ -20,7 +20,7 @@ COMMANDS = [
 ]
 # Small enough for two CPU cores; everything else stays as the README has it.
 SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
-TINY = "--workers 1 --dataset-samples 16 --test-samples 16 --batch-size 2 --wait 1 --active 1 --steps 3"
+TINY = "--workers 1 --image-size 16 --dataset-samples 16 --test-samples 16 --batch-size 2 --wait 1 --active 1 --steps 3"
 LARGE = {
     "--batch-size 8,32": "--batch-size 2 --image-size 8 --steps-per-epoch 2 --active 1",
     "--epochs 5 --batch-size 32": f"--epochs 2 {TINY}",
@@ -28,6 +28,7 @@ LARGE = {
     "--memory-limit 600MB": "--memory-limit 400MB",
     "--batch-size 64": "--batch-size 8 --wait 1 --warmup 1 --active 1 --steps 4",
     "--parallel fsdp": "--parallel fsdp --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4",
+    "--scale 0.25": "--scale 0.1",
     "comms all_reduce": "comms all_reduce --max-bytes 1M --iters 2 --warmup 1",
 }
 

@@ -49,6 +49,7 @@ def test_arguments_of_the_kernel(tmp_path):
         "in_elems": 5, "out_elems": 5, "in_split": "[]", "out_split": "[]", "size_bytes": 20, "seq": 9, "turn": 0,
         "batch": None, "comms_id": None, "root": None, "issue_ns": BASE_NS + 2 * MS,
         "start_ns": BASE_NS + 2 * MS, "dur_ns": 1 * MS, "metadata_from": "kernel",
+        "partial": None,
     }  # fmt: skip
 
 

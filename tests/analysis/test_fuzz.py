@@ -1,4 +1,4 @@
-"""Half a minute of mutants; `python tests/fuzz_reader.py --seconds 600` runs longer."""
+"""Ten seconds of mutants; `python tests/fuzz_reader.py --seconds 600` runs longer."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ PROGRAM = Path(__file__).resolve().parents[1] / "fuzz_reader.py"
 @pytest.mark.slow
 def test_mutants_of_real_traces():
     # In a process of its own, whose memory is its own.
-    command = [sys.executable, "-Wignore", str(PROGRAM), "--seconds", "30", "--seed", "20"]
+    command = [sys.executable, "-Wignore", str(PROGRAM), "--seconds", "10", "--seed", "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     counts = {
         what: int(count) for count, what in (part.split(" ", 1) for part in done.stdout.split(";")[0].split(", "))
     }
     assert counts["seeds"] >= 2
-    assert counts["valid"] > 10
-    assert counts["kept in part"] > 10
+    assert counts["valid"] > 5
+    assert counts["kept in part"] > 5
     # Otherwise a reader that refuses everything would pass.
     assert counts.get("valid but refused", 0) < counts["valid"] / 2
