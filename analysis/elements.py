@@ -46,8 +46,8 @@ def check_text(source: bytes, end: int | None = None) -> None:
             with_names_that_are_text(source[:end]).decode()
 
 
-def are_events(pieces: list[bytes]) -> int | None:
-    """How many bytes have to be repaired in these whole elements of an array, each with its comma; None: is no JSON."""
+def count_repairs(pieces: list[bytes]) -> int | None:
+    """How many bytes have to be repaired in whole elements of an array, each with its comma; None: they are no JSON."""
     array = b"".join((b"[", *pieces, b"{}]"))  # copied only once
     try:
         _ANY.decode(array)

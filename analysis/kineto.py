@@ -1,6 +1,6 @@
 """A Kineto trace file -> columns of numbers, names once each: small, quick to send to another process, and to keep.
 
-Only this module and its two parts, `kineto_events` and `kineto_header`, know raw trace keys. Of a large file, several
+Only the modules whose names begin like this one's know raw trace keys. Of a large file, several
 processes read a part each (`read_part`), and one joins them.
 """
 
@@ -40,7 +40,19 @@ from .memory_limit import check_memory, shapes_bytes, tables_bytes
 from .names import as_text
 from .packed import is_regular, packed_bytes, unpacked_bytes
 from .picking import picked
-from .raw_trace import Annotation, Columns, Events, Extent, Joining, Part, RawTrace, latest, raw_trace
+from .raw_trace import (
+    DOUBLES,
+    INTEGERS,
+    Annotation,
+    Columns,
+    Events,
+    Extent,
+    Joining,
+    Part,
+    RawTrace,
+    latest,
+    raw_trace,
+)
 from .spans import Indivisible, SpanStream
 
 # On disk. To count the events of a smaller file takes less than to read it twice where it is damaged.
@@ -180,19 +192,10 @@ class _Reading:
     kinds: list[str] = field(default_factory=list)
     operator_ids: dict[str, int] = field(default_factory=dict)
     ids: dict[str, dict[str, int]] = field(default_factory=dict)
-    activities: dict[str, array[Any]] = field(
-        default_factory=lambda: _arrays(
-            *("device", "stream", "name", "correlation", "external_id"),
-            doubles=("ts", "dur", "blocks_per_sm", "occupancy_percent"),
-        )
-    )
-    launches: dict[str, array[Any]] = field(
-        default_factory=lambda: _arrays("correlation", "thread", "external_id", doubles=("ts",))
-    )
-    operators: dict[str, array[Any]] = field(default_factory=lambda: _arrays("thread", "name"))
-    memory: dict[str, array[Any]] = field(
-        default_factory=lambda: _arrays("device_type", "device", "allocated", "reserved", doubles=("ts",))
-    )
+    activities: dict[str, array[Any]] = field(default_factory=lambda: _arrays("activities"))
+    launches: dict[str, array[Any]] = field(default_factory=lambda: _arrays("launches"))
+    operators: dict[str, array[Any]] = field(default_factory=lambda: _arrays("operators"))
+    memory: dict[str, array[Any]] = field(default_factory=lambda: _arrays("memory"))
     annotations: list[Annotation] = field(default_factory=list)
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
@@ -344,8 +347,8 @@ class _Reading:
         columns["ts"].fromlist([e.ts for e in events])
 
 
-def _arrays(*integers: str, doubles: Sequence[str] = ("ts", "dur")) -> dict[str, array[Any]]:
-    return {name: array("q") for name in integers} | {name: array("d") for name in doubles}
+def _arrays(sort: str) -> dict[str, array[Any]]:
+    return {name: array("q") for name in INTEGERS[sort]} | {name: array("d") for name in DOUBLES[sort]}
 
 
 def _bytes(columns: dict[str, array[Any]]) -> Columns:

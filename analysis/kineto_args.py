@@ -10,9 +10,10 @@ import msgspec
 
 from .elements import NO_JSON
 from .kineto_events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent
+from .kineto_header import MOST_RANKS
 from .raw_trace import Annotation
 
-_MOST_RANKS, _MOST_ELEMS = 1 << 24, 1 << 53
+_MOST_ELEMS = 1 << 53
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
@@ -76,7 +77,7 @@ def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
         "out_elems": _if_in(args.out_elems if args.out_elems is not None else args.out_elems_2_2, 0, _MOST_ELEMS),
         "in_split": args.in_split,
         "out_split": args.out_split,
-        "group_size": _if_in(args.group_size, 1, _MOST_RANKS),
+        "group_size": _if_in(args.group_size, 1, MOST_RANKS),
         "process_group": args.process_group,
         "pg_ranks": _ranks_in(args.pg_ranks),
         "seq": args.seq,

@@ -17,7 +17,7 @@ from .repairs import without_numbers_that_are_none
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
 # In ns; so that times of events, which count from it, fit 64 bits.
 _BaseTime = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 2**55)]
-_MOST_RANKS = 1 << 24
+MOST_RANKS = 1 << 24
 
 
 class _ProcessGroup(msgspec.Struct):
@@ -173,7 +173,7 @@ def _header(surrounding: _Surrounding) -> Header:
 
 def _if_in(number: int | None, least: int) -> int | None:
     """The number, if it can count ranks."""
-    return number if number is not None and least <= number <= _MOST_RANKS else None
+    return number if number is not None and least <= number <= MOST_RANKS else None
 
 
 def _version(name: str, number: int | None) -> str | None:

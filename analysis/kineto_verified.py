@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -13,42 +12,30 @@ import msgspec
 
 from .chunks import EventStream
 from .errors import DamagedTrace
-from .kineto import read_kineto
 from .kineto_events import CALLS, IDLE_CALLS, ROOMS
 from .packed import is_regular
 from .raw_trace import RawTrace
-from .repairs import with_names_that_are_text, with_quoted_names
+from .repairs import with_names_that_are_text
 
 
-def read_verified(
-    path: Path,
-    comm_names: re.Pattern[str],
-    *,
-    details: bool = False,
-    keep_damaged: bool = False,
-    limit_bytes: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> RawTrace:
-    """As `read_kineto`, and every event decoded once more by Python's own parser, and compared.
+def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None = None) -> RawTrace:
+    """What was read of a file, once every event is decoded a second time, by Python's own parser, and compared.
 
-    What can be read only once, as a pipe, and what is damaged, is read as ever. Raises as `read_kineto`, and
-    DamagedTrace for an event with a key twice, or without a time, and where the two readings differ.
+    What can be read only once, as a pipe, and what is damaged, is left as it is. Raises UnreadableFile, and
+    DamagedTrace for an event with a key twice, and where the two readings differ.
     """
-    found = read_kineto(
-        path, comm_names, details=details, keep_damaged=keep_damaged, limit_bytes=limit_bytes, progress=progress
-    )
     if not is_regular(path) or found.damage is not None:
         return found
     second = _Second()
     stream: EventStream[Any] = EventStream(path, progress)
     for batch in stream:
-        for number, text in enumerate(batch.texts, batch.first_event):
+        for index, text in enumerate(batch.texts):
             try:
                 second.add(text)
-            except ValueError as err:
-                at = batch.byte_of(number - batch.first_event)
+            except (ValueError, RecursionError) as err:
+                number, at = batch.first_event + index, batch.byte_of(index)
                 raise DamagedTrace(
-                    f"{path}: event {number:,}, at byte {at:,}, {err}; capture or copy it again"
+                    f"{path}: event {number:,}, at byte {at:,}: {err}; capture or copy it again"
                 ) from err
     _compare(path, found, second)
     extent = msgspec.structs.replace(found.extent, verified_events=stream.events_read)
@@ -64,52 +51,33 @@ class _Second:
         self.launches = 0
 
     def add(self, text: bytes) -> None:
-        """Count an event. Raises ValueError with what is wrong with it, as the predicate of a sentence."""
+        """Count an event. Raises ValueError, RecursionError."""
         event = _decoded(b'{"' + text + b"}")
-        if event.get("ph") != "X":
-            return
-        start, duration = event.get("ts"), event.get("dur") or 0.0
-        if not isinstance(start, int | float) or not isinstance(duration, int | float):
-            if isinstance(event.get("cat"), str) and event["cat"] not in ROOMS:
-                return  # nothing is measured from it
-            start, duration = _number(start), _number(duration)
-        room = ROOMS.get(event.get("cat", ""))
+        category = event.get("cat")
+        room = ROOMS.get(category) if event.get("ph") == "X" and isinstance(category, str) else None
         if room == "activities":
-            self.starts.append(start)
-            self.durations.append(duration)
+            # Numbers in quotes, which some tools write, count as numbers; the fast reading refuses all else.
+            self.starts.append(float(event["ts"]))
+            self.durations.append(float(event.get("dur") or 0.0))
         elif room == "launches":
-            is_idle = event["cat"] == CALLS and str(event.get("name", "")).startswith(IDLE_CALLS)
+            is_idle = category == CALLS and str(event.get("name", "")).startswith(IDLE_CALLS)
             self.launches += not is_idle
 
 
 def _decoded(text: bytes) -> dict[str, Any]:
     try:
         decoded: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
-    except _Twice:
-        raise
-    except ValueError:
-        decoded = json.loads(with_names_that_are_text(with_quoted_names(text)), object_pairs_hook=_unique)
+    except UnicodeDecodeError:
+        decoded = json.loads(with_names_that_are_text(text), object_pairs_hook=_unique)
     return decoded
-
-
-class _Twice(ValueError):
-    """An object has a key twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise _Twice(f"has the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
+        raise ValueError(f"has the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
     return found
-
-
-def _number(value: Any) -> float:
-    """Numbers in quotes, which some tools write, count as numbers."""
-    try:
-        return float(value)
-    except TypeError as err:
-        raise ValueError("has no time") from err
 
 
 def _compare(path: Path, found: RawTrace, second: _Second) -> None:

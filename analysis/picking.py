@@ -11,7 +11,7 @@ from dataclasses import replace
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from .chunks import CLOSING, OPENING, SEPARATOR
-from .elements import NO_JSON, are_events, check_text
+from .elements import NO_JSON, check_text, count_repairs
 from .kineto_events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, WINDOW_END, MalformedEvent, Sorted
 
 # What stands before the category, up to torch 2.12, and since.
@@ -70,7 +70,7 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     except (*NO_JSON, MalformedEvent):
         return None
     # Who asked decodes what was found: so every byte is looked at.
-    repaired_bytes = None if result is None else are_events(left_out)
+    repaired_bytes = None if result is None else count_repairs(left_out)
     return None if result is None or repaired_bytes is None else replace(result, repaired_bytes=repaired_bytes)
 
 
@@ -82,34 +82,33 @@ def _sorted(
     All other events are added to those `left_out`, each with its comma.
     """
     head = _head_of(source, hits)
-    head_bytes, text_from, categories = len(head), len(head) - len(SEPARATOR), len(needles.rooms)
-    idle, closing_bytes = needles.idle, len(CLOSING)
+    head_bytes, categories = len(head), len(needles.rooms)
+    idle, closing_bytes, opening_bytes = needles.idle, len(CLOSING), len(OPENING)
     result = Sorted()
     rooms: list[list[bytes]] = [getattr(result, room) for room in needles.rooms]
     starts_with, find = source.startswith, source.find
     until = seen = 0  # the end of the last event that was looked at, and behind its comma
     for needle, at, behind in hits:
-        if needle < categories and starts_with(head, at - head_bytes):
-            begin = at - head_bytes + closing_bytes
-            if begin > seen:
-                left_out.append(source[seen:begin])
-            until = find(SEPARATOR, behind)
-            seen = until + closing_bytes
-            rooms[needle].append(source[at - text_from : until])
+        is_told = needle < categories and starts_with(head, at - head_bytes)
+        if is_told:
+            before = at - head_bytes
         elif needle >= idle:
             continue
         elif needle > needles.escape:
             return None
-        elif at < until:
+        elif at < until or (needle in needles.texts and source[at - 1 : at] != b'"'):
             continue
-        elif needle not in needles.texts or source[at - 1 : at] == b'"':
+        else:
             before = source.rfind(SEPARATOR, 0, at)
-            begin = before + closing_bytes if before >= 0 else 0
-            if begin > seen:
-                left_out.append(source[seen:begin])
-            until = find(SEPARATOR, behind)
-            seen = until + closing_bytes
-            text = source[begin + len(OPENING) : until]
+        begin = before + closing_bytes if before >= 0 else 0
+        if begin > seen:
+            left_out.append(source[seen:begin])
+        until = find(SEPARATOR, behind)
+        seen = until + closing_bytes
+        text = source[begin + opening_bytes : until]
+        if is_told:
+            rooms[needle].append(text)
+        else:
             result.place(text)
     left_out.append(source[seen:end])
     return result

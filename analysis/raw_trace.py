@@ -13,7 +13,21 @@ from .kineto_events import Duration, Int64, Time
 from .kineto_header import Header
 from .memory_limit import tables_bytes
 
-_NUMBER_BYTES = 8
+INTEGERS = {
+    "activities": ("device", "stream", "name", "correlation", "external_id"),
+    "launches": ("correlation", "thread", "external_id"),
+    "operators": ("thread", "name"),
+    "memory": ("device_type", "device", "allocated", "reserved"),
+}
+"""The columns of each sort that hold integers."""
+DOUBLES = {
+    "activities": ("ts", "dur", "blocks_per_sm", "occupancy_percent"),
+    "launches": ("ts",),
+    "operators": ("ts", "dur"),
+    "memory": ("ts",),
+}
+"""The others. Of every sort there are all columns, each as long as the others."""
+NUMBER_BYTES = 8
 Columns = dict[str, bytes]
 """Name of a column -> its values: native 64 bit integers, but doubles for `ts` and `dur`, which are us, and numbers
 that are no integers, NaN where they are not there."""
@@ -117,10 +131,10 @@ class RawTrace(Events, kw_only=True):
     def needed_bytes(self) -> int:
         """What it takes at most in memory, with all tables made of it."""
         return self.lists_bytes + tables_bytes(
-            activities=len(self.activities["ts"]) // _NUMBER_BYTES,
-            launches=len(self.launches["ts"]) // _NUMBER_BYTES,
-            operators=len(self.operators["ts"]) // _NUMBER_BYTES,
-            memory=len(self.memory["ts"]) // _NUMBER_BYTES,
+            activities=len(self.activities["ts"]) // NUMBER_BYTES,
+            launches=len(self.launches["ts"]) // NUMBER_BYTES,
+            operators=len(self.operators["ts"]) // NUMBER_BYTES,
+            memory=len(self.memory["ts"]) // NUMBER_BYTES,
             annotations=len(self.annotations),
             calls=len(self.comm_args),
             names=len(self.names) + len(self.operator_names),
@@ -178,7 +192,7 @@ class Joining:
         self._ended_at: int | None = None
         self._names = _Numbers()
         self._operators = _Numbers()
-        self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in _COLUMNS}
+        self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in INTEGERS}
         self._gloo_threads: set[int] = set()
         self._texts: dict[str, str] = {}
         self._others = Events(
@@ -228,9 +242,6 @@ class Joining:
             gloo_threads=sorted(self._gloo_threads),
             **self._columns,
         )
-
-
-_COLUMNS = ("activities", "launches", "operators", "memory")
 
 
 class _Numbers(dict[Any, int]):

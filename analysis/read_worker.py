@@ -12,7 +12,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
@@ -24,6 +23,7 @@ import msgspec
 from .cache import Cache
 from .errors import TraceError
 from .kineto import read_kineto, read_part
+from .kineto_verified import verified
 from .packed import keep_freed_memory
 from .raw_trace import Part, RawTrace
 
@@ -212,7 +212,7 @@ def _serve(task: Task, answers: _Outbox) -> None:
             )
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
-        read = reader(None if task.cache is None else Cache(_path(task.cache) if task.cache else None), task.verify)
+        read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
         found = read(
             path,
             comm_names,
@@ -221,20 +221,13 @@ def _serve(task: Task, answers: _Outbox) -> None:
             limit_bytes=task.limit_bytes,
             progress=tell,
         )
+        if task.verify:
+            found = verified(path, found, tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
         answers.put(Failed(task.number, task.parts, type(err).__name__, message))
     else:
         answers.put(Found(task.number, task.parts, found))
-
-
-def reader(cache: Cache | None, verify: bool) -> Callable[..., RawTrace]:
-    """What reads a file."""
-    if verify:
-        from .kineto_verified import read_verified  # hardly anybody asks for it
-
-        return read_verified
-    return cache.read if cache else read_kineto
 
 
 def _path(name: bytes) -> Path:

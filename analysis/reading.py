@@ -24,11 +24,12 @@ import msgspec
 from . import errors
 from .cache import Cache, Slot
 from .errors import TooLarge, TraceError
-from .kineto import joined
+from .kineto import joined, read_kineto
+from .kineto_verified import verified
 from .memory_limit import check_memory, default_limit_bytes
 from .packed import is_gzip, is_regular, keep_freed_memory, packed_bytes
 from .raw_trace import Joining, Part, RawTrace
-from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, reader, send
+from .read_worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
 from .worker_process import Worker, start_worker
 
 # Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
@@ -279,9 +280,10 @@ class Reading:
             file.tell(0, position)
             self._report(progress)
 
-        read = reader(self._cache_of(file), self._verify)
+        cache = self._cache_of(file)
+        read = cache.read if cache else read_kineto
         try:
-            return read(
+            found = read(
                 file.path,
                 self._comm_names,
                 details=self.details,
@@ -289,6 +291,7 @@ class Reading:
                 limit_bytes=self._limit_bytes,
                 progress=tell,
             )
+            return verified(file.path, found, tell) if self._verify else found
         except TraceError as err:
             return err
 

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from .kineto_events import Duration, Time
-from .raw_trace import Columns, RawTrace
+from .kineto_header import MOST_RANKS
+from .raw_trace import DOUBLES, INTEGERS, NUMBER_BYTES, Columns, RawTrace
 
-_BYTES = 8  # of every number
 _TIMES = {"ts": Time, "dur": Duration}
-_COLUMNS = {
-    "activities": {
-        *("device", "stream", "name", "correlation", "external_id"),
-        *("ts", "dur", "blocks_per_sm", "occupancy_percent"),
-    },
-    "launches": {"correlation", "thread", "external_id", "ts"},
-    "operators": {"thread", "name", "ts", "dur"},
-    "memory": {"device_type", "device", "allocated", "reserved", "ts"},
-}
 _KINDS = {"compute", "comm", "memory"}
-_MOST_RANKS = 1 << 24
 _MOST_BASE_NS = 2**62
 _LEAST_PIDS = 3
 
@@ -25,7 +15,7 @@ _LEAST_PIDS = 3
 def is_consistent(trace: RawTrace) -> bool:
     """Are there all columns, as long as each other, with times that are some, and numbers of names that are there?"""
     return (
-        all(_are_columns(getattr(trace, name), names) for name, names in _COLUMNS.items())
+        all(_are_columns(getattr(trace, sort), {*INTEGERS[sort], *DOUBLES[sort]}) for sort in INTEGERS)
         and len(trace.kinds) == len(trace.names)
         and _KINDS.issuperset(trace.kinds)
         and _count_into(trace.activities, len(trace.names))
@@ -33,13 +23,13 @@ def is_consistent(trace: RawTrace) -> bool:
         and len(trace.pids) >= _LEAST_PIDS
         and _is_header(trace)
         and 0 <= trace.extent.read_bytes < _MOST_BASE_NS
-        and trace.extent.not_understood_bytes == 0
+        and trace.extent.not_understood_bytes == trace.repaired_bytes + trace.header.repaired_bytes
     )
 
 
 def _are_columns(columns: Columns, names: set[str]) -> bool:
     sizes = {len(column) for column in columns.values()}
-    return columns.keys() == names and len(sizes) == 1 and not sizes.pop() % _BYTES and _are_times(columns)
+    return columns.keys() == names and len(sizes) == 1 and not sizes.pop() % NUMBER_BYTES and _are_times(columns)
 
 
 def _are_times(columns: Columns) -> bool:
@@ -65,7 +55,7 @@ def _is_header(trace: RawTrace) -> bool:
     header = trace.header
     ranks = [header.rank or 0, (header.world_size or 1) - 1]
     return (
-        all(0 <= rank <= _MOST_RANKS for rank in ranks)
+        all(0 <= rank <= MOST_RANKS for rank in ranks)
         and abs(header.base_ns) <= _MOST_BASE_NS
         and all(-(2**63) <= rank < 2**63 for group in header.process_groups for rank in group.ranks)
     )

@@ -11,7 +11,10 @@ ATTACKS = Path(__file__).parent / "attacks"
 
 @pytest.mark.parametrize(
     ("name", "tries"),
-    [("side_files", 8), ("caches", 6), ("outputs", 6), ("faults", 20)],
+    [
+        *(("side_files", 8), ("caches", 6), ("outputs", 6), ("faults", 20), ("damaged_traces", 20)),
+        *(("kills_of_analysis", 2), ("kills_of_training", 1), ("ports", 1)),
+    ],
     ids=lambda value: str(value),
 )
 def test_attack(name, tries):

@@ -4,15 +4,15 @@ import gzip
 import json
 
 import pytest
-from attacks.damaged_traces import attack
 from builders import LAYOUTS, MS, US, Trace
+from damaged_traces import attack
 from small_trace import PATTERN, content, read
 
 import analysis.chunks
 from analysis.cli import main
 from analysis.errors import DamagedTrace, TooLarge
 from analysis.kineto import read_kineto
-from analysis.kineto_verified import read_verified
+from analysis.kineto_verified import verified
 from analysis.memory_limit import default_limit_bytes
 from analysis.run import load_run
 
@@ -32,9 +32,10 @@ def text_of(made: Trace, folder) -> bytes:
 
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact"])
-def test_nothing_is_silently_wrong(monkeypatch, layout):
+def test_nothing_is_silently_wrong(tmp_path, monkeypatch, layout):
     monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 4096)
-    counts, wrong = attack([content(layout), LAYOUTS[layout](frames().document())], tries=250, seed=3)
+    sources = [content(layout), LAYOUTS[layout](frames().document())]
+    counts, wrong = attack(tmp_path, 250, 3, sources=sources)
     assert wrong == []
     assert counts["refused"] > 100  # or nothing was damaged
 
@@ -112,9 +113,9 @@ def test_a_second_reading_sees_more(tmp_path, old, new, said):
     assert old in text
     path = tmp_path / "rank0.json"
     path.write_bytes(text.replace(old, new))
-    read(path)
+    found = read(path)
     with pytest.raises(DamagedTrace, match=said):
-        read_verified(path, PATTERN)
+        verified(path, found)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -162,4 +163,6 @@ def test_what_is_repaired_is_told(tmp_path, old, new, count):
     (unknown,) = run.traces["not_understood_bytes"]
     (note,) = (note for note in run.notes if "are no JSON, and were taken as meant" in note)
     assert unknown == count
+    kept = load_run([path], cache=tmp_path)
+    assert kept.notes == load_run([path], cache=tmp_path).notes == run.notes
     assert f"rank0.json: {unknown} bytes" in note

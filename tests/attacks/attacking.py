@@ -20,8 +20,8 @@ from analysis.cli import main as analysis_main  # noqa: E402
 
 LIMIT_S = 20
 
-Attack = Callable[[Path, int, int], tuple[Counter[str], list[str]]]
-"""A folder to work in, how many tries, a seed -> what came out, and what went wrong."""
+Attack = Callable[..., tuple[Counter[str], list[str]]]
+"""A folder to work in, how many tries, a seed, and own options by name -> what came out, and what went wrong."""
 
 
 class TooLong(Exception):
@@ -96,16 +96,25 @@ def mutated(text: bytes, chance: random.Random) -> bytes:
     return text
 
 
-def run_attack(attack: Attack, about: str | None) -> int:
-    """Attack as the command line says, and print one line, and what failed; 1 if anything did."""
+def run_attack(attack: Attack, about: str | None, **options: object) -> int:
+    """Attack as the command line says, and print one line, and what failed; 1 if anything did.
+
+    `options` are those of this attack beside --tries and --seed, with their defaults; it is called with them.
+    """
     import tempfile
 
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    for name, default in options.items():
+        if isinstance(default, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        counts, wrong = attack(Path(folder), args.tries, args.seed)
+        own = {name: getattr(args, name) for name in options}
+        counts, wrong = attack(Path(folder), args.tries, args.seed, **own)
     listed = ", ".join(f"{number:,} {what}" for what, number in counts.most_common())
     print(f"tried {sum(counts.values()):,}, failed {len(wrong):,} ({listed})")
     print(*wrong[:20], sep="\n", end="\n" if wrong else "")

@@ -7,26 +7,21 @@ still JSON is nobody's to see.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import random
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import msgspec
+from attacking import ROOT, run_attack
 
-import msgspec  # noqa: E402
-
-from analysis.errors import AnalysisError  # noqa: E402
-from analysis.kinds import comm_pattern  # noqa: E402
-from analysis.kineto import read_kineto  # noqa: E402
-from analysis.raw_trace import Extent  # noqa: E402
+from analysis.errors import AnalysisError
+from analysis.kinds import comm_pattern
+from analysis.kineto import read_kineto
+from analysis.raw_trace import Extent
 
 SHARED = ROOT.parent / "shared" / "traces"
 MOST_BYTES = 3_000_000  # larger ones take a second each
@@ -97,59 +92,45 @@ def outcome(path: Path, *, details: bool) -> tuple[bytes | None, int]:
     return msgspec.msgpack.encode(msgspec.structs.replace(found, extent=sound)), 1 if told is None else told
 
 
-def attack(sources: list[bytes], tries: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """How often each came out, and what is silently wrong."""
+def attack(folder: Path, tries: int, seed: int, sources: list[bytes] | None = None) -> tuple[Counter[str], list[str]]:
+    """See `attacking.Attack`; without `sources`, of the real traces at hand."""
+    texts = real_traces() if sources is None else sources
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rank0.pt.trace.json"
-        sound: dict[tuple[int, bool], bytes] = {}
-        for number in range(tries):
-            which, details, damage = chance.randrange(len(sources)), chance.random() < 0.3, chance.choice(DAMAGE)
-            if (which, details) not in sound:
-                path.write_bytes(sources[which])
-                read, told = outcome(path, details=details)
-                assert read is not None
-                assert told == 0
-                sound[which, details] = read
-            text = bytearray(sources[which])
-            damage(text, chance)
-            path.write_bytes(text)
-            found, told = outcome(path, details=details)
-            if found is None:
-                what = "refused"
-            elif found == sound[which, details]:
-                what = "unharmed"
-            elif told:
-                what = "not understood in part, and said"
-            elif is_json(text):
-                what = "still JSON"
-            else:
-                what = "silently wrong"
-                wrong.append(f"try {number} of seed {seed}: {damage.__name__} in source {which}, details={details}")
-            counts[what] += 1
+    path = folder / "rank0.pt.trace.json"
+    sound: dict[tuple[int, bool], bytes] = {}
+    for number in range(tries):
+        which, details, damage = chance.randrange(len(texts)), chance.random() < 0.3, chance.choice(DAMAGE)
+        if (which, details) not in sound:
+            path.write_bytes(texts[which])
+            read, told = outcome(path, details=details)
+            assert read is not None
+            assert told == 0
+            sound[which, details] = read
+        text = bytearray(texts[which])
+        damage(text, chance)
+        path.write_bytes(text)
+        found, told = outcome(path, details=details)
+        if found is None:
+            what = "refused"
+        elif found == sound[which, details]:
+            what = "unharmed"
+        elif told:
+            what = "not understood in part, and said"
+        elif is_json(text):
+            what = "still JSON"
+        else:
+            what = "silently wrong"
+            wrong.append(f"try {number} of seed {seed}: {damage.__name__} in source {which}, details={details}")
+        counts[what] += 1
     return counts, wrong
 
 
-def sources() -> list[bytes]:
+def real_traces() -> list[bytes]:
     """The real traces at hand: those beside the project, and its own."""
     files = [*sorted(SHARED.rglob("*.json.gz")), *sorted((ROOT / "traces").rglob("*.json.gz"))]
     texts = (gzip.decompress(file.read_bytes()) for file in files)
     return [text for text in texts if len(text) <= MOST_BYTES]
 
 
-def main() -> int:
-    """Attack; 1 if anything is silently wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tries", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    counts, wrong = attack(sources(), args.tries, args.seed)
-    print(
-        f"tried {args.tries:,}, failed {len(wrong)} ({', '.join(f'{n:,} {what}' for what, n in counts.most_common())})"
-    )
-    print(*wrong[:20], sep="\n", end="" if not wrong else "\n")
-    return bool(wrong)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_attack(attack, __doc__))

@@ -28,10 +28,10 @@ COMMANDS = (TRAIN, SCRIPT, COMMS, SWEEP)
 PATIENCE_S, LATE_PATIENCE_S = 5.0, 40.0
 
 
-def attack(folder: Path, tries: int, seed: int, most_s: float = 1.0) -> tuple[Counter[str], list[str]]:
-    """What was killed, and what stayed."""
+def attack(folder: Path, tries: int, seed: int, *, late: bool) -> tuple[Counter[str], list[str]]:
+    """What was killed, and what stayed; `late` is in the midst of the work."""
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
-    patience_s = LATE_PATIENCE_S if most_s > 1 else PATIENCE_S
+    most_s, patience_s = (10.0, LATE_PATIENCE_S) if late else (1.0, PATIENCE_S)
     for number in range(tries):
         command, *options = COMMANDS[number % len(COMMANDS)]
         after_s = chance.uniform(0, most_s)
@@ -60,12 +60,5 @@ def killed(arguments: tuple[str, ...], after_s: float, patience_s: float) -> lis
     return [f"it had ended with {early}"] * (early is not None) + [f"{len(left)} processes stayed"] * bool(left)
 
 
-def attack_late(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """The same, in the midst of the work."""
-    return attack(folder, tries, seed, 10.0)
-
-
 if __name__ == "__main__":
-    late = "--late" in sys.argv
-    sys.argv[:] = [argument for argument in sys.argv if argument != "--late"]
-    sys.exit(run_attack(attack_late if late else attack, __doc__))
+    sys.exit(run_attack(attack, __doc__, late=False))

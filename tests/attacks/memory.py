@@ -6,17 +6,18 @@ themselves; and always before the machine has no memory left.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import random
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from attacking import ROOT, run_attack
+
 OWN_MB = 150  # of libraries, and of one chunk taken apart
 _BEGIN = b'{"traceEvents": [{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1,"pid":0,"tid":7}'
 _SHAPES = b",".join([b"[1]"] * 100)
@@ -61,36 +62,21 @@ def read(path: Path, command: str, limit_mb: int) -> tuple[int, int, str]:
     return process.returncode, usage.ru_maxrss // 1000, lines[-1] if lines else ""
 
 
-def attack(tries: int, seed: int, most_megabytes: int) -> list[str]:
-    """What went wrong: too much memory, a traceback, or a refusal that does not say what to do."""
-    chance, wrong = random.Random(seed), []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rank0.pt.trace.json.gz"
-        for number in range(tries):
-            kind = chance.choice(sorted(EVENTS)) if tries < len(EVENTS) else sorted(EVENTS)[number % len(EVENTS)]
-            limit_mb, command = chance.choice((30, 100, 200)), chance.choice(("breakdown", "summary", "kernels"))
-            write(path, kind, chance.randint(most_megabytes // 4, most_megabytes))
-            code, peak_mb, last = read(path, command, limit_mb)
-            refused = code == 1 and "more with --memory GB" in last
-            if not (code == 0 or refused) or peak_mb > limit_mb + OWN_MB:
-                wrong.append(
-                    f"try {number} of seed {seed}: {kind}, {command}, {limit_mb} MB: {code}, {peak_mb} MB, {last}"
-                )
-    return wrong
-
-
-def main() -> int:
-    """Attack; 1 if anything goes wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tries", type=int, default=27)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--megabytes", type=int, default=200, help="of the largest file, unpacked")
-    args = parser.parse_args()
-    wrong = attack(args.tries, args.seed, args.megabytes)
-    print(f"tried {args.tries:,}, failed {len(wrong)}")
-    print(*wrong[:20], sep="\n", end="\n" if wrong else "")
-    return bool(wrong)
+def attack(folder: Path, tries: int, seed: int, megabytes: int) -> tuple[Counter[str], list[str]]:
+    """See `attacking.Attack`; the largest file has so many `megabytes`, unpacked."""
+    chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
+    path = folder / "rank0.pt.trace.json.gz"
+    for number in range(tries):
+        kind = chance.choice(sorted(EVENTS)) if tries < len(EVENTS) else sorted(EVENTS)[number % len(EVENTS)]
+        limit_mb, command = chance.choice((30, 100, 200)), chance.choice(("breakdown", "summary", "kernels"))
+        write(path, kind, chance.randint(megabytes // 4, megabytes))
+        code, peak_mb, last = read(path, command, limit_mb)
+        refused = code == 1 and "more with --memory GB" in last
+        counts["refused" if refused else "read"] += 1
+        if not (code == 0 or refused) or peak_mb > limit_mb + OWN_MB:
+            wrong.append(f"try {number} of seed {seed}: {kind}, {command}, {limit_mb} MB: {code}, {peak_mb} MB, {last}")
+    return counts, wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_attack(attack, __doc__, megabytes=200))
