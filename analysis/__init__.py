@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .comparison.analysis import Comparison, compare
     from .errors import AnalysisError
-    from .measure import Analysis, analyse
-    from .measure_compare import Comparison, compare
-    from .measure_sweep import SweepAnalysis, analyse_sweep
-    from .measure_training import TrainingAnalysis, analyse_training
-    from .run import Run, load_run
+    from .results.analysis import Analysis, analyse
+    from .run.run import Run, load_run
+    from .sweeps.analysis import SweepAnalysis, analyse_sweep
+    from .training.analysis import TrainingAnalysis, analyse_training
 
 __all__ = [
     "Analysis",
@@ -34,17 +34,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Analysis": "measure",
+    "Analysis": "results.analysis",
     "AnalysisError": "errors",
-    "Comparison": "measure_compare",
-    "Run": "run",
-    "SweepAnalysis": "measure_sweep",
-    "TrainingAnalysis": "measure_training",
-    "analyse": "measure",
-    "analyse_sweep": "measure_sweep",
-    "analyse_training": "measure_training",
-    "compare": "measure_compare",
-    "load_run": "run",
+    "Comparison": "comparison.analysis",
+    "Run": "run.run",
+    "SweepAnalysis": "sweeps.analysis",
+    "TrainingAnalysis": "training.analysis",
+    "analyse": "results.analysis",
+    "analyse_sweep": "sweeps.analysis",
+    "analyse_training": "training.analysis",
+    "compare": "comparison.analysis",
+    "load_run": "run.run",
 }
 
 

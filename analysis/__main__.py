@@ -9,7 +9,7 @@ interrupt = signal.getsignal(signal.SIGINT)
 if interrupt is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 gc.disable()  # what is imported stays: to look for garbage in it takes a tenth of the time until traces are read
-from .cli import main  # noqa: E402
+from .cli.app import main  # noqa: E402
 
 gc.freeze()
 gc.enable()

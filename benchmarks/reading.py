@@ -30,9 +30,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from analysis.cache import Cache  # noqa: E402
-from analysis.kinds import comm_pattern  # noqa: E402
-from analysis.kineto import read_kineto  # noqa: E402
+from analysis.core.kinds import comm_pattern  # noqa: E402
+from analysis.formats.kineto.reader import read_kineto  # noqa: E402
+from analysis.reading.cache import Cache  # noqa: E402
 
 MB = 1_000_000
 _HTA = """

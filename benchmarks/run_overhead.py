@@ -19,7 +19,7 @@ from torch.optim import optimizer as optimizers
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from profiling.schedule import Schedule  # noqa: E402
+from profiling.base.schedule import Schedule  # noqa: E402
 from profiling.script.config import RunConfig, Target  # noqa: E402
 from profiling.script.observer import Observer  # noqa: E402
 

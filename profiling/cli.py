@@ -7,12 +7,23 @@ from typing import Annotated
 
 import typer
 
-from . import sweep_cli
+from .base.exits import Afterwards, exit_with
+from .base.libraries import require
+from .base.option_groups import takes
+from .base.program import PROGRAM
+from .base.schedule import Schedule
 from .capacity.command import EXAMPLES as CAPACITY_EXAMPLES
 from .capacity.command import capacity
 from .comms.command import EXAMPLES as COMMS_EXAMPLES
 from .comms.command import comms
-from .config import (
+from .errors import ProfilingError
+from .layers.command import EXAMPLES as LAYERS_EXAMPLES
+from .layers.command import layers
+from .machine.memory import parse_bytes
+from .script.command import EXAMPLES as RUN_EXAMPLES
+from .script.command import run
+from .sweep import command as sweep_cli
+from .train.config import (
     CIFAR10_SAMPLES,
     CIFAR_IMAGE_SIZE,
     TRAILING_STEPS,
@@ -23,17 +34,7 @@ from .config import (
     ScheduleName,
     TrainConfig,
 )
-from .errors import ProfilingError
-from .exits import Afterwards, exit_with
-from .layers.command import EXAMPLES as LAYERS_EXAMPLES
-from .layers.command import layers
-from .libraries import require
-from .memory import parse_bytes
-from .option_groups import takes
-from .schedule import Schedule
-from .script.command import EXAMPLES as RUN_EXAMPLES
-from .script.command import run
-from .train_options import EpochOptions, OptimizerOptions
+from .train.options import EpochOptions, OptimizerOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         require("torch")
-        app(args, obj=args, prog_name=_program())
+        app(args, obj=args, prog_name=PROGRAM)
     except Afterwards as then:
         start = then.start
     except ProfilingError as err:
@@ -192,9 +193,9 @@ def train(
     )
 
     def start() -> int:
-        from .ranks import run
+        from .ranks.task import run
 
-        return run(config, workers, str(__package__), ctx.obj)
+        return run(config, workers, ctx.obj)
 
     exit_with(start)
 
@@ -209,7 +210,3 @@ app.command(epilog=RUN_EXAMPLES, context_settings={"allow_interspersed_args": Fa
 def _failed(error: ProfilingError) -> int:
     print(f"error: {error}", file=sys.stderr)
     return error.exit_code
-
-
-def _program() -> str:
-    return "commtrace-profile" if "." in str(__package__) else f"python -m {__package__}"

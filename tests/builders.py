@@ -17,9 +17,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.measure import Analysis
-from analysis.run import load_run
-from analysis.schema import ACTIVITIES, CALLS, TRACES
+from analysis.core.tables.communication import ACTIVITIES, CALLS, TRACES
+from analysis.results.analysis import Analysis
+from analysis.run.run import load_run
 
 US = 1_000
 MS = 1_000_000

@@ -7,10 +7,10 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from analysis.kinds import COMM, comm_pattern, kernel_kind, memory_kind
-from analysis.kineto_events import CALLS, IDLE_CALLS
-from analysis.schema import records
-from analysis.trace_file import TraceFile
+from analysis.core.kinds import COMM, comm_pattern, kernel_kind, memory_kind
+from analysis.core.schema import records
+from analysis.formats.kineto.events import CALLS, IDLE_CALLS
+from analysis.run.file_tables import TraceFile
 
 Tables = dict[str, Any]
 Object = dict[str, Any]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from builders import LAYOUTS, MS, Trace
 
-from analysis.kinds import comm_pattern
-from analysis.kineto import read_kineto
-from analysis.raw_trace import RawTrace
+from analysis.core.kinds import comm_pattern
+from analysis.formats.kineto.reader import read_kineto
+from analysis.recording.recording import RawTrace
 
 PATTERN = comm_pattern()
 KERNELS = 6

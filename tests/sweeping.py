@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from capturing import ROOT, environment
 
-from profiling import sweep_dir
+from profiling.sweep import directory as sweep_dir
 
 TINY = ["--device", "cpu", "--image-size", "8", "--steps-per-epoch", "3", "--active", "1"]
 GRID = ["--batch-size", "2,4", "--workers", "1,2"]

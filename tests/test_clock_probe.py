@@ -8,9 +8,9 @@ import pytest
 from capturing import SCRIPTS, metas, torchrun
 
 from analysis import Analysis, analyse
+from analysis.core.schema import records
 from analysis.metrics.clocks.probes import CONTRADICTION
-from analysis.schema import records
-from analysis.summary import facts
+from analysis.results.facts import facts
 
 AHEAD_NS = 8_000_000
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from capturing import SCRIPTS, python
 
-from analysis import Analysis, Comparison, analyse, cli_compare
-from analysis.cli import main
-from analysis.schema import records
+from analysis import Analysis, Comparison, analyse
+from analysis.cli import compare as cli_compare
+from analysis.cli.app import main
+from analysis.core.schema import records
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.alone

@@ -10,7 +10,7 @@ import pytest
 from capturing import metas, python
 
 from analysis import Analysis, analyse
-from analysis.schema import records
+from analysis.core.schema import records
 
 torch = pytest.importorskip("torch")
 from profiling.workloads.models import BLOCKS, MODELS  # noqa: E402

@@ -12,8 +12,8 @@ from capturing import ROOT, environment, leftovers, metas, python, trace
 from sweeping import CELLS, runs, start, statuses, wait_for_ranks
 
 from analysis import analyse, analyse_sweep
-from analysis.schema import Row, records
-from profiling import sweep_dir
+from analysis.core.schema import Row, records
+from profiling.sweep import directory as sweep_dir
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from analysis import cli as analysis_cli
+from analysis.cli import app as analysis_cli
 
 ALONE = ["--parallel", "single", "--device", "cpu", "--wait", "1", "--warmup", "1", "--active", "1", "--steps", "3"]
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..schema import HANGS, Row, records
+from ..core.schema import Row, records
+from ..core.tables.lateness import HANGS
 from .clocks.table import aligned
 
 _GROUP = ["process_group", "pg_ranks"]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..nccl_tests import SYNCHRONISING
+from ..core.nccl_tests import SYNCHRONISING
 from .clocks.frame import Flags, Floats
 
 _KEYS = ["kind", "group_size", "size_bytes"]

@@ -7,8 +7,8 @@ import json
 import re
 from io import StringIO
 
-from ..names import printable
-from ..schema import plain
+from ..core.escaping import printable
+from ..core.schema import plain
 from .people import Table
 
 # A spreadsheet takes a cell that begins so for a formula, and runs it; one that separates by semicolons, as in many

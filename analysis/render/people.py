@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ..names import printable
-from ..schema import PlainTable, plain
+from ..core.escaping import printable
+from ..core.schema import PlainTable, plain
 
 if TYPE_CHECKING:
     import pandas as pd

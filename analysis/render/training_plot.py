@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from ..core.escaping import printable
 from ..errors import MissingLibrary
-from ..names import printable
 
 # (column, what it is of, how its line is drawn), by panel.
 _CURVES = (

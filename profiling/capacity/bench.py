@@ -7,11 +7,13 @@ from pathlib import Path
 
 import torch
 
-from .. import measurement, parallel, rundir
+from ..base import measurement
+from ..base import run_directory as rundir
+from ..base.messages import tell
 from ..errors import DeviceError, MeasurementError, UsageError
-from ..progress import Reporter
-from ..telling import tell
-from ..workloads.report_e import StackShape
+from ..ranks import process_group as parallel
+from ..train.progress import Reporter
+from ..workloads.stacks import StackShape
 from . import tries
 from .config import CapacityConfig, GrowName, Share
 from .results import CAPACITY_FILE, SCHEMA_VERSION, Capacity, Results

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from .. import memory
-from ..config import DeviceName
-from ..exits import exit_with
+from ..base.exits import exit_with
+from ..machine import memory
+from ..train.config import DeviceName
 from .config import CapacityConfig, GrowName, share
 
 EXAMPLES = """[bold]Examples[/bold]

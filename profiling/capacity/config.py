@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import options
-from ..config import DeviceName
+from ..base import options
 from ..errors import UsageError
+from ..train.config import DeviceName
 
 GrowName = Literal["conv", "linear"]
 # Of the stack of one device, and of each share of the stack of several: more than a search up to 2^15 layers needs.

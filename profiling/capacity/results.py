@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .. import plain_table
+from ..base import text_table as plain_table
 from .config import Share
 from .tries import Try
 

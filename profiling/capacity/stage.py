@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from .. import memory
-from ..tether import tie_to_parent
+from ..machine import memory
+from ..machine.tether import tie_to_parent
 
 # Ranks wait for each other while they are set up; a stack of gigabytes takes a while to fill with numbers.
 _TIMEOUT = timedelta(minutes=30)
@@ -99,7 +99,7 @@ def _step(stage: Stage, where: Any, link: "_Link") -> Callable[[], None]:
     import torch
     from torch.autograd.graph import get_gradient_edge
 
-    from ..workloads.report_e import StackShape, stack
+    from ..workloads.stacks import StackShape, stack
 
     shape = StackShape(stage.batch_size, stage.channels, stage.image_size)
     input_shape = shape.input_shape(pooled=stage.pooled)

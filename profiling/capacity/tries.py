@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from .. import launch, memory
 from ..errors import MeasurementError
+from ..machine import memory
+from ..ranks import launch
 from .config import Share
 from .stage import Stage, command
 

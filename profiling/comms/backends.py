@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from .. import parallel
 from ..errors import DeviceError, UsageError
+from ..ranks import process_group as parallel
 
 # MPI has no store, and its ranks are started by mpirun: neither this launcher nor torchrun can run it.
 _NOT_LAUNCHED_HERE = ("mpi",)

@@ -10,15 +10,16 @@ from signal import Signals
 
 import torch
 
-from .. import parallel, rundir
+from ..base import run_directory as rundir
+from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
+from ..base.messages import tell
+from ..base.schedule import Schedule
+from ..capture.session import Session
+from ..capture.side_files import Subject
 from ..errors import MeasurementError
-from ..interrupts import BLOCKED_GRACE_S, Interrupts
-from ..parallel import Identity
-from ..progress import Reporter
-from ..schedule import Schedule
-from ..session import Session
-from ..sidefiles import Subject
-from ..telling import tell
+from ..ranks import process_group as parallel
+from ..ranks.process_group import Identity
+from ..train.progress import Reporter
 from . import timing
 from .backends import backend_for
 from .collectives import COLLECTIVES, Buffers, Case, buffers, call_of, count_for, prepare, wrong_elements

@@ -6,8 +6,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from ..config import DeviceName
-from ..exits import exit_with
+from ..base.exits import exit_with
+from ..train.config import DeviceName
 from .config import CollectiveName, CommsConfig, DtypeName, OpName, distinct, size_bytes
 
 _COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
@@ -15,7 +15,6 @@ _DTYPES: tuple[DtypeName, ...] = get_args(DtypeName)
 _OPS: tuple[OpName, ...] = get_args(OpName)
 # What `all` stands for: float8 is for those who ask for it.
 _ALL_DTYPES = tuple(name for name in _DTYPES if not name.startswith("float8"))
-_PACKAGE = str(__package__).rpartition(".")[0]
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -135,9 +134,9 @@ def comms(
     )
 
     def start() -> int:
-        from ..ranks import run_task
+        from ..ranks.task import run_task
         from .task import task
 
-        return run_task(task(config), workers, _PACKAGE, ctx.obj)
+        return run_task(task(config), workers, ctx.obj)
 
     exit_with(start)

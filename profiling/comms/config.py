@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import options
-from ..config import DeviceName
+from ..base import options
 from ..errors import UsageError
+from ..train.config import DeviceName
 
 CollectiveName = Literal[
     "all_reduce",

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..errors import CaptureError
-from ..parallel import Identity
+from ..ranks.process_group import Identity
 
 _POLL_S = 0.0005
 _LONGEST_POLL_S = 0.02

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from .. import environment, parallel
-from ..parallel import Identity
+from ..machine import environment
+from ..ranks import process_group as parallel
+from ..ranks.process_group import Identity
 from .config import CommsConfig
 from .results import SCHEMA_VERSION
 

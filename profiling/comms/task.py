@@ -5,9 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import parallel
+from ..base.program import ANALYSIS
 from ..errors import UsageError
-from ..ranks import Task
+from ..ranks import process_group as parallel
+from ..ranks.task import Task
 from . import bench
 from .backends import backend_for
 from .config import CommsConfig
@@ -29,7 +30,7 @@ def task(config: CommsConfig) -> Task:
     return Task(config.device, run_dir, check, run_rank, _say_done)
 
 
-def _say_done(run_dir: Path, package: str) -> None:
-    command = f"{'commtrace' if '.' in package else 'python -m analysis'} bandwidth"
+def _say_done(run_dir: Path) -> None:
+    command = f"{ANALYSIS} bandwidth"
     ceiling = shlex.quote(str(run_dir))
     print(f"{run_dir / COMMS_FILE}\n  compare a run with it:  {command} --ceiling {ceiling} RUN", file=sys.stderr)

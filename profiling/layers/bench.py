@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .. import environment, measurement, memory, parallel, rundir
+from ..base import measurement
+from ..base import run_directory as rundir
+from ..base.messages import tell
 from ..errors import OutOfMemoryError, UsageError
-from ..progress import Reporter
-from ..telling import tell
+from ..machine import environment, memory
+from ..ranks import process_group as parallel
+from ..train.progress import Reporter
 from .config import LayersConfig
 from .measure import Plan, measured
 from .memory_use import memory_use

@@ -5,10 +5,10 @@ from typing import Annotated, get_args
 
 import typer
 
-from .. import memory
-from ..config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
+from ..base.exits import exit_with
 from ..errors import UsageError
-from ..exits import exit_with
+from ..machine import memory
+from ..train.config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
 from .config import DEFAULT_MODEL, MODEL_BATCH_SIZE, LayerName, LayersConfig
 
 _LAYERS: tuple[LayerName, ...] = get_args(LayerName)

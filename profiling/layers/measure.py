@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import memory
-from ..power import Power, power
-from ..step_clock import finish, mark
-from ..workloads.report_e import activation_bytes
+from ..capture.step_clock import finish, mark
+from ..machine import memory
+from ..machine.power import Power, power
+from ..workloads.stacks import activation_bytes
 from .memory_use import memory_use, saved_bytes
 from .results import Row
 from .subjects import Subject

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .. import plain_table
-from ..power import Power
+from ..base import text_table as plain_table
+from ..machine.power import Power
 
 LAYERS_FILE = "layers.json"
 SCHEMA_VERSION = 1

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import UsageError
 from ..workloads.models import MODELS
-from ..workloads.report_e import LAYERS, REPORT_BATCH_SIZE
+from ..workloads.stacks import LAYERS, REPORT_BATCH_SIZE
 from .config import LayersConfig
 
 WHOLE = "(model)"

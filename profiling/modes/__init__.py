@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import ParallelName, TrainConfig
+from ..train.config import ParallelName, TrainConfig
 from .pipeline import pipeline, pipeline_facts
 from .replicated import data_parallel, ddp, ddp_facts, dp_facts
 from .sharded import fsdp, fsdp_facts

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..config import ScheduleName, TrainConfig
 from ..errors import UsageError
+from ..train.config import ScheduleName, TrainConfig
 from ..workloads.models import BLOCKS, MODELS
 
 if TYPE_CHECKING:  # torch's pipelines take two seconds to import, so only runs of this mode do it

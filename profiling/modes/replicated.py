@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .. import environment
-from ..config import TrainConfig
 from ..errors import DeviceError
+from ..machine import environment
+from ..train.config import TrainConfig
 
 
 def driven_devices(config: TrainConfig) -> list[torch.device]:

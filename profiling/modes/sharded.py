@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..config import TrainConfig
+from ..train.config import TrainConfig
 from ..workloads.models import BLOCKS
 
 

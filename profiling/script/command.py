@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
+from ..base.exits import Afterwards
+from ..base.schedule import Schedule
 from ..errors import ProfilingError, UsageError
-from ..exits import Afterwards
-from ..schedule import Schedule
 from . import own_name
 from .config import WHOLE, Limits, RunConfig, Target
 
-_PACKAGE = str(__package__).rpartition(".")[0]
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _LIMITS = ("max_seconds", "max_memory_gb")
 
@@ -79,9 +78,9 @@ def run(
     command_line = ctx.obj
 
     def start(failed: Callable[[ProfilingError], int]) -> int:
-        script = f"{own_name.leave(_PACKAGE)}.script"
+        script = f"{own_name.leave()}.script"
         same = importlib.import_module(f"{script}.config").RunConfig.from_json(config.as_json())
-        code: int = importlib.import_module(f"{script}.run").run_script(same, workers, _PACKAGE, command_line, failed)
+        code: int = importlib.import_module(f"{script}.run").run_script(same, workers, command_line, failed)
         return code
 
     raise Afterwards(start)

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
-from ..schedule import Schedule, check_leading_steps
 
 WHOLE = Schedule(wait=0, warmup=0, active=1)
 

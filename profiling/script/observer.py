@@ -17,12 +17,12 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .. import parallel
-from ..config import TRAILING_STEPS
+from ..capture.side_files import Subject
+from ..capture.step_clock import overhead
 from ..errors import CaptureError, ProfilingError, RunDirRefusedError
-from ..parallel import Identity
-from ..sidefiles import Subject
-from ..step_clock import overhead
+from ..ranks import process_group as parallel
+from ..ranks.process_group import Identity
+from ..train.config import TRAILING_STEPS
 from . import model
 from .children import Stand, stand_in
 from .config import RunConfig

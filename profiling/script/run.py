@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .. import rundir, tether
+from ..base import run_directory as rundir
+from ..base.program import PACKAGE
 from ..errors import ProfilingError, TargetError, UsageError
+from ..machine import tether
 from . import main_module
 from .config import RunConfig
 from .on_import import after_import
@@ -23,7 +25,6 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 def run_script(
     config: RunConfig,
     workers: int | None,
-    package: str,
     args: Sequence[str],
     failed: Callable[[ProfilingError], int],
 ) -> int:
@@ -32,13 +33,13 @@ def run_script(
     try:
         _check(config, workers, launched=launched)
         if workers is not None and not launched:
-            from .. import launch
+            from ..ranks import launch
 
-            return launch.launch(tether.program(package, args), workers)
+            return launch.launch(tether.program(args), workers)
     except ProfilingError as err:
         return _said_once(err, failed, launched=launched)
     try:
-        return _run_here(config, ["python", "-m", package, *args])
+        return _run_here(config, ["python", "-m", PACKAGE, *args])
     except TargetError as err:
         return _said_once(err, failed, launched=launched)
 

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from builders import US, Trace
 
-import analysis.cache
-import analysis.reading
-from analysis.cache import Cache
+import analysis.reading.cache
+import analysis.reading.pool
+from analysis.core.kinds import comm_pattern
 from analysis.errors import DamagedTrace
-from analysis.kinds import comm_pattern
-from analysis.kineto import read_kineto
-from analysis.raw_trace import RawTrace
-from analysis.reading import Reading
-from analysis.run import load_run
+from analysis.formats.kineto.reader import read_kineto
+from analysis.reading.cache import Cache
+from analysis.reading.pool import Reading
+from analysis.recording.recording import RawTrace
+from analysis.run.run import load_run
 
 PATTERN = comm_pattern()
 
@@ -38,7 +38,7 @@ def reads(monkeypatch) -> list[Path]:
         done.append(path)
         return read_kineto(path, *args, **options)
 
-    monkeypatch.setattr(analysis.cache, "read_kineto", counted)
+    monkeypatch.setattr(analysis.reading.cache, "read_kineto", counted)
     return done
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_has_changed_is_read_again(trace, reads, change):
 
 def test_a_cache_of_an_older_reader_is_written_again(trace, reads, monkeypatch):
     Cache().read(trace, PATTERN)
-    monkeypatch.setattr(analysis.cache, "READER_VERSION", analysis.cache.READER_VERSION + 1)
+    monkeypatch.setattr(analysis.reading.cache, "READER_VERSION", analysis.reading.cache.READER_VERSION + 1)
     assert "another version" in Cache().read(trace, PATTERN).notes[0]
     assert not Cache().read(trace, PATTERN).notes
     assert len(reads) == 2
@@ -136,7 +136,9 @@ def test_another_middle_is_noticed(tmp_path, trace, reads, monkeypatch):
     long.write_bytes(content)
     os.utime(long, ns=(status.st_atime_ns, status.st_mtime_ns))
     times = {"st_ctime_ns": status.st_ctime_ns, "st_ino": status.st_ino}
-    monkeypatch.setattr(analysis.cache, "_facts_of", lambda found: (found.st_size, found.st_mtime_ns, *times.values()))
+    monkeypatch.setattr(
+        analysis.reading.cache, "_facts_of", lambda found: (found.st_size, found.st_mtime_ns, *times.values())
+    )
     assert cache.slot(long, PATTERN).key != slot.key
 
 
@@ -156,7 +158,7 @@ def test_what_belongs_to_others_is_kept_at_home(tmp_path, trace, reads, monkeypa
 
 
 def test_what_others_may_have_written_is_not_believed(trace, reads, monkeypatch):
-    monkeypatch.setattr(analysis.cache, "_ROOT", -1)
+    monkeypatch.setattr(analysis.reading.cache, "_ROOT", -1)
     first = Cache().read(trace, PATTERN)
     Cache().place(trace).chmod(0o666)
     assert "its cache can be written to by others" in Cache().read(trace, PATTERN).notes[0]
@@ -182,7 +184,7 @@ def test_a_sound_sum_of_contents_that_do_not_fit(trace, reads):
     ]
     slot = Cache().slot(trace, PATTERN)
     for changes in worse:
-        analysis.cache._store(slot.places[0], slot.key, msgspec.structs.replace(found, **changes), trace)
+        analysis.reading.cache._store(slot.places[0], slot.key, msgspec.structs.replace(found, **changes), trace)
         assert "its cache is damaged" in Cache().read(trace, PATTERN).notes[0], changes
 
 
@@ -238,9 +240,9 @@ def test_damaged_traces_are_not_kept(trace, reads):
 
 
 def test_workers_use_it_for_large_files(tmp_path, trace, monkeypatch):
-    monkeypatch.setattr(analysis.reading, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
     for limit, kept in ((1 << 30, False), (0, True)):
-        monkeypatch.setattr(analysis.reading, "WORTH_A_CACHE_BYTES", limit)
+        monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", limit)
         for workers in (1, 2):
             cache = Cache(tmp_path / f"cache {limit} {workers}")
             with Reading([trace], PATTERN, workers=workers, cache=cache) as reading:

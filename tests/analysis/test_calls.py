@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, MS, US, Trace, comm_args
 
-from analysis.calls import communication
-from analysis.run import Run, load_run
-from analysis.schema import Row, records
+from analysis.core.schema import Row, records
+from analysis.metrics.calls.calls import communication
+from analysis.run.run import Run, load_run
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 

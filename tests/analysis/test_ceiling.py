@@ -7,12 +7,13 @@ import pytest
 from builders import MS, Collective, analysed, traces_of
 
 from analysis import analyse
-from analysis.ceiling import Ceiling, read_ceiling
-from analysis.cli import main
+from analysis.ceilings.files import Ceiling, read_ceiling
+from analysis.ceilings.headroom import against_ceiling
+from analysis.cli.app import main
+from analysis.core.schema import records
+from analysis.core.tables.communication import CEILING
 from analysis.errors import NotACeiling, UnreadableFile
-from analysis.headroom import against_ceiling
-from analysis.measure import Analysis
-from analysis.schema import CEILING, records
+from analysis.results.analysis import Analysis
 
 # As NVIDIA/nccl-tests src/util.cu writes it: version 2, booleans and the root as text, what was not measured as null.
 ENVIRONMENT = ["PATH=\\/usr\\/bin", "NCCL_DEBUG=WARN"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from builders import LAYOUTS, MS, Collective, Trace, traces_of, write_bytes, write_run
 
-from analysis.cli import main
+from analysis.cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("summary", "breakdown", "calls", "collectives", "participation", "bandwidth", "ranks")

@@ -9,8 +9,8 @@ import pytest
 from builders import MS, Collective, traces_of, write_bytes
 from sweep_builders import Cell, edited, write_sweep
 
-from analysis.by_hand import MISTAKES
-from analysis.cli import main
+from analysis.cli.app import main
+from analysis.sweeps.by_hand import MISTAKES
 
 COMMANDS = ("scaling", "subtraction")
 FORMATS = ("table", "csv", "markdown", "json", "latex")

@@ -9,7 +9,7 @@ import sys
 import pytest
 from training_builders import Trained, write_training
 
-from analysis.cli import main
+from analysis.cli.app import main
 
 FORMATS = ("table", "csv", "markdown", "json", "latex")
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from builders import MS, Collective, Trace, traces_of, write_run
 
-from analysis import Analysis, Comparison, analyse, cli_compare, compare
-from analysis.cli import main
+from analysis import Analysis, Comparison, analyse, compare
+from analysis.cli import compare as cli_compare
+from analysis.cli.app import main
+from analysis.core.schema import records
 from analysis.errors import NothingMeasured
-from analysis.schema import records
-from analysis.sidefiles import step_rows
+from analysis.run.side_files import step_rows
 
 STEPS = 10
 # Steps are never quite the same: a spread of half a percent.

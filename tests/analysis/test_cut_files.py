@@ -18,16 +18,16 @@ from builders import LAYOUTS, MS, Collective, Trace, analysed, traces_of, write_
 from oracle import Tables, oracle_tables, tables_of
 from small_trace import content, good_events, read, trace
 
-import analysis.chunks
-import analysis.kineto
-from analysis.cli import main
+import analysis.formats.kineto.reader
+import analysis.formats.kineto.stream
+from analysis.cli.app import main
+from analysis.core.schema import records
 from analysis.errors import DamagedTrace, NotATrace, TraceError
-from analysis.measure import Analysis
 from analysis.metrics.damaged import resting_on
-from analysis.raw_trace import RawTrace
-from analysis.run import load_run
-from analysis.schema import records
-from analysis.trace_file import trace_file
+from analysis.recording.recording import RawTrace
+from analysis.results.analysis import Analysis
+from analysis.run.file_tables import trace_file
+from analysis.run.run import load_run
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -71,7 +71,7 @@ def assert_what_is_left(path: Path, text: bytes) -> int:
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact", "crlf", "events first"])
 @pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
 def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz):
-    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 700)
+    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 700)
     text = LAYOUTS[layout](trace().document() | {"host_name": "naïve 核 🚀"})
     content = gzip.compress(text[:1500]) + gzip.compress(text[1500:]) if gz else text
     path, left = tmp_path / "rank0.json", []
@@ -130,7 +130,7 @@ def test_a_large_file_tells_the_same_though_its_events_are_counted_later(tmp_pat
         path = write_bytes(tmp_path / "rank0.json", text[:length])
         kept, error = read(path, keep_damaged=True), error_of(path)
         with monkeypatch.context() as patch:
-            patch.setattr(analysis.kineto, "SLOW_TO_COUNT_BYTES", 0)
+            patch.setattr(analysis.formats.kineto.reader, "SLOW_TO_COUNT_BYTES", 0)
             assert error_of(path) == error
             assert read(path, keep_damaged=True) == kept
 

@@ -8,13 +8,13 @@ from builders import LAYOUTS, MS, US, Trace
 from damaged_traces import attack
 from small_trace import PATTERN, content, read
 
-import analysis.chunks
-from analysis.cli import main
+import analysis.formats.kineto.stream
+from analysis.cli.app import main
 from analysis.errors import DamagedTrace, TooLarge
-from analysis.kineto import read_kineto
-from analysis.kineto_verified import verified
-from analysis.memory_limit import default_limit_bytes
-from analysis.run import load_run
+from analysis.formats.kineto.reader import read_kineto
+from analysis.formats.kineto.verified import verified
+from analysis.recording.memory_limit import default_limit_bytes
+from analysis.run.run import load_run
 
 
 def frames() -> Trace:
@@ -33,7 +33,7 @@ def text_of(made: Trace, folder) -> bytes:
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact"])
 def test_nothing_is_silently_wrong(tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 4096)
     sources = [content(layout), LAYOUTS[layout](frames().document())]
     counts, wrong = attack(tmp_path, 250, 3, sources=sources)
     assert wrong == []

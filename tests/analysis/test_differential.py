@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import Tables, oracle_tables, tables_of
 
-import analysis.chunks
-import analysis.kineto
-from analysis.chunks import EventStream
-from analysis.kinds import comm_pattern
-from analysis.kineto import read_kineto
-from analysis.picking import picked
-from analysis.trace_file import trace_file
+import analysis.formats.kineto.reader
+import analysis.formats.kineto.stream
+from analysis.core.kinds import comm_pattern
+from analysis.formats.kineto.reader import read_kineto
+from analysis.formats.kineto.scan import picked
+from analysis.formats.kineto.stream import EventStream
+from analysis.run.file_tables import trace_file
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "traces"
@@ -50,7 +50,7 @@ def share_in_kineto_layout(path: Path) -> float:
 
 
 def without_fast_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(analysis.kineto, "picked", lambda source, end, with_operators: None)
+    patch.setattr(analysis.formats.kineto.reader, "picked", lambda source, end, with_operators: None)
 
 
 # --- real files ------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
     content = LAYOUTS[layout](document)
     path = write_bytes(tmp_path_factory.mktemp("made") / "rank0.json", content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
         found = tables(path)
         assert_same(found, oracle_tables(content))
         without_fast_path(patch)
@@ -203,7 +203,7 @@ def test_a_communication_kernel_without_arguments(tmp_path, layout):
 
 @pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
 def test_older_and_newer_spellings_in_one_file(tmp_path, monkeypatch, chunk_bytes):
-    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
     trace = Trace(0, 2)
     for number in range(12):
         trace.event("Kernel" if number % 3 == 1 else "kernel", f"gemm {number}", number * 1000, 500, tid=7)

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, GLOO_THREAD, MAIN_THREAD, MS, US, Trace, analysed
 
-from analysis.measure import Analysis, analyse
+from analysis.core.schema import Row, records
 from analysis.metrics.matching.ladder import matches
-from analysis.schema import Row, records
+from analysis.results.analysis import Analysis, analyse
 
 OTHER_GLOO_THREAD = GLOO_THREAD + 1
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measure import analyse
+from analysis.results.analysis import analyse
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "dlrm-v100-w8"
 

@@ -11,12 +11,12 @@ from builders import MS, US, Collective, Trace, analysed, traces_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.cli import main
+from analysis.cli.app import main
+from analysis.core.schema import records
 from analysis.errors import NothingMeasured
-from analysis.measure import Analysis, analyse
-from analysis.operators import innermost
-from analysis.run import load_run
-from analysis.schema import records
+from analysis.metrics.device.launches import innermost
+from analysis.results.analysis import Analysis, analyse
+from analysis.run.run import load_run
 
 LAUNCH = {"blocks per SM": 0.5, "est. achieved occupancy %": 25}
 

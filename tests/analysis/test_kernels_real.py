@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from analysis.kinds import comm_pattern
-from analysis.measure import Analysis, analyse
-from analysis.schema import records
+from analysis.core.kinds import comm_pattern
+from analysis.core.schema import records
+from analysis.results.analysis import Analysis, analyse
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="no shared traces beside the checkout")

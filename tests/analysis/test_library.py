@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
+import analysis.reading.pool.cache
 import pytest
 from builders import MS, Collective, traces_of, write_run
 from pandas.testing import assert_frame_equal
 from sweep_builders import Cell, write_sweep
 
-import analysis.cache
-import analysis.reading
+import analysis.reading.pool
 from analysis import analyse, analyse_sweep, compare
-from analysis.cli import main
+from analysis.cli.app import main
 from analysis.errors import DamagedTrace
-from analysis.kineto import read_kineto
+from analysis.formats.kineto.reader import read_kineto
 
 
 @pytest.fixture
@@ -30,15 +30,15 @@ def sweep(tmp_path):
 def started(monkeypatch) -> list[int]:
     """The pid of every process that was started to read, however little there is."""
     begun: list[int] = []
-    start = analysis.reading.start_worker
+    start = analysis.reading.pool.start_worker
 
     def noted(others):
         worker = start(others)
         begun.append(worker.pid)
         return worker
 
-    monkeypatch.setattr(analysis.reading, "WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr(analysis.reading, "start_worker", noted)
+    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(analysis.reading.pool, "start_worker", noted)
     return begun
 
 
@@ -51,8 +51,8 @@ def reads(monkeypatch) -> list[Path]:
         done.append(path)
         return read_kineto(path, *args, **options)
 
-    monkeypatch.setattr(analysis.reading, "WORTH_A_CACHE_BYTES", 0)
-    monkeypatch.setattr(analysis.cache, "read_kineto", noted)
+    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+    monkeypatch.setattr(analysis.reading.pool.cache, "read_kineto", noted)
     return done
 
 
@@ -66,7 +66,7 @@ def test_as_many_processes_read_as_asked_for(run_dir, started):
 
 
 def test_else_one_per_core(run_dir, started, monkeypatch):
-    monkeypatch.setattr(analysis.reading, "cores", lambda: 3)
+    monkeypatch.setattr(analysis.reading.pool, "cores", lambda: 3)
     analyse(run_dir)
     assert len(started) == 3
 
@@ -85,7 +85,7 @@ def test_what_was_read_is_kept_for_the_next_time(run_dir, tmp_path, reads, besid
     assert len(reads) == 3
     assert_frame_equal(analyse(run_dir, cache=cache).collectives, first.collectives)
     assert len(reads) == 3
-    place = run_dir / analysis.cache.FOLDER if beside else tmp_path / "kept"
+    place = run_dir / analysis.reading.pool.cache.FOLDER if beside else tmp_path / "kept"
     assert len(list(place.iterdir())) == 3
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from builders import MAIN_THREAD, MS, US, Trace
 
-from analysis import breakdown as breakdown_module
-from analysis.cli import main
-from analysis.kinds import comm_pattern
-from analysis.kineto import read_kineto
-from analysis.lone import LoneDevice, lone_device
-from analysis.measure import Analysis
+from analysis.cli.app import main
+from analysis.core.kinds import comm_pattern
+from analysis.core.schema import records
+from analysis.formats.kineto.reader import read_kineto
+from analysis.metrics.device import breakdown as breakdown_module
 from analysis.render import as_csv
-from analysis.run import load_run
-from analysis.schema import records
+from analysis.results.analysis import Analysis
+from analysis.results.one_device import LoneDevice, lone_device
+from analysis.run.run import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "traces"

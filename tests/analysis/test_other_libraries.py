@@ -10,9 +10,9 @@ from builders import MS, US, Trace, analysed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.kinds import collective_in_name, comm_pattern, kernel_kind, name_on_all_ranks
-from analysis.measure import Analysis
-from analysis.schema import Row, records
+from analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, name_on_all_ranks
+from analysis.core.schema import Row, records
+from analysis.results.analysis import Analysis
 
 BF16 = "__nv_bfloat16"
 FUSION = "flashinfer::trtllm_allreduce_fusion"

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from random_runs import Shape, random_run
 
 from analysis import analyse
+from analysis.core.schema import Row, records
+from analysis.core.tables.communication import CLOCK_PROBES
 from analysis.metrics.clocks.probes import CONTRADICTION, LARGEST_DRIFT
 from analysis.metrics.clocks.table import aligned, clocks
 from analysis.metrics.matching.ladder import Evidence, matches
-from analysis.run import load_run
-from analysis.schema import CLOCK_PROBES, Row, records
-from analysis.summary import facts
+from analysis.results.facts import facts
+from analysis.run.run import load_run
 
 S = 1_000_000_000
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Run, Shape, random_run
 
+from analysis.core.schema import records
 from analysis.metrics.clocks.table import clocks
 from analysis.metrics.matching.ladder import matches
-from analysis.schema import records
-from analysis.waiting import collectives, participation
+from analysis.metrics.waiting import collectives, participation
 
 MS = 1_000_000
 # Steps that make some hundred to some thousand calls.

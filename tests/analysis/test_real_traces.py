@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from builders import US
 
-from analysis.cli import main
-from analysis.measure import Analysis, analyse
+from analysis.cli.app import main
+from analysis.core.schema import records
 from analysis.metrics.clocks.table import clocks
 from analysis.metrics.matching.ladder import Evidence, matches
-from analysis.schema import records
-from analysis.waiting import collectives, participation
+from analysis.metrics.waiting import collectives, participation
+from analysis.results.analysis import Analysis, analyse
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 TRACES, EXPECTED = SHARED / "traces", SHARED / "expected"
@@ -34,7 +34,7 @@ COUNTS = ("n_compute", "n_comm", "n_memory")
 @pytest.fixture(autouse=True)
 def without_cache(monkeypatch):
     """Nothing is written beside traces of others, and each test reads them anew."""
-    monkeypatch.setattr("analysis.reading.WORTH_A_CACHE_BYTES", 1 << 60)
+    monkeypatch.setattr("analysis.reading.pool.WORTH_A_CACHE_BYTES", 1 << 60)
 
 
 def expected(name: str, traces: str) -> list[dict[str, str]]:

@@ -9,10 +9,10 @@ import pytest
 from builders import BASE_NS, MS, Trace, traces_table, write_bytes
 
 import analysis
-from analysis.cli import main
+from analysis.cli.app import main
+from analysis.core.schema import records
 from analysis.errors import AnalysisError, DamagedTrace, DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
-from analysis.run import load_run
-from analysis.schema import records
+from analysis.run.run import load_run
 
 
 def small(rank: int | None = 0, world: int | None = 1, **more) -> Trace:

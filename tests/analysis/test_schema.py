@@ -5,9 +5,9 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import schema
+from analysis.core.schema import Schema, records
+from analysis.core.tables import communication as schema
 from analysis.errors import AnalysisError, SchemaError
-from analysis.schema import Schema, records
 
 SMALL = Schema(
     "small", "thing", {"rank": ("int64", "rank"), "dur_ns": ("Int64", "duration"), "name": ("string", "name")}

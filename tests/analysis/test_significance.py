@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.significance import (
+from analysis.comparison.significance import (
     LEVEL,
     STEPS_NEEDED,
     between_captures,

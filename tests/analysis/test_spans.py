@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from builders import LAYOUTS, US, Trace, write_bytes
 
-import analysis.chunks
+import analysis.formats.kineto.stream
+from analysis.core.kinds import comm_pattern
 from analysis.errors import TraceError
-from analysis.kinds import comm_pattern
-from analysis.kineto import joined, read_kineto, read_part
-from analysis.raw_trace import Joining, RawTrace
-from analysis.spans import Indivisible
+from analysis.formats.kineto.joining import Joining
+from analysis.formats.kineto.part_stream import Indivisible
+from analysis.formats.kineto.reader import joined, read_kineto, read_part
+from analysis.recording.recording import RawTrace
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "traces"
@@ -27,7 +28,7 @@ KINETO = ("kineto", "kineto of torch 2.13")
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 600)
+    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 600)
 
 
 def whole(path: Path) -> RawTrace:
@@ -65,14 +66,14 @@ def test_the_process_does_not_depend_on_how_a_file_is_taken_apart(tmp_path, monk
     path = write_bytes(tmp_path / "rank1.json", LAYOUTS["kineto"](document))
     pids = {in_parts(path, 5).pid}
     for chunk_bytes in (200, 600, 1 << 19):
-        monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
         pids.add(whole(path).pid)
     assert pids == {len(events) - 2}, "that of the first annotation"
 
 
 @pytest.mark.parametrize("path", [*REAL, *OWN], ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
 def test_real_files(tmp_path, monkeypatch, path):
-    monkeypatch.setattr(analysis.chunks, "CHUNK_BYTES", 16 << 10)
+    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 16 << 10)
     plain = write_bytes(tmp_path / "plain.json", gzip.decompress(path.read_bytes()))
     divided = 0
     for file in (path, plain):

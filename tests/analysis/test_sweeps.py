@@ -8,9 +8,9 @@ import pytest
 from sweep_builders import Cell, edited, write_json, write_sweep
 
 from analysis import analyse_sweep
+from analysis.core.schema import records
 from analysis.errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
-from analysis.schema import records
-from analysis.sweeps import RankEpoch, load_sweep, whole_epoch
+from analysis.sweeps.cells import RankEpoch, load_sweep, whole_epoch
 
 HEADER = "model,parallel,workers,batch_size_per_rank,epoch_s"
 

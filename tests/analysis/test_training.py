@@ -7,8 +7,8 @@ from sweep_builders import edited, write_json
 from training_builders import Trained, write_training
 
 from analysis import analyse_training
+from analysis.core.schema import records
 from analysis.errors import DamagedTraining, NothingMeasured, NoTraining, UnreadableFile
-from analysis.schema import records
 
 FIVE = [(2.0, 0.3), (1.5, 0.4), (1.2, 0.5), (1.0, 0.6)]
 

@@ -19,10 +19,10 @@ import msgspec
 from attacking import called, mutated, run_attack
 from builders import MS, Collective, traces_of
 
-import analysis.cache
-import analysis.reading
-from analysis.cache import Cache
-from analysis.kinds import comm_pattern
+import analysis.reading.cache
+import analysis.reading.pool
+from analysis.core.kinds import comm_pattern
+from analysis.reading.cache import Cache
 
 _OTHER_USER = 65_534
 _ODD: list[Any] = [
@@ -69,9 +69,11 @@ def planted(place: Path, sound: bytes, chance: random.Random) -> str:
     if kind == "bytes":
         place.write_bytes(mutated(sound, chance))
     elif kind == "value":
-        head = analysis.cache._HEAD_BYTES
+        head = analysis.reading.cache._HEAD_BYTES
         content = with_odd_value(sound[head:], chance)
-        place.write_bytes(sound[: head - analysis.cache._SUM_BYTES] + analysis.cache._sum(content) + content)
+        place.write_bytes(
+            sound[: head - analysis.reading.cache._SUM_BYTES] + analysis.reading.cache._sum(content) + content
+        )
     elif kind in ("link", "hard link", "pipe", "device", "folder"):
         place.unlink()
         elsewhere.write_bytes(sound)
@@ -105,7 +107,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     truth = [Collective((k * MS, k * MS + 3000), 1 * MS, elems=250_000) for k in range(3)]
     traces = [trace.write(folder / "run") for trace in traces_of(2, truth)]
     os.environ["XDG_CACHE_HOME"] = str(folder / "home")
-    analysis.reading.WORTH_A_CACHE_BYTES = 0
+    analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
     place = Cache().place(traces[0])
     expected = called("calls", "-f", "csv", "--no-cache", folder / "run")[1]
     counts: Counter[str] = Counter()

@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 from attacking import ROOT, run_attack
 
+from analysis.core.kinds import comm_pattern
 from analysis.errors import AnalysisError
-from analysis.kinds import comm_pattern
-from analysis.kineto import read_kineto
-from analysis.raw_trace import Extent
+from analysis.formats.kineto.reader import read_kineto
+from analysis.recording.recording import Extent
 
 SHARED = ROOT.parent / "shared" / "traces"
 MOST_BYTES = 3_000_000  # larger ones take a second each

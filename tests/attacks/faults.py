@@ -22,11 +22,11 @@ from unittest import mock
 from attacking import called, complaint, run_attack
 from builders import MS, Collective, write_run
 
-import analysis.disk
-import profiling.disk
-from analysis.cache import Cache
-from analysis.kinds import comm_pattern
-from profiling import rundir
+import analysis.core.disk
+import profiling.base.disk
+from analysis.core.kinds import comm_pattern
+from analysis.reading.cache import Cache
+from profiling.base import run_directory as rundir
 from profiling.errors import RunDirError
 
 _ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -124,7 +124,12 @@ def _content(folder: Path) -> dict[str, bytes | None]:
     return {path.name: path.read_bytes() if path.is_file() else None for path in folder.iterdir()}
 
 
-_WRITERS = {output: analysis.disk, cache: analysis.disk, side_file: profiling.disk, trace: profiling.disk}
+_WRITERS = {
+    output: analysis.core.disk,
+    cache: analysis.core.disk,
+    side_file: profiling.base.disk,
+    trace: profiling.base.disk,
+}
 
 
 def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]]:

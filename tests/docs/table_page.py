@@ -47,7 +47,7 @@ OF_TRAININGS = ("training", "training_epochs")
 OF_TWO_SIDES = ("comparison", "changed_kernels", "changed_operators")
 IN_SUMMARY = ("breakdown", "bandwidth", "ranks", "verdicts")
 
-_INTRO = """<!-- Generated from analysis/schema.py. Do not edit: run `python tests/docs/table_page.py`. -->
+_INTRO = """<!-- Generated from analysis/core/tables. Do not edit: run `python tests/docs/table_page.py`. -->
 
 # Tables
 
@@ -84,7 +84,7 @@ known: an empty field in CSV, `null` in JSON, `-` in tables for people.
 
 def page() -> str:
     """The whole of docs/tables.md."""
-    from analysis.schema import PUBLISHED
+    from analysis.core.tables.communication import PUBLISHED
 
     contents = "\n".join(f"- [{table.name}](#{table.name}): one row per {table.rows}" for table in PUBLISHED)
     tables = "\n".join(_section(table.name, table.rows, table.columns) for table in PUBLISHED)

@@ -19,22 +19,22 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis import schema
-from analysis.ceiling import Ceiling
-from analysis.cpu import cpu_activities
-from analysis.kinds import collective_in_name, comm_pattern, kernel_kind, memory_kind
-from analysis.kineto_header import Header
-from analysis.measure import Analysis
-from analysis.measure_compare import Comparison
-from analysis.nccl_tests import bus_factor, dtype_name
-from analysis.run import Run
-from analysis.scaling import scaling
-from analysis.schema import Row, records
-from analysis.steps import with_steps
-from analysis.subtraction import measured_epoch, measured_table, mistakes, subtraction
-from analysis.sweeps import RankEpoch, whole_epoch
-from analysis.trace_file import TraceFile
-from analysis.training import training
+from analysis.ceilings.files import Ceiling
+from analysis.comparison.analysis import Comparison
+from analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, memory_kind
+from analysis.core.nccl_tests import bus_factor, dtype_name
+from analysis.core.schema import Row, records
+from analysis.core.steps import with_steps
+from analysis.core.tables import communication as schema
+from analysis.recording.header import Header
+from analysis.results.analysis import Analysis
+from analysis.run.cpu_activities import cpu_activities
+from analysis.run.file_tables import TraceFile
+from analysis.run.run import Run
+from analysis.sweeps.cells import RankEpoch, whole_epoch
+from analysis.sweeps.scaling import scaling
+from analysis.sweeps.subtraction import measured_epoch, measured_table, mistakes, subtraction
+from analysis.training.trainings import training
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 

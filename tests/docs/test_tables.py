@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, Comparison, Run, SweepAnalysis, TrainingAnalysis, cli, schema
+from analysis import Analysis, Comparison, Run, SweepAnalysis, TrainingAnalysis
+from analysis.cli import app as cli
+from analysis.core.tables import communication as schema
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))

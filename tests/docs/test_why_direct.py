@@ -13,7 +13,7 @@ import pytest
 from capturing import ROOT, torchrun
 
 from analysis import Analysis, analyse
-from analysis.schema import records
+from analysis.core.schema import records
 
 pytestmark = pytest.mark.alone
 PAGE = (ROOT / "docs" / "why-direct.md").read_text(encoding="utf-8")

@@ -16,7 +16,6 @@ from capturing import begun, leftovers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling import memory
 from profiling.capacity import bench, tries
 from profiling.capacity.config import CapacityConfig, Share, share
 from profiling.capacity.search import largest
@@ -24,7 +23,8 @@ from profiling.capacity.stage import Stage
 from profiling.capacity.tries import Try
 from profiling.cli import main
 from profiling.errors import MeasurementError, UsageError
-from profiling.workloads.report_e import StackShape, stack
+from profiling.machine import memory
+from profiling.workloads.stacks import StackShape, stack
 
 # A linear layer and its gradient take 79 MB, the rest little: which stacks fit is no close call.
 SIZES = {"batch_size": 2, "channels": 64, "image_size": 16}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from capturing import ROOT, environment
 
-from profiling import cell_process
-from profiling.cell_process import verdict
 from profiling.errors import RunDirError
-from profiling.grid import Cell
+from profiling.sweep import cell as cell_process
+from profiling.sweep.cell import verdict
+from profiling.sweep.grid import Cell
 
 NONE = Path("/nonexistent")
 NO_KILLS = (4, 4)

@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from profiling import ranks
 from profiling.cli import main
-from profiling.config import TrainConfig
 from profiling.modes import MODES
+from profiling.ranks import task as ranks
+from profiling.train.config import TrainConfig
 from profiling.workloads.data import DATA
 from profiling.workloads.models import MODELS
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun
 
-from analysis import nccl_tests
+from analysis.core import nccl_tests
 from profiling.cli import main
 from profiling.comms.bus import bus_factor
 from profiling.comms.collectives import COLLECTIVES

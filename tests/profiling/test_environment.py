@@ -2,7 +2,7 @@ import json
 
 import torch
 
-from profiling import environment
+from profiling.machine import environment
 
 
 def test_versions_of_a_machine_without_gpu(monkeypatch) -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 from capturing import SCRIPTS, python
 
-from profiling.interrupts import Interrupts
+from profiling.base.interrupts import Interrupts
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from capturing import ROOT, SCRIPTS, environment
 from process_tree import mark, survivors
 
-from profiling import launch, tether
 from profiling.errors import RankFailedError
+from profiling.machine import tether
+from profiling.ranks import launch
 
 
 @pytest.fixture(autouse=True)

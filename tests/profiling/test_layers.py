@@ -17,7 +17,7 @@ from profiling.cli import main
 from profiling.layers.memory_use import memory_use, saved_bytes
 from profiling.layers.subjects import used
 from profiling.workloads.models import BLOCKS, MODELS
-from profiling.workloads.report_e import LAYERS, REPORT_BATCH_SIZE, activation_bytes
+from profiling.workloads.stacks import LAYERS, REPORT_BATCH_SIZE, activation_bytes
 
 QUICK = ["--device", "cpu", "--warmup", "1", "--iters", "3"]
 CPU = torch.device("cpu")

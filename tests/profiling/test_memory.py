@@ -7,8 +7,8 @@ import pytest
 import torch
 from capturing import ROOT, python
 
-from profiling import memory
 from profiling.errors import UsageError
+from profiling.machine import memory
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import torch
 from capturing import SCRIPTS, metas, python, torchrun, trace
 from torch import nn
 
-from profiling import ranks
+from profiling.base.schedule import Schedule
 from profiling.cli import main
-from profiling.config import TrainConfig
 from profiling.errors import UsageError
 from profiling.modes import FACTS, MODES
 from profiling.modes.pipeline import check_stages
-from profiling.parallel import check_launch
-from profiling.schedule import Schedule
+from profiling.ranks import task as ranks
+from profiling.ranks.process_group import check_launch
+from profiling.train.config import TrainConfig
 from profiling.workloads.models import BLOCKS, MODELS
 
 PIPELINE = ["--parallel", "pipeline", "--device", "cpu"]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiling import nvml
+from profiling.machine import nvml
 
 UUIDS = {"gpu0": "GPU-0000", "gpu1": "GPU-1111"}
 

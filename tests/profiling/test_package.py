@@ -11,6 +11,7 @@ def test_importing_the_package_and_its_command_line_does_not_import_torch() -> N
 
 def test_capture_is_importable_whatever_was_imported_before() -> None:
     import profiling.session
+
     from profiling import capture
 
     assert capture is profiling.session.capture

@@ -5,9 +5,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from profiling import parallel, rundir
+from profiling.base import run_directory as rundir
 from profiling.errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
-from profiling.parallel import Identity
+from profiling.ranks import process_group as parallel
+from profiling.ranks.process_group import Identity
 
 
 def who(rank: int, world_size: int = 2) -> Identity:

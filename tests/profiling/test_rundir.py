@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling import rundir
+from profiling.base import run_directory as rundir
 from profiling.errors import RunDirError
 
 

@@ -13,7 +13,7 @@ from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 
-from profiling.schedule import Schedule
+from profiling.base.schedule import Schedule
 from profiling.script import guard
 from profiling.script.config import WHOLE, Limits, RunConfig, Target
 from profiling.script.observer import Observer

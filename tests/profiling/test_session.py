@@ -8,7 +8,8 @@ import pytest
 import torch
 from capturing import SCRIPTS, leftovers, metas, torchrun, trace, traced_steps
 
-from profiling import capture, rundir
+from profiling import capture
+from profiling.base import run_directory as rundir
 from profiling.errors import CaptureError, RunDirError, UsageError
 
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from profiling import step_clock
-from profiling.step_clock import Overhead, StepClock, StepTime, overhead
+from profiling.capture import step_clock
+from profiling.capture.step_clock import Overhead, StepClock, StepTime, overhead
 
 
 def steps(*times: tuple[str, int]) -> list[StepTime]:

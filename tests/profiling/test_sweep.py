@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from profiling import sweep, sweep_dir
 from profiling.cli import main
 from profiling.errors import DataError, DeviceError, RunDirError, UsageError
-from profiling.grid import Cell
-from profiling.sweep_progress import remaining, table
+from profiling.sweep import bench as sweep
+from profiling.sweep import directory as sweep_dir
+from profiling.sweep.grid import Cell
+from profiling.sweep.progress import remaining, table
 
 MEMORY_SAMPLES = 100  # what fits, in these tests
 

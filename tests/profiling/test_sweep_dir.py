@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from capturing import ROOT
 
-from profiling import grid, sweep_dir
 from profiling.errors import RunDirError
-from profiling.grid import SweepConfig
-from profiling.sweep_dir import SweepFile
+from profiling.sweep import directory as sweep_dir
+from profiling.sweep import grid
+from profiling.sweep.directory import SweepFile
+from profiling.sweep.grid import SweepConfig
 
 
 def content(**changes) -> SweepFile:

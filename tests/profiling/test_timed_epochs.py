@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from profiling import step_clock, timed_epochs
-from profiling.timed_epochs import EpochTime, timed_epoch
+from profiling.capture import step_clock
+from profiling.train import timed_epochs
+from profiling.train.timed_epochs import EpochTime, timed_epoch
 
 CPU = torch.device("cpu")
 

@@ -13,9 +13,11 @@ import torch
 from capturing import ROOT, leftovers, metas, python, trace
 from torch.optim import SGD
 
-from profiling import cli, scalars, train
-from profiling.config import OptimizerConfig
-from profiling.optimizers import optimizer_of
+from profiling import cli
+from profiling.train import loop as train
+from profiling.train import scalars
+from profiling.train.config import OptimizerConfig
+from profiling.train.optimizers import optimizer_of
 from profiling.workloads import models
 from profiling.workloads.torchvision_import import torchvision
 

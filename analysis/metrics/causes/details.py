@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...intervals import Spans, clip, covered
-from ...kinds import COMPUTE
-from ...schema import Row
+from ...core.intervals import Spans, clip, covered
+from ...core.kinds import COMPUTE
+from ...core.schema import Row
 from .origins import Origin, Reasons
 from .program import Program
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...intervals import Spans, Times, covered, intersect, spans, subtract, union
-from ...kinds import COMM, COMPUTE, MEMORY
+from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
+from ...core.kinds import COMM, COMPUTE, MEMORY
 from ..clocks.frame import Flags, Floats
 
 PARTS = ("compute", "memory", "comm", "data", "cpu")

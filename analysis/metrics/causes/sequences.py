@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...intervals import Times, spans
-from ...nccl_tests import POINT_TO_POINT, SYNCHRONISING
-from ...tables import grouped
+from ...core.intervals import Times, spans
+from ...core.nccl_tests import POINT_TO_POINT, SYNCHRONISING
+from ...core.schema import grouped
 from ..clocks.table import aligned
 from .accounts import Sequence
 from .program import SPENT, Own, Program, Waits, program

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...nccl_tests import SYNCHRONISING
-from ...schema import LATENESS, Row
+from ...core.nccl_tests import SYNCHRONISING
+from ...core.schema import Row
+from ...core.tables.lateness import LATENESS
 from ..needs import FROM_ROOT, TO_ROOT
 from .details import Details, Operators
 from .late import late_ranks, uncertainty

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ...nccl_tests import SYNCHRONISING
-from ...schema import CLOCK_PROBES, CLOCKS, Row
+from ...core.nccl_tests import SYNCHRONISING
+from ...core.schema import Row
+from ...core.tables.communication import CLOCK_PROBES, CLOCKS
 from .ends import RESOLUTION_NS, Ends
 from .estimate import Estimate, estimated
 from .frame import ClockFrame, Flags, Ints

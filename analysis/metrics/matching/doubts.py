@@ -7,8 +7,8 @@ import pandas as pd
 
 from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
 from ..clocks.frame import Flags, Ints
-from .entries import PAIR, Entries
-from .offsets import Lane, offset, offset_at
+from ..timelines.entries import PAIR, Entries
+from ..timelines.offsets import Lane, offset, offset_at
 from .state import NONE, SENDS, STEP, State, by_key
 
 # Of what a rank issued in steps: if more than that contradicts times, its steps are numbered otherwise.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...schema import CLOCK_PROBES, MATCHES, PENDING, PROCESS_GROUPS
+from ...core.tables.communication import CLOCK_PROBES, MATCHES, PENDING, PROCESS_GROUPS
 from ..clocks.frame import Flags, Ints
 from .communicators import by_stream, tell_apart, unknown
 from .doubts import doubt_unknown_groups, free_contradicted

@@ -6,9 +6,9 @@ import numpy as np
 
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Ints
+from ..timelines.turns import turn
 from .state import ORDER, REPEATS, State, by_key
 from .times import SAME_CLOCK_SLACK_NS, lay_within
-from .turns import turn
 
 _GAPS = "calls are missing in between, and on CPUs their times do not tell where"
 

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...kinds import name_on_all_ranks
-from ...nccl_tests import SYNCHRONISING
+from ...core.kinds import name_on_all_ranks
+from ...core.nccl_tests import SYNCHRONISING
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.probes import Ahead, probed
-from .entries import KINDS, Entries
+from ..timelines.entries import KINDS, Entries
 
 RUNGS = ("comms_id", "seq", "step", "order", "time", "none")
 STEP, ORDER, TIME, NONE = (RUNGS.index(name) for name in ("step", "order", "time", "none"))

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..clocks.frame import Flags, Ints
-from .entries import KINDS
+from ..timelines.entries import KINDS
 from .state import STEP, State, codes, kind_codes
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

@@ -16,9 +16,9 @@ from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns
 from ..clocks.estimate import rough
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.medians import medians
-from .entries import Entries
-from .offsets import Lane, Offset, offset
-from .placement import Nearness, place
+from ..timelines.entries import Entries
+from ..timelines.offsets import Lane, Offset, offset
+from ..timelines.placement import Nearness, place
 from .state import NONE, ORDER, REPEATS, TIME, TOO_MANY, State, by_key
 
 # Times of GPUs of one host are converted from their own clocks, to within some microseconds.

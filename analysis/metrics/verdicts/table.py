@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...schema import VERDICTS, Row, records
+from ...core.schema import Row, records
+from ...core.tables.lateness import VERDICTS
 from ..causes.blame import kernel_of
 from .culprits import Culprits, length
 from .unsplit import reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ...schema import Row, records
+from ...core.schema import Row, records
 
 _LOOK = "see `note` in the table collectives"
 _ADVICE = {

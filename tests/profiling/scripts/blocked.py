@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 
-from profiling.interrupts import Interrupts
+from profiling.base.interrupts import Interrupts
 
 calls = []
 

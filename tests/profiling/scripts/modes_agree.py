@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from profiling.config import TrainConfig
+from profiling.base.schedule import Schedule
 from profiling.modes import MODES
 from profiling.modes.pipeline import Pipeline
-from profiling.schedule import Schedule
-from profiling.train import train_step
+from profiling.train.config import TrainConfig
+from profiling.train.loop import train_step
 from profiling.workloads.models import MODELS
 
 CPU = torch.device("cpu")

@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from profiling.config import OptimizerConfig, TrainConfig
+from profiling.base.schedule import Schedule
 from profiling.modes import MODES
-from profiling.optimizers import optimizer_of
-from profiling.parallel import joined
-from profiling.schedule import Schedule
-from profiling.scoring import ScoredLoss, largest, tested, total
-from profiling.train import train_step
+from profiling.ranks.process_group import joined
+from profiling.train.config import OptimizerConfig, TrainConfig
+from profiling.train.loop import train_step
+from profiling.train.optimizers import optimizer_of
+from profiling.train.scoring import ScoredLoss, largest, tested, total
 from profiling.workloads.data import DataSpec
 from profiling.workloads.held_out import synthetic_test
 from profiling.workloads.models import MODELS

@@ -1,0 +1,198 @@
+"""What the links reach without any training: comms.json, nccl-tests' JSON or its printed table -> the table `ceiling`.
+
+The layouts are those of `profiling comms` (docs/comms.md) and of NVIDIA/nccl-tests src/util.cu: its option -J, and what
+it prints.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pandas as pd
+
+from ..core.nccl_tests import bus_factor, collective_name
+from ..core.schema import Row
+from ..core.small_files import MOST_RANKS, NotJson, json_of, small_file
+from ..core.tables.communication import CEILING
+from ..errors import NotACeiling, UnreadableFile
+
+COMMS_FILE = "comms.json"
+_EXPECTED = "expected comms.json of `profiling comms`, or what nccl-tests wrote with -J or printed"
+# mpirun --tag-output puts this before every line.
+_TAG = re.compile(r"^\[[\d,]+\](<std(out|err)>)?:? ?")
+_DEVICE = re.compile(r"#\s+Rank\s+\d+(\s+Group\s+(?P<group>\d+))?\s+Pid")
+_STARTING = re.compile(r"# Collective test starting: (?P<program>\S+)")
+_ROW = re.compile(r"\s*(?P<size>[0-9]{1,18})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+(?P<figures>\S.*)")
+_Ranks = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+_FIGURES = 4  # time, algbw, busbw, #wrong; with the times of single calls as many again
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A table `ceiling`, what to call it, and what a reader of it must know."""
+
+    name: str
+    table: pd.DataFrame
+    notes: tuple[str, ...] = ()
+
+
+class _Measured(msgspec.Struct):
+    """`time` in us, None where that is the CPU's (`cpu_time`); `alg_bw` in GB/s."""
+
+    time: float | str | None = None
+    alg_bw: float | str | None = None
+    nwrong: float | str | None = None
+
+
+class _Result(msgspec.Struct):
+    size: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    collective: str | None = None
+    experiment_name: str | None = None
+    out_of_place: _Measured | None = None
+    in_place: _Measured | None = None
+
+
+class _Device(msgspec.Struct):
+    group: int = 0
+
+
+class _Config(msgspec.Struct):
+    nthreads: _Ranks = 1
+    ngpus: _Ranks = 1
+    devices: list[_Device] | None = None
+
+
+class _File(msgspec.Struct):
+    results: list[_Result]
+    config: _Config = msgspec.field(default_factory=_Config)
+    args: list[str] = []
+    world_size: _Ranks | None = None
+    complete: bool = True
+    reason: str | None = None
+
+
+def read_ceiling(path: Path) -> Ceiling:
+    """The ceiling in the file, or in the comms.json of the folder, at `path`. Raises UnreadableFile, NotACeiling."""
+    file = path / COMMS_FILE if path.is_dir() else path
+    try:
+        content = small_file(file)
+    except OSError as err:
+        raise UnreadableFile(f"{file}: cannot be read: {err.strerror}; {_EXPECTED}") from err
+    rows, notes = _from_json(file, content) if content.lstrip()[:1] == b"{" else _from_text(file, content)
+    kept = [row for row in rows if not row["wrong"]]
+    if len(kept) < len(rows):
+        notes.append(f"{file.name}: left out {len(rows) - len(kept)} rows of the ceiling whose results were wrong")
+    kept = [row for row in kept if row["size_bytes"] > 0 and row["busbw_gb_per_s"] is not None]
+    if not kept:
+        raise NotACeiling(f"{file}: holds no measurement; {_EXPECTED}")
+    table = CEILING.frame({name: row[name] for name in CEILING.columns} for row in kept)
+    return Ceiling(path.name or str(path), table, tuple(notes))
+
+
+def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
+    try:
+        found = msgspec.convert(json_of(content), _File)
+    except msgspec.ValidationError as err:
+        raise NotACeiling(f"{file}: {_EXPECTED}, found other JSON: {err}") from err
+    except NotJson as err:
+        raise NotACeiling(f"{file}: is damaged or ends early: {err}; measure again") from err
+    ranks = _ranks(file, found)
+    program = found.args[0] if found.args else None
+    rows = [
+        _row(file, result.collective or result.experiment_name or program, ranks, result.size, place)
+        for result in found.results
+        for place in (result.out_of_place, result.in_place)
+        if place is not None
+    ]
+    return rows, [] if found.complete else [f"{file.name}: the ceiling is not complete: {found.reason}"]
+
+
+def _ranks(file: Path, found: _File) -> int:
+    """Ranks of one communicator. nccl-tests lists one device per process, and splits processes into groups."""
+    if found.world_size is not None:
+        return found.world_size
+    groups = [device.group for device in found.config.devices or ()]
+    if not groups:
+        raise NotACeiling(f"{file}: names no devices, so the number of ranks is not known; {_EXPECTED}")
+    ranks = groups.count(groups[0]) * found.config.nthreads * found.config.ngpus
+    if ranks > MOST_RANKS:
+        raise NotACeiling(f"{file}: is of {ranks:,} ranks, expected {MOST_RANKS:,} at most; {_EXPECTED}")
+    return ranks
+
+
+def _from_text(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
+    """The tables that nccl-tests prints, one after another where several were kept in one file."""
+    rows: list[Row] = []
+    program, groups, each, cpu_time = None, list[str | None](), _FIGURES, False
+    for line in _lines(content):
+        if starting := _STARTING.match(line):
+            program, groups = starting["program"], []
+        elif device := _DEVICE.match(line):
+            groups.append(device["group"])
+        elif line.startswith("#") and "busbw" in line:
+            each, cpu_time = 2 * _FIGURES if "i_min" in line else _FIGURES, "cputime" in line
+        elif found := _ROW.match(line):
+            figures = found["figures"].split()
+            ranks = groups.count(groups[0]) if groups else 0
+            for place in (figures[:_FIGURES], figures[each : each + _FIGURES]):
+                if len(place) == _FIGURES:
+                    measured = _Measured(None if cpu_time else place[0], place[1], place[3])
+                    rows.append(_row(file, program, ranks, int(found["size"]), measured))
+    if not rows:
+        raise NotACeiling(f"{file}: {_EXPECTED}, found neither JSON nor a row of nccl-tests")
+    if not all(row["group_size"] for row in rows):
+        raise NotACeiling(f"{file}: lacks nccl-tests' lines on the devices, so the number of ranks is not known")
+    return rows, []
+
+
+def _lines(content: bytes) -> Iterator[str]:
+    return (_TAG.sub("", line) for line in content.decode("utf-8", "replace").splitlines())
+
+
+def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: _Measured) -> Row:
+    """One measurement; `name` is that of a collective, or of the program that measured it."""
+    collective = _collective(file, name)
+    return {
+        "collective": collective,
+        "group_size": ranks,
+        "size_bytes": size_bytes,
+        "busbw_gb_per_s": _busbw(collective, ranks, size_bytes, place),
+        "wrong": _number(place.nwrong) or 0,
+    }
+
+
+def _busbw(collective: str, ranks: int, size_bytes: int, place: _Measured) -> float | None:
+    """In GB/s, from the time where it is there, since bandwidths are written with few digits.
+
+    Not the bus bandwidth that was written: with NCCL_ALGO=NVLS nccl-tests takes another factor for all_reduce than it
+    does else, and than the run is measured with.
+    """
+    time_us, algbw = _number(place.time), _number(place.alg_bw)
+    if time_us:
+        algbw = size_bytes / (time_us * 1000)
+    return algbw * bus_factor(collective, ranks) if algbw is not None and ranks else None
+
+
+def _collective(file: Path, name: str | None) -> str:
+    plain = re.sub(r"_perf.*", "", Path(name or "").name)
+    found = "send_recv" if plain.lower() in ("sendrecv", "send_recv") else collective_name(plain)
+    if found is None:
+        raise NotACeiling(
+            f"{file}: says not which collective it measured (found {name!r}); {_EXPECTED}: older versions do not say it"
+        )
+    return found
+
+
+def _number(value: float | str | None) -> float | None:
+    """nccl-tests writes what is no number as text: nan, N/A."""
+    try:
+        number = float(value) if value is not None else None
+    except ValueError:
+        return None
+    return number if number is not None and math.isfinite(number) else None

@@ -1,0 +1,68 @@
+"""Bandwidth against a ceiling: what the same collective over as many ranks reaches with nothing else going on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core.schema import Row, records
+from ..core.tables.communication import BANDWIDTH_CEILING
+
+_KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
+
+
+def against_ceiling(bandwidth: pd.DataFrame, ceiling: pd.DataFrame) -> pd.DataFrame:
+    """The bandwidth table with the ceiling of every row, and the fraction of it that was reached.
+
+    The ceiling is interpolated between neighbouring sizes, linearly in the logarithm of the size, and never
+    extrapolated. Where it was measured more than once for a size (other dtypes, in place and out of place) the largest
+    counts.
+    """
+    best = ceiling.groupby(["collective", "group_size", "size_bytes"])["busbw_gb_per_s"].max().reset_index()
+    return BANDWIDTH_CEILING.frame(row | _compared(row, best) for row in records(bandwidth))
+
+
+def _compared(row: Row, best: pd.DataFrame) -> Row:
+    ranks = len(row["pg_ranks"].split()) if row["pg_ranks"] else None
+    same = best[best["collective"] == row["collective"]]
+    of_ranks = same[same["group_size"] == ranks]
+    sizes = of_ranks["size_bytes"].to_numpy(dtype=np.float64)
+    note = _why_not(row, ranks, same, sizes)
+    if note is not None:
+        return {"ceiling_note": note}
+    logs, measured = np.log(sizes), of_ranks["busbw_gb_per_s"].to_numpy(dtype=np.float64)
+    limit = float(np.interp(np.log(row["size_bytes"]), logs, measured))
+    reached = row["busbw_gb_per_s"]
+    compared: Row = {"ceiling_busbw_gb_per_s": limit}
+    if reached is None:
+        return compared | {"ceiling_note": "its own bandwidth is not known"}
+    if not limit:
+        return compared | {"ceiling_note": "the ceiling is 0: one rank alone moves nothing"}
+    return compared | {"of_ceiling_frac": reached / limit}
+
+
+def _why_not(row: Row, ranks: int | None, same: pd.DataFrame, sizes: NDArray[np.float64]) -> str | None:
+    """Why there is no ceiling for a row, None if there is."""
+    if not len(same):
+        return f"the ceiling has no {row['collective'] or 'collective without a name'}"
+    if ranks is None:
+        return "the number of ranks is not known"
+    if not len(sizes):
+        known = ", ".join(str(n) for n in sorted(same["group_size"].unique().tolist()))
+        return f"the ceiling is of {known} ranks, not of {ranks}"
+    if not sizes.min() <= row["size_bytes"] <= sizes.max():
+        return f"outside the sizes of the ceiling, {int(sizes.min()):,} to {int(sizes.max()):,} bytes"
+    return None
+
+
+def with_ceiling(verdicts: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
+    """The verdicts; those that data moves too slowly also say how much of the ceiling's bandwidth that is."""
+    reached = {tuple(row[key] for key in _KEYS): row["of_ceiling_frac"] for row in records(compared)}
+    because = [
+        f"{row['because']}, at {frac:.0%} of the ceiling"
+        if row["verdict"] == "transfer-bound" and (frac := reached.get(tuple(row[key] for key in _KEYS))) is not None
+        else row["because"]
+        for row in records(verdicts)
+    ]
+    return verdicts.assign(because=pd.Series(because, index=verdicts.index, dtype="string"))

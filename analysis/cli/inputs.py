@@ -1,0 +1,65 @@
+"""Which files a command reads, none of which it may write to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from ..errors import AnalysisError
+from ..recording.trace_files import is_side_file, trace_files
+
+_READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
+_CACHE_SUFFIX = ".cache"
+
+
+class SparingInputs(TyperCommand):
+    """A command that refuses, before it reads anything, to write to what it reads."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Raises BadParameter."""
+        given = [ctx.params.get(name) for name in _READ]
+        paths = [path for value in given for path in (value if isinstance(value, list | tuple) else [value]) if path]
+        for name in _WRITTEN:
+            output = ctx.params.get(name)
+            if output is not None and (read := _same_file(Path(output), list(map(Path, paths)))):
+                message = f"{output}: is {read}, which is read; name another file"
+                raise typer.BadParameter(message, param_hint=f"--{name}")
+        return super().invoke(ctx)
+
+
+def _same_file(output: Path, paths: list[Path]) -> Path | None:
+    """The file that is read of these runs, and is the one at `output`, under whatever name."""
+    try:
+        status = output.stat()
+    except OSError:  # there is none yet
+        return None
+    for path in paths:
+        for file in _files_of(path):
+            with suppress(OSError):
+                if os.path.samestat(status, file.stat()):
+                    return file
+    return None
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    """What may be read of a run, or of a folder that holds runs."""
+    if not path.is_dir():
+        yield path
+        yield from _beside(path.parent)
+        return
+    for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
+        with suppress(AnalysisError):
+            yield from trace_files([folder])[0]
+        yield from _beside(folder)
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """The side files and caches in a folder."""
+    with suppress(OSError):
+        yield from (file for file in folder.iterdir() if is_side_file(file.name) or file.suffix == _CACHE_SUFFIX)

@@ -1,0 +1,188 @@
+"""What all commands share: options, and what they say and write. Only here is anything written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..core.disk import replace_file, write_all
+from ..core.escaping import printable
+from ..errors import UnreadableFile
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..reading.pool import Reading
+    from ..render import Table
+
+_QUIET_S = 1.0
+_STDOUT = 1
+
+
+class Format(str, Enum):
+    """How a table is written."""
+
+    table = "table"
+    csv = "csv"
+    markdown = "markdown"
+    json = "json"
+    latex = "latex"
+
+
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="For people, or for programs.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout.")]
+CommNames = Annotated[
+    list[str] | None,
+    typer.Option("--comm-kernel", metavar="REGEX", help="Also count kernels with such names as communication."),
+]
+KeepGoing = Annotated[
+    bool,
+    typer.Option("--keep-going", help="Use damaged files up to the damage, leave out useless ones; exits with 1 then."),
+]
+
+
+def checked_patterns(comm_kernel: list[str] | None) -> list[str]:
+    """The patterns of --comm-kernel, none if it was not given. Raises BadParameter."""
+    for pattern in comm_kernel or ():
+        try:
+            re.compile(pattern).pattern.encode()
+        except (re.error, UnicodeEncodeError) as err:
+            message = f"{pattern!r} is no regular expression: {err}"
+            raise typer.BadParameter(message, param_hint="--comm-kernel") from err
+    return comm_kernel or []
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
+    """Which file is being read, on a terminal, once that takes a while."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.text import Text
+
+    with _console().status("reading") as status:
+        yield lambda path, number, count: status.update(
+            Text(f"reading {number + 1} of {count}: {printable(path.name)}")
+        )
+
+
+@contextmanager
+def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int], None] | None]:
+    """How much is read, how many files, and how long it will take: on a terminal, a second after `begun`, if need be.
+
+    `begun` is a moment of `time.monotonic`.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    files = TextColumn(f"{{task.fields[files]}}/{len(reading.paths)} files")
+    columns = (BarColumn(), DownloadColumn(), files, TimeRemainingColumn(), TextColumn("left"))
+    bar = Progress(TextColumn("reading"), *columns, console=_console(), transient=True)
+    task = bar.add_task("", total=reading.total_bytes, files=0)
+
+    def report(done: int) -> None:
+        bar.update(task, completed=done, files=reading.files_read)
+        if time.monotonic() - begun > _QUIET_S and not bar.live.is_started:
+            bar.start()
+
+    try:
+        yield report
+    finally:
+        bar.stop()
+
+
+def _console() -> Console:
+    """stderr with its cursor left alone: hidden beside what moves, it would stay so after a signal that ends us."""
+    from rich.console import Console
+
+    class Shown(Console):
+        def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002 - as rich has it
+            return False
+
+    return Shown(stderr=True)
+
+
+def take_any_text() -> None:
+    """Let stdout and stderr take any text; where the shell closed one, no other file takes its place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it stays open
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def complain(message: str, kind: str = "error") -> None:
+    """One line on stderr; names in it come from files."""
+    print(f"{kind}: {printable(message)}", file=sys.stderr)
+
+
+def write(text: str, output: Path | None) -> None:
+    """To stdout, or to a file, whole or not at all. Raises UnreadableFile."""
+    if output is None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as err:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at its end
+            if not isinstance(err, BrokenPipeError):  # the reader, head(1) for one, has seen enough
+                raise UnreadableFile(f"stdout: cannot be written: {err.strerror}") from err
+        return
+    try:
+        _write_file(text.encode("utf-8", "backslashreplace"), output)
+    except OSError as err:
+        raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
+
+
+def _write_file(content: bytes, output: Path) -> None:
+    """Into the file, or through the pipe or device, at `output`. Raises OSError."""
+    try:
+        status = output.stat()
+    except FileNotFoundError:
+        status = None
+    if status is not None and _is_stdout(status):
+        write_all(_STDOUT, content)
+    elif status is not None and not stat.S_ISREG(status.st_mode):
+        descriptor = os.open(output, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
+    elif output.is_symlink():
+        raise OSError(errno.ELOOP, f"is a link to {output.readlink()}; name the file itself, or remove the link")
+    else:
+        replace_file(output, [content], mode=None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
+
+
+def _is_stdout(status: os.stat_result) -> bool:
+    """Is it /dev/stdout, wherever that goes?"""
+    try:
+        return os.path.samestat(status, os.fstat(_STDOUT))
+    except OSError:  # the shell closed it
+        return False
+
+
+def show(name: str, table: Table, output_format: Format, output: Path | None) -> None:
+    """Write a table in that format. Raises UnreadableFile."""
+    from ..render import FORMATS, as_text
+
+    if output_format is Format.table:
+        write(as_text(name, table, ascii_only=ascii_only()), output)
+    else:
+        write(FORMATS[output_format.value](name, table), output)
+
+
+def ascii_only() -> bool:
+    """Whether stdout takes nothing but ASCII."""
+    return not (sys.stdout.encoding or "ascii").lower().startswith("utf")

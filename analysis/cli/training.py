@@ -1,0 +1,84 @@
+"""The command that compares trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import Format, KeepGoing, Output, OutputFormat, complain, show, write
+
+
+class By(str, Enum):
+    """What a row is."""
+
+    run = "run"
+    epoch = "epoch"
+
+
+Trainings = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUNS...", help="Run directories of `train --epochs`, or folders that hold some."),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Compare with this run.",
+        show_default="the smallest global batch, then the fewest workers",
+    ),
+]
+AfterEpochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epoch", metavar="N", min=1, help="Compare after N epochs.", show_default="5, or as many as the baseline has"
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Also draw loss and accuracy by epoch into an HTML file."),
+]
+
+
+def training_command(
+    runs: Trainings,
+    by: Annotated[By, typer.Option(help="A row per run, or per run and epoch.")] = By.run,
+    baseline: Baseline = None,
+    epoch: AfterEpochs = None,
+    plot: Plot = None,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    keep_going: KeepGoing = False,
+) -> None:
+    """Loss, accuracy and time of trainings after the same number of epochs, against a baseline."""
+    if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
+        raise typer.BadParameter(f"{plot}: is drawn as HTML; name a file that ends with .html", param_hint="--plot")
+    from ..training.analysis import analyse_training
+
+    analysis = analyse_training(*runs, baseline=baseline, after_epochs=epoch, keep_going=keep_going)
+    if by is By.run:
+        show("training", analysis.training, output_format, output)
+    else:
+        show("training_epochs", analysis.training_epochs, output_format, output)
+    if plot is not None:
+        from ..render.training_plot import training_plot
+
+        write(training_plot(analysis.training_epochs), plot)
+    for failure in analysis.trainings.failed:
+        complain(failure)
+    if analysis.trainings.failed:
+        raise typer.Exit(1)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"training": training_command}
+EXAMPLES = {
+    "training": """\b
+Examples:
+  {prog} training traces/small-batch traces/large-batch
+  {prog} training --epoch 10 --baseline small-batch --plot training.html traces
+  {prog} training --by epoch --format csv traces/large-batch
+"""
+}

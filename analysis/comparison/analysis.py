@@ -1,0 +1,233 @@
+"""Captures of two configurations -> what their steps differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from ..core.kinds import COMPUTE
+from ..core.schema import Row, records
+from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
+from ..errors import NothingMeasured
+from ..results.analysis import Analysis, analyse
+from . import step_values
+from .differences import MATTERS, Allowance, compared, judged, side_by_side
+from .significance import LEVEL, STEPS_NEEDED
+from .step_values import Values
+
+K = TypeVar("K", bound=Hashable)
+
+RUN_SPREAD_FRAC = 0.1
+"""By so much, as a standard deviation, runs of one configuration are taken to differ where there is one of each."""
+# Of one program memory hardly differs from run to run.
+_MEMORY_SPREAD_FRAC = 0.01
+# What is computed scales with itself. All else depends on the rest of a step and on other ranks, and may go from next
+# to nothing to a multiple of that: it is taken to differ by this part of what a whole step does.
+_SCALES_WITH_ITSELF = ("compute",)
+_OF_A_STEP = 0.5
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The tables of two sides, each of one run or of several captures of it, all read with `details`.
+
+    Columns: docs/tables.md. `run_spread_frac` is what is assumed where one run of each shows no spread of runs.
+    """
+
+    a: tuple[Analysis, ...]
+    b: tuple[Analysis, ...]
+    run_spread_frac: float = RUN_SPREAD_FRAC
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """One row per measure of a step. The first is the step's length, which is tested on its own."""
+        of_a, of_b = (
+            self._captures(side, lambda one: step_values.measures(_closed(one), one.calls, one.participation))
+            for side in (self.a, self.b)
+        )
+        rows = []
+        for measure in of_a:
+            row = compared(of_a[measure], of_b[measure], self._allowance(measure in _SCALES_WITH_ITSELF))
+            rows.append({"measure": measure, "note": _unknown(measure, row)} | row)
+        return COMPARISON.frame([*judged([self._step]), *judged(rows), *judged([self._peak_memory()])])
+
+    @cached_property
+    def changed_kernels(self) -> pd.DataFrame:
+        """One row per kernel of either side: its device time per step, the largest difference first."""
+        return CHANGED_KERNELS.frame(self._changed(["name", "kind"], lambda one: one.device_time))
+
+    @cached_property
+    def changed_operators(self) -> pd.DataFrame:
+        """One row per operator of either side. Raises NothingMeasured where operators were not read."""
+
+        def of_operators(one: Analysis) -> pd.DataFrame:
+            return one.device_time.assign(operator=one.launched_in)
+
+        return CHANGED_OPERATORS.frame(self._changed(["operator", "kind"], of_operators))
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether all are runs without a GPU, where operators are the kernels."""
+        return all((one.run.activities["device"] == "cpu").all() for one in (*self.a, *self.b))
+
+    @property
+    def separate(self) -> bool:
+        """Whether captures are runs of their own; otherwise they are the cycles of one run of each side."""
+        return len(self.a) > 1 or len(self.b) > 1
+
+    @property
+    def basis(self) -> str:
+        """What the two sides consist of, and how far that carries, in one sentence."""
+        step = self._step
+        count_a, count_b = step.get("captures_a", 0), step.get("captures_b", 0)
+        if self.separate:
+            return f"{len(self.a)} captures of A and {len(self.b)} of B, so the spread between captures is measured"
+        of = f"{count_a} cycles of A and {count_b} of B" if max(count_a, count_b) > 1 else "one capture of A and of B"
+        return (
+            f"{of}, which do not show how much runs of one configuration differ: a standard deviation of "
+            f"{100 * self.run_spread_frac:g}% is assumed; capture each several times, by turns, to measure it"
+        )
+
+    @property
+    def verdict(self) -> str:
+        """How much longer or shorter the steps of B are, and what follows from that, in one sentence."""
+        step, *others = records(self.comparison)
+        if step["change_frac"] is None:
+            return f"steps cannot be compared: {step['note']}"
+        change = 100 * step["change_frac"]
+        said = f"the steps of B take {abs(change):.1f}% {'longer' if change >= 0 else 'less'} than those of A"
+        if step["significant"] is None:
+            return f"{said}; {step['note']}"
+        low, high = (f"{100 * step[f'change_{side}_frac']:+.1f}%" for side in ("low", "high"))
+        said += f" ({1 - LEVEL:.0%} interval {low} to {high})"
+        parts = [r for r in others if r["significant"] and r["difference_ns"]]
+        because = ", ".join(f"{r['measure']} {r['difference_ns'] / 1e6:+.2f} ms" for r in parts)
+        if step["significant"]:
+            return f"{said}: significant" + (f"; significant in it: {because}" if because else "")
+        return f"{said}: not significant" + (f"; but significant: {because}" if because else "")
+
+    def slower_by(self, limit_frac: float) -> tuple[bool, str]:
+        """Whether the steps of B take longer by more than this part, and significantly so; and why.
+
+        Raises NothingMeasured where there are too few steps to tell.
+        """
+        step = records(self.comparison)[0]
+        if step["significant"] is None or step["change_frac"] is None:
+            raise NothingMeasured(
+                f"{self.b[0].run.name}: whether its steps take longer than those of {self.a[0].run.name} cannot be "
+                f"told: {step['note']}; capture more steps"
+            )
+        slower = bool(step["significant"] and step["change_frac"] > limit_frac)
+        return slower, f"{self.verdict}; the limit is {100 * limit_frac:g}%"
+
+    @cached_property
+    def _step(self) -> Row:
+        """The row of the step's length, not yet judged."""
+        sides = [
+            self._captures(side, lambda one: step_values.step_lengths(one.run.step_times, _closed(one)))
+            for side in (self.a, self.b)
+        ]
+        every = [dict(zip(side, one, strict=True)) for side in sides for one in zip(*side.values(), strict=True)]
+        source = step_values.best_source(every, STEPS_NEEDED)
+        if source is None:
+            note = "no step is marked in one of the runs: call profiler.step() in the loop"
+            counts = dict.fromkeys(("steps_a", "steps_b", "captures_a", "captures_b"), 0)
+            return {"measure": "step", **counts, "note": note}
+        row = compared(sides[0][source], sides[1][source], Allowance(self.run_spread_frac, self.separate))
+        return {"measure": "step"} | row | {"note": "; ".join(filter(None, (source, row.get("note"))))}
+
+    def _allowance(self, scales_with_itself: bool) -> Allowance:
+        """Without a known length of a step, everything is measured by itself."""
+        lengths = [self._step.get(f"{side}_ns") or 0 for side in "ab"]
+        part = None if scales_with_itself or not all(lengths) else _OF_A_STEP * max(lengths)
+        return Allowance(self.run_spread_frac, self.separate, MATTERS * lengths[0], part)
+
+    def _changed(self, keys: list[str], time: Callable[[Analysis], pd.DataFrame]) -> list[Row]:
+        of_a, of_b = (
+            self._captures(side, lambda one: step_values.time_per_step(time(one), keys)) for side in (self.a, self.b)
+        )
+        return side_by_side(of_a, of_b, keys, {COMPUTE: self._allowance(True), "": self._allowance(False)})
+
+    def _peak_memory(self) -> Row:
+        peaks = [
+            self._captures(side, lambda one: {"peak": step_values.peak_memory(one.run.memory, one.run.annotations)})
+            for side in (self.a, self.b)
+        ]
+        allowance = Allowance(_MEMORY_SPREAD_FRAC, self.separate)
+        row: Row = compared(peaks[0]["peak"], peaks[1]["peak"], allowance, unit="bytes")
+        without = " and ".join(name for name, count in _counts(row) if not count)
+        note = f"not recorded in {without}: capture with profile_memory" if without else None
+        return {"measure": "peak_memory", "note": note} | row
+
+    def _captures(
+        self, side: Sequence[Analysis], values: Callable[[Analysis], Mapping[K, pd.Series[float]]]
+    ) -> dict[K, list[Values]]:
+        """Values by what they are of and by capture; 0 in all steps of a run that has steps, but nothing of it."""
+        found = [(values(one), self._last_steps(one)) for one in side]
+        result: dict[K, list[Values]] = {key: [] for of_run, _ in found for key in of_run}
+        for key, captures in result.items():
+            for of_run, last in found:
+                listed = of_run[key] if key in of_run else next(iter(of_run.values()), _NO_STEPS) * 0
+                captures += step_values.by_cycle(listed, last)
+        return result
+
+    def _last_steps(self, one: Analysis) -> list[int]:
+        """The last step of each capture in a run: of the run, or of its cycles."""
+        last = step_values.last_steps(one.run.annotations)
+        return last[-1:] if self.separate else last
+
+
+_NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))
+
+
+def _closed(one: Analysis) -> pd.DataFrame:
+    return step_values.closed_steps(one.breakdown_steps, step_values.last_steps(one.run.annotations))
+
+
+def _counts(row: Row) -> list[tuple[str, int]]:
+    return [("A", row["captures_a"]), ("B", row["captures_b"])]
+
+
+def _unknown(measure: str, row: Row) -> str | None:
+    """Why a measure has no values."""
+    without = " and ".join(name for name, count in _counts(row) if not count)
+    if not without:
+        return None
+    if measure in ("wait", "transfer", "exposed_wait", "exposed_transfer"):
+        return f"no step of {without} has communication that was split into wait and transfer"
+    return f"no step in {without}"
+
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+def compare(
+    a: Paths,
+    b: Paths,
+    *,
+    comm_names: Iterable[str] = (),
+    run_spread_frac: float = RUN_SPREAD_FRAC,
+    keep_going: bool = False,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
+) -> Comparison:
+    """The captures at `a` and `b` side by side, each one run as `analyse` takes it, or a list of such.
+
+    `run_spread_frac`: see `Comparison`, the others: see `analyse`. Raises AnalysisError.
+    """
+    names = tuple(comm_names)  # which may be read only once
+    sides = [[paths] if isinstance(paths, (str, PathLike)) else list(paths) for paths in (a, b)]
+    if not all(sides):
+        raise NothingMeasured("nothing to compare: each side takes at least one capture")
+
+    def analysed(path: str | PathLike[str]) -> Analysis:
+        return analyse(path, comm_names=names, details=True, keep_going=keep_going, workers=workers, cache=cache)
+
+    of_a, of_b = (tuple(map(analysed, paths)) for paths in sides)
+    return Comparison(of_a, of_b, run_spread_frac)

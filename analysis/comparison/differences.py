@@ -1,0 +1,151 @@
+"""Values of steps of two sides -> rows that say how much B differs from A, how certain that is, and if it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.schema import Row
+from .significance import LEVEL, STEPS_NEEDED, between_captures, between_two, block_medians, corrected, pooled_spread
+
+Values = NDArray[np.float64]
+Captures = Sequence[Values]
+"""The values of the steps of every capture of a side."""
+Key = tuple[str | None, ...]
+
+# Kernels and operators below this part of the device time on both sides are listed, but not tested: every test more
+# makes the others less powerful.
+WORTH_A_TEST = 0.01
+# Two captures of one configuration differ by so much of a step in some kernel or other: memory lies elsewhere.
+MATTERS = 0.01
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How much two captures of one configuration may differ without that meaning anything.
+
+    `least` is the smallest difference that matters. Captures that are runs of their own (`separate`) show how much runs
+    differ, as soon as one side has several. Others do not, so that is assumed: `run_spread_frac`, a standard deviation,
+    of the length `part`, or where that is None of the value itself.
+    """
+
+    run_spread_frac: float
+    separate: bool = False
+    least: float = 0.0
+    part: float | None = None
+
+    def assumed(self, a: Captures, b: Captures) -> float:
+        """The spread of runs that is assumed, in the unit of the values."""
+        if self.separate and max(len(a), len(b)) > 1:
+            return 0.0
+        largest = self.part if self.part is not None else max(abs(_middle(a)), abs(_middle(b)))
+        return self.run_spread_frac * largest
+
+
+def compared(a: Captures, b: Captures, allowance: Allowance, *, unit: str = "ns") -> Row:
+    """Means over the captures of the median step, their spreads, and the difference; NA for a side without values."""
+    a, b = [values for values in a if len(values)], [values for values in b if len(values)]
+    row: Row = {"steps_a": sum(map(len, a)), "steps_b": sum(map(len, b)), "captures_a": len(a), "captures_b": len(b)}
+    spreads = []
+    for side, captures in (("a", a), ("b", b)):
+        if captures:
+            spread = _spread(captures)
+            spreads.append(spread or 0.0)
+            row[f"{side}_{unit}"] = round(_middle(captures))
+            row |= {f"spread_{side}_ns": spread and round(spread)} if unit == "ns" else {}
+    if not a or not b:
+        return row
+    difference = _middle(b) - _middle(a)
+    row |= {
+        f"difference_{unit}": round(difference),
+        "identical": len(np.unique(np.concatenate([*a, *b]))) == 1,
+        "exceeds": abs(difference) > max(spreads) and abs(difference) >= allowance.least,
+    }
+    return row | _tested(a, b, allowance, difference)
+
+
+def judged(rows: Sequence[Row]) -> list[Row]:
+    """The rows, tested as one family: with corrected p-values, and whether each difference is significant.
+
+    Rows without a p-value stay as they are, and where all steps of both sides are the same there is nothing to test.
+    """
+    tested = [row for row in rows if row.get("p_value") is not None and not row["identical"]]
+    p_values = dict(zip(map(id, tested), corrected([row["p_value"] for row in tested]), strict=True))
+    result = []
+    for row in rows:
+        given = {key: value for key, value in row.items() if key not in ("exceeds", "identical")}
+        if row.get("identical") and row.get("p_value") is not None:
+            given["significant"] = False
+        if id(row) in p_values:
+            p_value = p_values[id(row)]
+            given |= {"p_value": p_value, "significant": bool(p_value <= LEVEL and row["exceeds"])}
+        result.append(given)
+    return result
+
+
+def side_by_side(
+    a: Mapping[Key, Captures], b: Mapping[Key, Captures], names: Sequence[str], allowance: Mapping[str, Allowance]
+) -> list[Row]:
+    """A row per kernel or operator of either side, the largest difference first; what is small in both is not tested.
+
+    `allowance` is that of each kind, and of `""` for all others.
+    """
+    nothing = [[np.zeros(len(values)) for values in next(iter(side.values()), [])] for side in (a, b)]
+    whole = [sum(_total(captures) for captures in side.values()) for side in (a, b)]
+    rows, small = [], []
+    for key in dict.fromkeys([*a, *b]):
+        of_a, of_b = a.get(key, nothing[0]), b.get(key, nothing[1])
+        named: Row = dict(zip(names, key, strict=True))
+        row = named | compared(of_a, of_b, allowance.get(named["kind"] or "", allowance[""]))
+        parts = [
+            _total(captures) / total if total else 0.0 for captures, total in zip((of_a, of_b), whole, strict=True)
+        ]
+        if max(parts) >= WORTH_A_TEST:
+            rows.append(row)
+        else:
+            note = f"not tested: less than {WORTH_A_TEST:.0%} of the device time of either side"
+            small.append(row | {"p_value": None, "note": note})
+    every = judged([*rows, *small])
+    return sorted(every, key=_most_different)
+
+
+def _tested(a: Captures, b: Captures, allowance: Allowance, difference: float) -> Row:
+    """The interval and the p-value of the difference, and why they are not known."""
+    assumed, middle = allowance.assumed(a, b), _middle(a)
+    change: Row = {"change_frac": difference / middle} if middle else {}
+    if len(a) == len(b) == 1:
+        found = between_two(a[0], b[0], assumed)
+    else:
+        found = between_captures(_medians(a), _medians(b), assumed)
+    if found is None:
+        few = f"too few steps to tell: {len(a[0])} and {len(b[0])}, needs {STEPS_NEEDED} each, or several captures"
+        return change | {"note": few}
+    if middle:
+        change |= {"change_low_frac": found.low / middle, "change_high_frac": found.high / middle}
+    return change | {"p_value": found.p_value}
+
+
+def _most_different(row: Row) -> tuple[int, int]:
+    return -abs(row.get("difference_ns") or 0), -max(row.get("a_ns") or 0, row.get("b_ns") or 0)
+
+
+def _medians(captures: Captures) -> Values:
+    return np.array([np.median(values) for values in captures])
+
+
+def _middle(captures: Captures) -> float:
+    """The mean over the captures of the median over their steps."""
+    return float(_medians(captures).mean())
+
+
+def _spread(captures: Captures) -> float | None:
+    """Standard deviation over the captures; of a single one over its blocks of steps; None for too few of those."""
+    values = _medians(captures) if len(captures) > 1 else block_medians(captures[0])
+    return pooled_spread(values) if len(values) > 1 else None
+
+
+def _total(captures: Captures) -> float:
+    return sum(float(values.sum()) for values in captures)

@@ -1,0 +1,102 @@
+"""Two sides compared, in every format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from ..core.escaping import printable
+from ..core.schema import Row, records
+from ..render import FORMATS, as_markdown, as_text
+from ..render.people import escaped
+from .analysis import Comparison
+
+_TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
+_TITLES = {
+    "comparison": "A step in B, compared with A",
+    "changed_kernels": "Kernels that differ most",
+    "changed_operators": "Operators that differ most",
+}
+
+
+def one_table(comparison: Comparison, by: str, output_format: str, *, ascii_only: bool = False) -> str:
+    """The table of the measures, kernels or operators alone."""
+    name = _TABLES[by]
+    table: pd.DataFrame = getattr(comparison, name)
+    if output_format == "table":
+        return as_text(name, _for_people(table), ascii_only=ascii_only)
+    return FORMATS[output_format](name, table)
+
+
+def report(comparison: Comparison, output_format: str, *, top: int, ascii_only: bool = False) -> str:
+    """What was compared, the verdict, and all tables; of kernels and operators, for people, the `top` rows."""
+    known = list(facts(comparison))
+    tables = {name: getattr(comparison, name) for name in _TITLES}
+    if output_format == "json":
+        content: Row = {"table": "compare", "facts": [{"item": i, "value": v} for i, v in known]}
+        return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
+    if comparison.on_cpu:  # there an operator is its own kernel
+        del tables["changed_operators"]
+    markdown = output_format == "markdown"
+    parts = ["".join(f"- **{i}**: {escaped(v)}\n" if markdown else f"{i:<11}  {v}\n" for i, v in known)]
+    for name, table in tables.items():
+        if not len(table):
+            continue
+        shown = _for_people(table if name == "comparison" else table.head(top))
+        title = _TITLES[name]
+        text = as_markdown(name, shown) if markdown else as_text(name, shown, ascii_only=ascii_only)
+        parts.append(f"### {title}\n\n{text}" if markdown else f"{title}\n\n{text}")
+        if len(table) > len(shown):
+            parts.append(f"{len(table) - len(shown)} more rows: use --top, or --by.\n")
+    return "\n".join(parts)
+
+
+def _for_people(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without the columns of memory where none was recorded."""
+    return table.drop(columns=[column for column in table if "_bytes" in str(column) and table[column].isna().all()])
+
+
+def facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """What the two sides are, in what their settings differ, and the verdict, in words."""
+    sides = {"A": comparison.a, "B": comparison.b}
+    for name, side in sides.items():
+        yield name, printable(", ".join(one.run.name for one in side))
+    yield "basis", comparison.basis
+    for item, (a, b) in _settings(comparison).items():
+        if a != b:
+            yield "differs", printable(f"{item}: {a} in A, {b} in B")
+    yield "verdict", comparison.verdict
+    for name, side in sides.items():
+        for one in side:
+            of = f"{name}: {one.run.name}" if len(side) > 1 else name
+            for note in (*one.run.notes, *one.run.failed):
+                yield "warning", printable(f"{of}: {note}")
+            if one.run.partial_ranks:
+                ranks = ", ".join(map(str, one.run.partial_ranks))
+                yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
+
+
+def _settings(comparison: Comparison) -> dict[str, tuple[str, str]]:
+    """Everything recorded of both sides that may explain a difference; where captures of a side differ, all of it."""
+    found = [[_of_run(one.run) for one in side] for side in (comparison.a, comparison.b)]
+    items = dict.fromkeys(item for side in found for run in side for item in run)
+    of_a, of_b = ({item: _listed([run.get(item, "not set") for run in side]) for item in items} for side in found)
+    return {item: (of_a[item], of_b[item]) for item in items}
+
+
+def _of_run(run: Any) -> dict[str, str]:
+    known = {"ranks": str(len(run.ranks))}
+    for column in ("device_name", "versions", "backend"):
+        listed = sorted(set(run.traces[column].dropna()))
+        known[column.removesuffix("_name")] = ", ".join(listed) or "not known"
+    config = run.config.get("config")
+    if isinstance(config, dict):
+        known |= {str(key): str(value) for key, value in config.items() if key not in ("out", "run_name")}
+    return known
+
+
+def _listed(values: list[str]) -> str:
+    return " or ".join(dict.fromkeys(values))

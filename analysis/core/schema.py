@@ -1,0 +1,188 @@
+"""What a table is: columns declared once, with dtype and meaning, and frames made to conform to them.
+
+pandas is imported where frames are made: some commands do without, and it takes longer than they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+from ..errors import SchemaError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+Row = dict[str, Any]
+"""One row of a table as plain Python values, None where the table has NA."""
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """A table as columns of plain Python values, None for NA, and the pandas dtype of each: all that renderers need."""
+
+    columns: dict[str, list[Any]]
+    dtypes: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as dictionaries."""
+        return [dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True)]
+
+    def is_number(self, column: str) -> bool:
+        """Whether the column holds numbers; truth values are some, as NumPy has it."""
+        return self.dtypes[column].lower().startswith(("int", "uint", "float", "bool"))
+
+    def is_integer(self, column: str) -> bool:
+        """Whether the column holds whole numbers."""
+        return self.dtypes[column].lower().startswith(("int", "uint"))
+
+
+def plain(table: pd.DataFrame | PlainTable) -> PlainTable:
+    """The table as plain Python values."""
+    if isinstance(table, PlainTable):
+        return table
+    return PlainTable({str(c): _plain(table[c]) for c in table}, {str(c): str(table[c].dtype) for c in table})
+
+
+def records(table: pd.DataFrame) -> list[Row]:
+    """The rows of a table as dictionaries of plain Python values, None for NA."""
+    return plain(table).rows
+
+
+def _plain(column: pd.Series[Any]) -> list[Any]:
+    import pandas as pd
+
+    if column.dtype == "int64":  # which has no NA
+        return column.tolist()
+    if column.dtype in ("Int64", "string", "boolean"):
+        return list(column.to_numpy(dtype=object, na_value=cast("Any", None)))
+    return [None if v is pd.NA or v is pd.NaT or v != v else v for v in column.tolist()]
+
+
+def _column(values: list[Any], dtype: str) -> Any:
+    """A column of that dtype, if the values are plainly what it holds; else of objects, which are to be cast."""
+    import numpy as np
+    import pandas as pd
+
+    kinds = set(map(type, values))
+    if dtype == "string" and kinds <= {str, type(None)}:
+        return pd.array(values, dtype="string")
+    with suppress(OverflowError):
+        if dtype == "int64" and kinds <= {int}:
+            return np.array(values, dtype=np.int64)
+        if dtype == "Int64" and kinds <= {int, type(None)}:
+            missing = np.array([v is None for v in values])
+            return pd.arrays.IntegerArray(np.array([v or 0 for v in values], dtype=np.int64), missing)
+    return pd.Series(values, dtype="object")
+
+
+def bare(column: pd.Series[Any]) -> NDArray[Any]:
+    """The values of a column without NA. Of texts `to_numpy` looks for that, which takes longer than to use them."""
+    import numpy as np
+
+    return np.asarray(column.array)
+
+
+def grouped(
+    table: pd.DataFrame, keys: list[str], columns: list[str] | None = None
+) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """The rows of each combination of keys, which have no NA, ascending, with these columns at least.
+
+    Where they stand in that order already, as in the tables of a run, nothing is copied.
+    """
+    import numpy as np
+
+    values = [bare(table[key]) for key in keys]
+    changes = np.logical_or.reduce([column[1:] != column[:-1] for column in values])
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(table)]
+    found = list(zip(*(column[bounds[:-1]].tolist() for column in values), strict=True)) if len(table) else []
+    if all(a < b for a, b in pairwise(found)):
+        for key, (start, end) in zip(found, pairwise(bounds), strict=False):  # without rows there are bounds alone
+            yield key, table.iloc[start:end]
+        return
+    for key, rows in (table if columns is None else table[columns]).groupby(keys, sort=True):
+        yield cast("tuple[Any, ...]", key), rows
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns of one table, in order: name -> (pandas dtype, meaning)."""
+
+    name: str
+    rows: str
+    columns: Mapping[str, tuple[str, str]]
+
+    def conform(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """`frame` with exactly these columns, in this order and of these dtypes.
+
+        `partial` may be missing, and is NA then: only who knows the files can fill it. Raises SchemaError naming
+        missing and surplus columns, or the column that cannot be cast.
+        """
+        if "partial" in self.columns and "partial" not in frame.columns:
+            frame = frame.copy(deep=False)
+            frame["partial"] = None
+        missing = [c for c in self.columns if c not in frame.columns]
+        surplus = [c for c in frame.columns if c not in self.columns]
+        if missing or surplus:
+            raise SchemaError(f"table {self.name}: missing columns {missing}, surplus columns {surplus}")
+        import pandas as pd
+
+        # New columns replace old ones below, so no value of `frame` is touched; and none need be copied.
+        result = frame[list(self.columns)] if list(frame.columns) != list(self.columns) else frame.copy(deep=False)
+        result.index = pd.RangeIndex(len(result))
+        # All at once: a column taken out of a frame costs ten times what is looked at here, and small tables are many.
+        found = [str(dtype) for dtype in result.dtypes]
+        for (column, (dtype, _)), is_now in zip(self.columns.items(), found, strict=True):
+            if is_now == dtype:
+                continue
+            try:
+                # By way of Int64, which refuses what int64 would cut off.
+                whole = result[column].astype("Int64") if dtype == "int64" else result[column]
+                result[column] = whole.astype(cast("Any", dtype))
+            except (TypeError, ValueError, OverflowError) as err:
+                raise SchemaError(f"table {self.name}: column {column} is not {dtype}: {err}") from err
+        return result
+
+    def empty(self) -> pd.DataFrame:
+        """The table without rows."""
+        return self._empty.copy()
+
+    @cached_property
+    def _empty(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame({c: pd.Series(dtype=dtype) for c, (dtype, _) in self.columns.items()})
+
+    def plain(self, rows: Iterable[Mapping[str, object]]) -> PlainTable:
+        """The table made of row dictionaries, whose values are trusted; a column that a row lacks is None there."""
+        listed = list(rows)
+        columns = {c: [r.get(c) for r in listed] for c in self.columns}
+        return PlainTable(columns, {c: dtype for c, (dtype, _) in self.columns.items()})
+
+    def frame(self, rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
+        """The table made of row dictionaries; a column that a row lacks is NA there."""
+        import pandas as pd
+
+        listed = list(rows)
+        if not listed:
+            return self.empty()
+        columns = {c: _column([r.get(c) for r in listed], dtype) for c, (dtype, _) in self.columns.items()}
+        return self.conform(pd.DataFrame(columns))
+
+    def concat(self, frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+        """All rows of the frames, which conform to this schema."""
+        import pandas as pd
+
+        filled = [f for f in frames if len(f)]
+        if not filled:
+            return self.empty()
+        return self.conform(pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0])

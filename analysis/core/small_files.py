@@ -1,0 +1,53 @@
+"""Small files beside traces: read whole, within limits, without waiting for anybody."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .disk import open_plain
+from .json_repairs import without_numbers_that_are_none
+
+MOST_BYTES = 64 << 20
+# Objects take up to sixty times what their text takes.
+MOST_VALUES = 4_000_000
+MOST_RANKS = 1 << 20
+"""No job has more: a larger number of ranks is a mistake, or made to fill the memory."""
+
+
+class NotJson(Exception):
+    """What is wrong with the text."""
+
+
+def small_file(path: Path) -> bytes:
+    """The content of a plain file. Raises OSError, also for one beyond all sense."""
+    descriptor, _ = open_plain(path)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES >> 20} MiB, which no such file is")
+    return content
+
+
+def json_file(path: Path) -> Any:
+    """The content of a JSON file; a number that is none (NaN) is an empty list. Raises OSError, NotJson."""
+    return json_of(small_file(path))
+
+
+def json_of(content: bytes) -> Any:
+    """The content of a JSON text, as `json_file`. Raises NotJson."""
+    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise NotJson(f"holds more than {MOST_VALUES:,} values, which no such file does")
+    if b"NaN" in content or b"Infinity" in content:
+        content = without_numbers_that_are_none(content)
+    try:
+        return msgspec.json.decode(content)
+    except UnicodeDecodeError as err:
+        raise NotJson(f"is no text in UTF-8 (byte {err.start:,} of a text: {err.reason})") from err
+    except RecursionError as err:
+        raise NotJson("is nested too deeply") from err
+    except (msgspec.DecodeError, ValueError) as err:
+        raise NotJson(str(err)) from err

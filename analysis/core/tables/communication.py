@@ -1,0 +1,385 @@
+"""The tables: every column with its dtype, unit and meaning, declared once.
+
+`docs/tables.md` is generated from here. The unit is the last word of a column's name: `_ns` nanoseconds (integer),
+`_us` microseconds, `_bytes` bytes, `_elems` elements, `_gb_per_s` 1e9 bytes per second, `_frac` 0..1.
+`Int64`, `boolean`, `string` and `Float64` columns hold NA where a value is not known.
+"""
+
+from __future__ import annotations
+
+from ..schema import PlainTable as PlainTable
+from ..schema import Row as Row
+from ..schema import Schema as Schema
+from ..schema import bare as bare
+from ..schema import grouped as grouped
+from ..schema import plain as plain
+from ..schema import records as records
+from .columns import (
+    COLLECTIVE,
+    CYCLE,
+    DEVICE,
+    DTYPE,
+    GROUP,
+    PARTIAL,
+    PARTIAL_MEMBER,
+    PG_RANKS,
+    RANK,
+    ROOT,
+    SIZE,
+    STEP,
+    TURN,
+)
+from .comparison import CHANGED_KERNELS as CHANGED_KERNELS
+from .comparison import CHANGED_OPERATORS as CHANGED_OPERATORS
+from .comparison import COMPARISON as COMPARISON
+from .device_time import CPU_OPERATORS as CPU_OPERATORS
+from .device_time import GPUS as GPUS
+from .device_time import KERNELS as KERNELS
+from .device_time import KERNELS_DEVICES as KERNELS_DEVICES
+from .device_time import MEMORY as MEMORY
+from .device_time import OPERATORS as OPERATORS
+from .device_time import OPERATORS_DEVICES as OPERATORS_DEVICES
+from .device_time import STEP_TIMES as STEP_TIMES
+from .lateness import HANGS as HANGS
+from .lateness import HOSTS as HOSTS
+from .lateness import LATENESS as LATENESS
+from .lateness import RANKS as RANKS
+from .lateness import VERDICTS as VERDICTS
+from .sweeps import MEASURED as MEASURED
+from .sweeps import MISTAKES as MISTAKES
+from .sweeps import SCALING as SCALING
+from .sweeps import SUBTRACTION as SUBTRACTION
+from .sweeps import TIMINGS as TIMINGS
+from .training import TRAINING as TRAINING
+from .training import TRAINING_EPOCHS as TRAINING_EPOCHS
+
+# --- what a reader gives -------------------------------------------------------------------------------------------
+
+TRACES = Schema("traces", "trace file", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "trace": ("string", "file name"),
+    "world_size": ("Int64", "ranks in the job"),
+    "rank_from": ("string", "where the rank was found: trace, side file, file name, or only file"),
+    "host": ("string", "host name, NA where neither trace nor side file tells"),
+    "host_from": ("string", "where the host was found: side file, trace or file name"),
+    "window_end_ns": ("Int64", "when the profiler stopped, on that rank's clock; NA where the trace does not tell"),
+    "boot_id": ("string", "id of the machine, which its host name need not tell from others; NA without side file"),
+    "pid": ("Int64", "process id"),
+    "backend": ("string", "backend of the default process group"),
+    "device_name": ("string", "GPU, or NA"),
+    "complete": ("boolean", "False if the capture ended early, or the file is damaged; NA where no side file tells"),
+    "incomplete_reason": ("string", "why it ended early, or where the damage is"),
+    "partial": ("boolean", "True if the file is damaged: only what stands before the damage was read"),
+    "read_bytes": ("Int64", "bytes of the file, unpacked, each of which is part of an event or of the header"),
+    "not_understood_bytes": ("Int64", "bytes from the damage on, 0 for a sound file; NA where nobody can tell"),
+    "verified_events": ("Int64", "events decoded once more, one by one, with --verify; NA without"),
+    "versions": ("string", "torch, CUDA and NCCL versions as far as the files tell"),
+})  # fmt: skip
+
+PROCESS_GROUPS = Schema("process_groups", "rank and process group it belongs to", {
+    "rank": RANK,
+    "process_group": ("string", "name"),
+    "description": ("string", "description"),
+    "backend": ("string", "backend"),
+    "pg_ranks": PG_RANKS,
+})  # fmt: skip
+
+CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compared with rank 0's", {
+    "rank": RANK,
+    "at": ("string", "start or end of the capture"),
+    "unix_ns": ("int64", "when, on that rank's clock"),
+    "offset_ns": ("int64", "how far its clock is ahead of rank 0's"),
+    "uncertainty_ns": ("int64", "the offset may be wrong by so much, and by no more"),
+})  # fmt: skip
+
+LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "correlation": ("int64", "equal to that of the activity"),
+    "thread": ("int64", "thread id"),
+    "start_ns": ("int64", "start"),
+    "external_id": ("Int64", "id of the enclosing operator"),
+})  # fmt: skip
+
+ANNOTATIONS = Schema("annotations", "CPU annotation of a step, a collective or a batch, or c10d operator", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "name": ("string", "ProfilerStep#N, nccl:<op>, gloo:<op>, c10d::<op>, enumerate(DataLoader)#<iterator>"),
+    "thread": ("int64", "thread id"),
+    "start_ns": ("int64", "start"),
+    "dur_ns": ("int64", "duration"),
+    "in_dims": ("object", "shapes of the inputs, nested lists, or None"),
+    "in_types": ("object", "types of the inputs, list of names, or None"),
+    "in_values": ("object", "values of the scalar inputs, list of strings, or None"),
+})  # fmt: skip
+
+COMM_ARGS = Schema("comm_args", "NCCL argument record, on a kernel or of a record_param_comms", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "source": ("string", "kernel or record_param_comms"),
+    "correlation": ("Int64", "of the kernel"),
+    "external_id": ("Int64", "id of the record_param_comms"),
+    "thread": ("Int64", "thread id of the record_param_comms"),
+    "start_ns": ("Int64", "start of the record_param_comms"),
+    "op": ("string", "name of the collective as recorded: allreduce, _allgather_base, ..."),
+    "dtype": ("string", "element type as recorded: Float, BFloat16, ..."),
+    "in_elems": ("Int64", "input elements of this rank"),
+    "out_elems": ("Int64", "output elements of this rank"),
+    "in_split": ("string", "input split sizes, as recorded"),
+    "out_split": ("string", "output split sizes, as recorded"),
+    "group_size": ("Int64", "ranks in the process group"),
+    "process_group": ("string", "name of the process group"),
+    "pg_ranks": PG_RANKS,
+    "seq": ("Int64", "sequence number within the process group"),
+    "comms_id": ("string", "id that is equal on all ranks of one collective"),
+    "root": ("Int64", "rank within the group: the root, the peer of a send or receive, or else the rank itself"),
+    "peer": ("Int64", "global rank of the peer of a send or receive"),
+})  # fmt: skip
+
+ACTIVITIES = Schema("activities", "device activity", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "device": DEVICE,
+    "stream": ("int64", "stream; on CPU runs the thread"),
+    "kind": ("string", "compute, comm or memory"),
+    "name": ("string", "kernel, copy or operator"),
+    "start_ns": ("int64", "start on that rank's clock, since the epoch where the trace has a base time"),
+    "dur_ns": ("int64", "end - start, >= 0"),
+    "step": STEP,
+    "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
+    "external_id": ("Int64", "id of the operator that launched it"),
+    "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not tell"),
+    "occupancy_frac": ("Float64", "achieved occupancy of the kernel as Kineto estimates it, in steps of 0.01"),
+})  # fmt: skip
+
+CEILING = Schema("ceiling", "measurement of a ceiling", {
+    "collective": COLLECTIVE,
+    "group_size": ("int64", "ranks"),
+    "size_bytes": ("int64", "size S as nccl-tests defines it"),
+    "busbw_gb_per_s": ("Float64", "bus bandwidth"),
+})  # fmt: skip
+
+# --- what is measured ----------------------------------------------------------------------------------------------
+
+_BREAKDOWN = {
+    "window_ns": ("int64", "first start to last end; over several cycles, their sum"),
+    "compute_ns": ("int64", "time with at least one compute kernel running"),
+    "comm_ns": ("int64", "time with at least one communication kernel running"),
+    "overlap_ns": ("int64", "time with both: communication that is hidden"),
+    "exposed_comm_ns": ("int64", "comm_ns - overlap_ns"),
+    "exposed_wait_ns": ("Int64", "part of exposed_comm_ns spent waiting for others; NA if none of it could be split"),
+    "exposed_transfer_ns": ("Int64", "part of exposed_comm_ns in which data moved; NA if none of it could be split"),
+    "exposed_unsplit_ns": ("int64", "part of exposed_comm_ns in calls that could not be split into wait and transfer"),
+    "exposed_memory_ns": ("int64", "time with only copies and fills running"),
+    "idle_ns": ("int64", "time with nothing running"),
+    "exposed_comm_frac": ("Float64", "exposed_comm_ns / window_ns"),
+    "hidden_comm_frac": ("Float64", "overlap_ns / comm_ns, NA without communication"),
+    "partial": PARTIAL,
+}  # fmt: skip
+
+BREAKDOWN = Schema("breakdown", "rank and device", {
+    "rank": RANK,
+    "device": DEVICE,
+    "cycles": ("int64", "profiling cycles summed here"),
+    "n_compute": ("int64", "compute activities"),
+    "n_comm": ("int64", "communication activities"),
+    "n_memory": ("int64", "copies and fills"),
+    "n_no_step": ("int64", "activities launched outside every step, mostly before the profiler started"),
+    **_BREAKDOWN,
+})  # fmt: skip
+
+BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
+    "rank": RANK,
+    "device": DEVICE,
+    "step": ("int64", "N of ProfilerStep#N"),
+    **_BREAKDOWN,
+})  # fmt: skip
+
+CALLS = Schema("calls", "rank and collective call", {
+    "call_id": ("int64", "number of the call in this run, by rank and start"),
+    "rank": RANK,
+    "cycle": CYCLE,
+    "device": DEVICE,
+    "stream": ("int64", "stream; on CPU runs the thread"),
+    "step": STEP,
+    "name": ("string", "kernel, or gloo operation"),
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group"),
+    "dtype": DTYPE,
+    "in_elems": ("Int64", "input elements of this rank"),
+    "out_elems": ("Int64", "output elements of this rank"),
+    "in_split": ("string", "all_to_all: rows of dimension 0 for each rank of the group, as recorded"),
+    "out_split": ("string", "all_to_all: rows of dimension 0 from each rank of the group, as recorded"),
+    "size_bytes": SIZE,
+    "seq": ("Int64", "sequence number within the process group"),
+    "comms_id": ("string", "id that is equal on all ranks of one collective"),
+    "root": ROOT,
+    "turn": TURN,
+    "batch": ("Int64", "number of the first of the sends and receives that run as one kernel; NA for one by itself"),
+    "issue_ns": ("Int64", "start of its launch, or c10d operator; NA if enqueued before the profiler started"),
+    "start_ns": ("int64", "start on that rank's clock"),
+    "dur_ns": ("int64", "duration, waiting included"),
+    "metadata_from": ("string", "kernel, record_param_comms, annotation, c10d, name or none"),
+    "partial": PARTIAL,
+})  # fmt: skip
+
+PENDING = Schema("pending", "call that a CPU issued, and of which the trace shows nothing that ran", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "step": STEP,
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group"),
+    "dtype": DTYPE,
+    "size_bytes": SIZE,
+    "seq": ("Int64", "sequence number within the process group"),
+    "root": ROOT,
+    "turn": TURN,
+    "issue_ns": ("Int64", "when it was issued, on that rank's clock"),
+})  # fmt: skip
+
+MATCHES = Schema("matches", "call", {
+    "call_id": ("int64", "call"),
+    "collective_id": ("int64", "calls of one collective share it"),
+    "matched_by": ("string", "comms_id, seq, step, order, time or none: the weakest rung among its calls"),
+    "certain": ("boolean", "no other pairing fits as well; False where it stands alone"),
+    "note": ("string", "why it is unmatched, or not certain"),
+    "found_collective": ("string", "which one it is, where only all ranks together tell"),
+    "found_process_group": ("string", "name of its process group, where the call itself does not tell"),
+    "found_pg_ranks": ("string", "ranks of its process group, where the call itself does not tell"),
+    "found_group_size": ("Int64", "how many these are"),
+})  # fmt: skip
+
+CLOCKS = Schema("clocks", "rank", {
+    "rank": RANK,
+    "host": ("string", "host name; ranks of one host share a clock"),
+    "linked": (
+        "int64",
+        "first of the ranks whose clocks can be compared with this one, through common collectives or the clock probe",
+    ),
+    "offset_ns": ("int64", "how far its clock is ahead of that rank's"),
+    "drift_ppm": ("float64", "how much faster it runs, in millionths"),
+    "origin_ns": ("int64", "the time at which the offset holds"),
+    "uncertainty_ns": ("int64", "the offset may be wrong by so much"),
+    "probe_offset_ns": ("Int64", "what the clock probe alone says, at the first start; NA where it did not measure"),
+    "probe_uncertainty_ns": ("Int64", "that offset may be wrong by so much, anywhere in the window"),
+    "basis": ("string", "how the offset is known"),
+    "partial": ("boolean", "a file of this rank, or of the one it is compared with, is damaged"),
+})  # fmt: skip
+
+COLLECTIVES = Schema("collectives", "collective, all ranks together", {
+    "collective_id": ("int64", "number of the collective in this run, by first start"),
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group; 2 for send_recv"),
+    "dtype": DTYPE,
+    "size_bytes": ("Int64", "size S; of an uneven all_to_all the largest over the ranks"),
+    "seq": ("Int64", "sequence number within the process group"),
+    "matched_by": ("string", "comms_id, seq, step, order, time, or none: a call that could not be matched is alone"),
+    "certain": ("boolean", "no other pairing of the calls fits as well; False where a call stands alone"),
+    "note": ("string", "why it is unmatched, uncertain or partial"),
+    "ranks": ("string", "ranks seen, ascending, separated by spaces"),
+    "complete": ("boolean", "every rank of the process group was seen"),
+    "hot_rank": ("Int64", "rank that sends or receives most in an uneven all_to_all; NA if it is even"),
+    "imbalance_frac": ("Float64", "how much more that is than the mean over the ranks"),
+    "first_start_ns": ("int64", "earliest start"),
+    "last_start_ns": ("Int64", "latest start: the last rank arrives"),
+    "last_end_ns": ("int64", "latest end"),
+    "first_rank": ("Int64", "rank that arrived first"),
+    "last_rank": ("Int64", "rank that arrived last, of those seen"),
+    "last_by_ns": ("Int64", "how much later the last rank arrived than the one before it"),
+    "arrival_skew_ns": ("Int64", "latest start - earliest start"),
+    "end_skew_ns": ("Int64", "latest end - earliest end"),
+    "min_dur_ns": ("int64", "shortest duration"),
+    "last_arrival_to_last_end_ns": ("Int64", "latest end - latest start"),
+    "transfer_low_ns": ("Int64", "lower bound: min_dur_ns, which needs no clocks; a receiving CPU's, if less"),
+    "transfer_high_ns": ("Int64", "upper bound: from when data could move to the latest end, or a receiving CPU's"),
+    "transfer_ns": ("Int64", "median of the ranks' durations without waiting, within bounds; a receiving CPU's"),
+    "algbw_gb_per_s": ("Float64", "size_bytes / transfer_ns"),
+    "algbw_low_gb_per_s": ("Float64", "size_bytes / transfer_high_ns"),
+    "algbw_high_gb_per_s": ("Float64", "size_bytes / transfer_low_ns"),
+    "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
+    "busbw_low_gb_per_s": ("Float64", "algbw_low x bus factor"),
+    "busbw_high_gb_per_s": ("Float64", "algbw_high x bus factor"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+PARTICIPATION = Schema("participation", "collective and rank", {
+    "collective_id": ("int64", "collective"),
+    "call_id": ("int64", "call"),
+    "rank": RANK,
+    "device": DEVICE,
+    "start_ns": ("int64", "start on that rank's clock"),
+    "dur_ns": ("int64", "duration"),
+    "arrived_ns": ("int64", "start on the common clock of the linked ranks"),
+    "wait_ns": ("Int64", "time before the last rank it needs arrived, within [0, dur_ns]"),
+    "transfer_ns": ("Int64", "dur_ns - wait_ns"),
+    "wait_low_ns": ("Int64", "at least so long it waited, for those that have a trace; wait_ns where that is known"),
+    "batch": ("Int64", "equal for sends and receives that one kernel does: the call_id of the first"),
+    "waited_for": ("Int64", "rank that it waited for: of those it needs the last; NA if it waited for nobody"),
+    "wait_clock_free_ns": ("Int64", "dur_ns - shortest duration in the collective: a check on wait_ns without clocks"),
+    "excess_ns": (
+        "Int64",
+        "dur_ns - shortest call like it on this rank: what one rank alone tells of waiting, too low if it always waits",
+    ),
+    "late_ns": ("Int64", "how much later than the first rank this one arrived"),
+    "exposed_wait_ns": ("Int64", "part of wait_ns in which this device did not compute"),
+    "exposed_transfer_ns": ("Int64", "part of transfer_ns in which this device did not compute"),
+    "exposed_wait_low_ns": ("Int64", "part of wait_low_ns in which this device did not compute"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "collective": COLLECTIVE,
+    "size_bytes": SIZE,
+    "count_elems": ("Int64", "elements of that size"),
+    "dtype": DTYPE,
+    "calls": ("int64", "collectives measured"),
+    "time_us_min": ("Float64", "transfer time, smallest"),
+    "time_us_median": ("Float64", "transfer time, median"),
+    "time_us_p95": ("Float64", "transfer time, 95th percentile"),
+    "algbw_gb_per_s": ("Float64", "sum of sizes / sum of transfer times"),
+    "busbw_gb_per_s": ("Float64", "algbw x bus factor of the collective and group size"),
+    "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
+    "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
+    "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
+    **BANDWIDTH.columns,
+    "ceiling_busbw_gb_per_s": ("Float64", "busbw of the ceiling: same collective, as many ranks, interpolated in size"),
+    "of_ceiling_frac": ("Float64", "busbw_gb_per_s / ceiling_busbw_gb_per_s; above 1 if this run was faster"),
+    "ceiling_note": ("string", "why one of the two is not known"),
+})  # fmt: skip
+
+FITS = Schema("fits", "process group and collective with at least three sizes", {
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "collective": COLLECTIVE,
+    "sizes": ("int64", "distinct sizes"),
+    "calls": ("int64", "collectives measured"),
+    "latency_us": ("Float64", "latency of t = latency + size / bandwidth"),
+    "algbw_gb_per_s": ("Float64", "bandwidth of t = latency + size / bandwidth"),
+    "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
+    "error_frac": ("Float64", "root mean square of the relative error over the sizes"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+SUMMARY = Schema("summary", "fact about the run", {
+    "item": ("string", "what"),
+    "value": ("string", "in words"),
+})  # fmt: skip
+
+PUBLISHED = (
+    ACTIVITIES, BREAKDOWN, BREAKDOWN_STEPS, CALLS, COLLECTIVES, PARTICIPATION, BANDWIDTH, FITS, RANKS, HOSTS, LATENESS,
+    CLOCKS, HANGS, VERDICTS, BANDWIDTH_CEILING, TIMINGS, SCALING, SUBTRACTION, MISTAKES, TRAINING_EPOCHS, TRAINING,
+    KERNELS, KERNELS_DEVICES, OPERATORS, OPERATORS_DEVICES, GPUS, COMPARISON, CHANGED_KERNELS, CHANGED_OPERATORS,
+)  # fmt: skip

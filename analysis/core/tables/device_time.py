@@ -1,0 +1,95 @@
+"""The tables of device time. What dtypes, units and names mean: `schema.py`, which has these tables too."""
+
+from __future__ import annotations
+
+from ..schema import Schema
+
+_RANK = ("int64", "global rank")
+_CYCLE = ("int64", "profiling cycle of that rank, from 0: one trace file each")
+_DEVICE = ("string", "CUDA ordinal on that rank, or `cpu`")
+_PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
+_PARTIAL_RUN = ("boolean", "a file of any rank is damaged: of what stood behind the damage nothing is counted here")
+
+# --- what a reader gives -------------------------------------------------------------------------------------------
+
+CPU_OPERATORS = Schema("cpu_operators", "CPU operator of a GPU run, read with details only", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "thread": ("int64", "thread id"),
+    "name": ("string", "aten::mm, autograd::engine::evaluate_function: MulBackward0, ..."),
+    "start_ns": ("int64", "start"),
+    "dur_ns": ("int64", "duration"),
+})  # fmt: skip
+
+MEMORY = Schema("memory", "allocation or release, read with details only, captured with profile_memory", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "device": _DEVICE,
+    "time_ns": ("int64", "when"),
+    "allocated_bytes": ("Int64", "allocated on the device from then on"),
+    "reserved_bytes": ("Int64", "held by the caching allocator from then on"),
+})  # fmt: skip
+
+STEP_TIMES = Schema("step_times", "rank and step that its side file lists, profiled or not", {
+    "rank": _RANK,
+    "step": ("int64", "number of the step, from 0"),
+    "phase": ("string", "idle, warmup or active: what the profiler did"),
+    "dur_ns": ("int64", "length of the step"),
+})  # fmt: skip
+
+# --- device time ---------------------------------------------------------------------------------------------------
+
+_SHARES = {
+    "calls": ("int64", "how often it ran"),
+    "total_ns": ("int64", "sum of the durations"),
+    "share_frac": ("Float64", "total_ns / sum of total_ns over the rows of these devices"),
+    "mean_us": ("Float64", "total_ns / calls"),
+    "min_us": ("Float64", "shortest"),
+    "max_us": ("Float64", "longest"),
+    "split_calls": ("Int64", "communication calls that could be split into wait and transfer; NA for compute"),
+    "wait_ns": ("Int64", "waiting for other ranks in the calls that could be split; NA if none could"),
+    "transfer_ns": ("Int64", "the rest of those calls"),
+    "hidden_ns": ("Int64", "communication while the device computed; NA for compute, and where a file is damaged"),
+    "wait_share_frac": ("Float64", "wait_ns, as share_frac: so much of share_frac is waiting"),
+    "transfer_share_frac": ("Float64", "transfer_ns, likewise"),
+    "hidden_share_frac": ("Float64", "hidden_ns, likewise"),
+    "blocks_per_sm": ("Float64", "mean over the calls that tell, weighted by duration"),
+    "occupancy_frac": ("Float64", "estimated achieved occupancy, likewise"),
+}  # fmt: skip
+KERNEL = {
+    "name": ("string", "kernel, copy between GPUs, or on CPU runs operator"),
+    "kind": ("string", "compute or comm"),
+}  # fmt: skip
+OPERATOR = {
+    "operator": ("string", "innermost CPU operator around the launch; NA for launches outside every operator"),
+    "kind": ("string", "compute or comm; NA for an operator that launched both"),
+    "kernels": ("int64", "different kernels that it launched"),
+}  # fmt: skip
+_RANKS = {"ranks": ("int64", "ranks on which it ran")}
+
+KERNELS = Schema("kernels", "kernel, all ranks and devices together", {
+    **KERNEL, **_RANKS, **_SHARES, "partial": _PARTIAL_RUN,
+})  # fmt: skip
+KERNELS_DEVICES = Schema("kernels_devices", "rank, device and kernel", {
+    "rank": _RANK, "device": _DEVICE, **KERNEL, **_SHARES, "partial": _PARTIAL,
+})  # fmt: skip
+OPERATORS = Schema("operators", "operator that launched kernels, all ranks and devices together", {
+    **OPERATOR, **_RANKS, **_SHARES, "partial": _PARTIAL_RUN,
+})  # fmt: skip
+OPERATORS_DEVICES = Schema("operators_devices", "rank, device and operator that launched kernels", {
+    "rank": _RANK, "device": _DEVICE, **OPERATOR, **_SHARES, "partial": _PARTIAL,
+})  # fmt: skip
+
+GPUS = Schema("gpus", "rank and GPU", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "device_name": ("string", "GPU, or NA"),
+    "steps": ("int64", "steps in window_ns; 0 if none is marked"),
+    "window_ns": ("int64", "all steps together, as TensorBoard's plugin bounds them; over several cycles, their sum"),
+    "busy_ns": ("int64", "part of it in which at least one kernel ran; copies and fills are no kernels"),
+    "utilisation_frac": ("Float64", "busy_ns / window_ns"),
+    "sm_efficiency_frac": ("Float64", "mean over window_ns of min(blocks per SM of all running kernels, 1)"),
+    "occupancy_frac": ("Float64", "mean estimated achieved occupancy of the kernels, weighted by duration"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+})  # fmt: skip

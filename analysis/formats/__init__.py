@@ -1,0 +1,1 @@
+"""Formats of trace files, each in a folder of its own."""

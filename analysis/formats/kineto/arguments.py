@@ -1,0 +1,99 @@
+"""Arguments of events: shapes of annotations, and what kernels and record_param_comms say of a collective."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ...recording.recording import Annotation
+from ...recording.values import MOST_RANKS
+from .cuts import NO_JSON
+from .events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent
+
+_MOST_ELEMS = 1 << 53
+_comm_args = msgspec.json.Decoder(CommArgs, strict=False)
+_annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
+
+
+def number(value: int | str) -> int:
+    """Thread, stream and device ids are integers; -1 for Kineto's own bookkeeping rows, which have names."""
+    return value if isinstance(value, int) else -1
+
+
+def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]:
+    """What is kept of annotations, with the texts they were decoded from. Raises MalformedEvent."""
+    result = []
+    for event, text in events:
+        args = _decoded(_annotation_args, event, text)
+        if not _are_shapes(args.in_dims):
+            raise MalformedEvent(text, f"{str(args.in_dims)[:40]} are no shapes")
+        values = None if args.in_values is None else [v if isinstance(v, str) else str(v) for v in args.in_values]
+        row = Annotation(event.name, number(event.tid), event.ts, event.dur or 0.0, args.in_dims, args.in_types, values)
+        result.append(row)
+    return result
+
+
+def _are_shapes(dims: list[Any] | None) -> bool:
+    """Is every input a shape, or a list of shapes?"""
+    shapes = [s for d in dims or () for s in (d if _are(list, d) else [d])]
+    return all(_are(int, s) and all(abs(n) <= _MOST_ELEMS for n in s) for s in shapes)
+
+
+def _are(kind: type, values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is kind for v in values)
+
+
+def call_records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
+    """Rows of record_param_comms; those named `wait` are no calls."""
+    found = ((event, _decoded(_comm_args, event, text)) for event, text in events)
+    return [
+        comm_row("record_param_comms", args) | {"thread": number(event.tid), "ts": event.ts}
+        for event, args in found
+        if args.op not in (None, "wait")
+    ]
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -> Any:
+    try:
+        return decoder.decode(event.args)
+    except NO_JSON as err:
+        raise MalformedEvent(text, str(err)) from err
+
+
+def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
+    """A row of the table of arguments; what cannot be true is None."""
+    external_id = args.external_id if args.external_id is not None else args.external_id_1
+    peer = args.dst_rank if args.dst_rank is not None else args.src_rank
+    return {
+        "source": source,
+        "correlation": args.correlation,
+        "external_id": external_id,
+        "op": args.op,
+        "dtype": args.dtype,
+        "in_elems": _if_in(args.in_elems if args.in_elems is not None else args.in_elems_2_2, 0, _MOST_ELEMS),
+        "out_elems": _if_in(args.out_elems if args.out_elems is not None else args.out_elems_2_2, 0, _MOST_ELEMS),
+        "in_split": args.in_split,
+        "out_split": args.out_split,
+        "group_size": _if_in(args.group_size, 1, MOST_RANKS),
+        "process_group": args.process_group,
+        "pg_ranks": _ranks_in(args.pg_ranks),
+        "seq": args.seq,
+        "comms_id": None if args.comms_id is None else str(args.comms_id),
+        "root": args.rank,
+        "peer": peer,
+    }
+
+
+def _if_in(number: int | None, least: int, most: int) -> int | None:
+    """The number, if it can be true."""
+    return number if number is not None and least <= number <= most else None
+
+
+def _ranks_in(text: str | None) -> str | None:
+    """`"[0, 1]"` -> `"0 1"`; None when the list was cut (over 30 ranks) or is empty (groups without a stride)."""
+    if text is None or "..." in text:
+        return None
+    return " ".join(re.findall(r"\d+", text)) or None

@@ -1,0 +1,222 @@
+"""Elements of an array in the bytes of a JSON document: where they may be cut, proven by decoding, repaired.
+
+`[` + bytes + `]` decodes only if the bytes are whole elements, because a cut inside a string or a nested value leaves
+it open. See docs/design/0001.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from ...core.json_repairs import (
+    with_names_that_are_text,
+    with_quoted_names,
+    without_escapes,
+    without_numbers_that_are_none,
+)
+
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_END_OF_ARRAY = re.compile(rb"\}\s*\]")
+# Of a text without escapes. The lone quote opens a string that the buffer does not close.
+_TOKEN = re.compile(rb'"[^"]*"|["\[\]{},]')
+_BLANK = b" \t\r\n,"
+_AT_BYTE = re.compile(r"(trailing characters )?\(byte (\d+)\)")
+_GUESSES = 4
+_BLOCK_BYTES = 4096
+_DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_ANY = msgspec.json.Decoder(msgspec.Raw)
+# What decoding raises for bytes that are no JSON, or nested too deep.
+NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Malformed(Exception):
+    """A buffer is no JSON; `texts` are those of the events before that place, `at` its offset."""
+
+    def __init__(self, texts: list[bytes], at: int) -> None:
+        self.texts = texts
+        self.at = at
+
+
+def check_text(source: bytes, end: int | None = None) -> None:
+    """JSON is UTF-8, which decoders do not look at in what they skip. Raises UnicodeDecodeError."""
+    if not source.isascii():  # ten times as fast, without a copy
+        try:
+            source[:end].decode()
+        except UnicodeDecodeError:
+            with_names_that_are_text(source[:end]).decode()
+
+
+def count_repairs(pieces: list[bytes]) -> int | None:
+    """How many bytes have to be repaired in whole elements of an array, each with its comma; None: they are no JSON."""
+    array = b"".join((b"[", *pieces, b"{}]"))  # copied only once
+    try:
+        _ANY.decode(array)
+    except NO_JSON:
+        whole = _mended(array)
+        try:
+            _ANY.decode(whole)
+        except NO_JSON:
+            return None
+        return changed_bytes(array, whole)
+    return 0
+
+
+def _mended(elements: bytes) -> bytes:
+    return without_numbers_that_are_none(with_quoted_names(elements))
+
+
+def changed_bytes(text: bytes, repaired: bytes) -> int:
+    """How many bytes of two texts of one length differ; most blocks do not."""
+    blocks = (
+        (text[at : at + _BLOCK_BYTES], repaired[at : at + _BLOCK_BYTES]) for at in range(0, len(text), _BLOCK_BYTES)
+    )
+    return sum(a != b for one, other in blocks if one != other for a, b in zip(one, other, strict=True))
+
+
+class Elements(NamedTuple):
+    """Texts of the whole events in a buffer, how many bytes they take, and of these how many were repaired.
+
+    `closed` says whether the array ends behind them.
+    """
+
+    texts: list[bytes]
+    cut: int
+    closed: bool = False
+    repaired_bytes: int = 0
+
+
+def whole_elements(buffer: bytes) -> Elements:
+    """The whole events in the buffer. Raises Malformed."""
+    for cut, closed in _guesses(buffer):
+        try:
+            return Elements(texts_of(buffer[:cut]), cut, closed)
+        except NO_JSON:
+            continue
+    # The second time with quotes in names, which hide where strings end, out of the way.
+    try:
+        return _repaired(buffer, buffer)
+    except Malformed:
+        renamed = with_quoted_names(buffer)
+        if renamed == buffer:
+            raise
+        return _repaired(renamed, buffer)
+
+
+def _repaired(renamed: bytes, buffer: bytes) -> Elements:
+    """The same by an exact cut. Raises Malformed."""
+    cut, closed = _exact_cut(renamed)
+    whole = without_numbers_that_are_none(renamed[: cut + closed])[:cut]
+    try:
+        return Elements(texts_of(whole), cut, closed, changed_bytes(buffer[:cut], whole))
+    except NO_JSON as err:
+        at = _place_in(err)
+        raise Malformed(_texts_before(whole, at), at) from err
+
+
+def repaired_texts(elements: bytes) -> Elements:
+    """Texts of elements of an array, one by one. Raises NO_JSON."""
+    try:
+        return Elements(texts_of(elements), len(elements))
+    except NO_JSON:
+        whole = _mended(elements)
+        return Elements(texts_of(whole), len(elements), repaired_bytes=changed_bytes(elements, whole))
+
+
+def place_in(error: Exception) -> int | None:
+    """Where bytes stop being JSON, by what decoding them raised; None if it does not say."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.start
+    found = _AT_BYTE.search(str(error))
+    # msgspec counts the first of trailing characters as read.
+    return None if found is None else int(found[2]) - bool(found[1])
+
+
+def _place_in(error: Exception) -> int:
+    """The same for elements of an array that were decoded in their brackets; 0 if not said."""
+    return max(0, (place_in(error) or 0) - 1)
+
+
+def malformed_at(elements: bytes) -> int | None:
+    """Where the elements of an array stop being JSON; None if they only end too early."""
+    try:
+        _ELEMENTS.decode(b"[" + elements)
+    except NO_JSON as err:
+        return _place_in(err) or None
+    return None
+
+
+def _texts_before(buffer: bytes, at: int) -> list[bytes]:
+    """Texts of the events that are whole before the byte `at`, as far as they are JSON."""
+    try:
+        return texts_of(buffer[: _exact_cut(buffer[:at])[0]])
+    except (Malformed, *NO_JSON):
+        return []
+
+
+def texts_or_none(elements: bytes) -> list[bytes]:
+    """Texts of the elements of an array that does not go on; none where they are not whole."""
+    try:
+        return texts_of(elements)
+    except NO_JSON:
+        return []
+
+
+def texts_of(elements: bytes) -> list[bytes]:
+    """Texts of the elements of an array; empty objects say nothing, and are left out."""
+    array = b"[" + elements + b"]"
+    check_text(array)
+    objects = [bytes(raw) for raw in _ELEMENTS.decode(array)]
+    if not all(text.startswith(b"{") for text in objects):
+        raise msgspec.ValidationError(f"an event is no object (byte {_first_other(array, objects)})")
+    inner = (text[1:-1].lstrip() for text in objects)
+    return [text[1:] for text in inner if text]
+
+
+def _first_other(array: bytes, elements: list[bytes]) -> int:
+    """Where in the array the first element stands that is no object."""
+    at = 1
+    for text in elements:
+        while array[at] in _BLANK:
+            at += 1
+        if not text.startswith(b"{"):
+            break
+        at += len(text)
+    return at
+
+
+def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
+    """Ends of an event near the end of the buffer: first between two events, then before the closing bracket."""
+    tail = max(0, len(buffer) - (64 << 10))
+    for match in list(_BETWEEN.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
+        comma = buffer.index(b",", match.start())
+        yield comma, False
+    for match in list(_END_OF_ARRAY.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
+        yield match.end() - 1, True
+
+
+def _exact_cut(buffer: bytes) -> tuple[int, bool]:
+    """The same by walking over every string and bracket: slow, for layouts in which no guess holds.
+
+    Raises Malformed where brackets are nested too deep.
+    """
+    depth, last_comma = 0, 0
+    for token in _TOKEN.finditer(without_escapes(buffer)):
+        match token.group():
+            case b"{" | b"[":
+                depth += 1
+                if depth > _DEEPEST:
+                    raise Malformed(_texts_before(buffer, last_comma + 1), token.start())
+            case b"]" if depth == 0:
+                return token.start(), True
+            case b"}" | b"]":
+                depth -= 1
+            case b"," if depth == 0:
+                last_comma = token.start()
+            case b'"':
+                break
+    return last_comma, False

@@ -1,0 +1,238 @@
+"""The events of a Kineto trace that communication is measured from: what tells them apart, and what is read of them.
+
+Facts about versions are in the comments where they matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ...recording.values import MISSING, NOT_KNOWN, Duration, Int64, Time
+from .cuts import NO_JSON
+
+
+class ActivityArgs(msgspec.Struct, gc=False, frozen=True):
+    """Arguments of kernels, copies and fills."""
+
+    correlation: Int64 | None = MISSING
+    external_id: Int64 | None = msgspec.field(default=MISSING, name="External id")
+    external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")  # torch <= 1.12
+    device: Int64 | None = MISSING
+    stream: Int64 | None = MISSING
+    # Of kernels on NVIDIA GPUs, estimated by Kineto from the launch and the GPU's properties. Anything goes: a writer
+    # that cannot divide by an unknown number of SMs must not make the file unreadable.
+    blocks_per_sm: Any = msgspec.field(default=NOT_KNOWN, name="blocks per SM")
+    occupancy_percent: Any = msgspec.field(default=NOT_KNOWN, name="est. achieved occupancy %")
+
+
+class Activity(msgspec.Struct, gc=False, kw_only=True):
+    """A kernel, copy or fill on a device. Times in us."""
+
+    cat: str = ""
+    name: str = ""
+    pid: Int64 | str = 0
+    tid: Int64 | str = 0
+    ts: Time
+    dur: Duration | None = 0.0
+    args: ActivityArgs = ActivityArgs()
+
+
+class LaunchArgs(msgspec.Struct, gc=False, frozen=True):
+    """Arguments of a runtime call."""
+
+    correlation: Int64 | None = MISSING
+    external_id: Int64 | None = msgspec.field(default=MISSING, name="External id")
+    external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")
+
+
+class Launch(msgspec.Struct, gc=False, kw_only=True):
+    """A runtime call, which may launch an activity. Times in us."""
+
+    pid: Int64 | str = 0
+    tid: Int64 | str = 0
+    ts: Time
+    args: LaunchArgs = LaunchArgs()
+
+
+class CpuEvent(msgspec.Struct, gc=False, kw_only=True):
+    """An annotation or an operator. Times in us."""
+
+    name: str = ""
+    pid: Int64 | str = 0
+    tid: Int64 | str = 0
+    ts: Time
+    dur: Duration | None = 0.0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class PointEvent(msgspec.Struct, gc=False):
+    """An event without a duration of which only the time counts, in us."""
+
+    ts: Time | None = None
+
+
+class ThreadEvent(msgspec.Struct, gc=False):
+    """Metadata of a thread."""
+
+    tid: Int64 | str = 0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class AnnotationArgs(msgspec.Struct, gc=False):
+    """Inputs of an annotation or operator, with record_shapes."""
+
+    in_dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
+    in_types: list[str] | None = msgspec.field(default=None, name="Input type")
+    in_values: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
+
+
+class CommArgs(msgspec.Struct, gc=False):
+    """Arguments of NCCL kernels and of record_param_comms; torch 2.2 called the element counts sizes."""
+
+    correlation: Int64 | None = None
+    external_id: Int64 | None = msgspec.field(default=None, name="External id")
+    external_id_1: Int64 | None = msgspec.field(default=None, name="external id")
+    op: str | None = msgspec.field(default=None, name="Collective name")
+    dtype: str | None = None
+    in_elems: Int64 | None = msgspec.field(default=None, name="In msg nelems")
+    out_elems: Int64 | None = msgspec.field(default=None, name="Out msg nelems")
+    in_elems_2_2: Int64 | None = msgspec.field(default=None, name="In msg size")
+    out_elems_2_2: Int64 | None = msgspec.field(default=None, name="Out msg size")
+    in_split: str | None = msgspec.field(default=None, name="In split size")
+    out_split: str | None = msgspec.field(default=None, name="Out split size")
+    group_size: Int64 | None = msgspec.field(default=None, name="Group size")
+    process_group: str | None = msgspec.field(default=None, name="Process Group Name")
+    pg_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    seq: Int64 | None = msgspec.field(default=None, name="Seq")
+    comms_id: int | str | None = msgspec.field(default=None, name="Comms Id")  # unsigned 64 bit
+    rank: Int64 | None = msgspec.field(default=None, name="Rank")
+    src_rank: Int64 | None = msgspec.field(default=None, name="Src Rank")
+    dst_rank: Int64 | None = msgspec.field(default=None, name="Dst Rank")
+    bytes: Int64 | None = None  # of a copy
+
+
+class CommEvent(msgspec.Struct, gc=False):
+    """The arguments of an event that may say which collective it is."""
+
+    args: CommArgs = msgspec.field(default_factory=CommArgs)
+
+
+class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
+    """What was allocated on a device once an allocation or release was done, in bytes, with profile_memory."""
+
+    device_type: Int64 | None = msgspec.field(default=MISSING, name="Device Type")
+    device: Int64 | None = msgspec.field(default=MISSING, name="Device Id")
+    allocated: Int64 | None = msgspec.field(default=MISSING, name="Total Allocated")
+    reserved: Int64 | None = msgspec.field(default=MISSING, name="Total Reserved")
+
+
+class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
+    """An allocation or release. Times in us."""
+
+    ts: Time
+    args: MemoryArgs = MemoryArgs()
+
+
+class _Key(msgspec.Struct, gc=False):
+    """What tells events apart, if these are texts; an event in which they are not is none of those that are wanted."""
+
+    ph: Any = ""
+    cat: Any = ""
+    name: Any = ""
+
+
+# Categories, with the spelling of torch <= 1.12 behind the newer one.
+KERNELS = ("kernel", "Kernel")
+OPERATORS = ("cpu_op", "Operator")
+CALLS = "cuda_runtime"
+IDLE_CALLS = ("cudaDevice", "cudaEvent", "cudaFunc", "cudaGet", "cudaStream", "cudaThread")
+"""How names of CALLS begin that launch nothing: a third of them."""
+ROOMS = {
+    **dict.fromkeys((*KERNELS, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), "activities"),
+    **dict.fromkeys((CALLS, "cuda_driver", "Runtime"), "launches"),
+    "user_annotation": "annotations",
+    **dict.fromkeys(OPERATORS, "operators"),
+}
+"""Category of an event with a duration -> where its text belongs in `Sorted`."""
+WINDOW_END = "Record Window End"
+ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory", WINDOW_END: "window_ends"}
+"""The same of events without a duration, by name."""
+
+
+@dataclass
+class Sorted:
+    """Texts of events by what they are, each in file order; all others are left out, with so many repaired bytes."""
+
+    activities: list[bytes] = field(default_factory=list)
+    launches: list[bytes] = field(default_factory=list)
+    annotations: list[bytes] = field(default_factory=list)
+    operators: list[bytes] = field(default_factory=list)
+    threads: list[bytes] = field(default_factory=list)
+    memory: list[bytes] = field(default_factory=list)
+    window_ends: list[bytes] = field(default_factory=list)
+    repaired_bytes: int = 0
+
+    def place(self, text: bytes) -> None:
+        """Add the text of an event, if it is wanted. Raises MalformedEvent."""
+        key = _one(_key, text)
+        category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
+        room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
+        if room is not None and not (category == CALLS and name.startswith(IDLE_CALLS)):
+            getattr(self, room).append(text)
+
+
+_key = msgspec.json.Decoder(_Key)
+
+E = TypeVar("E")
+
+
+def sorted_texts(texts: Sequence[bytes]) -> Sorted:
+    """All texts by what they are. Raises MalformedEvent."""
+    result = Sorted()
+    for text in texts:
+        result.place(text)
+    return result
+
+
+class MalformedEvent(Exception):
+    """The event with this text is no JSON, or not as Kineto writes it."""
+
+    def __init__(self, text: bytes, why: str) -> None:
+        super().__init__(why)
+        self.text = text
+
+
+class Decoder(Generic[E]):
+    """Texts -> events of one type."""
+
+    def __init__(self, event: type[E]) -> None:
+        self._all = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+        self._one = msgspec.json.Decoder(event, strict=False)
+
+    def all(self, texts: Sequence[bytes]) -> list[E]:
+        """One event per text. Raises MalformedEvent."""
+        if not texts:
+            return []
+        ended = [*texts[:-1], texts[-1] + b"}]"]
+        ended[0] = b'[{"' + ended[0]  # before joining: nothing large is copied twice
+        try:
+            events = self._all.decode(b'},{"'.join(ended))
+        except NO_JSON:
+            events = []
+        # A text that is two events, or half of one, shows in their number.
+        return events if len(events) == len(texts) else [self.one(text) for text in texts]
+
+    def one(self, text: bytes) -> E:
+        """The event of a text. Raises MalformedEvent."""
+        return _one(self._one, text)
+
+
+def _one(decoder: msgspec.json.Decoder[E], text: bytes) -> E:
+    try:
+        return decoder.decode(b'{"' + text + b"}")
+    except NO_JSON as err:
+        raise MalformedEvent(text, str(err)) from err

@@ -1,0 +1,100 @@
+"""Parts of a file, read by several processes, joined to what one process would have read."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...recording.recording import INTEGERS, Columns, Events, latest
+from .stream import Surrounding
+
+
+class Part(msgspec.Struct):
+    """What is read of a span of a file's events. For the last three see SpanStream and EventStream."""
+
+    events: Events
+    with_operators: bool
+    surrounding: Surrounding
+    began_at: int | None
+    ended_at: int | None
+    state: tuple[int, ...]
+
+
+class Joining:
+    """The events of all parts of a file, which are added in order. What a part holds is let go of at once."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+        self.with_operators = False
+        self.surrounding: Surrounding | None = None
+        self._is_gapless = True
+        self._state: tuple[int, ...] = ()
+        self._ended_at: int | None = None
+        self._names = _Numbers()
+        self._operators = _Numbers()
+        self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in INTEGERS}
+        self._gloo_threads: set[int] = set()
+        self._texts: dict[str, str] = {}
+        self._others = Events(
+            pids=[None] * 4, names=[], kinds=[], operator_names=[], activities={}, launches={}, operators={}, memory={},
+            annotations=[], comm_args=[], gloo_threads=[],
+        )  # fmt: skip
+
+    def add(self, part: Part) -> None:
+        """The next part, which is used up."""
+        events, others = part.events, self._others
+        self.parts += 1
+        if self.surrounding is None:
+            self.with_operators, self._state = part.with_operators, part.state
+            follows = part.began_at is None
+        else:
+            follows = part.began_at is not None and part.began_at == self._ended_at
+            follows = follows and part.surrounding.before == self.surrounding.before and part.state == self._state
+        self._is_gapless = self._is_gapless and follows
+        self.surrounding, self._ended_at = part.surrounding, part.ended_at
+        _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])
+        _renumber(events.operators, [self._operators[name] for name in events.operator_names])
+        for kind, columns in self._columns.items():
+            added: Columns = getattr(events, kind)
+            for name in list(added):
+                columns.setdefault(name, bytearray()).extend(added.pop(name))
+        others.pids = [new if old is None else old for old, new in zip(others.pids, events.pids, strict=True)]
+        others.window_end = latest(others.window_end, events.window_end)
+        others.annotations += events.annotations
+        others.comm_args += map(self._with_shared_texts, events.comm_args)
+        others.lists_bytes += events.lists_bytes
+        others.repaired_bytes += events.repaired_bytes
+        self._gloo_threads.update(events.gloo_threads)
+
+    def _with_shared_texts(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The same, with every text once for all rows: most rows have the same ones."""
+        return {key: self._texts.setdefault(v, v) if type(v) is str else v for key, v in args.items()}
+
+    def events(self) -> Events | None:
+        """The events; None if what was added is not all of a file."""
+        if not self._is_gapless or self.surrounding is None or self._ended_at is not None:
+            return None
+        return msgspec.structs.replace(
+            self._others,
+            names=[name for _, name in self._names],
+            kinds=[kind for kind, _ in self._names],
+            operator_names=list(self._operators),
+            gloo_threads=sorted(self._gloo_threads),
+            **self._columns,
+        )
+
+
+class _Numbers(dict[Any, int]):
+    """Each distinct key -> its number, in the order in which they come."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = len(self)
+        return self[key]
+
+
+def _renumber(columns: Columns, numbers: Sequence[int]) -> None:
+    if list(numbers) != list(range(len(numbers))):
+        columns["name"] = array("q", [numbers[name] for name in array("q", columns["name"])]).tobytes()

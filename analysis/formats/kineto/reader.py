@@ -1,0 +1,379 @@
+"""A Kineto trace file -> columns of numbers, names once each: small, quick to send to another process, and to keep.
+
+Only the modules whose names begin like this one's know raw trace keys. Of a large file, several
+processes read a part each (`read_part`), and one joins them.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...core.escaping import as_text
+from ...core.kinds import COMM, kernel_kind, memory_kind
+from ...errors import DamagedTrace, TooLarge, TraceError
+from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
+from ...recording.memory_limit import check_memory, shapes_bytes, tables_bytes
+from ...recording.recording import DOUBLES, INTEGERS, Annotation, Columns, Events, Extent, RawTrace, latest, raw_trace
+from ...recording.values import MISSING, NOT_KNOWN
+from .arguments import annotations_of, call_records, comm_row, number
+from .events import (
+    KERNELS,
+    Activity,
+    CommEvent,
+    CpuEvent,
+    Decoder,
+    Launch,
+    MalformedEvent,
+    MemoryEvent,
+    PointEvent,
+    Sorted,
+    ThreadEvent,
+    sorted_texts,
+)
+from .header import header, header_so_far
+from .joining import Joining, Part
+from .part_stream import Indivisible, SpanStream
+from .scan import picked
+from .stream import Batch, EventStream, Pick, Surrounding
+
+# On disk. To count the events of a smaller file takes less than to read it twice where it is damaged.
+SLOW_TO_COUNT_BYTES = 2 << 20
+_ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):|enumerate\(DataLoader\)#")
+_HANDING_OVER = ("c10d::", "record_param_comms")
+_LOADING = "enumerate(DataLoader)#"  # an annotation or an operator, by version of torch
+_ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
+_MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
+
+
+def read_kineto(
+    path: Path,
+    comm_names: re.Pattern[str],
+    *,
+    details: bool = False,
+    keep_damaged: bool = False,
+    limit_bytes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RawTrace:
+    """What one trace file holds; kernels whose name `comm_names` finds are communication.
+
+    With `details` also the operators of GPU runs, and allocations, which takes longer. Of a damaged file,
+    `keep_damaged` keeps what was read before the damage. `progress` is called with the position in the file in bytes.
+    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if what is read would take more than `limit_bytes` of
+    memory with all tables made of it.
+    """
+    is_lasting = is_regular(path)  # a pipe can be read only once
+    with_operators = None if is_lasting and not details else True
+    if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
+        # The second time, counted, it tells how many events are good, and keeps them.
+        with suppress(TraceError if keep_damaged else DamagedTrace):
+            return _read(path, _Reading(comm_names, with_operators, details, limit_bytes), progress)
+    reading = _Reading(comm_names, with_operators, details, limit_bytes)
+    return _read(path, reading, progress, keep_damaged=keep_damaged, counted=True)
+
+
+def read_part(
+    path: Path,
+    comm_names: re.Pattern[str],
+    part: int,
+    parts: int,
+    *,
+    details: bool = False,
+    limit_bytes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Part:
+    """What one of `parts` parts of a file holds, counted from 0. Every error means: read the file as a whole.
+
+    Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
+    """
+    reading = _Reading(comm_names, True if details else None, details, limit_bytes)
+    stream = SpanStream(path, part, parts, progress, picker=reading.picker)
+    _add_all(reading, stream)
+    with_operators, around = bool(reading.with_operators), stream.surrounding
+    return Part(reading.result(), with_operators, around, stream.began_at, stream.ended_at, stream.state)
+
+
+def joined(path: Path, parts: Joining, *, details: bool = False) -> RawTrace:
+    """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
+    events, around = parts.events(), parts.surrounding
+    if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
+        raise Indivisible(f"{path}: its parts do not tell all")
+    return raw_trace(events, header(path, around), Extent(around.file_bytes), details=details)
+
+
+def _read(
+    path: Path,
+    reading: _Reading,
+    progress: Callable[[int], None] | None,
+    *,
+    keep_damaged: bool = False,
+    counted: bool = False,
+) -> RawTrace:
+    stream = EventStream(path, progress, picker=reading.picker, counted=counted)
+    damage = None
+    try:
+        _add_all(reading, stream)
+        around = header(path, stream.surrounding, reading.events)
+        extent = Extent(stream.bytes_read)
+    except TooLarge:
+        raise
+    except TraceError as err:
+        if not keep_damaged or not reading.events:
+            raise
+        damage, around = as_text(str(err)), header_so_far(stream.surrounding)
+        file_bytes = None if stream.is_packing_broken or not is_regular(path) else unpacked_bytes(path)
+        extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
+    if not reading.activities["ts"] and not reading.with_operators:
+        # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
+        reading = _Reading(reading.comm_names, True, reading.details, reading.limit_bytes)
+        return _read(path, reading, progress, keep_damaged=keep_damaged, counted=counted)
+    return raw_trace(reading.result(), around, extent, damage, details=reading.details)
+
+
+def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
+    for batch in stream:
+        _add(reading, batch, stream.path)
+        reading.events = stream.events_read
+        reading.good_bytes = batch.first_byte + batch.end
+        so_far = f"{stream.path}: its events up to byte {reading.good_bytes:,}"
+        check_memory(so_far, reading.needed_bytes, reading.limit_bytes)
+
+
+def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
+    """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
+    try:
+        reading.add(sorted_texts(batch.texts) if batch.picked is None else batch.picked)
+        reading.repaired_bytes += batch.repaired_bytes
+    except MalformedEvent as err:
+        if batch.picked is not None:  # it may be the begin of one event and the end of another one
+            return _add(reading, batch.taken_apart(), path)
+        index = batch.texts.index(err.text)
+        # Sorts are read one after the other, so there may be another one before it.
+        _add(reading, batch.before(index), path)
+        good = reading.events = batch.first_event + index
+        reading.good_bytes = batch.byte_of(index)
+        raise DamagedTrace(
+            f"{path}: event {good:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
+            f"{err} (the {good:,} events before it were good): {err.text[:80].decode('utf-8', 'replace')!r}"
+        ) from err
+
+
+@dataclass
+class _Reading:
+    """The columns so far.
+
+    With all operators, without, or (None) with them unless the header lists a GPU. `events` were good so far, where
+    they are counted, and `good_bytes` of the file with them. More than `limit_bytes` of memory must not be needed.
+    """
+
+    comm_names: re.Pattern[str]
+    with_operators: bool | None
+    details: bool = False
+    limit_bytes: int | None = None
+    names: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    operator_ids: dict[str, int] = field(default_factory=dict)
+    ids: dict[str, dict[str, int]] = field(default_factory=dict)
+    activities: dict[str, array[Any]] = field(default_factory=lambda: _arrays("activities"))
+    launches: dict[str, array[Any]] = field(default_factory=lambda: _arrays("launches"))
+    operators: dict[str, array[Any]] = field(default_factory=lambda: _arrays("operators"))
+    memory: dict[str, array[Any]] = field(default_factory=lambda: _arrays("memory"))
+    annotations: list[Annotation] = field(default_factory=list)
+    comm_args: list[dict[str, Any]] = field(default_factory=list)
+    gloo_threads: set[int] = field(default_factory=set)
+    window_end: float | None = None
+    pids: list[int | None] = field(default_factory=lambda: [None] * 4)
+    events: int = 0
+    good_bytes: int = 0
+    repaired_bytes: int = 0
+    _lists_bytes: int = 0
+    _letters: int = 0
+
+    @property
+    def needed_bytes(self) -> int:
+        """What all that was read so far takes at most, with the tables made of it."""
+        return self._lists_bytes + tables_bytes(
+            activities=len(self.activities["ts"]),
+            launches=len(self.launches["ts"]),
+            operators=len(self.operators["ts"]),
+            memory=len(self.memory["ts"]),
+            annotations=len(self.annotations),
+            calls=len(self.comm_args),
+            names=len(self.names) + len(self.operator_ids),
+            letters=self._letters,
+        )
+
+    def picker(self, around: Surrounding) -> Pick[Sorted]:
+        """What to pick of the events of a document that begins so."""
+        if self.with_operators is None:
+            self.with_operators = not header_so_far(around).device_names
+        return partial(picked, with_operators=self.with_operators)
+
+    def add(self, texts: Sorted) -> None:
+        """All of a batch, or nothing of it. Raises MalformedEvent."""
+        activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
+        annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
+        threads = _THREADS.all(texts.threads)
+        window_ends = [event.ts for event in _POINTS.all(texts.window_ends) if event.ts is not None]
+        memory = _MEMORY.all(texts.memory) if self.details else []
+        names = self._names(activities)
+        comm_args = self._comm_args_of(activities, names, texts.activities)
+        self.repaired_bytes += texts.repaired_bytes
+        marked = zip(annotations, texts.annotations, strict=True)
+        called = list(zip(operators, texts.operators, strict=True))
+        kept = [each for each in marked if _ANNOTATION.match(each[0].name)]
+        kept += [each for each in called if each[0].name.startswith(_LOADING)]
+        kept += [each for each in called if each[0].name.startswith("c10d::")]
+        found = annotations_of(kept)
+        recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
+        # Of threads there are several such events, an earlier process name among them.
+        self.gloo_threads |= {number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
+        self.annotations += found
+        self.comm_args += comm_args + recorded
+        self._lists_bytes += sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
+        self.window_end = latest(self.window_end, *window_ends)
+        self._extend_activities(activities, names)
+        self._extend_launches(launches)
+        self._extend_memory(memory)
+        handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
+        work = [e for e in operators if not e.name.startswith(_HANDING_OVER)]
+        self._extend_pids(annotations, launches, handed_over, work)
+        if self.details or not self.activities["ts"]:  # else they matter on CPU runs only
+            self._extend_operators(work)
+
+    def result(self) -> Events:
+        """Everything read; there is nothing left then."""
+        return Events(
+            pids=self.pids,
+            names=self.names,
+            kinds=self.kinds,
+            operator_names=list(self.operator_ids),
+            activities=_bytes(self.activities),
+            launches=_bytes(self.launches),
+            operators=_bytes(self.operators),
+            memory=_bytes(self.memory),
+            annotations=self.annotations,
+            comm_args=self.comm_args,
+            gloo_threads=sorted(self.gloo_threads),
+            window_end=self.window_end,
+            lists_bytes=self._lists_bytes,
+            repaired_bytes=self.repaired_bytes,
+        )
+
+    def _names(self, events: list[Activity]) -> list[int]:
+        """The number of each event's name; one name is two if kernels and copies bear it."""
+        ids = self.ids
+        try:
+            return [ids[event.cat][event.name] for event in events]
+        except KeyError:  # a few times per file
+            for event in events:
+                if event.name not in ids.get(event.cat, ()):
+                    self._new_name(event.cat, event.name)
+        return [ids[event.cat][event.name] for event in events]
+
+    def _new_name(self, category: str, name: str) -> int:
+        number = self.ids.setdefault(category, {})[name] = len(self.names)
+        self.names.append(name)
+        self._letters += len(name)
+        self.kinds.append(kernel_kind(name, self.comm_names) if category in KERNELS else memory_kind(name))
+        return number
+
+    def _comm_args_of(self, events: list[Activity], names: list[int], texts: list[bytes]) -> list[dict[str, Any]]:
+        rows = []
+        of_comm = {name for name, kind in enumerate(self.kinds) if kind == COMM}
+        for index in [index for index, name in enumerate(names) if name in of_comm]:
+            args = _COMM.one(texts[index]).args
+            if events[index].cat not in KERNELS and args.bytes is not None:
+                args.op, args.dtype, args.in_elems, args.out_elems = "peer_copy", "Byte", args.bytes, args.bytes
+            if args.op is not None:
+                rows.append(comm_row("kernel", args))
+        return rows
+
+    def _extend_pids(self, *sorts: Sequence[CpuEvent | Launch]) -> None:
+        for sort, events in enumerate(sorts):
+            if self.pids[sort] is None:
+                self.pids[sort] = next((e.pid for e in events if isinstance(e.pid, int)), None)
+
+    def _extend_activities(self, events: list[Activity], names: list[int]) -> None:
+        args = [event.args for event in events]
+        columns = self.activities
+        columns["device"].fromlist(_either([a.device for a in args], [e.pid for e in events]))
+        columns["stream"].fromlist(_either([a.stream for a in args], [e.tid for e in events]))
+        columns["name"].fromlist(names)
+        columns["correlation"].fromlist(_integers([a.correlation for a in args]))
+        columns["external_id"].fromlist(_external_ids(args))
+        columns["ts"].fromlist([e.ts for e in events])
+        columns["dur"].fromlist(_durations(events))
+        columns["blocks_per_sm"].extend(_numbers_known([a.blocks_per_sm for a in args]))
+        columns["occupancy_percent"].extend(_numbers_known([a.occupancy_percent for a in args]))
+
+    def _extend_launches(self, events: list[Launch]) -> None:
+        args = [event.args for event in events]
+        columns = self.launches
+        columns["correlation"].fromlist(_integers([a.correlation for a in args]))
+        columns["thread"].fromlist(_numbers([e.tid for e in events]))
+        columns["external_id"].fromlist(_external_ids(args))
+        columns["ts"].fromlist([e.ts for e in events])
+
+    def _extend_operators(self, events: list[CpuEvent]) -> None:
+        known, columns = self.operator_ids, self.operators
+        columns["thread"].fromlist(_numbers([e.tid for e in events]))
+        columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
+        columns["ts"].fromlist([e.ts for e in events])
+        columns["dur"].fromlist(_durations(events))
+
+    def _extend_memory(self, events: list[MemoryEvent]) -> None:
+        columns = self.memory
+        for name in ("device_type", "device", "allocated", "reserved"):
+            columns[name].fromlist(_integers([getattr(e.args, name) for e in events]))
+        columns["ts"].fromlist([e.ts for e in events])
+
+
+def _arrays(sort: str) -> dict[str, array[Any]]:
+    return {name: array("q") for name in INTEGERS[sort]} | {name: array("d") for name in DOUBLES[sort]}
+
+
+def _bytes(columns: dict[str, array[Any]]) -> Columns:
+    """The columns, which are used up: both would be twice as large."""
+    return {name: columns.pop(name).tobytes() for name in list(columns)}
+
+
+def _integers(values: list[Any]) -> list[int]:
+    """Integers with MISSING for the nulls of JSON, of which there are hardly ever any."""
+    return [MISSING if v is None else v for v in values] if None in values else values
+
+
+def _either(values: list[Any], otherwise: list[Any]) -> list[int]:
+    """Arguments of events; where there is none, the row the event is drawn in."""
+    found = _integers(values)
+    if MISSING not in found:
+        return found
+    return [b if a == MISSING else a for a, b in zip(found, _numbers(otherwise), strict=True)]
+
+
+def _external_ids(args: list[Any]) -> list[int]:
+    found = _integers([a.external_id for a in args])
+    return _either(found, _integers([a.external_id_1 for a in args])) if MISSING in found else found
+
+
+def _durations(events: list[Activity] | list[CpuEvent]) -> list[float]:
+    return [e.dur or 0.0 for e in events]
+
+
+def _numbers(values: list[Any]) -> list[int]:
+    """Thread, stream and device ids are integers but for Kineto's own bookkeeping rows."""
+    return [number(v) for v in values] if str in map(type, values) else values
+
+
+def _numbers_known(values: list[Any]) -> array[float]:
+    """Doubles, NaN for whatever is no number that fits one."""
+    try:
+        return array("d", values)
+    except (TypeError, OverflowError):
+        return array("d", [v if isinstance(v, (int, float)) and abs(v) < 2**63 else NOT_KNOWN for v in values])

@@ -1,0 +1,120 @@
+"""Texts of wanted events out of bytes in Kineto's layout, without taking these apart: see docs/design/0007.
+
+Whatever its layout, a wanted event holds a text that tells so, its category or its name. All of these are searched for
+at once, which takes less time than to unpack the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+from .cuts import NO_JSON, check_text, count_repairs
+from .events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, WINDOW_END, MalformedEvent, Sorted
+from .stream import CLOSING, OPENING, SEPARATOR
+
+# What stands before the category, up to torch 2.12, and since.
+_HEADS = (SEPARATOR + b'ph": "X", "cat": ', SEPARATOR + b'ph": "X",\n    "cat": ')
+# In Kineto's layout a comma follows every event but the last. Behind anything else, there may be no more events.
+_ENDS = tuple(CLOSING[:-1] + other for other in (b"]", b" ", b"\n", b"\r", b"\t"))
+# Only a huge event makes a chunk larger, and what is found in that, tuples of three numbers, might fill the memory.
+_LARGEST_BYTES = 4 << 20
+# Any category or name may be written with an escaped letter.
+_ESCAPE = b"\\u00"
+# Longer than the category alone, which is wanted.
+_IDLE = [f'"{CALLS}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ") for call in IDLE_CALLS]
+
+
+class _Needles:
+    """What is searched for: categories in their quotes, begins of other texts, and what must not be there.
+
+    The search takes 32 bytes at a time if there are several first bytes, and several rare ones, so texts are without a
+    quote; and at most 32 needles.
+    """
+
+    def __init__(self, categories: list[str], texts: list[bytes]) -> None:
+        self.rooms = [ROOMS[category] for category in categories]
+        self.texts = range(len(categories), len(categories) + len(texts))
+        self.escape = self.texts.stop
+        self.idle = self.escape + 1 + len(_ENDS)
+        needles = [*(f'"{category}"'.encode() for category in categories), *texts, _ESCAPE, *_ENDS, *_IDLE]
+        self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostLongest).find_matches_as_indexes
+
+
+_ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]", WINDOW_END.encode()])
+# Of operators, those that hand a collective over, and those that load data.
+_WITHOUT_OPERATORS = _Needles(
+    [category for category in ROOMS if category not in OPERATORS],
+    [b"thread_name", b"c10d::", b"record_param_comms", b"enumerate(DataLoader)", WINDOW_END.encode()],
+)
+
+
+def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
+    """The texts of wanted events before `end`; without operators, only of collectives and data loading.
+
+    `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None where it is not
+    in Kineto's layout only: where a list ends in it, or where what was found does not stand at the begin of an event,
+    nor in a single other one. None too where a single event takes several MiB, and where what is left out is no JSON.
+    """
+    if end > _LARGEST_BYTES:
+        return None
+    needles = _ALL if with_operators else _WITHOUT_OPERATORS
+    hits = needles.search(source)
+    while hits and hits[-1][1] >= end:
+        hits.pop()
+    left_out: list[bytes] = []
+    try:
+        check_text(source, end)
+        result = _sorted(source, end, hits, needles, left_out)
+    except (*NO_JSON, MalformedEvent):
+        return None
+    # Who asked decodes what was found: so every byte is looked at.
+    repaired_bytes = None if result is None else count_repairs(left_out)
+    return None if result is None or repaired_bytes is None else replace(result, repaired_bytes=repaired_bytes)
+
+
+def _sorted(
+    source: bytes, end: int, hits: list[tuple[int, int, int]], needles: _Needles, left_out: list[bytes]
+) -> Sorted | None:
+    """The texts of the events that the hits are in; None where a list ends. Raises NO_JSON, MalformedEvent.
+
+    All other events are added to those `left_out`, each with its comma.
+    """
+    head = _head_of(source, hits)
+    head_bytes, categories = len(head), len(needles.rooms)
+    idle, closing_bytes, opening_bytes = needles.idle, len(CLOSING), len(OPENING)
+    result = Sorted()
+    rooms: list[list[bytes]] = [getattr(result, room) for room in needles.rooms]
+    starts_with, find = source.startswith, source.find
+    until = seen = 0  # the end of the last event that was looked at, and behind its comma
+    for needle, at, behind in hits:
+        is_told = needle < categories and starts_with(head, at - head_bytes)
+        if is_told:
+            before = at - head_bytes
+        elif needle >= idle:
+            continue
+        elif needle > needles.escape:
+            return None
+        elif at < until or (needle in needles.texts and source[at - 1 : at] != b'"'):
+            continue
+        else:
+            before = source.rfind(SEPARATOR, 0, at)
+        begin = before + closing_bytes if before >= 0 else 0
+        if begin > seen:
+            left_out.append(source[seen:begin])
+        until = find(SEPARATOR, behind)
+        seen = until + closing_bytes
+        text = source[begin + opening_bytes : until]
+        if is_told:
+            rooms[needle].append(text)
+        else:
+            result.place(text)
+    left_out.append(source[seen:end])
+    return result
+
+
+def _head_of(source: bytes, hits: list[tuple[int, int, int]]) -> bytes:
+    """What stands before the first category that stands where Kineto writes it."""
+    heads = (head for _, at, _ in hits for head in _HEADS if source.startswith(head, at - len(head)))
+    return next(heads, _HEADS[0])

@@ -1,0 +1,335 @@
+"""A trace file as the texts of its events, some hundred KiB at a time, and the JSON that surrounds them.
+
+Kineto writes one event after another in one layout, so there a chunk is cut by searching for what stands between two
+events, and who reads the stream picks out of it what is wanted: nothing else is touched. In any other layout, where a
+chunk may be cut is guessed and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of the
+array, because a cut inside a string or a nested value leaves it open. So any layout of JSON gives the same events. See
+docs/design/0001 and 0007.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from io import BufferedReader
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from ...core.json_repairs import with_quoted_names
+from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
+from ...recording.compression import BrokenPacking, Source, unpacked
+from .cuts import NO_JSON, Malformed, changed_bytes, malformed_at, repaired_texts, texts_or_none, whole_elements
+
+CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
+ENTRY_LIMIT_BYTES = 16 << 20  # of one event, and of what surrounds the events
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BARE_ARRAY = re.compile(rb"\s*\[")
+# What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is in none.
+OPENING = b'\n  {\n    "'
+CLOSING = b"\n  },"
+SEPARATOR = CLOSING + OPENING
+_FIRST_OPENING = re.compile(rb'\s*\{\n    "')
+
+
+P = TypeVar("P")
+Pick = Callable[[bytes, int], P | None]
+"""What is wanted of the events that stand before a place in a buffer in Kineto's layout, which begins with OPENING, the
+place being behind CLOSING. None where it proves to hold other layouts as well."""
+
+
+@dataclass(frozen=True)
+class Batch(Generic[P]):
+    """Successive events: what was `picked` of them, or else all of their `texts`.
+
+    A text is an event without its braces and its first quote: `{"` + text + `}` is the event. The events stand in
+    `source` before the place `end`; it begins at the byte `first_byte` of the unpacked file. `first_event` is the
+    number of the first one in the file, from 0, where events are counted. Of their bytes, so many were repaired.
+    """
+
+    picked: P | None
+    texts: list[bytes]
+    source: bytes
+    end: int
+    first_byte: int
+    first_event: int
+    repaired_bytes: int = 0
+
+    def taken_apart(self) -> Batch[P]:
+        """The same with the texts of all events."""
+        if self.picked is None:
+            return self
+        try:  # it may be of several layouts
+            found = repaired_texts(self.source[: self.end - 1])
+        except NO_JSON:
+            texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
+            return replace(self, picked=None, texts=texts)
+        return replace(self, picked=None, texts=found.texts, repaired_bytes=found.repaired_bytes)
+
+    def before(self, index: int) -> Batch[P]:
+        """The first so many of the events, where all of their texts are there."""
+        return replace(self, texts=self.texts[:index])
+
+    def byte_of(self, index: int) -> int:
+        """Where in the unpacked file the text with this index stands."""
+        at = end = 0
+        for text in self.texts[: index + 1]:
+            at = max(self.source.find(text, end), end)
+            end = at + len(text)
+        return self.first_byte + at
+
+
+class Surrounding(msgspec.Struct, array_like=True, frozen=True):
+    """A document without its events: what stands before and behind them. The file has `file_bytes`, unpacked.
+
+    Until all is read, these are as far as it is.
+    """
+
+    before: bytes
+    behind: bytes
+    file_bytes: int
+
+
+class EventStream(Generic[P]):
+    """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
+
+    After an error, `events_read` and `bytes_read` (unpacked) say how far it got. `state` tells the file from any that
+    takes its place, and from what becomes of it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        progress: Callable[[int], None] | None = None,
+        *,
+        picker: Callable[[Surrounding], Pick[P]] | None = None,
+        counted: bool = True,
+    ) -> None:
+        """`progress` is called now and then with the position in the file, in bytes as they are on disk.
+
+        `picker` is called once, when it is known what stands before the events. Unless `counted`, those that are
+        picked from are not counted, so that errors do not tell how many there were.
+        """
+        self.path = path
+        self._picker = picker
+        self._pick: Pick[P] | None = None
+        self._counted = counted
+        self.events_read = 0
+        self.bytes_read = 0
+        self.state: tuple[int, ...] = ()
+        self._before = b""
+        self._behind = b""
+        self._progress = progress
+        self._broken: Exception | None = None
+        self._is_done = False
+
+    @property
+    def surrounding(self) -> Surrounding:
+        """What surrounds the events, as far as it is read."""
+        return Surrounding(self._before, self._behind, self.bytes_read)
+
+    @property
+    def is_packing_broken(self) -> bool:
+        """Did unpacking fail, so that nobody knows what is behind that?"""
+        return self._broken is not None
+
+    def __iter__(self) -> Iterator[Batch[P]]:
+        """Batches in file order.
+
+        Raises UnreadableFile, NotATrace, DamagedTrace.
+        """
+        try:
+            with self.path.open("rb") as file:
+                self.state = _state(file)
+                try:
+                    yield from self._counting(file)
+                except TraceError:
+                    self._check_state(file)
+                    raise
+                self._check_state(file)
+        except OSError as err:
+            raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
+
+    def _counting(self, file: BufferedReader) -> Iterator[Batch[P]]:
+        """Batches, counted, with progress."""
+        for batch in self._batches(unpacked(self.path, file)):
+            if batch.picked is None:
+                self.events_read += len(batch.texts)
+            elif self._counted:
+                self.events_read += batch.source.count(SEPARATOR, 0, batch.end) + 1
+            yield batch
+            if self._progress and file.seekable():
+                self._progress(file.tell())
+
+    def _check_state(self, file: BufferedReader) -> None:
+        """Raise UnreadableFile if somebody wrote into the file meanwhile."""
+        if file.seekable() and _state(file) != self.state:
+            raise UnreadableFile(f"{self.path}: was written to while it was read; wait for the writer, then try again")
+
+    def _batches(self, source: Source) -> Iterator[Batch[P]]:
+        buffer = self._begin(source)
+        if self._picker is not None:
+            self._pick = self._picker(self.surrounding)
+        ended, renamed_bytes = False, 0
+        while True:
+            end = 0 if ended else self._kineto_until(buffer)
+            picked = self._pick(buffer, end) if end and self._pick else None
+            if picked is not None:
+                yield self._batch(buffer, end, picked=picked)
+                if self._is_done:
+                    return
+                buffer = buffer[end:]
+            else:
+                if end and self._pick:
+                    self._see_other_layout()
+                try:
+                    texts, cut, closed, repaired_bytes = whole_elements(buffer)
+                except Malformed as err:
+                    yield self._batch(buffer, err.at, err.texts)
+                    raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
+                if texts:
+                    yield replace(self._batch(buffer, cut, texts), repaired_bytes=repaired_bytes + renamed_bytes)
+                    renamed_bytes = 0
+                if closed:
+                    self._behind = buffer[cut:] + self._rest(source)
+                    return
+                if cut:
+                    buffer = buffer[cut + 1 :]  # past the comma
+                elif ended and (renamed := with_quoted_names(buffer)) != buffer:
+                    # Quotes in the last name may look like a text without an end.
+                    renamed_bytes += changed_bytes(buffer, renamed)
+                    buffer = renamed
+                    continue
+                elif ended:
+                    yield self._batch(buffer, len(buffer), texts_or_none(buffer))
+                    raise self._unfinished(buffer)
+            more = self._read(source, self._step_bytes(buffer))
+            ended = not more
+            buffer += more
+            self._check_size(buffer, "an event")
+
+    def _begin(self, source: Source) -> bytes:
+        """The begin of the first event, and what was read behind it."""
+        buffer = self._skip_prefix(source)
+        first = _FIRST_OPENING.match(buffer)
+        return OPENING + buffer[first.end() :] if first else buffer
+
+    def _batch(self, buffer: bytes, end: int, texts: list[bytes] | None = None, *, picked: P | None = None) -> Batch[P]:
+        """A batch of events at the begin of the buffer, which is the last that was read."""
+        return Batch(picked, texts or [], buffer, end, self.bytes_read - len(buffer), self.events_read)
+
+    def _kineto_until(self, buffer: bytes) -> int:
+        """Behind the last event in Kineto's layout that another one follows; 0 if there is none."""
+        cut = buffer.rfind(SEPARATOR) if buffer.startswith(OPENING) else -1
+        return cut + len(CLOSING) if cut >= 0 else 0
+
+    def _see_other_layout(self) -> None:
+        """What began in Kineto's layout proves to hold others as well."""
+
+    def _step_bytes(self, buffer: bytes) -> int:
+        """How much to read next: twice as much where a buffer was not enough, up to the limit."""
+        return max(1, min(max(CHUNK_BYTES, len(buffer)), ENTRY_LIMIT_BYTES + 1 - len(buffer)))
+
+    def _read(self, source: Source, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end, or where unpacking fails."""
+        parts: list[bytes] = []
+        while size > 0 and self._broken is None:
+            try:
+                data = source.read1(size)
+            except BrokenPacking as err:
+                self._broken = err  # what was unpacked before it is good
+                break
+            if not data:
+                break
+            parts.append(data)
+            size -= len(data)
+            self.bytes_read += len(data)
+        return b"".join(parts)
+
+    def _rest(self, source: Source) -> bytes:
+        rest = b""
+        while data := self._read(source, self._step_bytes(rest)):
+            rest += data
+            self._check_size(rest, "what follows the events")
+        if self._broken is not None:
+            raise self._cut_short()
+        return rest
+
+    def _cut_short(self) -> DamagedTrace:
+        """The error for a file that ends before its events do; or whose packing breaks."""
+        good = f"after {self.bytes_read:,} bytes ({self.events_read:,} events were good)"
+        if self._broken is not None:
+            error: DamagedTrace = DamagedTrace(
+                f"{self.path}: {self._broken} {good}, counted unpacked; capture or copy it again"
+            )
+            error.__cause__ = self._broken
+            return error
+        return DamagedTrace(
+            f"{self.path}: ends in the middle of its events {good}; "
+            "the writer did not finish, or the copy is incomplete"
+        )
+
+    def _unfinished(self, buffer: bytes) -> DamagedTrace:
+        """The error for a file that ends before its events do: it is cut short, or a quote in it opens no string."""
+        at = malformed_at(buffer)
+        if self._broken is not None or at is None:
+            return self._cut_short()
+        return self._malformed(self.bytes_read - len(buffer) + at)
+
+    def _malformed(self, byte: int) -> DamagedTrace:
+        return DamagedTrace(
+            f"{self.path}: is no JSON at byte {byte:,} ({self.events_read:,} events before it were good); "
+            "repair it there, or capture it again"
+        )
+
+    def _check_size(self, buffer: bytes, what: str) -> None:
+        """Raise DamagedTrace rather than fill the memory with a file that is none, or a gzip bomb."""
+        if len(buffer) > ENTRY_LIMIT_BYTES:
+            raise DamagedTrace(
+                f"{self.path}: {what} takes more than {ENTRY_LIMIT_BYTES >> 20} MiB before byte {self.bytes_read:,} "
+                f"({self.events_read:,} events were good); no trace of torch.profiler has that"
+            )
+
+    def _skip_prefix(self, source: Source) -> bytes:
+        """Read up to the opening bracket of the events; what follows it in the buffer is returned."""
+        buffer = b""
+        while True:
+            data = self._read(source, self._step_bytes(buffer))
+            buffer = (buffer + data).removeprefix(_BYTE_ORDER_MARK)
+            start = _BARE_ARRAY.match(buffer) or _ARRAY_START.search(buffer)
+            if start:
+                self._before = buffer[: start.end()]
+                return buffer[start.end() :]
+            if not data:
+                break
+            self._check_size(buffer, "what stands before the events")
+        if self._broken is not None:
+            raise self._cut_short()
+        raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
+
+
+def _state(file: BufferedReader) -> tuple[int, ...]:
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _what_it_is(document: bytes) -> str:
+    """Why a document without events is no Kineto trace."""
+    if not document.strip():
+        return "is empty; the capture was interrupted before torch wrote it"
+    try:
+        content = msgspec.json.decode(document)
+    except NO_JSON as err:
+        return f"is neither JSON nor gzip ({err}); expected a Kineto trace as torch.profiler exports it"
+    if isinstance(content, dict) and "nodes" in content and "schema" in content:
+        return (
+            "is a PyTorch execution trace (ExecutionTraceObserver), which has no times; "
+            "expected a Kineto trace as torch.profiler exports it"
+        )
+    found = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "no object"
+    return f'is JSON but no Kineto trace: expected a list of "traceEvents", found {found}'

@@ -1,0 +1,96 @@
+"""A second reading of a trace file, by another parser, of every value of every event: slow, and for doubts only."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...core.json_repairs import with_names_that_are_text
+from ...errors import DamagedTrace
+from ...recording.compression import is_regular
+from ...recording.recording import RawTrace
+from .events import CALLS, IDLE_CALLS, ROOMS
+from .stream import EventStream
+
+
+def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None = None) -> RawTrace:
+    """What was read of a file, once every event is decoded a second time, by Python's own parser, and compared.
+
+    What can be read only once, as a pipe, and what is damaged, is left as it is. Raises UnreadableFile, and
+    DamagedTrace for an event with a key twice, and where the two readings differ.
+    """
+    if not is_regular(path) or found.damage is not None:
+        return found
+    second = _Second()
+    stream: EventStream[Any] = EventStream(path, progress)
+    for batch in stream:
+        for index, text in enumerate(batch.texts):
+            try:
+                second.add(text)
+            except (ValueError, RecursionError) as err:
+                number, at = batch.first_event + index, batch.byte_of(index)
+                raise DamagedTrace(
+                    f"{path}: event {number:,}, at byte {at:,}: {err}; capture or copy it again"
+                ) from err
+    _compare(path, found, second)
+    extent = msgspec.structs.replace(found.extent, verified_events=stream.events_read)
+    return msgspec.structs.replace(found, extent=extent)
+
+
+class _Second:
+    """What the fast reading keeps as columns, as the slow one finds it: times of activities, number of launches."""
+
+    def __init__(self) -> None:
+        self.starts = array("d")
+        self.durations = array("d")
+        self.launches = 0
+
+    def add(self, text: bytes) -> None:
+        """Count an event. Raises ValueError, RecursionError."""
+        event = _decoded(b'{"' + text + b"}")
+        category = event.get("cat")
+        room = ROOMS.get(category) if event.get("ph") == "X" and isinstance(category, str) else None
+        if room == "activities":
+            # Numbers in quotes, which some tools write, count as numbers; the fast reading refuses all else.
+            self.starts.append(float(event["ts"]))
+            self.durations.append(float(event.get("dur") or 0.0))
+        elif room == "launches":
+            is_idle = category == CALLS and str(event.get("name", "")).startswith(IDLE_CALLS)
+            self.launches += not is_idle
+
+
+def _decoded(text: bytes) -> dict[str, Any]:
+    try:
+        decoded: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
+    except UnicodeDecodeError:
+        decoded = json.loads(with_names_that_are_text(text), object_pairs_hook=_unique)
+    return decoded
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"has the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
+    return found
+
+
+def _compare(path: Path, found: RawTrace, second: _Second) -> None:
+    """Raise DamagedTrace where the two readings differ."""
+    launches = len(found.launches["ts"]) // second.starts.itemsize
+    same = (
+        second.starts.tobytes() == found.activities["ts"]
+        and second.durations.tobytes() == found.activities["dur"]
+        and second.launches == launches
+    )
+    if not same:
+        kernels = len(found.activities["ts"]) // second.starts.itemsize
+        raise DamagedTrace(
+            f"{path}: decoding every event finds {len(second.starts):,} kernels and copies and {second.launches:,} "
+            f"launches, the fast reading {kernels:,} and {launches:,}, or others; please report this with the file"
+        )

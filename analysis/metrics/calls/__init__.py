@@ -1,0 +1,1 @@
+"""Calls of collectives with their metadata, rank by rank."""

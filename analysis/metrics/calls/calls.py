@@ -1,0 +1,172 @@
+"""Every communication activity of a rank with its metadata: which collective, over whom, how much.
+
+The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, of a coalesced
+launch, those before it; the `nccl:` annotation around the launch, with the input shapes; the kernel's name. Runs on
+gloo: `gloo_calls.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...core.kinds import COMM
+from ...core.nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
+from ...core.schema import Row, bare, grouped, plain
+from ...core.tables.communication import CALLS, PENDING
+from .gloo import gloo_rows
+from .gpu import KEPT, Sources, grouped_by_stream, only_group
+from .issued import number, same_collective, together, with_steps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Communication(NamedTuple):
+    """The calls that ran, and those that were issued and of which the trace shows nothing."""
+
+    calls: pd.DataFrame
+    pending: pd.DataFrame
+
+
+def communication(
+    activities: pd.DataFrame,
+    launches: pd.DataFrame,
+    annotations: pd.DataFrame,
+    comm_args: pd.DataFrame,
+    process_groups: pd.DataFrame,
+) -> Communication:
+    """One row per communication call, by rank and start; what no source tells is NA. And one per pending call."""
+    of_kind = bare(activities["kind"])
+    communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
+    ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
+    steps = _rows_by_rank(annotations[annotations["name"].str.startswith("ProfilerStep#", na=False)])
+    if "cpu" not in communicating["device"].unique():  # then what c10d says is of no use
+        annotations = annotations[annotations["name"].str.startswith("nccl:", na=False)]
+    annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)
+    groups_of = _rows_by(process_groups, ["rank"])
+    shown = _rows_by_rank(communicating[[*KEPT, "correlation", "external_id"]])
+    rows: list[Row] = []
+    pending: list[Row] = []
+    for key in sorted({*shown, *with_args}):
+        own, around, groups = shown.get(key, []), annotated.get(key, []), groups_of.get(key[:1], [])
+        if own and own[0]["device"] == "cpu":
+            found, others = gloo_rows(own, around, only_group(groups))
+        else:
+            sources = Sources(own, launched.get(key, launches[:0]), around, with_args.get(key, []), groups)
+            found = grouped_by_stream(sources.rows(), ran.get(key, activities[:0]))
+            others = sources.pending()
+        marks = [(row["name"], row["start_ns"], row["dur_ns"]) for row in steps.get(key, [])]
+        found, others = _in_order(found, others, groups, marks)
+        rows += _numbered(found, len(rows))
+        pending += others
+    return Communication(CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows)), PENDING.frame(pending))
+
+
+def _in_order(
+    found: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
+) -> tuple[list[Row], list[Row]]:
+    """Both with sizes and groups completed, and numbered in the order of issue."""
+    found, pending = [_finished(row, groups) for row in found], [_finished(row, groups) for row in pending]
+    found = _joined(found)
+    issued = [row for row in (*found, *pending) if row.get("issued_ns") is not None]
+    with_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
+    number(issued)
+    return found, pending
+
+
+def _joined(rows: list[Row]) -> list[Row]:
+    """The rows with those of a batch that are one collective made one."""
+    found: list[Row] = []
+    for batch, parts in groupby(rows, key=lambda row: row.get("batch")):
+        listed = list(parts)
+        is_one = batch is not None and same_collective(listed)
+        found += [together(listed) | {"batch": None}] if is_one else listed
+    return found
+
+
+def _numbered(rows: list[Row], before: int) -> list[Row]:
+    """The rows, of which `before` others come first, with the number of its first call as that of each batch."""
+    first: dict[int, int] = {}
+    for index, row in enumerate(rows, before):
+        if row.get("batch") is not None:
+            row["batch"] = first.setdefault(row["batch"], index)
+    return rows
+
+
+_KEY = ["rank", "cycle"]
+
+
+def _rows_by_rank(table: pd.DataFrame) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows of each rank and cycle, in order."""
+    return _rows_by(table, _KEY)
+
+
+def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list[Row]]:
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    columns = plain(table)
+    of_rows = zip(*(columns.columns[key] for key in keys), strict=True)
+    for key, row in zip(of_rows, columns.rows, strict=True):
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls without those that another cycle of the rank shows too: of each the one of which most is known.
+
+    A kernel that was launched in one window and ran in the next may be in both traces.
+    """
+    if not (calls["cycle"] > 0).any():
+        return calls
+    keys = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
+    ordered = calls.assign(place=range(len(calls)), part=calls.groupby([*keys, "cycle"], dropna=False).cumcount())
+    ordered = ordered.sort_values("issue_ns", kind="stable")  # what was not seen being issued comes last
+    kept = ordered.drop_duplicates([*keys, "part"]).sort_values("place")
+    if len(kept) == len(calls):
+        return calls
+    number = dict(zip(kept["call_id"].tolist(), range(len(kept)), strict=True))
+    batch = kept["batch"].map(number).astype("Int64")
+    return CALLS.conform(kept.drop(columns=["place", "part"]).assign(call_id=range(len(kept)), batch=batch))
+
+
+_HAVE_ROOT = ROOTED | POINT_TO_POINT
+
+
+def _finished(row: Row, groups: list[Row]) -> Row:
+    """The row with the group's ranks, the root as global rank, and the size, as far as they follow from the rest."""
+    if row.get("process_group") is not None and row.get("pg_ranks") is None:
+        row["pg_ranks"] = _ranks_of(row, groups)
+    root, peer = row.get("root"), row.pop("peer", None)
+    row["root"] = None
+    if row.get("collective") in POINT_TO_POINT and peer is not None:
+        row["root"] = peer
+    elif row.get("collective") in _HAVE_ROOT and root is not None:
+        ranks = (row.get("pg_ranks") or "").split()
+        row["root"] = int(ranks[root]) if 0 <= root < len(ranks) else None
+    if row.get("collective") in POINT_TO_POINT and row["root"] is None:
+        row["root"] = _only_other(row)
+    row["size_bytes"] = _size_bytes(row)
+    return row
+
+
+def _only_other(row: Row) -> int | None:
+    """The other rank of a process group of two."""
+    others = [int(rank) for rank in (row.get("pg_ranks") or "").split() if int(rank) != row["rank"]]
+    return others[0] if len(others) == 1 else None
+
+
+def _ranks_of(row: Mapping[str, Any], groups: list[Row]) -> str | None:
+    """Ranks of the group from the trace's header: the event's own list is cut, or empty, for some groups."""
+    known = {group["pg_ranks"] for group in groups if group["process_group"] == row["process_group"]} - {None}
+    fitting = [ranks for ranks in known if row.get("group_size") in (None, len(ranks.split()))]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _size_bytes(row: Mapping[str, Any]) -> int | None:
+    collective, dtype, in_elems, out_elems = (row.get(k) for k in ("collective", "dtype", "in_elems", "out_elems"))
+    if collective == "barrier":
+        return 0
+    if collective is None or dtype is None or in_elems is None or out_elems is None:
+        return None
+    return size_elems(collective, in_elems, out_elems) * item_bytes(dtype)

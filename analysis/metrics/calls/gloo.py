@@ -1,0 +1,208 @@
+"""Calls of a gloo run: gloo's operations joined to the c10d operators that issued them.
+
+No id links the two. Work of one kind and shape is taken up in the order it was issued, so first-in first-out by kind
+and shape does; sends and receives begin inside their operator, on its thread. The kind of the collective is that of the
+c10d operator: reduce_scatter runs as one or more all_reduce.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from ...core.nccl_tests import collective_name, dtype_name, elements
+from ...core.schema import Row
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class _Op:
+    """How a c10d operator shows: its gloo operation, and which arguments are input, output and root."""
+
+    collective: str
+    gloo: str
+    input: int | None = None
+    output: int | None = None
+    root: int | None = None
+
+
+_OPS = {
+    "allreduce_": _Op("all_reduce", "all_reduce", input=0),
+    "allreduce_coalesced_": _Op("all_reduce", "all_reduce", input=0),
+    "broadcast_": _Op("broadcast", "broadcast", input=0, root=2),
+    "reduce_": _Op("reduce", "reduce", input=0, root=3),
+    "allgather_": _Op("all_gather", "all_gather", input=1),
+    "allgather_coalesced_": _Op("all_gather", "all_gather", input=1),
+    "allgather_into_tensor_coalesced_": _Op("all_gather", "all_gather", input=1, output=0),
+    "_allgather_base_": _Op("all_gather", "all_gather", input=1, output=0),
+    "reduce_scatter_": _Op("reduce_scatter", "all_reduce", output=0),
+    "reduce_scatter_tensor_coalesced_": _Op("reduce_scatter", "all_reduce", input=1, output=0),
+    "_reduce_scatter_base_": _Op("reduce_scatter", "all_reduce", input=1, output=0),
+    "alltoall_base_": _Op("all_to_all", "all_to_all", input=1, output=0),
+    "alltoall_": _Op("all_to_all", "all_to_all", input=1, output=0),
+    "gather_": _Op("gather", "gather", input=1, root=3),
+    "scatter_": _Op("scatter", "scatter", output=0, root=3),
+    "barrier": _Op("barrier", "barrier"),
+    "monitored_barrier_": _Op("barrier", "barrier"),
+    "send": _Op("send", "send", input=0, root=2),
+    "recv_": _Op("recv", "recv", input=0, root=2),
+    "recv_any_source_": _Op("recv", "recvAnySource", input=0),
+}
+
+
+_WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
+
+
+@dataclass
+class _Issued:
+    """One c10d operator, waiting for gloo to take it up."""
+
+    op: _Op
+    start_ns: int
+    end_ns: int
+    thread: int
+    shapes: list[list[int]] | None
+    in_elems: int | None
+    out_elems: int | None
+    types: list[str]
+    root: int | None
+    uses_left: int
+    row: Row | None = None
+
+
+def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
+    """Calls of one rank from its gloo activities, in order of start, and what was issued and did not end.
+
+    `group` as far as it is known.
+    """
+    size = group.get("group_size")
+    c10d = sorted(_named("c10d::", annotations), key=itemgetter("start_ns"))
+    issued = [i for a in c10d if (i := _issued(a, size)) is not None]
+    # A send begins earlier as an activity than as an annotation, so the end is what they share.
+    by_end = {(a["thread"], a["start_ns"] + a["dur_ns"]): a for a in _named("gloo:", annotations)}
+    rows: list[Row] = []
+    for activity in activities:
+        annotation = by_end[activity["stream"], activity["start_ns"] + activity["dur_ns"]]
+        source = _issuer(annotation, issued)
+        if source is not None and source.row is not None:
+            end_ns = activity["start_ns"] + activity["dur_ns"]
+            source.row["dur_ns"] = max(source.row["dur_ns"], end_ns - source.row["start_ns"])
+            continue
+        row = {key: activity[key] for key in _KEPT} | dict(group) | _metadata(annotation, source)
+        rows.append(row)
+        if source is not None:
+            source.row = row
+    place = {key: activities[0][key] for key in ("rank", "cycle")}
+    return rows, [place | dict(group) | _of(source) for source in issued if source.row is None]
+
+
+_KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
+
+
+def _named(prefix: str, annotations: list[Row]) -> list[Row]:
+    return [annotation for annotation in annotations if (annotation["name"] or "").startswith(prefix)]
+
+
+def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
+    op = _OPS.get(annotation["name"].removeprefix("c10d::"))
+    if op is None:
+        return None
+    given, got = _tensors(annotation, op.input), _tensors(annotation, op.output)
+    in_elems, out_elems = _elems(given), _elems(got)
+    if op.collective in ("reduce_scatter", "scatter") and in_elems is None and out_elems is not None and group_size:
+        in_elems = out_elems * group_size
+    if out_elems is None and in_elems is not None:
+        gathers = op.collective in ("all_gather", "gather")
+        out_elems = (in_elems * group_size if group_size else None) if gathers else in_elems
+    if op.collective == "barrier":
+        in_elems = out_elems = 0
+    # A list of outputs is reduced shard by shard, one all_reduce for every rank.
+    shards = group_size if op.gloo == "all_reduce" and op.input is None and group_size else 1
+    compared = given if op.input is not None else got
+    return _Issued(
+        op=op,
+        start_ns=annotation["start_ns"],
+        end_ns=annotation["start_ns"] + annotation["dur_ns"],
+        thread=annotation["thread"],
+        shapes=compared if op.collective not in ("scatter", "barrier") else None,
+        in_elems=in_elems,
+        out_elems=out_elems,
+        types=[t for t in annotation["in_types"] or () if dtype_name(t)],
+        root=_scalar(annotation, op.root),
+        uses_left=shards,
+    )
+
+
+def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
+    """The earliest operator that could have issued this gloo operation; its use is counted off."""
+    kind, shapes, start_ns = annotation["name"].removeprefix("gloo:"), annotation["in_dims"], annotation["start_ns"]
+    for candidate in issued:
+        if candidate.start_ns > start_ns:
+            return None
+        fits = candidate.shapes is None or shapes is None or candidate.shapes == shapes
+        if kind in _WITHIN_OPERATOR:
+            fits = fits and candidate.thread == annotation["thread"] and start_ns <= candidate.end_ns
+        if candidate.uses_left and candidate.op.gloo == kind and fits:
+            candidate.uses_left -= 1
+            return candidate
+    return None
+
+
+def _metadata(annotation: Row, source: _Issued | None) -> Row:
+    types = {t for t in annotation["in_types"] or () if dtype_name(t)} or set(source.types if source else ())
+    dtype = dtype_name(types.pop()) if len(types) == 1 else None
+    if source is not None:
+        return _of(source) | {"dtype": dtype, "metadata_from": "c10d"}
+    elems = _elems(annotation["in_dims"])
+    collective = collective_name(annotation["name"].removeprefix("gloo:"))
+    symmetric = collective in ("all_reduce", "broadcast", "reduce", "all_to_all", "send", "recv")
+    return {
+        "collective": collective,
+        "dtype": dtype,
+        "in_elems": elems,
+        "out_elems": elems if symmetric else None,
+        "metadata_from": "annotation",
+    }
+
+
+def _of(source: _Issued) -> Row:
+    """What the operator that issued it tells of a call."""
+    dtypes = {dtype_name(t) for t in source.types}
+    return {
+        "collective": source.op.collective,
+        "dtype": dtypes.pop() if len(dtypes) == 1 else None,
+        "in_elems": source.in_elems,
+        "out_elems": source.out_elems,
+        "root": source.root,
+        "issue_ns": source.start_ns,
+        "issued_ns": source.start_ns,
+    }
+
+
+def _tensors(annotation: Row, position: int | None) -> list[list[int]] | None:
+    """Shapes of the tensor or tensor list at that argument."""
+    dims = annotation["in_dims"]
+    if position is None or dims is None or position >= len(dims):
+        return None
+    shapes = dims[position]
+    if shapes and isinstance(shapes[0], list):
+        return list(shapes)
+    types = annotation["in_types"] or []
+    is_list = position < len(types) and types[position] in ("TensorList", "ScalarList", "")
+    return None if is_list and not shapes else [shapes]
+
+
+def _elems(shapes: list[Any] | None) -> int | None:
+    return None if shapes is None else elements(shapes)
+
+
+def _scalar(annotation: Row, position: int | None) -> int | None:
+    values = annotation["in_values"]
+    if position is None or values is None or position >= len(values):
+        return None
+    text = str(values[position])
+    return int(text) if _NUMBER.fullmatch(text) else None

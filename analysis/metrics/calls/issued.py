@@ -1,0 +1,91 @@
+"""What CPUs issued, kernel or not: the place of every call among those of its group in its step, and batches.
+
+A record_param_comms stands for each collective, send or receive that a CPU hands to NCCL, in the order in which it
+does, which is the same on all ranks of a process group. So a call's place in that order tells which collective it is,
+without any clock; and a record without a kernel tells of one that was lost, or that never ran.
+
+`batch_isend_irecv` and other coalesced calls run as one kernel, launched under the annotation `nccl:coalesced`. What
+they consist of stands in the records before it on that thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from ...core.nccl_tests import POINT_TO_POINT
+from ...core.schema import Row
+from ...core.steps import NO_STEP, steps_at
+
+COALESCED = "nccl:coalesced"
+
+
+def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[int, list[Row]]:
+    """The records that each launch under `nccl:coalesced` consists of, by the id() of the annotation.
+
+    These are the records before it on its thread that have no annotation of their own: one that launches a kernel
+    itself is annotated `nccl:<op>` before the next record.
+    """
+    found: dict[int, list[Row]] = {}
+    waiting: dict[int, list[Row]] = {}
+    events = [(r["start_ns"], 0, r) for r in records] + [(a["start_ns"], 1, a) for a in annotations]
+    for _, is_annotation, row in sorted(events, key=itemgetter(0, 1)):
+        before = waiting.setdefault(row["thread"], [])
+        if not is_annotation:
+            before.append(row)
+        elif row["name"] == COALESCED:
+            found[id(row)], waiting[row["thread"]] = before, []
+        elif before:
+            before.pop()
+    return found
+
+
+def same_collective(parts: Sequence[Row]) -> bool:
+    """Are these parts of one group and kind, none of them a send or receive? Then they are one collective together."""
+    kinds = {(part["collective"], part.get("process_group"), part.get("pg_ranks")) for part in parts}
+    return len(kinds) == 1 and parts[0]["collective"] not in POINT_TO_POINT
+
+
+def together(parts: Sequence[Row]) -> Row:
+    """One row for parts that are one collective: their elements and sizes added up, if all are known."""
+    first = parts[0]
+    dtypes = {part.get("dtype") for part in parts}
+    sums = {key: _sum([part.get(key) for part in parts]) for key in ("in_elems", "out_elems", "size_bytes")}
+    if len(dtypes) > 1:
+        return first | {"dtype": None, "in_elems": None, "out_elems": None, "size_bytes": sums["size_bytes"]}
+    return first | sums
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def with_steps(rows: Sequence[Row], marks: Iterable[tuple[str, int, int]]) -> None:
+    """Give each row, by its `issue_ns`, the `step` in which it was issued; `marks` as `steps_at` wants them."""
+    times = [row["issue_ns"] for row in rows]
+    if not times:
+        return
+    for row, step in zip(rows, steps_at(np.array(times, dtype=np.int64), marks), strict=True):
+        row["step"] = None if step == NO_STEP else int(step)
+
+
+def number(rows: Iterable[Row]) -> None:
+    """Give each row its `turn`: its place among those of its group, and peer, that were issued in its step.
+
+    Rows without a step, or a time of issue, get none.
+    """
+    counts: dict[tuple[Any, ...], int] = {}
+    timed = [row for row in rows if row.get("issue_ns") is not None and row.get("step") is not None]
+    for row in sorted(timed, key=lambda r: (r.get("issued_ns", r["issue_ns"]), r["issue_ns"])):
+        lane = lane_of(row)
+        row["turn"] = counts[lane] = counts.get(lane, -1) + 1
+
+
+def lane_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is numbered together: a step of a process group; of sends and receives of those to, or from, one peer."""
+    pair = (row["collective"], row.get("root")) if row.get("collective") in ("send", "recv") else ()
+    return (row["step"], row.get("process_group"), row.get("pg_ranks"), *pair)

@@ -1,0 +1,1 @@
+"""Where the time of a device went, by kind, kernel and operator."""

@@ -1,0 +1,158 @@
+"""How busy a GPU is, as TensorBoard's profiler plugin measures it: utilisation, SM efficiency, achieved occupancy.
+
+Source of all definitions: torch-tb-profiler 0.4.3, profiler/gpu_metrics_parser.py and, for what `all steps` are,
+profiler/event_parser.py. Where this deviates from the plugin it says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ...core.intervals import Times, clip, spans, total
+from ...core.kinds import is_copy
+from ...core.schema import Row, records
+from ...core.tables.device_time import GPUS
+
+_STEP = "ProfilerStep#"
+# A last step that launched less than this part of what the one before it did is taken for cut off.
+_WHOLE_STEP = 0.8
+
+
+class _AllSteps(NamedTuple):
+    """The time of all steps together, [start_ns, end_ns)."""
+
+    start_ns: int
+    end_ns: int
+    steps: int
+
+
+class _Busy(NamedTuple):
+    """What the kernels of a device did in the steps of one cycle; sums, None where no kernel tells."""
+
+    steps: int
+    window_ns: int
+    busy_ns: int
+    efficient_ns: float | None
+    occupied_ns: float | None
+    occupancy_known_ns: int
+
+
+def gpus(activities: pd.DataFrame, annotations: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank and GPU that ran a kernel, over all its cycles."""
+    names = {(r["rank"], r["cycle"]): r["device_name"] for r in records(traces)}
+    on_gpu = activities[activities["device"] != "cpu"]
+    found: dict[tuple[int, str], list[_Busy]] = {}
+    named: dict[tuple[int, str], str | None] = {}
+    for (rank, cycle), own in on_gpu.groupby(["rank", "cycle"], sort=True):
+        here = annotations[(annotations["rank"] == rank) & (annotations["cycle"] == cycle)]
+        steps = _all_steps(own, here)
+        for device, on_device in own.groupby("device", sort=True):
+            busy = _busy(on_device, steps)
+            if busy is not None:
+                key = int(str(rank)), str(device)
+                found.setdefault(key, []).append(busy)
+                named.setdefault(key, names.get((rank, cycle)))
+    return GPUS.frame(_row(*key, named[key], cycles) for key, cycles in sorted(found.items()))
+
+
+def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps | None:
+    """From the start of the first step, or the end of the last activity from before it, to the end of the last on GPU.
+
+    The last step does not count if it seems cut off. None without steps. That is how the plugin was made; but it does
+    not know the category that launches have had since torch 1.13, and so ends the steps of such traces on the host.
+    """
+    steps = annotations[annotations["name"].str.startswith(_STEP).fillna(False)].sort_values("start_ns")
+    if not len(steps):
+        return None
+    starts = steps["start_ns"].tolist()
+    host_ends = (steps["start_ns"] + steps["dur_ns"]).tolist()
+    ends_ns = activities["start_ns"] + activities["dur_ns"]
+    by_step = activities.assign(end_ns=ends_ns).groupby(activities["step"])
+    numbers = steps["name"].str.removeprefix(_STEP).astype("int64")
+    launched = by_step.size().reindex(numbers, fill_value=0).tolist()
+    first = by_step["start_ns"].min().reindex(numbers).tolist()
+    last = by_step["end_ns"].max().reindex(numbers).tolist()
+    begin: int = starts[0]
+    if launched[0]:
+        before = ends_ns[activities["step"].isna() & (ends_ns < first[0])]
+        begin = max([begin, *before.tolist()])
+    ends, reached = [], begin
+    for start, host_end, count, device_end in zip(starts, host_ends, launched, last, strict=True):
+        reached = max(reached, start, host_end, int(device_end) if count else start)
+        ends.append(reached)
+    kept = _whole_steps(launched)
+    return _AllSteps(begin, int(ends[kept - 1]), kept)
+
+
+def _whole_steps(launched: list[int]) -> int:
+    """How many steps count, given how many activities each launched."""
+    busy = [i for i, count in enumerate(launched) if count]
+    if not busy or len(launched) == 1:
+        return len(launched)
+    last = busy[-1]
+    return last if last > 0 and launched[last - 1] * _WHOLE_STEP > launched[last] else last + 1
+
+
+def _busy(on_device: pd.DataFrame, steps: _AllSteps | None) -> _Busy | None:
+    """None for a device that ran no kernel."""
+    kernels = on_device[~on_device["name"].map(is_copy).astype(bool)]
+    if not len(kernels):
+        return None
+    if steps is None:
+        ends_ns = on_device["start_ns"] + on_device["dur_ns"]
+        steps = _AllSteps(int(on_device["start_ns"].min()), int(ends_ns.max()), 0)
+    starts = kernels["start_ns"].to_numpy()
+    ends = starts + kernels["dur_ns"].to_numpy()
+    blocks = kernels["blocks_per_sm"].to_numpy(dtype="float64", na_value=np.nan)
+    occupancy = kernels["occupancy_frac"].to_numpy(dtype="float64", na_value=np.nan)
+    inside = np.maximum(np.minimum(ends, steps.end_ns) - np.maximum(starts, steps.start_ns), 0)
+    told = ~np.isnan(occupancy) & (inside > 0)
+    return _Busy(
+        steps=steps.steps,
+        window_ns=steps.end_ns - steps.start_ns,
+        busy_ns=total(clip(spans(starts, ends), steps.start_ns, steps.end_ns)),
+        efficient_ns=_efficient_ns(starts, ends, blocks, steps),
+        occupied_ns=float((occupancy[told] * inside[told]).sum()) if told.any() else None,
+        occupancy_known_ns=int(inside[told].sum()),
+    )
+
+
+def _efficient_ns(starts: Times, ends: Times, blocks: NDArray[np.float64], steps: _AllSteps) -> float | None:
+    """Time within the steps, weighted by the blocks per SM of all kernels running then, at most 1."""
+    told = ~np.isnan(blocks)
+    if not told.any():
+        return None
+    times = np.concatenate((starts[told], ends[told]))
+    change = np.concatenate((blocks[told], -blocks[told]))
+    order = np.argsort(times, kind="stable")
+    running = np.minimum(np.cumsum(change[order]), 1.0)[:-1]
+    edges = np.clip(times[order], steps.start_ns, steps.end_ns)
+    return float((np.maximum(running, 0.0) * np.diff(edges)).sum())
+
+
+def _row(rank: int, device: str, name: str | None, cycles: list[_Busy]) -> Row:
+    window_ns = sum(c.window_ns for c in cycles)
+    efficient = [c.efficient_ns for c in cycles if c.efficient_ns is not None]
+    occupied = [c.occupied_ns for c in cycles if c.occupied_ns is not None]
+    busy_ns = sum(c.busy_ns for c in cycles)
+    row: dict[str, Any] = {
+        "rank": rank,
+        "device": device,
+        "device_name": name,
+        "steps": sum(c.steps for c in cycles),
+        "window_ns": window_ns,
+        "busy_ns": busy_ns,
+        "utilisation_frac": busy_ns / window_ns if window_ns else None,
+        "sm_efficiency_frac": sum(efficient) / window_ns if efficient and window_ns else None,
+        "occupancy_frac": sum(occupied) / sum(c.occupancy_known_ns for c in cycles) if occupied else None,
+    }
+    reasons = [
+        *(["no step is marked: from the first to the last activity"] if not row["steps"] else []),
+        *(["the kernels do not tell their blocks per SM"] if not efficient else []),
+        *(["the kernels do not tell their occupancy"] if not occupied else []),
+    ]
+    return row | {"note": "; ".join(reasons) or None}

@@ -1,0 +1,124 @@
+"""Device time by kernel and by operator, and what the time of communication kernels consists of.
+
+A kernel's duration is device time whether it computes, moves data or only waits for other ranks. Of communication the
+tables say which, and how much of it computing hid. Definitions: docs/metrics.md, "Device time".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...core.intervals import covered, spans
+from ...core.kinds import COMM, COMPUTE, MEMORY
+from ...core.tables.device_time import KERNELS, KERNELS_DEVICES, OPERATORS, OPERATORS_DEVICES
+
+_DEVICE = ["rank", "device"]
+_CALL = ["rank", "cycle", "device", "stream", "start_ns"]
+
+
+def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
+    """The activities that compute or communicate, in order; of calls also wait, transfer, and what computing hid."""
+    busy = activities[activities["kind"] != MEMORY]
+    split = calls[["call_id", *_CALL]].merge(participation[["call_id", "wait_ns", "transfer_ns"]], on="call_id")
+    # Several activities of a stream may start at once where a trace has whole microseconds only.
+    numbered = busy.assign(nth=busy.groupby(_CALL).cumcount(), place=busy.index)
+    comm = numbered[numbered["kind"] == COMM]
+    found = comm.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
+    found = found.set_index("place").reindex(busy.index)
+    return busy.assign(
+        wait_ns=found["wait_ns"].astype("Int64"),
+        transfer_ns=found["transfer_ns"].astype("Int64"),
+        hidden_ns=_hidden(busy),
+    )
+
+
+def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
+    """Of every communication activity, how long its device computed meanwhile; NA of others."""
+    result = pd.Series(pd.NA, index=busy.index, dtype="Int64")
+    for _, own in busy.groupby(_DEVICE, sort=False):
+        starts = own["start_ns"].to_numpy()
+        ends = starts + own["dur_ns"].to_numpy()
+        comm, compute = (own["kind"] == COMM).to_numpy(), (own["kind"] == COMPUTE).to_numpy()
+        computing = spans(starts[compute], ends[compute])
+        result[own.index[comm]] = covered(computing, starts[comm], ends[comm])
+    return result
+
+
+def kernels(time: pd.DataFrame) -> pd.DataFrame:
+    """One row per kernel over all ranks and devices, longest first. `time` is that of `device_time`."""
+    return KERNELS.conform(_shares(time, [], ["name", "kind"]))
+
+
+def kernels_devices(time: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, device and kernel, the longest of a device first."""
+    rows = _shares(time, _DEVICE, ["name", "kind"])
+    return KERNELS_DEVICES.conform(rows.drop(columns="ranks"))
+
+
+def operators(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
+    """One row per operator over all ranks and devices. `operator` is that of each activity in `time`."""
+    return OPERATORS.conform(_by_operator(time, operator, []))
+
+
+def operators_devices(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
+    """One row per rank, device and operator."""
+    rows = _by_operator(time, operator, _DEVICE)
+    return OPERATORS_DEVICES.conform(rows.drop(columns="ranks"))
+
+
+def _by_operator(time: pd.DataFrame, operator: pd.Series[str], over: Sequence[str]) -> pd.DataFrame:
+    keys = [*over, "operator"]
+    of = time.assign(operator=operator.reindex(time.index))
+    grouped = of.groupby(keys, dropna=False, sort=False)
+    kinds = grouped["kind"].nunique()
+    known = pd.DataFrame({
+        "kind": grouped["kind"].first().where(kinds == 1),
+        "kernels": grouped["name"].nunique(),
+    }).reset_index()  # fmt: skip
+    return _shares(of, over, ["operator"]).merge(known, on=keys)
+
+
+def _shares(time: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
+    """Sums over the activities of each name; shares are those of all activities on the same `over`."""
+    grouped = time.assign(
+        calls=1,
+        split_calls=time["wait_ns"].notna().astype("Int64").where(time["kind"] == COMM),
+        total_ns=time["dur_ns"],
+    ).groupby([*over, *names], dropna=False, sort=False)  # fmt: skip
+    sums = grouped[["calls", "total_ns"]].sum()
+    parts = grouped[["split_calls", "wait_ns", "transfer_ns", "hidden_ns"]].sum(min_count=1)
+    # Part of what was hidden would be no answer.
+    parts["hidden_ns"] = parts["hidden_ns"].where(grouped["hidden_ns"].count() == grouped["split_calls"].count())
+    result = sums.join(parts).assign(
+        ranks=grouped["rank"].nunique(),
+        mean_us=sums["total_ns"] / sums["calls"] / 1e3,
+        min_us=grouped["dur_ns"].min() / 1e3,
+        max_us=grouped["dur_ns"].max() / 1e3,
+        **{column: _weighted(time, column, [*over, *names]) for column in ("blocks_per_sm", "occupancy_frac")},
+    )
+    whole = result.groupby(list(over))["total_ns"].transform("sum") if over else result["total_ns"].sum()
+    for part in ("", "wait_", "transfer_", "hidden_"):
+        result[f"{part}share_frac"] = _ratio(result[f"{part or 'total_'}ns"], whole)
+    order = [*over, "total_ns"]
+    rows = result.reset_index().sort_values(
+        [*order, *names], ascending=[*[True] * len(over), False, *[True] * len(names)]
+    )
+    return rows.reset_index(drop=True)
+
+
+def _weighted(time: pd.DataFrame, column: str, keys: list[str]) -> pd.Series[float]:
+    """Mean of a column over the activities that have it, weighted by duration."""
+    weight_ns = time["dur_ns"].where(time[column].notna())
+    part = time.assign(weighted=time[column] * weight_ns, weight_ns=weight_ns.astype("Float64"))
+    sums = part.groupby(keys, dropna=False, sort=False)[["weighted", "weight_ns"]].sum(min_count=1)
+    return _ratio(sums["weighted"], sums["weight_ns"])
+
+
+def _ratio(part: pd.Series[Any], whole: Any) -> pd.Series[float]:
+    """Quotients as Float64, NA where the whole is 0 or either is NA."""
+    known = pd.Series(whole, index=part.index).astype("Float64")
+    return part.astype("Float64") / known.mask((known == 0).fillna(False), np.nan).astype("Float64")

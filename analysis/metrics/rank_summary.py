@@ -1,0 +1,93 @@
+"""Who waits, and for whom: one row per rank, and one per host."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..core.intervals import spans, total
+from ..core.nccl_tests import bus_factor
+from ..core.schema import Row
+from ..core.tables.lateness import HOSTS, RANKS
+from .causes.blame import blamed, caused, kernel_of
+
+
+def ranks(
+    traces: pd.DataFrame, collectives: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame
+) -> pd.DataFrame:
+    """Waiting and lateness of every rank that has a trace.
+
+    A rank counts as last where it was later than the others by more than the clocks are uncertain: no skew, no
+    straggler. What others waited because of it counts as its fault where its lateness began with it.
+    """
+    compared = participation[["wait_ns", "late_ns"]].notna().all(axis=1).any()
+    hosts = traces.drop_duplicates("rank").set_index("rank")["host"]
+    wire = _wire_rates(collectives, participation)
+    waits = blamed(participation, lateness)
+    fault, waited = caused(waits), int(waits["wait_ns"].sum())
+    rows: list[Row] = []
+    for rank in sorted(traces["rank"].unique()):
+        own = participation[participation["rank"] == rank]
+        once = own[~kernel_of(own).duplicated()]
+        split = once[once["wait_ns"].notna()]
+        last = lateness[lateness["rank"] == rank]
+        own_fault = lateness[lateness["origin_rank"].fillna(lateness["rank"]) == rank]
+        of_waiting = int(fault.get(rank, 0))
+        rows.append({
+            "rank": rank,
+            "host": hosts[rank],
+            "calls": len(own),
+            "split_calls": int(own["wait_ns"].notna().sum()),
+            "comm_call_ns": once["dur_ns"].sum(),
+            "wait_ns": split["wait_ns"].sum() if len(split) else None,
+            "transfer_ns": split["transfer_ns"].sum() if len(split) else None,
+            "times_last": len(last) if compared else None,
+            "caused_wait_ns": of_waiting if compared else None,
+            "caused_wait_frac": of_waiting / waited if compared and waited else None,
+            "late_median_ns": int(last["late_ns"].median()) if len(last) else None,
+            "late_max_ns": last["late_ns"].max() if len(last) else None,
+            "because": _weightiest(own_fault, "origin_because", "late_ns"),
+            "kernel": _weightiest(own_fault, "kernel", "kernel_extra_ns"),
+            "wire_gb_per_s": wire.get(rank),
+        })  # fmt: skip
+    return RANKS.frame(rows)
+
+
+def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
+    """The table `ranks` added up by host; ranks without a host are left out."""
+    rows: list[Row] = []
+    for host, own in ranks[ranks["host"].notna()].groupby("host", sort=True):
+        rows.append({
+            "host": host,
+            "ranks": " ".join(map(str, own["rank"])),
+            **{column: own[column].sum(min_count=1) for column in ("wait_ns", "times_last", "caused_wait_ns")},
+            "caused_wait_frac": own["caused_wait_frac"].sum(min_count=1),
+            "because": _weightiest(own, "because", "caused_wait_ns"),
+            "kernel": _weightiest(own, "kernel", "caused_wait_ns"),
+        })  # fmt: skip
+    return HOSTS.frame(rows)
+
+
+def _weightiest(last: pd.DataFrame, column: str, weight: str) -> str | None:
+    """The value of `column` that the largest sum of `weight` stands for."""
+    known = last[last[column].notna()]
+    weights = known[weight].astype("Float64")  # clocks that are off add up to more than 64 bits hold
+    return str(weights.groupby(known[column]).sum().idxmax()) if len(known) else None
+
+
+def _wire_rates(collectives: pd.DataFrame, participation: pd.DataFrame) -> dict[int, float]:
+    """Per rank: bytes over its links, size x bus factor of every call, by the time in which at least one moved data.
+
+    Communicators that run at the same time share the links, so each one's bandwidth alone understates them.
+    """
+    known = collectives[(collectives["size_bytes"].fillna(0) > 0) & collectives["group_size"].notna()]
+    known = known[known["collective"].notna()]
+    factors = [bus_factor(c, int(n)) for c, n in zip(known["collective"], known["group_size"], strict=True)]
+    known = known[["collective_id"]].assign(wire_bytes=known["size_bytes"].astype("float64") * factors)
+    calls = participation[participation["transfer_ns"].notna()].merge(known, on="collective_id")
+    rates = {}
+    for rank, own in calls.groupby("rank"):
+        ends = (own["start_ns"] + own["dur_ns"]).to_numpy()
+        moving = total(spans(ends - own["transfer_ns"].to_numpy(dtype="int64"), ends))
+        if moving:
+            rates[int(str(rank))] = float(own["wire_bytes"].sum()) / moving
+    return rates

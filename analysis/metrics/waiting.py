@@ -1,0 +1,240 @@
+"""Every rank's time in a collective, split into waiting for others and moving data; and the collective as a whole.
+
+A kernel's duration includes waiting for the slowest rank, so durations alone say little about the network. Definitions:
+docs/metrics.md, "Wait and transfer".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ..core.nccl_tests import bus_factor
+from ..core.tables.communication import COLLECTIVES, PARTICIPATION
+from .clocks.table import aligned
+from .needs import FROM_ROOT, TO_ROOT, needs
+from .partial import waited_for_present
+
+_CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "size_bytes", "seq"]
+
+
+def participation(
+    calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame, world_size: int | None
+) -> pd.DataFrame:
+    """One row per call: its wait and transfer, NA where members do not suffice, or are uncertain, or clocks differ.
+
+    Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
+    """
+    joined = _joined(calls, matches, clocks)
+    grouped = joined.groupby("collective_id", sort=False)
+    certain = grouped["certain"].transform("min").astype(bool)
+    known = joined["comparable"] & certain
+    whole = _complete(joined, world_size)
+    present = waited_for_present(joined.assign(whole=whole))
+    split = known & (whole | present["nobody_later"])
+    needed = needs(joined)
+    by_itself = (joined["group_size"] == 1).fillna(False).astype(bool)  # it waits for nobody
+    wait_ns = (needed["needed_ns"].where(split) - joined["arrived_ns"]).mask(by_itself, 0)
+    wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
+    several = grouped["rank"].transform("size") > 1
+    return PARTICIPATION.conform(
+        joined[["collective_id", "call_id", "rank", "device", "start_ns", "dur_ns", "batch"]].assign(
+            arrived_ns=joined["arrived_ns"],
+            wait_ns=wait_ns,
+            wait_low_ns=wait_ns.fillna(present["wait_low_ns"].where(known)),
+            transfer_ns=joined["dur_ns"] - wait_ns,
+            waited_for=needed["waited_for"].where(split),
+            wait_clock_free_ns=(joined["dur_ns"] - grouped["dur_ns"].transform("min")).astype("Int64").where(several),
+            excess_ns=_excess(joined),
+            late_ns=(joined["arrived_ns"] - grouped["arrived_ns"].transform("min"))
+            .astype("Int64")
+            .where(joined["comparable"]),
+            exposed_wait_ns=None,
+            exposed_transfer_ns=None,
+            exposed_wait_low_ns=None,
+        )
+    )
+
+
+def _excess(joined: pd.DataFrame) -> pd.Series[int]:
+    """How much longer each call took than the shortest one like it on its rank."""
+    like = ["rank", "device", "process_group", "group_size", "collective", "dtype", "size_bytes"]
+    same = joined.groupby(like, dropna=False, sort=False)["dur_ns"]
+    excess = (joined["dur_ns"] - same.transform("min")).astype("Int64")
+    return excess.where((same.transform("size") > 1) & joined["collective"].notna())
+
+
+def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+    """Calls with their collective, by collective and rank.
+
+    What the trace of one rank lacks is taken from what all together tell. `kind` is that of the collective as a whole,
+    `arrived_ns` the start on the common clock, `is_source` whether it is that of the root, or sends, `comparable`
+    whether there are several members, all on linked clocks.
+    """
+    joined = calls.merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
+    joined = joined.assign(**{column: joined[column].fillna(joined[f"found_{column}"]) for column in _FOUND})
+    kinds = joined.groupby("collective_id", sort=False)["collective"]
+    pair = joined["collective"].isin(["send", "recv"]) & (kinds.transform("nunique") == 2)
+    joined = joined.assign(
+        kind=kinds.transform("first").mask(pair, "send_recv"),
+        arrived_ns=aligned(joined["start_ns"], joined["rank"], clocks),
+    )
+    linked = joined["rank"].map(clocks.set_index("rank")["linked"]).groupby(joined["collective_id"], sort=False)
+    comparable = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
+    return joined.assign(comparable=comparable, is_source=_is_source(joined))
+
+
+_FOUND = ("collective", "process_group", "pg_ranks", "group_size")
+
+
+def _is_source(joined: pd.DataFrame) -> pd.Series[bool]:
+    """Is this call that of the root, or of the sender?"""
+    rooted = joined["kind"].isin([*FROM_ROOT, *TO_ROOT])
+    return (rooted & (joined["rank"] == joined["root"]).fillna(False)) | joined["collective"].isin(["send"])
+
+
+def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
+    """Was every rank of the process group seen? Of a group that is not known, as many as it has, or the world."""
+    members = joined.groupby("collective_id", sort=False)["rank"].transform("size")
+    # Lists of ranks are long in large groups, so they are counted only where nothing else tells the size.
+    unknown = joined["pg_ranks"].where(joined["group_size"].isna())
+    expected = joined["group_size"].fillna(unknown.str.count(" ").astype("Int64") + 1)
+    expected = expected.fillna(world_size if world_size is not None else pd.NA)
+    expected = expected.mask(joined["kind"].isin(["send_recv"]), 2)
+    # One process that drives several GPUs is one rank: then its devices are the members.
+    ranks = joined.groupby("collective_id", sort=False)["rank"].transform("nunique")
+    expected = expected.mask((ranks == 1) & (members > 1), members)
+    # Matched by everything known, and nothing says that somebody is missing.
+    return (members == expected.fillna(members)).astype(bool) & (joined["matched_by"] != "none")
+
+
+def collectives(
+    calls: pd.DataFrame,
+    matches: pd.DataFrame,
+    participation: pd.DataFrame,
+    clocks: pd.DataFrame,
+    world_size: int | None,
+) -> pd.DataFrame:
+    """One row per collective, with arrival and end skew, and both bounds of its transfer time and bandwidth."""
+    joined = _joined(calls, matches, clocks)
+    joined = joined.assign(
+        ended_ns=joined["arrived_ns"] + joined["dur_ns"],
+        end_ns=joined["start_ns"] + joined["dur_ns"],
+        complete=_complete(joined, world_size),
+        transfer_ns=joined["call_id"].map(participation.set_index("call_id")["transfer_ns"]),
+    )
+    grouped = joined.groupby("collective_id", sort=True)
+    table = (
+        grouped[_CARRIED]
+        .first()
+        .assign(
+            collective=grouped["kind"].first(),
+            size_bytes=grouped["size_bytes"].max(),
+            # Of a pair each side counts its own sends and receives.
+            seq=grouped["seq"].first().mask(grouped["kind"].first().isin(["send_recv"])),
+            matched_by=grouped["matched_by"].first(),
+            certain=grouped["certain"].all(),
+            complete=grouped["complete"].first(),
+            sufficient=joined["transfer_ns"].notna().groupby(joined["collective_id"]).all(),
+            ranks=joined["rank"].astype(str).groupby(joined["collective_id"]).agg(" ".join),
+        )
+    )
+    members = grouped.size()
+    size = table["group_size"].mask(table["collective"].isin(["send_recv"]), 2)
+    table["group_size"] = size.mask(size.isna() & table["complete"], members)
+    table = table.join(_imbalance(joined))
+    table["note"] = _notes(grouped["note"].first(), table)
+    table = table.join(_times(joined, grouped["comparable"].first()))
+    return COLLECTIVES.conform(_with_bandwidth(table, members).drop(columns="sufficient").reset_index())
+
+
+def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
+    """Of every uneven all_to_all the rank that moves most, and by how much more than the mean."""
+    uneven = joined[joined["kind"].isin(["all_to_all"]) & joined["size_bytes"].notna()]
+    sizes = uneven.groupby("collective_id")["size_bytes"]
+    largest, smallest = sizes.max(), sizes.min()
+    ordered = uneven.sort_values("size_bytes", ascending=False, kind="stable")
+    hot = ordered.groupby("collective_id")["rank"].first().astype("Int64")
+    more = (largest / sizes.mean() - 1).astype("Float64")
+    table = pd.DataFrame({"hot_rank": hot, "imbalance_frac": more}).where(largest > smallest)
+    return table.astype({"hot_rank": "Int64", "imbalance_frac": "Float64"})
+
+
+def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
+    """Why a collective is unmatched or not certain, or which ranks a partial one lacks."""
+    partial = ~table["complete"] & given.isna() & table["pg_ranks"].notna()
+    missing = [
+        [r for r in group.split() if r not in seen.split()]
+        for group, seen in zip(table["pg_ranks"][partial], table["ranks"][partial], strict=True)
+    ]
+    notes = [f"not seen on rank {', '.join(m[:8])}{', ...' if len(m) > 8 else ''}" for m in missing]
+    return given.where(~partial, pd.Series(notes, index=given.index[partial], dtype="string").reindex(given.index))
+
+
+def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
+    """Arrival, end and transfer of every collective; NA where that needs linked clocks, or a second rank."""
+    grouped = joined.groupby("collective_id", sort=True)
+    first, last = grouped["arrived_ns"].min().astype("Int64"), grouped["arrived_ns"].max().astype("Int64")
+    ended, min_dur = grouped["ended_ns"].max(), grouped["dur_ns"].min().astype("Int64")
+    ordered = joined.sort_values(["collective_id", "arrived_ns"], kind="stable").groupby("collective_id", sort=True)
+    # From when on data can move at all: a root sends before others have come, and takes what has come.
+    source = joined[joined["is_source"]].groupby("collective_id")[["arrived_ns", "ended_ns"]].max().astype("Int64")
+    sent, handed_over = (source[column].reindex(last.index) for column in ("arrived_ns", "ended_ns"))
+    kind = grouped["kind"].first()
+    eager = kind.isin(["send_recv"]) & ((grouped["device"].first() == "cpu") | (handed_over < last).fillna(False))
+    begun = last.mask(kind.isin(FROM_ROOT) | eager, sent).mask(kind.isin(TO_ROOT), first)
+    middle = (grouped["transfer_ns"].median().astype("Float64") // 1).astype("Int64")
+    low, done = min_dur, ended
+    received = _received_on_cpu(joined)
+    if len(received):
+        arrived_at, took = (received[c].reindex(low.index) for c in ("ended_ns", "transfer_ns"))
+        low, done, middle = low.mask(took < low, took), done.mask(arrived_at.notna(), arrived_at), took.fillna(middle)
+    high = (done - begun).astype("Int64")
+    middle = middle.mask((middle < low).fillna(False), low).mask((middle > high).fillna(False), high)
+    compared = pd.DataFrame({
+        "last_start_ns": last,
+        # No skew, no last rank.
+        "first_rank": ordered["rank"].first().astype("Int64").where(last > first),
+        "last_rank": ordered["rank"].last().astype("Int64").where(last > first),
+        "last_by_ns": last - ordered["arrived_ns"].nth(-2).set_axis(last.index[grouped.size() > 1]).reindex(last.index),
+        "arrival_skew_ns": last - first,
+        "end_skew_ns": ended - grouped["ended_ns"].min(),
+        "last_arrival_to_last_end_ns": ended - last,
+        "transfer_ns": middle,
+        "transfer_high_ns": high,
+    }).astype("Int64").where(comparable)  # fmt: skip
+    raw = pd.DataFrame({"first_start_ns": grouped["start_ns"].min(), "last_end_ns": grouped["end_ns"].max()})
+    return compared.assign(
+        # On the common clock where there is one, else on each rank's own.
+        first_start_ns=first.where(comparable, raw["first_start_ns"]),
+        last_end_ns=ended.where(comparable, raw["last_end_ns"]),
+        min_dur_ns=min_dur,
+        transfer_low_ns=low.where(grouped.size() > 1),
+    )
+
+
+def _received_on_cpu(joined: pd.DataFrame) -> pd.DataFrame:
+    """The receiver's side of every pair on CPUs, by collective: there a send ends only when its rank looks after it."""
+    of_pair = joined["kind"].isin(["send_recv"]) & joined["collective"].isin(["recv"]) & (joined["device"] == "cpu")
+    return joined[of_pair].set_index("collective_id")[["ended_ns", "transfer_ns"]].astype("Int64")
+
+
+def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFrame:
+    """Algorithm and bus bandwidth from the transfer time and from both of its bounds, where they are known."""
+    pairs = list(zip(table["collective"], table["group_size"], strict=True))
+    factors = {
+        pair: bus_factor(*pair)
+        for pair in dict.fromkeys(pairs)
+        if not pd.isna(pair[0]) and not pd.isna(pair[1]) and pair[0] != "barrier"
+    }
+    factor = pd.Series([factors.get(pair, np.nan) for pair in pairs], index=table.index).astype("Float64")
+    size = table["size_bytes"].astype("Float64").where(table["size_bytes"] > 0)
+    whole = (table["complete"] | table["sufficient"]) & table["certain"] & (members > 1)
+    bounds = {"": "transfer_ns", "_low": "transfer_high_ns", "_high": "transfer_low_ns"}
+    for bound, column in bounds.items():
+        time_ns = table[column].where(whole & (table[column] > 0))
+        table[f"algbw{bound}_gb_per_s"] = size / time_ns.astype("Float64")
+        table[f"busbw{bound}_gb_per_s"] = table[f"algbw{bound}_gb_per_s"] * factor
+    # Of a partial collective nobody knows whether the ranks that were not seen came later still.
+    table["transfer_ns"] = table["transfer_ns"].where(whole)
+    return table

@@ -1,0 +1,285 @@
+"""What was read of a trace file, kept beside it, so that a large file is read once.
+
+A cache file is `commtrace-cache`, a key, a checksum, and the content as msgpack. The key says of which file, and by
+which reader, it was made: its size, times, inode, both ends, and blocks throughout. Where anything does not fit, the
+trace is read again and the cache written again.
+
+Whoever can write a cache decides what is reported of a trace. So only files of this user and of root are believed,
+that nobody else can write to; and beside traces of somebody else nothing is written, but in the user's own folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..core.disk import PARTIAL, open_plain, replace_file
+from ..core.escaping import as_text
+from ..formats.kineto.reader import read_kineto
+from ..recording.checks import is_consistent
+from ..recording.recording import RawTrace
+
+# To be raised when the reader reads more, or otherwise.
+READER_VERSION = 13
+FOLDER = ".commtrace-cache"
+
+_MAGIC = b"commtrace-cache\n"
+_KEY_BYTES, _SUM_BYTES = 32, 32
+_HEAD_BYTES = len(_MAGIC) + _KEY_BYTES + _SUM_BYTES
+_ENDS_BYTES = 64 << 10
+_SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
+# What is kept of a trace is a fraction of it unpacked: of a packed one, a few times the file.
+_SMALL_BYTES, _MOST_TIMES = 64 << 20, 64
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_STALE_S = 3600.0
+_ROOT = 0
+_CONTENT = msgspec.msgpack.Decoder(RawTrace)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where to keep what was read: in `folder`, or (None) in a hidden folder beside each file, if that is the user's.
+
+    Else, for None, in the user's cache folder, where is looked as well.
+    """
+
+    folder: Path | None = None
+
+    @staticmethod
+    def at(place: str | os.PathLike[str] | bool) -> Cache | None:
+        """The cache in a folder; for True the one beside each file, for False none."""
+        if isinstance(place, bool):
+            return Cache() if place else None
+        return Cache(Path(place))
+
+    def read(
+        self,
+        path: Path,
+        comm_names: re.Pattern[str],
+        *,
+        details: bool = False,
+        keep_damaged: bool = False,
+        limit_bytes: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> RawTrace:
+        """As `read_kineto`, from the cache where it holds that. Of damaged files nothing is kept."""
+        slot = self.slot(path, comm_names, details=details)
+        found = slot.load() if slot else None
+        if found is None:
+            found = read_kineto(
+                path,
+                comm_names,
+                details=details,
+                keep_damaged=keep_damaged,
+                limit_bytes=limit_bytes,
+                progress=progress,
+            )
+            if slot:
+                slot.keep(found)
+        return found
+
+    def slot(self, path: Path, comm_names: re.Pattern[str], *, details: bool = False) -> Slot | None:
+        """The place for the trace at `path` as it is now; None for what is no regular file."""
+        key = _key(path, comm_names, details)
+        return None if key is None else Slot(path, comm_names, details, self.places(path, details=details), key)
+
+    def place(self, path: Path, *, details: bool = False) -> Path:
+        """The first of the places where the cache file of the trace at `path` may be."""
+        return self.places(path, details=details)[0]
+
+    def places(self, path: Path, *, details: bool = False) -> list[Path]:
+        """Where the cache file of the trace at `path` may be; a reading with details has one of its own."""
+        name = f"{path.name}.details.cache" if details else f"{path.name}.cache"
+        of_folder = f"{_digest(os.fsencode(path.absolute().parent), 8).hex()}-{name}"
+        if self.folder is not None:
+            return [self.folder / of_folder]
+        own = _own_folder()
+        return [path.parent / FOLDER / name] + ([] if own is None else [own / of_folder])
+
+
+@dataclass
+class Slot:
+    """The place for one state of a trace. `complaint` says what was wrong with what was found there, if anything."""
+
+    path: Path
+    comm_names: re.Pattern[str]
+    details: bool
+    places: list[Path]
+    key: bytes
+    complaint: str | None = None
+
+    def load(self) -> RawTrace | None:
+        """What is kept there, if that can be used."""
+        self.complaint = None
+        for place in self.places:
+            try:
+                return _load(place, self.key, self.path.stat().st_size)
+            except FileNotFoundError:
+                pass
+            except OSError as err:
+                self.complaint = self.complaint or f"cannot be read ({err.strerror})"
+            except MemoryError:
+                self.complaint = self.complaint or "does not fit into the memory"
+            except _Unusable as err:
+                self.complaint = self.complaint or str(err)
+        return None
+
+    def keep(self, found: RawTrace) -> None:
+        """Keep what was read of the trace, and note in it what is to be said of the cache."""
+        if self.complaint is not None:
+            name = as_text(self.path.name)
+            found.notes.append(f"{name}: its cache {self.complaint}; the trace was read again")
+        # A file that has been written to meanwhile is of no key.
+        if found.damage is None and _key(self.path, self.comm_names, self.details) == self.key:
+            # Not keeping it, in a read-only folder or on a full disk, costs time only.
+            with suppress(OSError, MemoryError):
+                _store(self._own_place(), self.key, found, self.path)
+
+    def _own_place(self) -> Path:
+        """The first place, or the last where the first is beside a file of somebody else, or in their folder."""
+        first = self.places[0]
+        if len(self.places) > 1:
+            folder = first.parent if os.path.lexists(first.parent) else self.path
+            if self.path.stat().st_uid != os.geteuid() or not _is_own(os.lstat(folder)):
+                return self.places[-1]
+        return first
+
+
+class _Unusable(Exception):
+    """What is wrong with a cache, as the predicate of a sentence."""
+
+
+def _own_folder() -> Path | None:
+    """The user's cache folder, as the XDG base directory specification has it; None where there is no home."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if named.is_absolute():
+        return named / "commtrace"
+    try:
+        return Path.home() / ".cache" / "commtrace"
+    except RuntimeError:
+        return None
+
+
+def _key(path: Path, comm_names: re.Pattern[str], details: bool) -> bytes | None:
+    """What the file is, as far as can be told without reading it, and what the reading depends on; None for no file.
+
+    The device is left out: network file systems have another number after every mount.
+    """
+    try:
+        descriptor, status = open_plain(path)
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+            parts = [os.pread(file.fileno(), size, at) for at, size in _sampled(status.st_size)]
+    except OSError:
+        return None
+    facts = (READER_VERSION, details, *_facts_of(status))
+    return _digest(b"\0".join((f"{facts} {comm_names.pattern}".encode(), *parts)), _KEY_BYTES)
+
+
+def _facts_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _sampled(size: int) -> list[tuple[int, int]]:
+    """Where, and how many bytes, are looked at of a file: both ends, and blocks spread evenly."""
+    ends = [(0, _ENDS_BYTES), (max(0, size - _ENDS_BYTES), _ENDS_BYTES)]
+    return ends + [(size * number // _SAMPLES, _SAMPLE_BYTES) for number in range(_SAMPLES)]
+
+
+def _digest(content: bytes, size: int) -> bytes:
+    from hashlib import blake2b  # it loads OpenSSL, which not everybody needs
+
+    return blake2b(content, digest_size=size).digest()
+
+
+def _sum(content: bytes) -> bytes:
+    from hashlib import sha256  # processors have instructions for it: half the time of blake2b
+
+    return sha256(content).digest()
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid in (os.geteuid(), _ROOT)
+
+
+def _load(place: Path, key: bytes, trace_bytes: int) -> RawTrace:
+    """What is kept there. Raises OSError, MemoryError, _Unusable."""
+    descriptor, status = open_plain(place, follow=False)
+    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+        _check_trust(place, status)
+        if status.st_size > _most_bytes(trace_bytes):
+            raise _Unusable("is larger than what is kept of such a trace")
+        head = file.read(_HEAD_BYTES)
+        if not head.startswith(_MAGIC) or len(head) < _HEAD_BYTES:
+            raise _Unusable("is damaged")
+        if head[len(_MAGIC) : -_SUM_BYTES] != key:
+            raise _Unusable("is of another state of the file, or of another version")
+        content = file.read()
+    if _sum(content) != head[-_SUM_BYTES:]:
+        raise _Unusable("is damaged")
+    try:
+        found = _CONTENT.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise _Unusable("is damaged") from err
+    if found.notes or found.damage is not None or not is_consistent(found):
+        raise _Unusable("is damaged")
+    return found
+
+
+def _check_trust(place: Path, status: os.stat_result) -> None:
+    """Raise _Unusable where somebody else may have written the file, or put it there."""
+    folder = place.parent.stat()
+    if not _is_own(status) or not _is_own(folder):
+        raise _Unusable("belongs to somebody else")
+    if status.st_mode & _OTHERS_WRITE or status.st_nlink != 1 or _is_open(folder):
+        raise _Unusable("can be written to by others")
+
+
+def _is_open(folder: os.stat_result) -> bool:
+    """May others put files into the folder, in place of one's own?"""
+    return bool(folder.st_mode & _OTHERS_WRITE) and not folder.st_mode & stat.S_ISVTX
+
+
+def _most_bytes(trace_bytes: int) -> int:
+    return _SMALL_BYTES + _MOST_TIMES * trace_bytes
+
+
+def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
+    """Keep it, whoever does so at the same time. Raises OSError, MemoryError."""
+    content = msgspec.msgpack.encode(msgspec.structs.replace(found, notes=[]))
+    trace, folder = path.stat(), place.parent
+    if len(content) + _HEAD_BYTES > _most_bytes(trace.st_size):
+        return
+    folder.mkdir(mode=_mode(trace, 0o700, 0o055), parents=True, exist_ok=True)
+    status = folder.stat()
+    if folder.name == FOLDER and status.st_uid == os.geteuid() and not folder.is_symlink():
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)  # older versions left that to the umask
+    elif not _is_own(status) or _is_open(status):
+        return
+    _clear(folder)
+    head = _MAGIC + key + _sum(content)
+    replace_file(place, (head, content), mode=_mode(trace, 0o600, 0o044), lasting=False)
+
+
+def _mode(trace: os.stat_result, own: int, others: int) -> int:
+    """Permissions: root's is for all who may read the trace, since all believe root; else nobody else needs it."""
+    if os.geteuid() != _ROOT:
+        return own
+    readers = trace.st_mode & 0o044 if trace.st_gid == os.getegid() else trace.st_mode & 0o004
+    return own | (readers | readers >> 2) & others
+
+
+def _clear(folder: Path) -> None:
+    """Remove what writers that were killed left behind."""
+    for partial in folder.glob(f".*{PARTIAL}"):
+        with suppress(OSError):
+            status = partial.lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < time.time() - _STALE_S:
+                partial.unlink()

@@ -1,0 +1,392 @@
+"""Many trace files -> what was read of each, in their order, on as many cores as there are.
+
+Where there are more cores than files, or than files left, large ones are read in parts (docs/design/0010). Reading
+begins when a `Reading` is made, in processes of its own, so that the caller can import pandas meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from types import TracebackType
+from typing import IO
+
+import msgspec
+
+from .. import errors
+from ..errors import TooLarge, TraceError
+from ..formats.kineto.joining import Joining, Part
+from ..formats.kineto.reader import joined, read_kineto
+from ..formats.kineto.verified import verified
+from ..recording.compression import is_gzip, is_regular, keep_freed_memory, packed_bytes
+from ..recording.memory_limit import check_memory, default_limit_bytes
+from ..recording.recording import RawTrace
+from .cache import Cache, Slot
+from .spawn import Worker, start_worker
+from .worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
+
+# Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
+WORTH_A_PROCESS_BYTES = 32 << 20
+WORTH_A_PART_BYTES = 16 << 20
+WORTH_A_CACHE_BYTES = 32 << 20
+_PACKED = 15  # so many times larger is a packed file than it looks
+# Who is done early takes another part. None of a plain file is larger than this, so that what is found in it is never
+# in several places at once for long.
+_PARTS_PER_WORKER = 4
+_LARGEST_PART_BYTES = 64 << 20
+# Of a packed file each part costs unpacking what stands before it: twice as many would be done a fifth earlier.
+_MOST_PACKED_PARTS = 8
+_ANSWER = msgspec.msgpack.Decoder(Answer)
+
+Progress = Callable[[int], None]
+"""Called with the bytes of all files read so far."""
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class _File:
+    """A file, and what is known of it so far."""
+
+    path: Path
+    number: int
+    size: int
+    parts: int = 1
+    slot: Slot | None = None
+    position: int = 0
+    found: RawTrace | TraceError | None = None
+    is_read: bool = False
+    is_regular: bool = True
+    _positions: dict[int, float] = field(default_factory=dict)
+    _early: dict[int, Part] = field(default_factory=dict)
+    _joining: Joining = field(default_factory=Joining)
+
+    @cached_property
+    def is_packed(self) -> bool:
+        """Whether it is gzip. What is no plain file is not looked into: that could be done only once."""
+        return self.is_regular and is_gzip(self.path)
+
+    @property
+    def weight_bytes(self) -> int:
+        """About how many bytes it has, unpacked."""
+        return self.size * (_PACKED if self.is_packed else 1)
+
+    def tell(self, part: int, position: int) -> None:
+        """Some process reads it at this byte."""
+        share = self.size / self.parts
+        self._positions[part] = min(max(position - share * part, 0), share)
+        self.position = max(self.position, int(sum(self._positions.values())))
+
+    def be_whole(self) -> None:
+        """It is read as a whole from now on."""
+        self.parts = 1
+        self._positions.clear()
+        self._forget_parts()
+
+    def end(self, found: RawTrace | TraceError) -> None:
+        """It is read."""
+        self.found, self.position, self.is_read = found, self.size, True
+        self._forget_parts()
+
+    def _forget_parts(self) -> None:
+        self._early.clear()
+        self._joining = Joining()
+
+    def add(self, part: int, found: Part, *, details: bool) -> bool:
+        """A part was read; False where all are, and do not tell what the file holds."""
+        self._early[part] = found
+        while self._joining.parts in self._early:
+            self._joining.add(self._early.pop(self._joining.parts))
+        if self._joining.parts == self.parts:
+            try:
+                trace = joined(self.path, self._joining, details=details)
+            except TraceError:
+                return False
+            if self.slot:
+                self.slot.keep(trace)
+            self.end(trace)
+        return True
+
+
+class Reading:
+    """Trace files being read. Iterate over it once, within a `with` block."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        comm_names: re.Pattern[str],
+        *,
+        workers: int | None = None,
+        details: bool = False,
+        keep_damaged: bool = False,
+        cache: Cache | None = None,
+        verify: bool = False,
+        limit_bytes: int | None = None,
+    ) -> None:
+        """With one worker, or little to read, everything happens in this process, while it is asked for.
+
+        Without `workers` there is one per core. With `details`, operators of GPU runs and allocations are read too.
+        With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
+        With `verify`, every event is decoded once more, and no cache is used.
+        All files together must not need more than `limit_bytes` of memory, four fifths of what is free if not given.
+        """
+        keep_freed_memory()
+        workers = cores() if workers is None else workers
+        self.paths = list(paths)
+        self._comm_names = comm_names
+        self.details = details
+        self._keep_damaged = keep_damaged
+        self._cache = None if verify else cache
+        self._verify = verify
+        self._limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
+        self._needed_bytes = 0
+        # What is no plain file may be open in this process only, and can be read only once.
+        self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
+        regular = [file for file in self._files if file.is_regular]
+        if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
+            regular = []
+        if regular:
+            last = len(regular) % workers or workers  # files that are read when all others are
+            for file in regular[-last:]:
+                self._divide(file, workers // last)
+        self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
+        self.processes: list[Worker] = []
+        self._in_hand: dict[int, int] = {}
+        try:
+            self._start(min(workers, len(self._tasks)))
+        except BaseException:
+            self._end()
+            raise
+
+    def _start(self, workers: int) -> None:
+        with suppress(OSError):  # no more processes are allowed: those that are there read, or this one does
+            for _ in range(workers):
+                worker = start_worker(self.processes)
+                self.processes.append(worker)
+                self._in_hand[worker.pid] = 0
+        for worker in self.processes * 2:
+            self._hand_out(worker)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all files, as they are on disk."""
+        return sum(file.size for file in self._files)
+
+    @property
+    def files_read(self) -> int:
+        """How many of the files are read, or found to be of no use."""
+        return sum(file.is_read for file in self._files)
+
+    def _divide(self, file: _File, workers: int) -> None:
+        """Decide in how many parts so many workers read a file, unless the cache has it."""
+        wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
+        if file.is_packed:
+            wanted = min(workers, _MOST_PACKED_PARTS)
+        parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
+        if workers < 2 or parts < 2 or self._verify:
+            return
+        file.parts = parts
+        cache = self._cache_of(file)
+        file.slot = cache.slot(file.path, self._comm_names, details=self.details) if cache else None
+        cached = file.slot.load() if file.slot else None
+        if cached is not None:
+            file.end(cached)
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for file in self._files:
+            file.found = None
+        for worker in self.processes:
+            worker.kill()  # it only reads, there is nothing to lose
+        for worker in self.processes:
+            for stream in (worker.stdin, worker.stdout):
+                assert stream is not None
+                with suppress(BrokenPipeError):
+                    stream.close()
+            worker.wait()
+
+    def __iter__(self) -> Iterator[RawTrace | TraceError]:
+        """What was read of each file, or why it cannot be used, in the order of the files."""
+        return self.results(None)
+
+    def results(self, progress: Progress | None) -> Iterator[RawTrace | TraceError]:
+        """The same, with progress."""
+        with self._selector() as selector:
+            for file in self._files:
+                found = self._wait_for(file, selector, progress)
+                file.found = None
+                yield self._within_limit(file, found)
+
+    def _within_limit(self, file: _File, found: RawTrace | TraceError) -> RawTrace | TraceError:
+        """What was read of a file, if the memory has room for it beside all before it."""
+        if isinstance(found, TraceError):
+            return found
+        try:
+            needed_bytes = self._needed_bytes + found.needed_bytes
+            check_memory(f"{file.path}: with all files before it", needed_bytes, self._limit_bytes)
+        except TooLarge as err:
+            return err
+        self._needed_bytes = needed_bytes
+        return found
+
+    def first(self, progress: Progress | None) -> RawTrace | TraceError:
+        """What was read of the first file; `results` gives it as well."""
+        with self._selector() as selector:
+            return self._wait_for(self._files[0], selector, progress)
+
+    def _selector(self) -> DefaultSelector:
+        selector = DefaultSelector()
+        for worker in self.processes:
+            selector.register(_stdout(worker), EVENT_READ, worker)
+        return selector
+
+    def _wait_for(self, file: _File, selector: DefaultSelector, progress: Progress | None) -> RawTrace | TraceError:
+        while file.found is None and file.is_regular and selector.get_map():
+            for key, _ in selector.select():
+                if not self._receive(key.data):
+                    selector.unregister(key.fileobj)
+            self._report(progress)
+        if file.found is None:  # there are no workers, or somebody killed them
+            file.end(self._read_here(file, progress))
+        self._report(progress)
+        assert file.found is not None
+        return file.found
+
+    def _report(self, progress: Progress | None) -> None:
+        if progress:
+            progress(sum(file.position for file in self._files))
+
+    def _read_here(self, file: _File, progress: Progress | None) -> RawTrace | TraceError:
+        file.be_whole()
+
+        def tell(position: int) -> None:
+            file.tell(0, position)
+            self._report(progress)
+
+        cache = self._cache_of(file)
+        read = cache.read if cache else read_kineto
+        try:
+            found = read(
+                file.path,
+                self._comm_names,
+                details=self.details,
+                keep_damaged=self._keep_damaged,
+                limit_bytes=self._limit_bytes,
+                progress=tell,
+            )
+            return verified(file.path, found, tell) if self._verify else found
+        except TraceError as err:
+            return err
+
+    def _cache_of(self, file: _File) -> Cache | None:
+        return self._cache if file.weight_bytes >= WORTH_A_CACHE_BYTES else None
+
+    def _hand_out(self, worker: Worker) -> None:
+        """The next task for a worker, or the end if there is none.
+
+        One that has a task gets another one, so that it reads on while this process has no time for what it found; but
+        the last tasks are for those that have none.
+        """
+        stdin = worker.stdin
+        assert stdin is not None
+        if self._in_hand[worker.pid] and len(self._tasks) < len(self.processes):
+            return
+        try:
+            if self._tasks:
+                file, part = self._tasks.popleft()
+                self._in_hand[worker.pid] += 1
+                send(stdin, self._task(file, part))
+            else:
+                stdin.close()
+        except BrokenPipeError:
+            return  # `_receive` will see that it is gone
+
+    def _task(self, file: _File, part: int) -> Task:
+        path = os.fsencode(_for_others(file.path))
+        cache = self._cache_of(file)
+        folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
+        pattern = self._comm_names.pattern
+        return Task(
+            file.number,
+            path,
+            pattern,
+            self._keep_damaged,
+            folder,
+            self.details,
+            self._verify,
+            self._limit_bytes,
+            part,
+            file.parts,
+        )
+
+    def _receive(self, worker: Worker) -> bool:
+        """Take one answer; False when the worker has ended."""
+        answer = _answer(worker)
+        if answer is None:
+            return False
+        if not isinstance(answer, Position):
+            self._in_hand[worker.pid] -= 1
+        if isinstance(answer, Found | FoundPart):
+            self._hand_out(worker)  # so that it reads on, or is gone, while this is taken in
+        file = self._files[answer.number]
+        if answer.parts != file.parts:
+            pass  # a part of a file that is being read as a whole by now
+        elif isinstance(answer, Position):
+            file.tell(answer.part, answer.bytes)
+        elif isinstance(answer, Found):
+            file.end(answer.trace)
+        elif isinstance(answer, FoundPart):
+            if not file.add(answer.part, answer.found, details=self.details):
+                self._undivide(file)
+        elif file.parts > 1:
+            self._undivide(file)
+        else:
+            file.end(getattr(errors, answer.error)(answer.message.decode("utf-8", "surrogateescape")))
+        if isinstance(answer, Failed):
+            self._hand_out(worker)
+        return True
+
+    def _undivide(self, file: _File) -> None:
+        """Read a file as a whole, and first, because its parts do not tell what it holds."""
+        file.be_whole()
+        self._tasks = deque(task for task in self._tasks if task[0] is not file)
+        self._tasks.appendleft((file, 0))
+
+
+def _is_for_all(path: Path) -> bool:
+    """Is it a plain file that another process finds as well? /dev/stdin may be one that has been deleted."""
+    return is_regular(path) and is_regular(_for_others(path))
+
+
+def _for_others(path: Path) -> Path:
+    """The path by which another process finds the file; /dev/stdin would be its own."""
+    absolute = path.absolute()
+    return absolute.resolve() if absolute.parts[1:2] in (("dev",), ("proc",)) else absolute
+
+
+def _answer(worker: Worker) -> Answer | None:
+    payload = frame(_stdout(worker))
+    return None if payload is None else _ANSWER.decode(payload)
+
+
+def _stdout(worker: Worker) -> IO[bytes]:
+    assert worker.stdout is not None
+    return worker.stdout

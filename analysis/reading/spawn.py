@@ -1,0 +1,125 @@
+"""Processes that read trace files for this one: copies of it where that is safe, else new interpreters.
+
+A copy is there at once; a new interpreter takes a tenth of a second of a core to import what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+from .worker import main, serve
+
+
+class Worker(Protocol):
+    """A process that serves tasks, see `read_worker`; `returncode` is None until it was waited for."""
+
+    pid: int
+    returncode: int | None
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Where its tasks go."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Where its answers come from; not buffered, so that a selector sees whether there are more."""
+
+    def kill(self) -> None:
+        """End it at once, whatever it does."""
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+
+
+def start_worker(others: Sequence[Worker]) -> Worker:
+    """A new worker beside `others`, which are all that were started before and are not waited for. Raises OSError."""
+    return _Copy(others) if _has_one_thread() else _new_interpreter()
+
+
+def _has_one_thread() -> bool:
+    """Only a process of one thread can be copied: of others, the locks stay as they are at that moment."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir())) == 1
+    except OSError:  # no Linux
+        return False
+
+
+class _Copy:
+    """A copy of this process, which goes on as a worker."""
+
+    def __init__(self, others: Sequence[Worker]) -> None:
+        """Raises OSError where no more processes, or open files, are allowed."""
+        tasks, own_stdin = os.pipe()
+        try:
+            own_stdout, answers = os.pipe()
+        except OSError:
+            _close(tasks, own_stdin)
+            raise
+        # A pipe ends when its last writer closes it, and the copy would have a hand on all of them.
+        inherited = [stream.fileno() for o in others for stream in (o.stdin, o.stdout) if stream and not stream.closed]
+        self.returncode: int | None = None
+        # Ctrl-C is this process's to react to: it must not meet the copy before that ignores it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _serve_and_exit(tasks, answers, (own_stdin, own_stdout, *inherited), mask)
+        except OSError:
+            _close(own_stdin, own_stdout)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _close(tasks, answers)
+        self.stdin: IO[bytes] | None = os.fdopen(own_stdin, "wb", buffering=0)
+        self.stdout: IO[bytes] | None = os.fdopen(own_stdout, "rb", buffering=0)
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):  # where somebody else waited for it
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            try:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # as Popen: SIGCHLD is ignored, so nobody knows
+                self.returncode = 0
+        return self.returncode
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _serve_and_exit(tasks: int, answers: int, not_mine: tuple[int, ...], mask: set[int | signal.Signals]) -> None:
+    """Never returns, nor lets anything of the process that was copied run to its end."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _close(*not_mine)
+        source, sink = os.fdopen(tasks, "rb"), os.fdopen(answers, "wb")
+        serve(source, sink)
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, it ends here
+        with suppress(Exception):  # stderr may be gone
+            traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _new_interpreter() -> Worker:
+    module = main.__module__
+    root = Path(__file__).resolve().parents[module.count(".")]
+    begin = f"import sys; sys.path.insert(0, {str(root)!r}); from {module} import main; main()"
+    command = [sys.executable, "-c", begin]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/")  # noqa: S603

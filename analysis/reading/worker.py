@@ -1,0 +1,235 @@
+"""A process that reads trace files for another one: tasks come on one pipe, what was found goes into another.
+
+Both are streams of frames: the length in 8 bytes, then that many bytes of msgpack. A worker ends when its tasks do,
+and so never outlives the process it reads for.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import IO
+
+import msgspec
+
+from ..errors import TraceError
+from ..formats.kineto.joining import Part
+from ..formats.kineto.reader import read_kineto, read_part
+from ..formats.kineto.verified import verified
+from ..recording.compression import keep_freed_memory
+from ..recording.recording import RawTrace
+from .cache import Cache
+
+_TELL_EVERY_S = 0.1
+_LENGTH_BYTES = 8
+
+
+class Task(msgspec.Struct, array_like=True):
+    """Read this file, or one of `parts` parts of it. `number` is the caller's.
+
+    `cache` is the folder of the cache, empty beside the file, None for none. With `verify` every event is decoded once
+    more, and no cache is used. For the rest see `read_kineto`. A part is neither cached nor kept where it is damaged.
+    """
+
+    number: int
+    path: bytes
+    comm_names: str
+    keep_damaged: bool
+    cache: bytes | None
+    details: bool
+    verify: bool = False
+    limit_bytes: int | None = None
+    part: int = 0
+    parts: int = 1
+
+
+class Position(msgspec.Struct, array_like=True, tag="position"):
+    """How far a file, or a part of it, is read, in bytes of the file on disk."""
+
+    number: int
+    part: int
+    parts: int
+    bytes: int
+
+
+class Found(msgspec.Struct, array_like=True, tag="found"):
+    """A file was read."""
+
+    number: int
+    parts: int
+    trace: RawTrace
+
+
+class FoundPart(msgspec.Struct, array_like=True, tag="part"):
+    """A part of a file was read."""
+
+    number: int
+    part: int
+    parts: int
+    found: Part
+
+
+class Failed(msgspec.Struct, array_like=True, tag="failed"):
+    """A file cannot be used, or not in parts.
+
+    `error` is the name of the error, `message` UTF-8 but for file names that are none.
+    """
+
+    number: int
+    parts: int
+    error: str
+    message: bytes
+
+
+Answer = Position | Found | FoundPart | Failed
+
+
+def send(stream: IO[bytes], message: msgspec.Struct) -> None:
+    """Write one frame."""
+    _write(stream, msgspec.msgpack.encode(message))
+
+
+def _write(stream: IO[bytes], payload: bytes) -> None:
+    for data in (len(payload).to_bytes(_LENGTH_BYTES, "little"), payload):
+        left = memoryview(data)
+        while left:  # an unbuffered stream may take less than it is given
+            left = left[stream.write(left) :]
+    stream.flush()
+
+
+def frame(stream: IO[bytes]) -> bytearray | None:
+    """The bytes of the next frame, None at the end of the stream. Of an unbuffered stream nothing more is taken."""
+    length = _exactly(stream, _LENGTH_BYTES)
+    return None if length is None else _exactly(stream, int.from_bytes(length, "little"))
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
+    """So many bytes, None if the stream ends before."""
+    data = bytearray(size)
+    left = memoryview(data)
+    while left:
+        taken = stream.readinto(left)  # type: ignore[attr-defined]  # all binary streams have it
+        if not taken:
+            return None
+        left = left[taken:]
+    return data
+
+
+def main() -> None:
+    """Serve what stdin asks for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the caller's to react to
+    serve(sys.stdin.buffer, sys.stdout.buffer)
+    sys.stdout = None  # or the interpreter complains at its end if nobody reads it any more
+
+
+def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
+    """Serve until there are no more tasks, or nobody wants the answers."""
+    gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
+    keep_freed_memory()
+    outbox = _Outbox(answers)
+    try:
+        outbox.start()
+    except RuntimeError:  # no more threads are allowed: who asked will read
+        return
+    try:
+        while (payload := frame(tasks)) is not None:
+            _serve(msgspec.msgpack.decode(payload, type=Task), outbox)
+    except BrokenPipeError:
+        pass
+    finally:
+        outbox.close()
+
+
+class _Outbox:
+    """Sends what is put into it, in a thread: who asked may have no time for it yet, and a pipe takes 64 KiB only."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._is_broken = False
+        # One answer is sent and another one waits, so that what was read does not pile up.
+        self._waiting: Queue[bytes | None] = Queue(maxsize=1)
+        self._thread = Thread(target=self._send_all)
+
+    def start(self) -> None:
+        """Begin to send. Raises RuntimeError where no more threads are allowed."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until everything is sent, or cannot be."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    @property
+    def is_full(self) -> bool:
+        """Would `put` have to wait?"""
+        return self._waiting.full()
+
+    def put(self, message: msgspec.Struct) -> None:
+        """Send this behind all others. Raises BrokenPipeError once they cannot be sent."""
+        if self._is_broken:
+            raise BrokenPipeError
+        self._waiting.put(msgspec.msgpack.encode(message))
+
+    def _send_all(self) -> None:
+        while (payload := self._waiting.get()) is not None:
+            if self._is_broken:
+                continue  # so that nobody waits to put it there
+            try:
+                _write(self._stream, payload)
+            except (OSError, MemoryError):
+                self._is_broken = True
+                with suppress(OSError):  # who asked sees that this is all, and reads the rest
+                    self._stream.close()
+
+
+def _serve(task: Task, answers: _Outbox) -> None:
+    told = time.monotonic()
+
+    def tell(position: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > _TELL_EVERY_S and not answers.is_full:
+            told = time.monotonic()
+            answers.put(Position(task.number, task.part, task.parts, position))
+
+    path, comm_names = _path(task.path), re.compile(task.comm_names, re.IGNORECASE)
+    try:
+        if task.parts > 1:
+            part = read_part(
+                path,
+                comm_names,
+                task.part,
+                task.parts,
+                details=task.details,
+                limit_bytes=task.limit_bytes,
+                progress=tell,
+            )
+            answers.put(FoundPart(task.number, task.part, task.parts, part))
+            return
+        read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
+        found = read(
+            path,
+            comm_names,
+            details=task.details,
+            keep_damaged=task.keep_damaged,
+            limit_bytes=task.limit_bytes,
+            progress=tell,
+        )
+        if task.verify:
+            found = verified(path, found, tell)
+    except TraceError as err:
+        message = str(err).encode("utf-8", "surrogateescape")
+        answers.put(Failed(task.number, task.parts, type(err).__name__, message))
+    else:
+        answers.put(Found(task.number, task.parts, found))
+
+
+def _path(name: bytes) -> Path:
+    return Path(os.fsdecode(name))

@@ -1,0 +1,51 @@
+"""Columns as they were read -> arrays. Times become integer nanoseconds here and stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .recording import Annotation, Columns, RawTrace
+
+Ints = NDArray[np.int64]
+
+
+def integers(column: bytes) -> Ints:
+    """The values of a column of integers, not to be written to."""
+    return np.frombuffer(column, dtype=np.int64)
+
+
+def doubles(column: bytes) -> NDArray[np.float64]:
+    """The values of a column of doubles, not to be written to."""
+    return np.frombuffer(column, dtype=np.float64)
+
+
+def durations(columns: Columns) -> Ints:
+    """Durations in ns; one that a writer made negative is 0."""
+    return np.maximum(in_ns(doubles(columns["dur"])), 0)
+
+
+def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[Ints, Ints]:
+    """Start and duration of each, in ns."""
+    start_ns = in_ns(np.array([a.ts for a in annotations])) + base_ns
+    return start_ns, np.maximum(in_ns(np.array([a.dur for a in annotations])), 0)
+
+
+def negative_durations(path: Path, raw: RawTrace) -> list[str]:
+    """A note on durations that nothing has."""
+    count = sum(int((doubles(columns["dur"]) < 0).sum()) for columns in (raw.activities, raw.operators))
+    count += sum(annotation.dur < 0 for annotation in raw.annotations)
+    return [f"{path.name}: {count} events have a negative duration, which counts as 0"] if count else []
+
+
+def in_ns(us: NDArray[np.float64]) -> Ints:
+    """Microseconds with 3 decimals -> integer nanoseconds, exact below 2^43 us, and for whole microseconds always.
+
+    The product us * 1000 of an absolute time (1.7e15 us) would not fit a double, so the whole part goes separately.
+    """
+    whole = np.floor(us)
+    ns: Ints = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    return ns

@@ -1,0 +1,163 @@
+"""The bytes of a file, unpacked where it is gzip: as many as asked for, and all that are good of a damaged one."""
+
+from __future__ import annotations
+
+from io import SEEK_CUR, SEEK_END, BufferedReader
+from pathlib import Path
+from typing import Any, Protocol
+
+from isal import igzip_lib
+
+from ..errors import NotATrace
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_PACKED_BYTES = 256 << 10  # at a time: enough for a chunk of events, which is then not put together of several
+_SKIPPED_BYTES = 256 << 10  # at a time
+_LEAST_GZIP_BYTES = 18
+_KEPT_BYTES = 16 << 20
+# Traces shrink 15 to 40 times. Beyond so many times, and so many bytes, a file is made to fill the memory.
+_MOST_TIMES = 200
+_HARMLESS_BYTES = 1 << 30
+_NO_GZIP: Any = (igzip_lib.error, EOFError)
+
+
+class Source(Protocol):
+    """Something to read."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Up to `size` bytes, none at the end."""
+
+    def skip(self, size: int, /) -> None:
+        """Leave out as many of the next bytes, as far as there are so many. Raises BrokenPacking."""
+
+
+class BrokenPacking(Exception):
+    """What is wrong with the packed data, as the predicate of a sentence; all bytes before that have been given."""
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what one chunk needed for the next one, instead of having it from the system anew.
+
+    glibc gives back what is free at the end of its heap, beyond twice the largest block it ever mapped by itself and
+    freed: so one such block does it, which is never touched. Elsewhere this changes nothing.
+    """
+    bytes(_KEPT_BYTES // 2)
+
+
+def is_regular(path: Path) -> bool:
+    """Is it a plain file, as far as that can be seen? A pipe, for one, is not: it can be read only once."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def packed_bytes(path: Path) -> int:
+    """How large a file is on disk, 0 where that cannot be told."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a plain file is packed, as far as it can be opened. The magic number decides: tools rename files."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    except OSError:
+        return False
+
+
+def unpacked(path: Path, file: BufferedReader) -> Source:
+    """The content of an open file. Raises NotATrace for packings that are not read."""
+    magic = file.peek(4)[:4]
+    if magic == _ZSTD_MAGIC:
+        raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
+    return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else _Plain(file)
+
+
+def unpacked_bytes(path: Path) -> int:
+    """About how many bytes are in a file, counted unpacked; 0 where that cannot be told."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(2)
+            size = file.seek(0, SEEK_END)
+            if begin != _GZIP_MAGIC or size < _LEAST_GZIP_BYTES:
+                return size
+            file.seek(-4, SEEK_END)
+            # The size of the last member, and that only modulo 4 GiB; traces have one.
+            return int.from_bytes(file.read(4), "little")
+    except OSError:
+        return 0
+
+
+class _Plain:
+    """What is not packed."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+
+    def read1(self, size: int, /) -> bytes:
+        return self._file.read1(size)
+
+    def skip(self, size: int, /) -> None:
+        self._file.seek(size, SEEK_CUR)
+
+
+class _Gunzip:
+    """One gzip member after another. Never more is unpacked than asked for, so that a bomb does not go off."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._member = _member()
+        self._packed = b""
+        self._taken_bytes = 0
+        self._given_bytes = 0
+
+    def read1(self, size: int, /) -> bytes:
+        """Up to `size` bytes. Raises BrokenPacking."""
+        while True:
+            if self._member.eof and not self._begin_member():
+                return b""
+            if self._member.needs_input and not self._packed:
+                self._packed = self._take()
+                if not self._packed:
+                    raise BrokenPacking("is gzip that ends early")
+            packed, self._packed = self._packed, b""
+            try:
+                data: bytes = self._member.decompress(packed, size)
+            except _NO_GZIP as err:
+                raise BrokenPacking(f"is damaged gzip ({err})") from err
+            if data:
+                self._given_bytes += len(data)
+                if self._given_bytes > max(_HARMLESS_BYTES, _MOST_TIMES * self._taken_bytes):
+                    raise BrokenPacking(f"is gzip that grows more than {_MOST_TIMES} times, as no trace does,")
+                return data
+
+    def skip(self, size: int, /) -> None:
+        """Unpack them and leave them out. Raises BrokenPacking."""
+        while size > 0 and (data := self.read1(min(size, _SKIPPED_BYTES))):
+            size -= len(data)
+
+    def _take(self) -> bytes:
+        """Some more of the packed bytes, none at the end."""
+        packed = self._file.read1(_PACKED_BYTES)
+        self._taken_bytes += len(packed)
+        return packed
+
+    def _begin_member(self) -> bool:
+        """Whether another member follows; zeros may stand between them."""
+        rest = self._member.unused_data.lstrip(b"\0")
+        while not rest:
+            rest = self._take()
+            if not rest:
+                return False
+            rest = rest.lstrip(b"\0")
+        self._member, self._packed = _member(), rest
+        return True
+
+
+def _member() -> igzip_lib.IgzipDecompressor:
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)

@@ -1,0 +1,166 @@
+"""What is read from a trace file, whatever its format: columns of numbers, names once each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import msgspec
+
+from .header import Header
+from .memory_limit import tables_bytes
+from .values import Duration, Int64, Time
+
+INTEGERS = {
+    "activities": ("device", "stream", "name", "correlation", "external_id"),
+    "launches": ("correlation", "thread", "external_id"),
+    "operators": ("thread", "name"),
+    "memory": ("device_type", "device", "allocated", "reserved"),
+}
+"""The columns of each sort that hold integers."""
+DOUBLES = {
+    "activities": ("ts", "dur", "blocks_per_sm", "occupancy_percent"),
+    "launches": ("ts",),
+    "operators": ("ts", "dur"),
+    "memory": ("ts",),
+}
+"""The others. Of every sort there are all columns, each as long as the others."""
+NUMBER_BYTES = 8
+Columns = dict[str, bytes]
+"""Name of a column -> its values: native 64 bit integers, but doubles for `ts` and `dur`, which are us, and numbers
+that are no integers, NaN where they are not there."""
+
+
+class Annotation(msgspec.Struct, array_like=True, frozen=True):
+    """A CPU annotation of a step or collective, or a c10d operator. Times in us since the header's zero."""
+
+    name: str
+    thread: Int64
+    ts: Time
+    dur: Duration
+    in_dims: list[Any] | None
+    in_types: list[Any] | None
+    in_values: list[Any] | None
+
+
+if TYPE_CHECKING:
+    CommRow = dict[str, Any]
+else:
+
+    class CommRow(TypedDict, total=False):
+        """What is required of rows that come out of a file, or from another process."""
+
+        source: Literal["kernel", "record_param_comms"]
+        correlation: Int64 | None
+        external_id: Int64 | None
+        thread: Int64
+        ts: Time
+        op: str | None
+        dtype: str | None
+        in_elems: Int64 | None
+        out_elems: Int64 | None
+        in_split: str | None
+        out_split: str | None
+        group_size: Int64 | None
+        process_group: str | None
+        pg_ranks: str | None
+        seq: Int64 | None
+        comms_id: str | None
+        root: Int64 | None
+        peer: Int64 | None
+
+
+class Events(msgspec.Struct, kw_only=True):
+    """What is read of successive events. Times in us since the header's zero; MISSING where an integer is not there.
+
+    `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
+    `operator_names`. `pids` are the processes of the first annotation, the first launch, the first operator that hands
+    a collective over, and the first other one; None where there is none. `lists_bytes` is what shapes and other lists
+    in `annotations` take at most; `repaired_bytes` are no JSON, and were taken as meant. At `window_end` the profiler
+    stopped, where Kineto says so.
+    """
+
+    pids: list[Int64 | None]
+    names: list[str]
+    kinds: list[str]
+    operator_names: list[str]
+    activities: Columns
+    launches: Columns
+    operators: Columns
+    memory: Columns
+    annotations: list[Annotation]
+    comm_args: list[CommRow]
+    gloo_threads: list[Int64]
+    lists_bytes: int = 0
+    repaired_bytes: int = 0
+    window_end: Time | None = None
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """How much of a file was read, counted unpacked.
+
+    Every one of `read_bytes` is part of an event or of the header, as far as JSON goes. `not_understood_bytes` are
+    those from the damage on, and those repaired before it, 0 for a sound file, None where a broken packing hides how
+    many there are. So many `verified_events` were decoded once more, None where that was not asked for.
+    """
+
+    read_bytes: int
+    not_understood_bytes: int | None = 0
+    verified_events: int | None = None
+
+
+class RawTrace(Events, kw_only=True):
+    """What is read from one file: operators on CPU runs, and with `details`, as are allocations.
+
+    `damage` says what ended the reading before the file did, None for a sound file; `notes` what else there is to say.
+    """
+
+    header: Header
+    extent: Extent
+    damage: str | None = None
+    notes: list[str] = []
+
+    @property
+    def pid(self) -> int | None:
+        """The process that was traced, as far as its events say."""
+        return next((pid for pid in self.pids if pid is not None), None)
+
+    @property
+    def needed_bytes(self) -> int:
+        """What it takes at most in memory, with all tables made of it."""
+        return self.lists_bytes + tables_bytes(
+            activities=len(self.activities["ts"]) // NUMBER_BYTES,
+            launches=len(self.launches["ts"]) // NUMBER_BYTES,
+            operators=len(self.operators["ts"]) // NUMBER_BYTES,
+            memory=len(self.memory["ts"]) // NUMBER_BYTES,
+            annotations=len(self.annotations),
+            calls=len(self.comm_args),
+            names=len(self.names) + len(self.operator_names),
+            letters=sum(map(len, self.names)),
+        )
+
+
+def raw_trace(
+    events: Events, header: Header, extent: Extent, damage: str | None = None, *, details: bool = False
+) -> RawTrace:
+    """A file of these events, without what nobody needs of them."""
+    kept = {name: getattr(events, name) for name in Events.__struct_fields__}
+    if events.activities["ts"] and not details:
+        kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
+    if events.activities["ts"]:
+        kept["pids"] = events.pids[:3]  # whether other operators are read depends on the layout
+    # The order in which a reader comes upon them depends on how it takes the file apart.
+    kept["annotations"] = sorted(events.annotations, key=_place_of)
+    kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))
+    unknown, repaired = extent.not_understood_bytes, events.repaired_bytes + header.repaired_bytes
+    whole = msgspec.structs.replace(extent, not_understood_bytes=None if unknown is None else unknown + repaired)
+    return RawTrace(**kept, header=header, extent=whole, damage=damage)
+
+
+def _place_of(annotation: Annotation) -> int:
+    begins = ("c10d::", "enumerate(")
+    return next((place for place, begin in enumerate(begins) if annotation.name.startswith(begin)), -1)
+
+
+def latest(*times: float | None) -> float | None:
+    """The last of the times that are known."""
+    return max((time for time in times if time is not None), default=None)

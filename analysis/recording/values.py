@@ -1,0 +1,18 @@
+"""Numbers that a recording can hold, and what stands for those that are not there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+# Until the year 2116, and at most 104 days: in ns, sums and differences of such fit 64 bits. NaN is neither.
+Time = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**62 / 1000)]
+Duration = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**53 / 1000)]
+MISSING = -(2**63)
+"""An integer that is not there. No id or count comes near it."""
+NOT_KNOWN = float("nan")
+"""The same for numbers that are no integers."""
+MOST_RANKS = 1 << 24
+"""No job has more; a larger number is not a count of ranks."""

@@ -1,0 +1,1 @@
+"""Where readers and metrics meet: the tables of one run."""

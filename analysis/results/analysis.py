@@ -1,0 +1,296 @@
+"""A run -> all its tables: the one place where readers and metrics meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+import pandas as pd
+
+from ..ceilings import headroom
+from ..ceilings.files import Ceiling, read_ceiling
+from ..core.tables.communication import CEILING, PARTICIPATION
+from ..errors import NothingMeasured
+from ..metrics import bandwidth as bandwidth_module
+from ..metrics import rank_summary as ranks_module
+from ..metrics import waiting
+from ..metrics.calls import calls as calls_module
+from ..metrics.causes import table as causes_module
+from ..metrics.causes.program import PARTS
+from ..metrics.causes.sequences import Activities
+from ..metrics.clocks import table as clocks_module
+from ..metrics.damaged import resting_on
+from ..metrics.device import breakdown as breakdown_module
+from ..metrics.device import gpus as gpus_module
+from ..metrics.device import kernels as kernels_module
+from ..metrics.device.launches import launched_in
+from ..metrics.hangs import hangs
+from ..metrics.matching.ladder import Evidence, matches
+from ..metrics.verdicts.culprits import Culprits
+from ..metrics.verdicts.table import Measured, verdicts
+from ..run.run import Run, load_run
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
+
+    With a ceiling, `bandwidth_ceiling` and the verdicts compare with it.
+    """
+
+    run: Run
+    ceiling: Ceiling | None = None
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """One row per rank and collective call."""
+        return self._marked(self._communication[0])
+
+    @cached_property
+    def pending(self) -> pd.DataFrame:
+        """One row per call that was issued, and of which no trace shows anything that ran."""
+        return self._communication[1]
+
+    @cached_property
+    def _communication(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        run = self.run
+        if run.calls is not None and run.pending is not None:
+            return calls_module.shown_once(run.calls), run.pending
+        calls, pending = calls_module.communication(
+            run.activities, run.launches, run.annotations, run.comm_args, run.process_groups
+        )
+        return calls_module.shown_once(calls), pending
+
+    @cached_property
+    def matches(self) -> pd.DataFrame:
+        """Which collective each call belongs to."""
+        run = self.run
+        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size)
+        return matches(self.calls, run.hosts, told)
+
+    @cached_property
+    def clocks(self) -> pd.DataFrame:
+        """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
+        return self._marked(clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes))
+
+    @cached_property
+    def participation(self) -> pd.DataFrame:
+        """One row per collective and rank: wait and transfer."""
+        return self._marked(self._participation)
+
+    @cached_property
+    def _participation(self) -> pd.DataFrame:
+        split = waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
+        found = breakdown_module.exposed(split, self.run.activities)
+        # What a rank computed meanwhile is not known where its file is damaged.
+        return _without(found, found["rank"].isin(self.run.partial_ranks), _EXPOSED)
+
+    @cached_property
+    def collectives(self) -> pd.DataFrame:
+        """One row per collective, all ranks together."""
+        size = self._members_at_most
+        return self._marked(waiting.collectives(self.calls, self.matches, self._participation, self.clocks, size))
+
+    @cached_property
+    def breakdown(self) -> pd.DataFrame:
+        """One row per rank and device."""
+        return self._marked(breakdown_module.breakdown(self.run.activities, self._splits))
+
+    @cached_property
+    def breakdown_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step."""
+        return self._marked(breakdown_module.breakdown_steps(self.run.activities, self._splits))
+
+    @cached_property
+    def bandwidth(self) -> pd.DataFrame:
+        """One row per process group, collective, dtype and size."""
+        return self._marked(bandwidth_module.bandwidth(self.collectives, self.participation))
+
+    @cached_property
+    def bandwidth_ceiling(self) -> pd.DataFrame:
+        """The bandwidth table beside the ceiling; without one every row says so."""
+        table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
+        return headroom.against_ceiling(self.bandwidth, table)
+
+    @cached_property
+    def ranks(self) -> pd.DataFrame:
+        """One row per rank: how long it waited, how often the others waited for it."""
+        found = ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+        return self._marked(found)
+
+    @cached_property
+    def lateness(self) -> pd.DataFrame:
+        """One row per collective with a late rank: how late, and what it did longer than the others meanwhile."""
+        ran = Activities(self.run.activities, self.run.launches, self.run.annotations)
+        known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
+        found = self._marked(causes_module.lateness(ran, known, self.run.operators_of))
+        # Nor can what the late rank did be compared with that of a rank whose file is damaged.
+        members = self.participation
+        partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
+        return _without(found, found["collective_id"].isin(partial), _COMPARED)
+
+    @cached_property
+    def hosts(self) -> pd.DataFrame:
+        """One row per host with a name: how long its ranks waited, and how long others waited for them."""
+        return self._marked(ranks_module.hosts(self.ranks))
+
+    @cached_property
+    def hangs(self) -> pd.DataFrame:
+        """One row per process group with a collective that some ranks issued, and that never ran."""
+        return self._marked(hangs(self.pending, self.calls, self.matches, self.run.ends_ns, self.clocks))
+
+    @cached_property
+    def fits(self) -> pd.DataFrame:
+        """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
+        return self._marked(bandwidth_module.fits(self.collectives))
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """What limits the run, then every process group, collective and size, in one sentence each."""
+        run, collectives = self.run, self.collectives
+        groups = collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
+        culprits = Culprits(
+            self.ranks,
+            self.hosts,
+            self.lateness,
+            groups.set_axis(collectives["collective_id"]),
+            int(run.activities["step"].nunique()),
+            bool((run.activities["device"] == "cpu").all()),
+        )
+        measured = Measured(
+            self.breakdown,
+            collectives,
+            self.participation,
+            self.fits,
+            self.hangs,
+            run.missing_ranks,
+            run.world_size,
+        )
+        found = verdicts(measured, culprits)
+        found = self._marked(found)
+        return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
+
+    @cached_property
+    def gpus(self) -> pd.DataFrame:
+        """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
+        return self._marked(gpus_module.gpus(self.run.activities, self.run.annotations, self.run.traces))
+
+    @cached_property
+    def device_time(self) -> pd.DataFrame:
+        """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
+        found = kernels_module.device_time(self.run.activities, self.calls, self.participation)
+        return _without(found, found["rank"].isin(self.run.partial_ranks), ["hidden_ns"])
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """One row per kernel, all ranks and devices together."""
+        return self._marked(kernels_module.kernels(self.device_time))
+
+    @cached_property
+    def kernels_devices(self) -> pd.DataFrame:
+        """One row per rank, device and kernel."""
+        return self._marked(kernels_module.kernels_devices(self.device_time))
+
+    @cached_property
+    def operators(self) -> pd.DataFrame:
+        """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
+        return self._marked(kernels_module.operators(self.device_time, self.launched_in))
+
+    @cached_property
+    def operators_devices(self) -> pd.DataFrame:
+        """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
+        return self._marked(kernels_module.operators_devices(self.device_time, self.launched_in))
+
+    @cached_property
+    def launched_in(self) -> pd.Series[str]:
+        """The operator of each activity of the run. Raises NothingMeasured where operators were not read."""
+        run = self.run
+        if not run.details and (run.activities["device"] != "cpu").any():
+            raise NothingMeasured(f"{run.name}: was read without operators; use analyse(..., details=True)")
+        return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
+
+    @property
+    def _splits(self) -> pd.DataFrame:
+        """How the calls split into wait and transfer: not at all for one device alone, whose calls lack their partners.
+
+        Unless it is the whole job.
+        """
+        activities = self.run.activities
+        alone = self.run.world_size != 1 and all(activities[key].nunique() <= 1 for key in ("rank", "device"))
+        return PARTICIPATION.empty() if alone else self.participation
+
+    @property
+    def _members_at_most(self) -> int | None:
+        """Ranks of the job; where no file tells, and one is damaged, so that calls may be missing, those seen."""
+        run = self.run
+        return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
+
+    def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The table with its column `partial`: does a row, or the collective it is of, rest on a damaged file?"""
+        damaged = frozenset(self.run.partial_ranks)
+        rows = resting_on(table, damaged)
+        if damaged and "collective_id" in table and "pg_ranks" not in table:
+            of_collective = self.collectives.set_index("collective_id")["partial"]
+            rows |= table["collective_id"].map(of_collective).astype(bool)
+        marked = table.copy(deep=False)
+        marked["partial"] = rows.astype("boolean")
+        return marked
+
+
+_EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns", "exposed_wait_low_ns"]
+_COMPARED = [
+    *(f"extra_{part}_ns" for part in PARTS),
+    "new_ns",
+    "because",
+    "origin_rank",
+    "origin_because",
+    "kernel",
+    "kernel_extra_ns",
+    "operator",
+]
+
+
+def _without(table: pd.DataFrame, rows: pd.Series[bool], columns: list[str]) -> pd.DataFrame:
+    """The table with these columns NA in these rows."""
+    return table.assign(**{column: table[column].mask(rows) for column in columns})
+
+
+def analyse(
+    path: str | PathLike[str],
+    *,
+    comm_names: Iterable[str] = (),
+    ceiling: str | PathLike[str] | None = None,
+    details: bool = False,
+    keep_going: bool = False,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
+    verify: bool = False,
+    memory_gb: float | None = None,
+) -> Analysis:
+    """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
+
+    `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
+    a file or run directory of `profiling comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
+    memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
+    useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
+    if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
+    them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
+    used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not
+    given. Raises AnalysisError.
+    """
+    limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
+    run = load_run(
+        [Path(path)],
+        comm_names=comm_names,
+        details=details,
+        keep_going=keep_going,
+        workers=workers,
+        cache=cache,
+        verify=verify,
+        memory_gb=memory_gb,
+        calls_of=calls_module.communication,
+    )
+    return Analysis(run, limit)

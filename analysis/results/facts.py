@@ -1,0 +1,196 @@
+"""What was read and how far it can be trusted, then the tables that answer most questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from ..core.nccl_tests import SYNCHRONISING
+from ..core.schema import records
+from ..core.tables.communication import SUMMARY
+from ..metrics.clocks.probes import CONTRADICTION
+from ..metrics.matching.times import SAME_CLOCK_SLACK_NS
+from .analysis import Analysis
+
+_MOST_GROUPS = 12
+
+
+def facts(analysis: Analysis) -> pd.DataFrame:
+    """One row per fact: files, ranks, steps, device, versions, calls, matching, clocks, warnings."""
+    return SUMMARY.frame({"item": item, "value": value} for item, value in _facts(analysis))
+
+
+def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    run = analysis.run
+    first = records(analysis.verdicts.head(1))
+    yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
+    yield "run", run.name
+    yield "files", f"{len(run.traces)} {_plural('trace', len(run.traces))}" + _completeness(run.traces)
+    yield "bytes", _bytes(run.traces)
+    yield "ranks", _ranks(analysis)
+    yield "steps", _steps(analysis)
+    yield "device", ", ".join(sorted(set(run.traces["device_name"].dropna()))) or "not named in the traces"
+    yield "backend", ", ".join(sorted(set(run.traces["backend"].dropna()))) or "not named in the traces"
+    yield "versions", "; ".join(sorted(set(run.traces["versions"].dropna()))) or "not in the traces"
+    yield "calls", _calls(analysis)
+    yield "collectives", _collectives(analysis)
+    for group, text in _matching(analysis):
+        yield f"group {group}", text
+    yield "clocks", _clocks(analysis)
+    if analysis.ceiling is not None:
+        yield "ceiling", _ceiling(analysis.ceiling.name, analysis.bandwidth_ceiling)
+    yield from (("verdict", f"{row['verdict']}: {row['because']}") for row in first if row["verdict"] != "hang")
+    for warning in warnings(analysis):
+        yield "warning", warning
+
+
+def warnings(analysis: Analysis) -> Iterator[str]:
+    """What a reader of the numbers must know, one sentence each."""
+    run = analysis.run
+    yield from run.notes
+    yield from analysis.ceiling.notes if analysis.ceiling is not None else ()
+    damaged = set(run.traces["incomplete_reason"][run.traces["partial"].fillna(False)])
+    yield from (f"{'used in part' if f in damaged else 'left out'}: {f}" for f in run.failed)
+    if run.partial_ranks:
+        yield f"rank {_numbers(run.partial_ranks)} is partial: nothing behind the damage of its file is counted"
+    if run.missing_ranks:
+        yield (
+            f"no trace of rank {_numbers(run.missing_ranks)}: of their collectives wait and transfer are known only "
+            "where the others suffice"
+        )
+    without = sorted(set(run.ranks) - set(run.activities["rank"]))
+    if without:
+        yield f"rank {_numbers(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
+    impossible = _impossible(analysis.collectives)
+    if impossible:
+        yield (
+            f"{impossible} collectives end on one rank before they begin on another: calls were matched wrongly, or "
+            "ranks of one host do not share a clock"
+        )
+    for row in records(analysis.clocks[analysis.clocks["basis"].str.startswith(CONTRADICTION)]):
+        yield f"rank {row['rank']}: {row['basis']}; one of them is wrong, and the uncertainty covers both"
+    unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
+    for note, count in unmatched["note"].value_counts().items():
+        yield f"{count} {_plural('call', int(count))} unmatched: {note}"
+    no_size = int(analysis.collectives["size_bytes"].isna().sum())
+    if no_size:
+        count = len(analysis.collectives)
+        yield f"{no_size} of {count} collectives have no size in any trace, so there is no bandwidth for them"
+
+
+def _impossible(collectives: pd.DataFrame) -> int:
+    """How many matched synchronising collectives contradict the clocks by more than GPUs of one host differ."""
+    synchronising = collectives[collectives["collective"].isin(SYNCHRONISING) & collectives["certain"].fillna(False)]
+    # Earliest end - latest start, from columns that are there.
+    met_ns = synchronising["last_arrival_to_last_end_ns"] - synchronising["end_skew_ns"]
+    return int((met_ns < -SAME_CLOCK_SLACK_NS).sum())
+
+
+def _completeness(traces: pd.DataFrame) -> str:
+    partial = traces["partial"].fillna(False)
+    ended_early = int((~traces["complete"].fillna(True) & ~partial).sum())
+    counts = ((ended_early, "of captures that ended early"), (int(partial.sum()), "damaged and used in part"))
+    return "".join(f", {count} {what}" for count, what in counts if count)
+
+
+def _bytes(traces: pd.DataFrame) -> str:
+    read, unknown = int(traces["read_bytes"].sum()), traces["not_understood_bytes"]
+    hidden = "; behind broken packing nobody knows how many" if unknown.isna().any() else ""
+    verified = traces["verified_events"]
+    decoded = f"; all {int(verified.sum()):,} events decoded twice" if verified.notna().all() else ""
+    return f"{read:,} read, {int(unknown.sum()):,} not understood{hidden}{decoded}"
+
+
+def _ranks(analysis: Analysis) -> str:
+    run = analysis.run
+    of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say of how many)"
+    return f"{len(run.ranks)} {of}: {_numbers(run.ranks)}"
+
+
+def _steps(analysis: Analysis) -> str:
+    steps = sorted(set(analysis.run.activities["step"].dropna().astype(int)))
+    outside = int(analysis.run.activities["step"].isna().sum())
+    found = f"{len(steps)} ({_numbers(steps)})" if steps else "none marked: was profiler.step() called?"
+    return found + (f"; {outside} activities outside every step" if outside and steps else "")
+
+
+def _calls(analysis: Analysis) -> str:
+    calls = analysis.calls
+    if not len(calls):
+        return "none: this run does not communicate, or not in the profiled window"
+    sources = calls["metadata_from"].value_counts().to_dict()
+    return f"{len(calls)}, metadata from " + ", ".join(f"{source} {count}" for source, count in sources.items())
+
+
+def _collectives(analysis: Analysis) -> str:
+    found = analysis.collectives
+    if not len(found):
+        return "none"
+    matched = found["matched_by"] != "none"
+    partial = int((matched & ~found["complete"].astype(bool)).sum())
+    uncertain = int((matched & ~found["certain"].astype(bool)).sum())
+    return (
+        f"{int(matched.sum())} matched across ranks, {partial} of them partial, {uncertain} not certain; "
+        f"{len(found) - int(matched.sum())} calls unmatched"
+    )
+
+
+def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """Per process group: how many calls were matched by which rung, and how many of these are partial or not certain.
+
+    Why calls are unmatched stands among the warnings.
+    """
+    whole = analysis.collectives[["collective_id", "complete"]]
+    joined = analysis.calls.merge(analysis.matches, on="call_id").merge(whole, on="collective_id")
+    if not len(joined):
+        return
+    groups = list(joined.groupby(["process_group", "pg_ranks"], dropna=False, sort=True))
+    for (name, ranks), own in groups[:_MOST_GROUPS]:
+        rungs = ", ".join(f"{count} by {rung}" for rung, count in own["matched_by"].value_counts().items())
+        known = name if isinstance(name, str) else "not known"
+        of = f" (ranks {_numbers([int(r) for r in ranks.split()])})" if isinstance(ranks, str) else ""
+        matched = own["matched_by"] != "none"
+        partial = int((matched & ~own["complete"].astype(bool)).sum())
+        uncertain = int((matched & ~own["certain"].astype(bool)).sum())
+        doubts = [f"{n} {what}" for n, what in ((partial, "in partial collectives"), (uncertain, "not certain")) if n]
+        yield known, f"{len(own)} calls{of}: " + "; ".join([rungs.replace("by none", "unmatched"), *doubts])
+    if len(groups) > _MOST_GROUPS:
+        yield "...", f"{len(groups) - _MOST_GROUPS} more"
+
+
+def _clocks(analysis: Analysis) -> str:
+    clocks = analysis.clocks
+    if len(clocks) < 2:
+        return "one rank only: nothing to compare, so no wait and transfer"
+    if clocks["linked"].nunique() == len(clocks):
+        return "not comparable, so no wait and transfer: no collective links two ranks, and no clock probe"
+    bases = ", ".join(dict.fromkeys(clocks["basis"]))
+    moved = clocks["offset_ns"].abs().max() / 1e6
+    uncertain = clocks["uncertainty_ns"].max() / 1e3
+    probe = clocks["probe_uncertainty_ns"].max()
+    probed = "" if pd.isna(probe) else f"; clock probe: +-{probe / 1e6:.3f} ms"
+    return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us{probed}"
+
+
+def _ceiling(name: str, compared: pd.DataFrame) -> str:
+    reached = compared["of_ceiling_frac"].dropna()
+    of = f"{name}: {len(reached)} of {len(compared)} rows of bandwidth can be compared"
+    return of + (f", and reach {reached.min():.0%} to {reached.max():.0%} of it" if len(reached) else "")
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else noun + "s"
+
+
+def _numbers(values: list[Any]) -> str:
+    """`0-3, 5`."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
+    return ", ".join(parts[:12]) + (", ..." if len(parts) > 12 else "")

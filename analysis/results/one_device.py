@@ -1,0 +1,80 @@
+"""One file that shows one device: its breakdown straight from what was read, in half the memory of tables.
+
+Tables of everything need pandas, whose import takes as long as half of reading 200 MB. Of a device alone no call can be
+split into wait and transfer, so a breakdown needs no calls, and of the activities only kinds and times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..core.kinds import COMM, KINDS
+from ..core.schema import PlainTable
+from ..core.steps import launch_times, steps_at
+from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
+from ..metrics.device.breakdown import Ran, Split, device_row, step_rows
+from ..recording.arrays import annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..recording.recording import RawTrace
+from ..run.rank_files import ReadFile, members_of, notes_on, side_file
+
+
+@dataclass(frozen=True)
+class LoneDevice:
+    """What ran on the only device that is known, in the only cycle, and what there is to say of its file."""
+
+    rank: int
+    device: str
+    ran: Ran
+    notes: tuple[str, ...]
+
+    @property
+    def breakdown(self) -> PlainTable:
+        """`Analysis.breakdown` of this device."""
+        row = device_row(self.rank, self.device, [self.ran], Split())
+        return BREAKDOWN.plain([row | {"partial": False}])
+
+    @property
+    def breakdown_steps(self) -> PlainTable:
+        """`Analysis.breakdown_steps` of this device."""
+        rows = step_rows(self.rank, self.device, self.ran, Split())
+        return BREAKDOWN_STEPS.plain(row | {"partial": False} for row in rows)
+
+
+def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
+    """The device that the only file of a run shows; None if it shows none or several, or is damaged.
+
+    Nor if it is the whole job, and communicates: then calls wait for nobody, which tables tell.
+
+    Raises MixedJobs, UnreadableFile.
+    """
+    devices = integers(raw.activities["device"])
+    if not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
+        return None
+    notes = (*raw.notes, *negative_durations(path, raw))
+    (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes)])
+    if COMM in raw.kinds and (raw.header.world_size or member.side.get("world_size")) == 1:
+        return None
+    side_file(path.with_name("run.json"))  # one that cannot be read is an error, here as elsewhere
+    on_gloo = sum(annotation.name.startswith("gloo:") for annotation in raw.annotations)
+    return LoneDevice(member.rank, str(devices[0]), _ran(raw), tuple(notes_on(member, on_gloo)))
+
+
+def _ran(raw: RawTrace) -> Ran:
+    base_ns, columns, launches = raw.header.base_ns, raw.activities, raw.launches
+    start_ns = in_ns(doubles(columns["ts"])) + base_ns
+    launched_ns = launch_times(
+        integers(columns["correlation"]),
+        integers(launches["correlation"]),
+        in_ns(doubles(launches["ts"])) + base_ns,
+    )
+    begun, took = annotation_times(raw.annotations, base_ns)
+    names = [annotation.name for annotation in raw.annotations]
+    return Ran(
+        of_kind={kind: np.array([k == kind for k in raw.kinds])[integers(columns["name"])] for kind in KINDS},
+        start_ns=start_ns,
+        end_ns=start_ns + durations(columns),
+        step=steps_at(launched_ns, zip(names, begun.tolist(), took.tolist(), strict=True)),
+    )

@@ -1,0 +1,79 @@
+"""Runs without a GPU: the operators of the CPU are the compute, gloo's operations the communication."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core.kinds import COMM, COMPUTE
+from ..core.tables.communication import ACTIVITIES
+from .file_tables import TraceFile
+
+# Sent and received on the thread that calls, not on one of gloo's.
+POINT_TO_POINT = ("gloo:send", "gloo:recv", "gloo:recvAnySource")
+
+
+def cpu_activities(file: TraceFile) -> pd.DataFrame:
+    """The activities of the file; where it has none on a GPU, those of the CPU as device `cpu`.
+
+    Compute are the outermost operators of every thread that is not gloo's; c10d operators, which only hand a collective
+    over, are no compute. Communication are gloo's operations, from the begin of the work on it; a send or receive from
+    the begin of its c10d operator. A file that shows the CPU side of a GPU run only has no activities; nor has one that
+    was damaged before they came.
+    """
+    annotations = file.annotations
+    names = annotations["name"].astype(str)
+    gpu_run = names.str.startswith("nccl:").any() or (file.header.backend or "gloo") == "nccl"
+    gpu_run |= file.damage is not None and bool(file.header.device_names or len(file.launches))
+    if len(file.activities) or gpu_run:
+        return file.activities
+    gloo = _with_issue(annotations[names.str.startswith("gloo:")], annotations[names.str.startswith("c10d::")])
+    threads = file.gloo_threads | set(gloo["thread"][~gloo["name"].isin(POINT_TO_POINT)])
+    ops = _outermost(file.cpu_ops[~file.cpu_ops["thread"].isin(threads)])
+    return ACTIVITIES.concat([_activities(ops, COMPUTE), _activities(gloo, COMM)])
+
+
+def _activities(events: pd.DataFrame, kind: str) -> pd.DataFrame:
+    return ACTIVITIES.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "device": "cpu",
+        "stream": events["thread"],
+        "kind": kind,
+        "name": events["name"],
+        "start_ns": events["start_ns"],
+        "dur_ns": events["dur_ns"],
+        "step": pd.NA,
+        "correlation": pd.NA,
+        "external_id": pd.NA,
+        "blocks_per_sm": pd.NA,
+        "occupancy_frac": pd.NA,
+    }))  # fmt: skip
+
+
+def _outermost(ops: pd.DataFrame) -> pd.DataFrame:
+    """Operators that no other operator of their thread contains."""
+    parts = []
+    for _, thread in ops.groupby("thread"):
+        ordered = thread.sort_values(["start_ns", "dur_ns"], ascending=[True, False])
+        ends = (ordered["start_ns"] + ordered["dur_ns"]).to_numpy()
+        reach: NDArray[np.int64] = np.maximum.accumulate(ends)
+        parts.append(ordered[np.concatenate(([True], ends[1:] > reach[:-1]))])
+    return pd.concat(parts) if parts else ops
+
+
+def _with_issue(gloo: pd.DataFrame, c10d: pd.DataFrame) -> pd.DataFrame:
+    """`gloo` with sends and receives begun where the thread entered the c10d operator that encloses their start."""
+    starts = gloo["start_ns"].to_numpy(copy=True)
+    ends = starts + gloo["dur_ns"].to_numpy()
+    for i in np.flatnonzero(gloo["name"].isin(POINT_TO_POINT).to_numpy()):
+        issued = c10d["start_ns"].to_numpy()
+        encloses = (
+            (c10d["thread"].to_numpy() == gloo["thread"].iloc[i])
+            & (issued <= starts[i])
+            & (issued + c10d["dur_ns"].to_numpy() >= starts[i])
+        )
+        if encloses.any():
+            starts[i] = issued[encloses].max()
+    return gloo.assign(start_ns=starts, dur_ns=ends - starts)

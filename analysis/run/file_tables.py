@@ -1,0 +1,212 @@
+"""What was read from one file -> its tables. Times are integer nanoseconds from here on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core.escaping import as_text
+from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PENDING
+from ..core.tables.device_time import MEMORY
+from ..recording.arrays import Ints, annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..recording.recording import Annotation, Columns, Extent, RawTrace
+from ..recording.values import MISSING
+from .rank_files import ReadFile
+
+_CPU = 0  # c10::DeviceType
+_LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceFile(ReadFile):
+    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
+
+    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps, `calls`, and
+    `pending` ones.
+    """
+
+    activities: pd.DataFrame
+    launches: pd.DataFrame
+    annotations: pd.DataFrame
+    comm_args: pd.DataFrame
+    cpu_ops: pd.DataFrame
+    gloo_threads: frozenset[int]
+    memory: pd.DataFrame = field(default_factory=MEMORY.empty)
+    window_end_ns: int | None = None
+    extent: Extent = field(default_factory=lambda: Extent(0))
+    ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
+    calls: pd.DataFrame | None = None
+    pending: pd.DataFrame = field(default_factory=PENDING.empty)
+
+
+def trace_file(path: Path, raw: RawTrace) -> TraceFile:
+    """The tables of the file at `path`, of which `raw` was read."""
+    base_ns = raw.header.base_ns
+    activities, annotations = _activity_table(raw, base_ns), _annotation_table(raw.annotations, base_ns)
+    cpu_ops = _cpu_op_table(raw, base_ns)
+    known_clock = raw.damage is None or bool(base_ns) or _is_absolute(activities, annotations, cpu_ops)
+    return TraceFile(
+        path=path,
+        header=raw.header,
+        pid=raw.pid,
+        damage=raw.damage,
+        extent=raw.extent,
+        notes=(*raw.notes, *negative_durations(path, raw), *_repairs(path, raw)),
+        has_known_clock=known_clock,
+        activities=activities,
+        launches=_launch_table(raw, base_ns),
+        annotations=annotations,
+        comm_args=_comm_args_table(raw.comm_args, base_ns),
+        cpu_ops=cpu_ops,
+        memory=_memory_table(raw.memory, base_ns),
+        window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
+        gloo_threads=frozenset(raw.gloo_threads),
+    )
+
+
+def times_ns(file: TraceFile) -> float:
+    """All durations of the file together, and from its first activity to its last: no sum of its times is more.
+
+    In ns, as a number that cannot overflow.
+    """
+    tables = (file.activities, file.annotations, file.cpu_ops)
+    took_ns = sum(float(table["dur_ns"].to_numpy().sum(dtype=np.float64)) for table in tables)
+    ran = file.activities if len(file.activities) else file.cpu_ops
+    if not len(ran):
+        return took_ns
+    return took_ns + float((ran["start_ns"] + ran["dur_ns"]).max()) - float(ran["start_ns"].min())
+
+
+def _repairs(path: Path, raw: RawTrace) -> Iterator[str]:
+    """What is to be said of what is no JSON, and was read all the same."""
+    count = raw.repaired_bytes + raw.header.repaired_bytes
+    if count:
+        yield (
+            f"{as_text(path.name)}: {count:,} bytes are no JSON, and were taken as meant: quotes in names that are not "
+            "escaped, NaN, commas too many, or damage that looks like these"
+        )
+
+
+def _is_absolute(*tables: pd.DataFrame) -> bool:
+    """Do the times count from the epoch?"""
+    return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))
+
+
+def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    columns = raw.activities
+    name = integers(columns["name"])
+    if not len(name):
+        return ACTIVITIES.empty()
+    device, devices = pd.factorize(integers(columns["device"]))
+    return ACTIVITIES.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "device": _texts([str(d) for d in devices], device),
+        "stream": integers(columns["stream"]).copy(),  # bytes cannot be written to
+        "kind": _texts(raw.kinds, name),
+        "name": _texts(raw.names, name),
+        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "dur_ns": durations(columns),
+        "step": _known(np.full(len(name), MISSING)),
+        "correlation": _known(integers(columns["correlation"])),
+        "external_id": _known(integers(columns["external_id"])),
+        "blocks_per_sm": _above(0, columns["blocks_per_sm"]),
+        "occupancy_frac": _above(-1e-9, columns["occupancy_percent"]) / 100,
+    }, copy=False))  # fmt: skip
+
+
+def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    """Launches of the activities. A correlation may have several calls, the first counts."""
+    columns = raw.launches
+    if not columns["ts"]:
+        return LAUNCHES.empty()
+    start_ns = in_ns(doubles(columns["ts"])) + base_ns
+    correlation = integers(columns["correlation"])
+    # The launches of a damaged file may be all that shows that there were activities.
+    if raw.damage is None:
+        known = pd.Series(correlation).isin(integers(raw.activities["correlation"])).to_numpy()
+        of_activities = known & (correlation != MISSING)
+    else:
+        of_activities = np.ones(len(correlation), dtype=bool)
+    order = np.flatnonzero(of_activities)
+    order = order[np.argsort(start_ns[order], kind="stable")]
+    order = order[~pd.Series(correlation[order]).duplicated().to_numpy()]
+    return LAUNCHES.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "correlation": correlation[order],
+        "thread": integers(columns["thread"])[order],
+        "start_ns": start_ns[order],
+        "external_id": _known(integers(columns["external_id"])[order]),
+    }, index=range(len(order)), copy=False))  # fmt: skip
+
+
+def _annotation_table(annotations: list[Annotation], base_ns: int) -> pd.DataFrame:
+    start_ns, dur_ns = annotation_times(annotations, base_ns)
+    rows = (
+        {
+            "rank": 0, "cycle": 0, "name": a.name, "thread": a.thread, "start_ns": start, "dur_ns": dur,
+            "in_dims": a.in_dims, "in_types": a.in_types, "in_values": a.in_values,
+        }
+        for a, start, dur in zip(annotations, start_ns, dur_ns, strict=True)
+    )  # fmt: skip
+    return ANNOTATIONS.frame(rows)
+
+
+def _comm_args_table(rows: list[dict[str, Any]], base_ns: int) -> pd.DataFrame:
+    table = COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in rows)
+    times = np.array([row.get("ts", np.nan) for row in rows], dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(times))
+    start_ns = np.full(len(rows), MISSING)
+    start_ns[known] = in_ns(times[known]) + base_ns
+    return table.assign(start_ns=_known(start_ns)) if len(rows) else table
+
+
+def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    columns = raw.operators
+    return pd.DataFrame({
+        "thread": integers(columns["thread"]),
+        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "dur_ns": durations(columns),
+        "name": np.array(raw.operator_names, dtype=object)[integers(columns["name"])],
+    })  # fmt: skip
+
+
+def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
+    if not columns["ts"]:
+        return MEMORY.empty()
+    of_cpu = integers(columns["device_type"]) == _CPU
+    ordinals = integers(columns["device"]).astype(str)
+    return MEMORY.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "device": np.where(of_cpu, "cpu", ordinals).astype(object),
+        "time_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "allocated_bytes": _known(integers(columns["allocated"])),
+        "reserved_bytes": _known(integers(columns["reserved"])),
+    }))  # fmt: skip
+
+
+def _known(values: Ints) -> Any:
+    """Integers with NA where they are MISSING."""
+    missing = values == MISSING
+    return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)
+
+
+def _above(limit: float, column: bytes) -> Any:
+    """Numbers with NA where they are not known, or not above the limit, as some versions of Kineto write them."""
+    values = doubles(column)
+    known = (values > limit) & np.isfinite(values)
+    return _ARRAYS.FloatingArray(np.where(known, values, 0.0), ~known)
+
+
+def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:
+    """A text column from its distinct texts: checked once each, not once per row."""
+    return pd.array(distinct, dtype="string").take(numbers)

@@ -1,0 +1,214 @@
+"""Which file is which rank of a run, and which of its cycles; knows no tables, and no pandas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ..core.small_files import MOST_RANKS, NotJson, json_file
+from ..errors import DuplicateRank, MixedJobs, UnreadableFile
+from ..recording.header import Header
+from ..recording.trace_files import TORCH_NAME
+from .side_files import probe_rows
+
+_RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
+_LONG_AGO_MS = 10**12  # in 2001
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadFile:
+    """What a file says of itself.
+
+    `damage` says what ended the reading before the file did, None for a sound file; `has_known_clock` is False for a
+    damaged one whose times count from a zero that stood behind the damage.
+    """
+
+    path: Path
+    header: Header
+    pid: int | None
+    damage: str | None = None
+    notes: tuple[str, ...] = ()
+    has_known_clock: bool = True
+
+
+F = TypeVar("F", bound=ReadFile)
+
+
+@dataclass(frozen=True)
+class Member(Generic[F]):
+    """One trace file in its place in the run."""
+
+    file: F
+    rank: int
+    rank_from: str
+    side: dict[str, Any]
+    worker: str
+    digits: int
+    cycle: int = 0
+
+
+def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Member[F]], list[str]]:
+    """Files with their ranks and cycles, sorted, and why damaged ones have no place here.
+
+    With `keep_going`, side files that cannot be read are left out, and said. Raises DuplicateRank, MixedJobs,
+    UnreadableFile.
+    """
+    sides: dict[Path, dict[str, Any]] = {}
+    lost: list[str] = []
+    by_rank: dict[int, list[Member[F]]] = {}
+    for file in files:
+        try:
+            member = _member(file, alone=len(files) == 1, sides=sides, lost=lost if keep_going else None)
+            by_rank.setdefault(member.rank, []).append(member)
+        except MixedJobs as err:
+            if file.damage is None:
+                raise
+            lost.append(str(err))
+    for rank, own in by_rank.items():
+        if len(own) > 1:
+            by_rank[rank] = [m for m in own if m.file.has_known_clock]
+            lost += [f"{m.file.path}: lost the zero of its times to the damage, so its place among the cycles of rank "
+                     f"{rank} is not known; it is left out" for m in own if not m.file.has_known_clock]  # fmt: skip
+    _check_one_job([member for own in by_rank.values() for member in own])
+    return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank])], lost
+
+
+def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]], lost: list[str] | None) -> Member[F]:
+    name = TORCH_NAME.match(file.path.name)
+    worker = name["worker"] if name else file.path.name
+    side_path = file.path.with_name(f"{worker}.meta.json")
+    if side_path not in sides:
+        sides[side_path] = side_file(side_path, lost)
+    side = sides[side_path]
+    in_name = _RANK_IN_NAME.search(file.path.name)
+    if file.header.rank is not None:
+        rank, source = file.header.rank, "trace"
+    elif is_count(side.get("rank"), 0):
+        rank, source = side["rank"], "side file"
+    elif in_name:
+        rank, source = int(in_name[1]), "file name"
+    elif alone:
+        rank, source = 0, "only file"
+    else:
+        raise MixedJobs(
+            f"{file.path}: does not say which rank it is (no rank in distributedInfo, no side file, no rank<N> in its "
+            "name); analyse it alone, or rename it"
+        )
+    return Member(file, rank, source, side, worker, int(name["cycle"]) if name else 0)
+
+
+def side_file(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
+    """The content of a JSON side file, empty if there is none.
+
+    One that cannot be read is empty, too, and what is wrong with it is added to `lost`; without, raises UnreadableFile.
+    """
+    try:
+        return _side(json_file(path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, NotJson) as err:
+        what = err.strerror if isinstance(err, OSError) else err
+        message = f"{path}: side file cannot be read: {what}; repair or remove it"
+        if lost is None:
+            raise UnreadableFile(message) from err
+        lost.append(message)
+        return {}
+
+
+def _side(content: object) -> dict[str, Any]:
+    """The content, empty if it is no object. Raises NotJson where it tells of more ranks than any job has."""
+    side = mapping_of(content)
+    for name in ("rank", "world_size"):
+        number = side.get(name)
+        if isinstance(number, int) and number > MOST_RANKS:
+            raise NotJson(f"its {name} is {str(number)[:40]}, expected {MOST_RANKS:,} at most")
+    return side
+
+
+def _check_one_job(members: list[Member[F]]) -> None:
+    sizes: dict[int, str] = {}
+    for member in members:
+        if max(member.rank, member.file.header.world_size or 0) > MOST_RANKS:
+            raise MixedJobs(
+                f"{member.file.path}: is rank {member.rank} of a world of {member.file.header.world_size}; expected "
+                f"{MOST_RANKS:,} ranks at most: repair its distributedInfo, or capture it again"
+            )
+        if member.file.header.world_size is not None:
+            sizes.setdefault(member.file.header.world_size, member.file.path.name)
+    if len(sizes) > 1:
+        (a, file_a), (b, file_b), *_ = sizes.items()
+        raise MixedJobs(
+            f"{members[0].file.path.parent}: files of different jobs: {file_a} has world size {a}, {file_b} has {b}; "
+            "analyse them apart"
+        )
+    too_high = [m for m in members for size in sizes if m.rank >= size]
+    if too_high:
+        raise MixedJobs(f"{too_high[0].file.path}: is rank {too_high[0].rank} of a world of {next(iter(sizes))}")
+
+
+def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
+    """Files of one rank in order, if they are cycles of one process."""
+    members = sorted(members, key=lambda m: m.digits)
+    first = members[0]
+    for other in members[1:]:
+        if other.worker != first.worker or other.digits == first.digits:
+            raise DuplicateRank(
+                f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}; "
+                "keep the files of one run in the folder, or name them one by one"
+            )
+        told = {m.file.pid for m in (first, other) if m.file.damage is None or m.file.pid is not None}
+        if len(told) > 1:
+            raise MixedJobs(
+                f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
+                f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "
+                "analyse them apart"
+            )
+    return [replace(member, cycle=i) for i, member in enumerate(members)]
+
+
+def host_in_name(member: Member[F]) -> str | None:
+    """The host in a file name as torch gives it, `<host>_<pid>.<time>`, if that is the process that was traced.
+
+    A trace of kernels alone does not say which process that was; then the time has to be one, in ms at least.
+    """
+    host, _, number = member.worker.rpartition("_")
+    if not host or not number.isdecimal() or not TORCH_NAME.match(member.file.path.name):
+        return None
+    if member.file.pid is None:
+        return host if member.digits > _LONG_AGO_MS else None
+    return host if number == str(member.file.pid) else None
+
+
+def mapping_of(value: object) -> dict[str, Any]:
+    """A side file's object, empty if it is something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def is_count(value: object, least: int) -> bool:
+    """Can it count ranks?"""
+    return type(value) is int and least <= value <= MOST_RANKS
+
+
+def text_of(value: object) -> str | None:
+    """A side file's text, None if it is something else."""
+    return value if isinstance(value, str) else None
+
+
+def notes_on(member: Member[F], gloo_beside_gpu: int) -> Iterator[str]:
+    """What there is to say of a file in its place; so many gloo operations are on the CPU beside a GPU."""
+    yield from member.file.notes
+    if member.rank_from == "only file":
+        yield f"{member.file.path.name} does not say which rank it is; being alone it is taken as rank 0"
+    if gloo_beside_gpu:
+        yield f"rank {member.rank}: {gloo_beside_gpu} gloo operations on the CPU beside the GPU are not counted"
+    if not member.file.has_known_clock:
+        yield f"rank {member.rank}: the zero of its times is lost to the damage, so its clock is taken as unknown"
+    if member.side.get("complete") is False and member.cycle == 0:
+        reason = text_of(member.side.get("reason")) or "no reason given"
+        yield f"rank {member.rank}: the capture ended early: {reason}"
+    probe_note = probe_rows(member.rank, member.side)[1] if member.cycle == 0 else None
+    if probe_note:
+        yield probe_note

@@ -1,0 +1,390 @@
+"""A folder, or a list of files -> a Run: which file is which rank, and the tables of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..core.escaping import as_text
+from ..core.kinds import comm_pattern
+from ..core.schema import Schema, records
+from ..core.steps import with_steps
+from ..core.tables.communication import (
+    ACTIVITIES,
+    ANNOTATIONS,
+    CALLS,
+    CLOCK_PROBES,
+    COMM_ARGS,
+    LAUNCHES,
+    PENDING,
+    PROCESS_GROUPS,
+    TRACES,
+)
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY, STEP_TIMES
+from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
+from ..reading.cache import Cache
+from ..reading.pool import Progress, Reading
+from ..recording.memory_limit import GB
+from ..recording.trace_files import run_name, trace_files
+from .cpu_activities import cpu_activities
+from .file_tables import TraceFile, times_ns, trace_file
+from .rank_files import Member, host_in_name, is_count, mapping_of, members_of, notes_on, side_file, text_of
+from .side_files import probe_rows, step_rows
+
+# Half of what 64 bits hold, as sums of floats are rounded.
+_MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
+
+CallsOf = Callable[
+    [pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]
+]
+"""Activities, launches, annotations, arguments and process groups of a rank -> its calls, and what did not run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle.
+
+    `cpu_operators` and `memory` are empty unless it was read with `details`; `calls` and `pending` are None unless they
+    could be made while others read; a copy with other tables has to have none. `files` are those of each rank.
+    """
+
+    name: str
+    traces: pd.DataFrame
+    process_groups: pd.DataFrame
+    activities: pd.DataFrame
+    launches: pd.DataFrame
+    annotations: pd.DataFrame
+    comm_args: pd.DataFrame
+    config: dict[str, Any]
+    notes: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+    clock_probes: pd.DataFrame = field(default_factory=CLOCK_PROBES.empty)
+    step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
+    details: bool = False
+    cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
+    memory: pd.DataFrame = field(default_factory=MEMORY.empty)
+    calls: pd.DataFrame | None = None
+    pending: pd.DataFrame | None = None
+    files: dict[int, list[Path]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that have a trace, ascending."""
+        return sorted(self.traces["rank"].unique().tolist())
+
+    @property
+    def hosts(self) -> dict[int, str | None]:
+        """Host of each rank, None where no file tells: one name for every machine, as far as boot ids tell."""
+        machines: dict[str, str] = {}
+        found: dict[int, str | None] = {}
+        for row in records(self.traces.drop_duplicates("rank")):
+            host, boot = row["host"], row["boot_id"]
+            if boot is not None and boot not in machines:
+                machines[boot] = f"{host} ({boot[:8]})" if host in machines.values() else host or boot[:8]
+            found[row["rank"]] = host if boot is None else machines[boot]
+        return found
+
+    def operators_of(self, rank: int) -> pd.DataFrame:
+        """The operators of one rank on CPUs, read again from its files where they were left out; else none."""
+        if self.details or not self.files:
+            return self.cpu_operators[self.cpu_operators["rank"] == rank]
+        try:
+            return load_run(self.files[rank], details=True, keep_going=True, workers=1).cpu_operators
+        except (AnalysisError, OSError):  # they may be gone since
+            return self.cpu_operators[:0]
+
+    @property
+    def ends_ns(self) -> pd.Series[int]:
+        """When the trace of each rank ends, on its clock, by rank: the profiler's stop, or else the last activity."""
+        told = self.traces.groupby("rank")["window_end_ns"].max()
+        ended = (self.activities["start_ns"] + self.activities["dur_ns"]).groupby(self.activities["rank"]).max()
+        return told.fillna(ended).dropna().astype("int64")
+
+    @property
+    def partial_ranks(self) -> list[int]:
+        """Ranks of which a file is damaged, and was read up to the damage only."""
+        return sorted(self.traces["rank"][self.traces["partial"].fillna(False)].unique().tolist())
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of the job, None where no file tells."""
+        known = self.traces["world_size"].dropna()
+        return int(known.iloc[0]) if len(known) else None
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks of the job that have no trace here."""
+        return sorted(set(range(self.world_size or 0)) - set(self.ranks))
+
+
+def load_run(
+    paths: Sequence[Path],
+    *,
+    comm_names: Iterable[str] = (),
+    details: bool = False,
+    keep_going: bool = False,
+    progress: Progress | None = None,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
+    verify: bool = False,
+    memory_gb: float | None = None,
+    calls_of: CallsOf | None = None,
+) -> Run:
+    """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
+
+    `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
+    runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what
+    stands before the damage is used, and `failed` names both.
+    `progress` is called with the bytes read so far, of all files. `workers` processes read, one per core if it is not
+    given; 1 is this one. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
+    them. With `verify`, every event is decoded once more by another parser, and the cache is not used. What is read
+    must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given.
+    `calls_of` makes the calls of a file that tells its process groups, while others are being read.
+    Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
+    """
+    files, skipped = trace_files(paths)
+    pattern = comm_pattern(comm_names)
+    kept = Cache.at(cache)
+    with Reading(
+        files,
+        pattern,
+        workers=workers,
+        details=details,
+        keep_damaged=keep_going,
+        cache=kept,
+        verify=verify,
+        limit_bytes=None if memory_gb is None else int(memory_gb * GB),
+    ) as reading:
+        run = run_of(paths, reading, keep_going=keep_going, progress=progress, calls_of=calls_of)
+    return replace(run, notes=run.notes + tuple(skipped))
+
+
+def run_of(
+    paths: Sequence[Path],
+    reading: Reading,
+    *,
+    keep_going: bool = False,
+    progress: Progress | None = None,
+    calls_of: CallsOf | None = None,
+) -> Run:
+    """The run that files being read form. Arguments and errors: see `load_run`."""
+    read, failed = _read_files(reading, progress, calls_of, keep_going=keep_going)
+    if not read:
+        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
+    members, lost = members_of(read, keep_going=keep_going)
+    if not members:
+        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
+    config = side_file(members[0].file.path.with_name("run.json"), lost if keep_going else None)
+    run = _assemble(run_name(paths), members, config)
+    return replace(run, failed=(*failed, *lost), details=reading.details)
+
+
+def _read_files(
+    reading: Reading, progress: Progress | None, calls_of: CallsOf | None, *, keep_going: bool
+) -> tuple[list[TraceFile], list[str]]:
+    """The tables of the files, and what is wrong with some. What they were made from, as large again, is let go."""
+    read: list[TraceFile] = []
+    failed: list[str] = []
+    times_so_far_ns = 0.0
+    for path, found in zip(reading.paths, reading.results(progress), strict=True):
+        try:
+            if isinstance(found, TraceError):
+                raise found
+            file = trace_file(path, found)
+            times_so_far_ns += _summable_ns(file, times_so_far_ns)
+        except TraceError as err:
+            if not keep_going:
+                raise
+            failed.append(str(err))
+        else:
+            read.append(_prepared(file, calls_of))  # while others read on
+            failed += [file.damage] if file.damage else []
+    return read, failed
+
+
+def _summable_ns(file: TraceFile, before_ns: float) -> float:
+    """The times of the file together. Raises DamagedTrace if 64 bits do not hold them and those of files before."""
+    own_ns = times_ns(file)
+    if before_ns + own_ns >= _MOST_SUMMED_NS:
+        rank = "" if file.header.rank is None else f" (rank {file.header.rank})"
+        raise DamagedTrace(
+            f"{file.path}{rank}: its times add up to {own_ns / _YEAR_NS:,.0f} years, with those of the files before to "
+            f"more than {_MOST_SUMMED_NS / _YEAR_NS:.0f}, too much for sums in 64 bits; capture it again"
+        )
+    return own_ns
+
+
+def _prepared(file: TraceFile, calls_of: CallsOf | None) -> TraceFile:
+    """The file with what can be made of it alone."""
+    ran = with_steps(cpu_activities(file), file.launches, file.annotations)
+    if calls_of is None or not file.header.process_groups:
+        return replace(file, ran=ran)
+    groups = PROCESS_GROUPS.frame(_group_rows(0, _groups_in(file)))
+    calls, pending = calls_of(ran, file.launches, file.annotations, file.comm_args, groups)
+    return replace(file, ran=ran, calls=calls, pending=pending)
+
+
+_TABLES: dict[str, Schema] = {
+    "activities": ACTIVITIES,
+    "launches": LAUNCHES,
+    "annotations": ANNOTATIONS,
+    "comm_args": COMM_ARGS,
+    "cpu_operators": CPU_OPERATORS,
+    "memory": MEMORY,
+}
+
+
+def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any]) -> Run:
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
+    for member in members:
+        file = member.file
+        parts = {
+            "activities": file.ran,
+            "launches": file.launches,
+            "annotations": file.annotations,
+            "comm_args": file.comm_args,
+            "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
+            "memory": file.memory,
+        }
+        for key, table in parts.items():
+            tables[key].append(_placed(table, member))
+    calls, pending = _calls(members)
+    probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)[0]]
+    joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
+    return Run(
+        name=name,
+        traces=TRACES.frame(_trace_row(m) for m in members),
+        process_groups=PROCESS_GROUPS.frame(
+            r for m in members for r in _group_rows(m.rank, _groups_of(m))
+        ).drop_duplicates(ignore_index=True),
+        activities=joined["activities"],
+        launches=joined["launches"],
+        annotations=joined["annotations"],
+        comm_args=joined["comm_args"],
+        cpu_operators=joined["cpu_operators"],
+        memory=joined["memory"],
+        step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_rows(m.rank, m.side)),
+        config=config,
+        notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
+        clock_probes=CLOCK_PROBES.frame(probed),
+        calls=calls,
+        pending=pending,
+        files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
+    )
+
+
+def _placed(table: pd.DataFrame, member: Member[TraceFile]) -> pd.DataFrame:
+    placed = table.copy(deep=False)
+    placed["rank"], placed["cycle"] = member.rank, member.cycle
+    return placed
+
+
+def _calls(members: list[Member[TraceFile]]) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """Calls and pending ones of all files, if they were made of each alone.
+
+    And if all files of a rank list the same process groups, else None.
+    """
+    groups = {member.rank: member.file.header.process_groups for member in members}
+    if any(m.file.header.process_groups != groups[m.rank] for m in members):
+        return None, None
+    parts, pending, before = [], [], 0
+    for member in members:
+        if member.file.calls is None:
+            return None, None
+        own = _placed(member.file.calls, member)
+        parts.append(own.assign(call_id=own["call_id"] + before, batch=own["batch"] + before))
+        pending.append(_placed(member.file.pending, member))
+        before += len(own)
+    return CALLS.concat(parts), PENDING.concat(pending)
+
+
+def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
+    header, side = member.file.header, member.side
+    torch_version = text_of(mapping_of(side.get("versions")).get("torch"))
+    nccl = f"NCCL {header.nccl_version}" if header.nccl_version else None
+    versions = [f"torch {torch_version}" if torch_version else None, header.cuda_version, nccl]
+    complete, reason, world_size = side.get("complete"), text_of(side.get("reason")), side.get("world_size")
+    if member.file.damage is not None:
+        complete, reason = False, member.file.damage
+    # Ranks of one host share a clock, which one without a zero does not.
+    host, host_from = _host(member) if member.file.has_known_clock else (None, None)
+    return {
+        "rank": member.rank,
+        "cycle": member.cycle,
+        "trace": as_text(member.file.path.name),
+        "world_size": header.world_size or (world_size if is_count(world_size, 1) else None),
+        "rank_from": member.rank_from,
+        "host": host,
+        "host_from": host_from,
+        "window_end_ns": member.file.window_end_ns,
+        "boot_id": text_of(mapping_of(side.get("machine")).get("boot_id")) if member.file.has_known_clock else None,
+        "pid": member.file.pid,
+        "backend": header.backend,
+        "device_name": _device_name(member),
+        "complete": complete if isinstance(complete, bool) else None,
+        "incomplete_reason": reason,
+        "partial": member.file.damage is not None,
+        "read_bytes": member.file.extent.read_bytes,
+        "not_understood_bytes": member.file.extent.not_understood_bytes,
+        "verified_events": member.file.extent.verified_events,
+        "versions": ", ".join(v for v in versions if v) or None,
+    }
+
+
+def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
+    """The host of a file, and what tells it."""
+    sources = {
+        "side file": text_of(member.side.get("host")),
+        "trace": member.file.header.host,
+        "file name": host_in_name(member),
+    }
+    return next(((host, source) for source, host in sources.items() if host), (None, None))
+
+
+def _device_name(member: Member[TraceFile]) -> str | None:
+    """Name of the device the rank used, from the trace's list of devices, else from the side file."""
+    names, used = member.file.header.device_names, member.file.activities["device"]
+    device = mapping_of(member.side.get("device"))
+    index = int(used.iloc[0]) if len(used) else device.get("index")
+    if isinstance(index, int) and 0 <= index < len(names):
+        return names[index]
+    return text_of(device.get("name"))
+
+
+_Group = tuple[str, str, str, Sequence[int]]  # name, description, backend and ranks
+
+
+def _groups_of(member: Member[TraceFile]) -> list[_Group]:
+    """The process groups of a rank, as its trace has them, else its side file."""
+    listed = member.side.get("process_groups")
+    return _groups_in(member.file) or [
+        (str(g.get("name")), str(g.get("desc")), str(g.get("backend")), tuple(g["ranks"]))
+        for g in (listed if isinstance(listed, list) else [])
+        if isinstance(g, dict) and isinstance(g.get("ranks"), list) and all(is_count(rank, 0) for rank in g["ranks"])
+    ]
+
+
+def _groups_in(file: TraceFile) -> list[_Group]:
+    return [(g.name, g.description, g.backend, g.ranks) for g in file.header.process_groups]
+
+
+def _group_rows(rank: int, groups: list[_Group]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": rank,
+            "process_group": name,
+            "description": description,
+            "backend": backend,
+            "pg_ranks": " ".join(map(str, sorted(ranks))) or None,
+        }
+        for name, description, backend, ranks in groups
+    ]
+
+
+def _gloo_beside_gpu(file: TraceFile) -> int:
+    return int(file.annotations["name"].str.startswith("gloo:").sum()) if len(file.activities) else 0

@@ -1,0 +1,1 @@
+"""Epoch times across runs: scaling, and communication by subtraction."""

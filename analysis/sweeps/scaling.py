@@ -1,0 +1,155 @@
+"""How the time of an epoch changes with the number of workers: speedups and efficiencies of every cell.
+
+Every figure rests on an assumption of who does which part of the work, and is named for it. Definitions:
+docs/metrics.md, "Scaling".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+
+from ..core.schema import Row, records
+from ..core.tables.sweeps import SCALING
+
+Cells = Mapping[tuple[str, str, int, int], Row]
+
+_WORDS = {
+    "open": "not run yet",
+    "out_of_memory": "out of memory",
+    "out_of_data": "out of data",
+    "failed": "failed",
+    "skipped": "skipped",
+    "unreadable": "unreadable",
+}
+
+
+def scaling(timings: pd.DataFrame) -> pd.DataFrame:
+    """One row per cell, in order, with what it gains over the cell with one worker."""
+    rows = records(timings)
+    cells = by_key(rows)
+    return SCALING.frame(_row(row, cells) for row in rows)
+
+
+def by_key(rows: Iterable[Row]) -> Cells:
+    """The cells by model, mode, workers and batch size per worker."""
+    return {(r["model"], r["parallel"], r["workers"], r["batch_size_per_worker"]): r for r in rows}
+
+
+def baseline(cell: Row, cells: Cells, batch_size: int | None = None) -> tuple[Row | None, str | None]:
+    """The timed cell with one worker to compare with, or why there is none.
+
+    It has the same model and batch size per worker (or `batch_size`), and the same mode, else the mode `single`.
+    """
+    size = cell["batch_size_per_worker"] if batch_size is None else batch_size
+    modes = dict.fromkeys((cell["parallel"], "single"))
+    found = [cells[key] for mode in modes if (key := (cell["model"], mode, 1, size)) in cells]
+    timed = [row for row in found if row["epoch_ns"] is not None]
+    if timed:
+        return timed[0], None
+    if found:
+        return None, f"no baseline: {found[0]['run']} is {_WORDS[found[0]['status']]}"
+    return None, f"no baseline: no cell with 1 worker at batch size {size}"
+
+
+def work(cell: Row, base: Row) -> str | None:
+    """Who does how much of an epoch, from its samples: shared, repeated, different, or None where nothing tells."""
+    samples, alone = cell["dataset_samples"], base["dataset_samples"]
+    if samples is None or alone is None:
+        return None
+    if samples == alone:
+        return "shared"
+    return "repeated" if samples == cell["workers"] * alone else "different"
+
+
+def told(cell: Row) -> list[str]:
+    """What a reader of the cell's time must know."""
+    if cell["status"] != "done":
+        return [cell["reason"] or _WORDS[cell["status"]]]
+    if cell["timed_steps"] is not None and cell["timed_steps"] < cell["epoch_steps"]:
+        return [f"timed {cell['timed_steps']:,} of {cell['epoch_steps']:,} steps, scaled to a whole epoch"]
+    return []
+
+
+def joined(notes: Iterable[str | None]) -> str | None:
+    """The notes as one text, each once; None without any."""
+    return "; ".join(dict.fromkeys(note for note in notes if note)) or None
+
+
+def _row(cell: Row, cells: Cells) -> Row:
+    notes = told(cell)
+    row = {**{name: cell.get(name) for name in SCALING.columns}}
+    if cell["epoch_ns"] is None:
+        return row | {"note": joined(notes)}
+    if cell["dataset_samples"] is not None:
+        row["samples_per_s"] = cell["dataset_samples"] / (cell["epoch_ns"] / 1e9)
+    base, why_not = baseline(cell, cells)
+    if base is None:
+        notes.append(str(why_not))
+    else:
+        row |= {"baseline": base["run"], "epoch_work": work(cell, base)}
+        row |= _against(cell, base, notes)
+    row["speedup_same_batch"] = _same_batch(cell, cells, notes)
+    return row | {"note": joined(notes)}
+
+
+def _against(cell: Row, base: Row, notes: list[str]) -> Row:
+    """Speedups and efficiencies over the baseline; why one of them is NA goes to `notes`."""
+    shared = work(cell, base)
+    if shared == "different":
+        notes.append(
+            f"its epoch has {cell['dataset_samples']:,} samples, that of {base['run']} {base['dataset_samples']:,}"
+        )
+        return {}
+    workers, ratio = cell["workers"], base["epoch_ns"] / cell["epoch_ns"]
+    if shared == "repeated":
+        notes.append("each worker does a whole epoch, so there is no strong scaling")
+    return {
+        "speedup_fixed_work": ratio,
+        "speedup_scaled_work": workers * ratio,
+        "strong_efficiency_frac": None if shared == "repeated" else ratio / workers,
+        "weak_efficiency_frac": _weak_efficiency(cell, base, ratio, notes),
+    }
+
+
+def _weak_efficiency(cell: Row, base: Row, ratio: float, notes: list[str]) -> float | None:
+    if cell["epoch_steps"] is None or base["epoch_steps"] is None:
+        notes.append("weak efficiency: the steps of an epoch are not known (dataset_samples)")
+        return None
+    if not _own_batches(cell):
+        notes.append("weak efficiency: the workers share each batch")
+        return None
+    return float(ratio * cell["epoch_steps"] / base["epoch_steps"])
+
+
+def _same_batch(cell: Row, cells: Cells, notes: list[str]) -> float | None:
+    """T1 / TN at the same global batch size; why it is NA goes to `notes`."""
+    own = _own_batches(cell)
+    if own is None:
+        notes.append("same batch: the steps of an epoch, which tell the global batch size, are not known")
+        return None
+    size = cell["batch_size_per_worker"] * (cell["workers"] if own else 1)
+    base, why_not = baseline(cell, cells, size)
+    if base is None:
+        notes.append(f"same batch: {str(why_not).removeprefix('no baseline: ')}")
+        return None
+    if work(cell, base) not in ("shared", None):
+        notes.append("same batch: the epochs differ in their samples")
+        return None
+    return float(base["epoch_ns"] / cell["epoch_ns"])
+
+
+def _own_batches(cell: Row) -> bool | None:
+    """Whether every worker takes a batch of its own in a step, from the steps of an epoch; None if nothing tells.
+
+    The last batch of an epoch may be a part of one, or left out.
+    """
+    workers, size, samples = cell["workers"], cell["batch_size_per_worker"], cell["dataset_samples"]
+    if workers == 1:
+        return True
+    if cell["epoch_steps"] is None or samples is None:
+        return None if cell["parallel"] == "pipeline" else True
+    if abs(cell["epoch_steps"] - samples / (workers * size)) < 1:
+        return True
+    return False if abs(cell["epoch_steps"] - samples / size) < 1 else None

@@ -1,0 +1,1 @@
+"""Trainings compared: loss, accuracy and time after the same epochs."""

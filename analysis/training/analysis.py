@@ -1,0 +1,65 @@
+"""Run directories of trainings -> the tables that compare them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+import pandas as pd
+
+from ..core.schema import records
+from ..errors import NothingMeasured
+from . import trainings as training_module
+from .files import Trainings, load_trainings
+
+
+@dataclass(frozen=True)
+class TrainingAnalysis:
+    """The tables of one or more trainings. Columns: docs/tables.md.
+
+    `baseline` is a name from the column `run`, None for the smallest batch. `after_epochs` says when they are compared.
+    """
+
+    trainings: Trainings
+    baseline: str | None = None
+    after_epochs: int | None = None
+
+    @property
+    def training_epochs(self) -> pd.DataFrame:
+        """One row per training and epoch."""
+        return self.trainings.epochs
+
+    @cached_property
+    def training(self) -> pd.DataFrame:
+        """One row per training: its scores beside those of the baseline. Raises NothingMeasured."""
+        table = training_module.training(
+            self.trainings.epochs, baseline=self._baseline(), after_epochs=self.after_epochs
+        )
+        if table["test_accuracy_frac"].isna().all():
+            most = int(table["finished_epochs"].max())
+            raise NothingMeasured(f"no training has an epoch {self.after_epochs}; ask for --epoch {most} at most")
+        return table
+
+    def _baseline(self) -> int | None:
+        if self.baseline is None:
+            return None
+        numbers = {row["run"]: row["training"] for row in records(self.trainings.epochs)}
+        if self.baseline not in numbers:
+            raise NothingMeasured(f"--baseline {self.baseline}: is none of the trainings: {', '.join(numbers)}")
+        return int(numbers[self.baseline])
+
+
+def analyse_training(
+    *paths: str | PathLike[str],
+    baseline: str | None = None,
+    after_epochs: int | None = None,
+    keep_going: bool = False,
+) -> TrainingAnalysis:
+    """The tables of the trainings at `paths`: run directories of `train --epochs`, or folders that hold some.
+
+    Raises AnalysisError.
+    """
+    trainings = load_trainings([Path(path) for path in paths], keep_going=keep_going)
+    return TrainingAnalysis(trainings, baseline, after_epochs)

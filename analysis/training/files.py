@@ -1,0 +1,212 @@
+"""Run directories of `train --epochs` -> one row per training and epoch.
+
+training.json has the epochs that were finished, run.json the options.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+import pandas as pd
+
+from ..core.escaping import as_text
+from ..core.schema import Row
+from ..core.small_files import MOST_RANKS, NotJson, json_file
+from ..core.tables.training import TRAINING_EPOCHS
+from ..errors import AnalysisError, DamagedTraining, NoTraining, UnreadableFile
+
+TRAINING_FILE, _RUN_FILE = "training.json", "run.json"
+_SCHEMA_VERSION = 1
+
+_Count = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+_Duration = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Score(msgspec.Struct):
+    """Loss and accuracy over some images; the loss is None where it was not finite."""
+
+    loss: float | None
+    accuracy: _Fraction
+    samples: _Count
+
+
+class Epoch(msgspec.Struct):
+    """One epoch, all ranks together; times are those of the slowest."""
+
+    epoch: _Duration
+    phase: Literal["warmup", "timed"]
+    batch_size: _Count
+    global_batch_size: _Count
+    steps: _Count
+    full_steps: _Count
+    last_lr: float
+    train: Score
+    test: Score
+    data_ns: _Duration
+    step_ns: _Count
+
+
+class TrainingFile(msgspec.Struct):
+    """training.json."""
+
+    schema_version: int
+    planned_epochs: _Count
+    dataset_samples: _Count
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    optimizer: str
+    lr_scaling: str
+    epochs: Annotated[list[Epoch], msgspec.Meta(min_length=1)]
+
+
+class Config(msgspec.Struct):
+    """The options of a run, as far as they matter here."""
+
+    model: str
+    parallel: str
+    data: str
+
+
+class RunFile(msgspec.Struct):
+    """run.json."""
+
+    config: Config
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """The epochs of one or more trainings: TRAINING_EPOCHS. `failed` says what could not be used and was left out."""
+
+    epochs: pd.DataFrame
+    failed: tuple[str, ...] = ()
+
+
+def load_trainings(paths: Sequence[Path], *, keep_going: bool = False) -> Trainings:
+    """The trainings at `paths`: run directories, or folders that hold some; each training once.
+
+    With `keep_going`, what cannot be read is named in `failed`. Raises UnreadableFile, DamagedTraining, NoTraining.
+    """
+    failed: list[str] = []
+    found: dict[Path, list[Row]] = {}
+    for path in paths:
+        try:
+            for folder in _folders(path):
+                _add(found, folder, failed if keep_going else None)
+        except AnalysisError as err:
+            if not keep_going:
+                raise
+            failed.append(str(err))
+    if not found:
+        raise NoTraining(f"{paths[0]}: no training could be used: " + "; ".join(failed))
+    names = Counter(rows[0]["run"] for rows in found.values())
+    rows = [
+        {**row, "training": number, "run": row["run"] if names[row["run"]] == 1 else as_text(str(folder))}
+        for number, (folder, own) in enumerate(found.items())
+        for row in own
+    ]
+    return Trainings(TRAINING_EPOCHS.frame(rows), tuple(failed))
+
+
+def _add(found: dict[Path, list[Row]], folder: Path, failed: list[str] | None) -> None:
+    """Read one run directory into `found`; its failure goes to `failed`, or is raised if that is None."""
+    key = folder.resolve()
+    if key in found:
+        return
+    try:
+        found[key] = _rows(folder)
+    except AnalysisError as err:
+        if failed is None:
+            raise
+        failed.append(str(err))
+
+
+def _folders(path: Path) -> list[Path]:
+    """The run directories at `path`: itself, or those in it that hold a training. Raises UnreadableFile, NoTraining."""
+    if path.name == TRAINING_FILE:
+        return [path.parent]
+    try:
+        if not path.exists():
+            raise NoTraining(f"{path}: no such file or directory; expected a run directory of `train --epochs`")
+        if not path.is_dir():
+            raise NoTraining(f"{path}: is a file; expected a run directory of `train --epochs`")
+        if (path / TRAINING_FILE).exists() or (path / _RUN_FILE).exists():
+            return [path]
+        inner = sorted(each.parent for each in path.glob(f"*/{TRAINING_FILE}"))
+    except OSError as err:  # a folder on the way may not be entered, or the name is too long
+        raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
+    if not inner:
+        raise NoTraining(
+            f"{path}: holds no training; expected {TRAINING_FILE} in it or in its folders, as "
+            "`python -m profiling train --epochs 5` writes it"
+        )
+    return inner
+
+
+def _rows(folder: Path) -> list[Row]:
+    """The epochs of one training. Raises UnreadableFile, DamagedTraining, NoTraining."""
+    path = folder / TRAINING_FILE
+    content, config = _read(path, TrainingFile), _read(folder / _RUN_FILE, RunFile).config
+    if content.schema_version != _SCHEMA_VERSION:
+        raise DamagedTraining(
+            f"{path}: has schema_version {content.schema_version}, expected {_SCHEMA_VERSION}; update commtrace"
+        )
+    numbers = [epoch.epoch for epoch in content.epochs]
+    if numbers != list(range(len(numbers))) or len(numbers) > content.planned_epochs:
+        raise DamagedTraining(
+            f"{path}: expected epochs from 0, each once, and {content.planned_epochs} at most; found "
+            f"{', '.join(map(str, numbers[:9]))}; copy it again, or train again"
+        )
+    same = {
+        "run": as_text(folder.resolve().name),
+        "model": config.model,
+        "data": config.data,
+        "parallel": config.parallel,
+        "workers": content.workers,
+        "optimizer": content.optimizer,
+        "lr_scaling": content.lr_scaling,
+        "planned_epochs": content.planned_epochs,
+        "dataset_samples": content.dataset_samples,
+    }
+    return [same | _epoch_row(epoch) for epoch in content.epochs]
+
+
+def _epoch_row(epoch: Epoch) -> Row:
+    return {
+        "after_epochs": epoch.epoch + 1,
+        "phase": epoch.phase,
+        "batch_size_per_worker": epoch.batch_size,
+        "global_batch_size": epoch.global_batch_size,
+        "lr": epoch.last_lr,
+        "train_loss": epoch.train.loss,
+        "train_accuracy_frac": epoch.train.accuracy,
+        "train_samples": epoch.train.samples,
+        "test_loss": epoch.test.loss,
+        "test_accuracy_frac": epoch.test.accuracy,
+        "test_samples": epoch.test.samples,
+        "steps": epoch.steps,
+        "epoch_steps": epoch.full_steps,
+        "step_ns": epoch.step_ns,
+        "data_ns": epoch.data_ns,
+    }
+
+
+_File = TypeVar("_File", bound=msgspec.Struct)
+
+
+def _read(path: Path, kind: type[_File]) -> _File:
+    try:
+        return msgspec.convert(json_file(path), kind)
+    except (FileNotFoundError, NotADirectoryError) as err:
+        raise NoTraining(
+            f"{path}: is not there; expected a run directory of `train --epochs`, which has it once the first epoch is "
+            "tested"
+        ) from err
+    except OSError as err:
+        raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
+    except (NotJson, msgspec.ValidationError) as err:
+        raise DamagedTraining(f"{path}: is not as a training writes it: {err}; copy it again, or train again") from err

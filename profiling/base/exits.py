@@ -1,0 +1,35 @@
+"""How a command goes on after its options are known, and ends. Knows no torch."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import NoReturn
+
+import typer
+
+from ..errors import ProfilingError
+from ..machine.tether import tie_to_parent
+
+
+class Afterwards(Exception):
+    """Leaves the command line parser, which has its own ideas of how programs end, and then does the rest.
+
+    `start` is given what shows a ProfilingError and returns the exit code for it; it returns the exit code.
+    """
+
+    def __init__(self, start: Callable[[Callable[[ProfilingError], int]], int]) -> None:
+        super().__init__()
+        self.start = start
+
+
+def exit_with(start: Callable[[], int]) -> NoReturn:
+    """End with the exit code that `start` returns, 130 when it is interrupted; `start` imports torch."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        tie_to_parent(os.getppid())  # a launcher that is killed leaves no orphans
+    if os.environ.get("RANK", "0") != "0":
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it on import; rank 0 warns for all
+    try:
+        code = start()
+    except KeyboardInterrupt:  # typer's own answer would be exit code 1
+        code = 128 + signal.SIGINT
+    raise typer.Exit(code)

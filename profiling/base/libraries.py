@@ -1,0 +1,19 @@
+"""Whether a library is there, without importing it: torch takes seconds."""
+
+import importlib.util
+
+from ..errors import LibraryError
+
+
+def installed(library: str) -> bool:
+    """Whether `library` can be found."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require(library: str, what: str = "capturing") -> None:
+    """Raise LibraryError when `library`, which `what` needs, cannot be imported."""
+    if not installed(library):
+        raise LibraryError(f'{library} is not installed, and {what} needs it: pip install "commtrace[profiling]"')

@@ -1,0 +1,12 @@
+"""What this package is called, and its commands: in a checkout by `python -m`, installed by their own names."""
+
+ALIAS = "commtrace_"
+"""What our name begins with while a script runs that may want the plain one for itself."""
+PACKAGE = str(__package__).rpartition(".")[0].removeprefix(ALIAS)
+"""What `python -m` knows us by: `profiling` in a checkout, `commtrace.profiling` where it is installed."""
+_IS_INSTALLED = "." in PACKAGE
+
+PROGRAM = "commtrace-profile" if _IS_INSTALLED else f"python -m {PACKAGE}"
+"""How a user starts a command of this package."""
+ANALYSIS = "commtrace" if _IS_INSTALLED else "python -m analysis"
+"""How a user starts the analysis of what this package wrote."""

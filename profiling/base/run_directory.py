@@ -1,0 +1,122 @@
+"""Layout of a run directory and atomic writes into it. Knows no torch.
+
+traces/<run>/
+  run.json                                  rank 0: what ran
+  <host>_<rank>.<cycle>.pt.trace.json.gz    one per rank and profiling cycle, exactly as torch wrote it
+  <host>_<rank>.meta.json                   per rank: device, links, process groups, step times, ...
+  training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
+  events.out.tfevents.*                     the same for TensorBoard
+
+Flat, because TensorBoard takes a directory for a run. A name exists only once its content is complete: everything is
+first written to a hidden `*.tmp` file in the same directory.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from isal import igzip
+
+from ..errors import RunDirError
+from . import disk
+
+SCHEMA_VERSION = 1
+# Why a file is not complete, until somebody knows better.
+UNFINISHED = "still running, or killed before it could say why"
+RUN_FILE = "run.json"
+TRAINING_FILE = "training.json"
+# TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so digits it must be.
+TRACE_SUFFIX = ".pt.trace.json.gz"
+META_SUFFIX = ".meta.json"
+CYCLE_DIGITS = 4
+_COMPRESSION_LEVEL = 2  # of isal: a sixth larger than zlib's 6, a tenth of the time, while training waits
+
+
+def worker_name(host: str, rank: int) -> str:
+    """`<host>_<rank>`, with everything but ASCII letters, digits, `-` and `_` of the host replaced by `-`."""
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", host).strip("-") or "host"
+    return f"{safe}_{rank}"
+
+
+def trace_name(worker: str, cycle: int) -> str:
+    """File name of the trace of one rank and profiling cycle (from 0)."""
+    return f"{worker}.{cycle:0{CYCLE_DIGITS}d}{TRACE_SUFFIX}"
+
+
+def meta_name(worker: str) -> str:
+    """File name of the side file of one rank."""
+    return worker + META_SUFFIX
+
+
+def check_free(run_dir: Path) -> None:
+    """Raise RunDirError unless `run_dir` is new or an empty directory."""
+    with explained(run_dir):
+        if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+            found = "files in it" if run_dir.is_dir() else "a file"
+            raise RunDirError(f"{run_dir}: expected a new or empty run directory, found {found}; choose another name")
+
+
+def create(run_dir: Path) -> None:
+    """Make `run_dir`, with its parents. Raises RunDirError when something is in it already."""
+    check_free(run_dir)
+    make(run_dir)
+
+
+def make(run_dir: Path) -> None:
+    """Make `run_dir`, with its parents, if it is not there. Raises RunDirError."""
+    with explained(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+
+
+def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
+    """Raise RunDirError when `run_dir` already has files of `worker`, or `others`: nothing is ever overwritten."""
+    taken = sorted(path.name for path in run_dir.glob(f"{worker}.*"))
+    taken += [name for name in others if (run_dir / name).exists()]
+    if taken:
+        raise RunDirError(f"{run_dir}: already has files of {worker} ({taken[0]}); choose another run directory")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write `content` to `path` as JSON, whole or not at all. Raises RunDirError."""
+    with explained(path), disk.replacing(path) as file:
+        file.write((json.dumps(content, indent=1, default=str) + "\n").encode())
+
+
+def write_trace(path: Path, export: Callable[[str], None]) -> None:
+    """Have `export` write a trace as JSON, and gzip its bytes into `path`, whole or not at all. Raises RunDirError."""
+    with explained(path), disk.replacing(path) as file, _folder_beside(path) as folder:
+        raw = folder / "trace.json.tmp"
+        export(str(raw))
+        if not raw.is_file() or raw.stat().st_size == 0:  # kineto logs a failed write and goes on
+            raise RunDirError(f"{path}: the profiler wrote no trace; is the disk full?")
+        # Without a file name the gzip header holds none, instead of the temporary one.
+        with raw.open("rb") as source, _packer(cast("BinaryIO", file)) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _packer(file: BinaryIO) -> BinaryIO:
+    return cast("BinaryIO", igzip.IGzipFile("", "wb", _COMPRESSION_LEVEL, file))
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path`, removed afterwards with all that Kineto left in it."""
+    folder = disk.hidden(path)
+    disk.make_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """An OSError of the block as a RunDirError that names `path`."""
+    try:
+        yield
+    except OSError as err:
+        raise RunDirError(f"{path}: cannot be written: {err.strerror or err}") from err

@@ -1,0 +1,79 @@
+"""Which steps the profiler sees: cycles of wait, warmup and active steps. Knows no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import UsageError
+
+Phase = Literal["idle", "warmup", "active"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`repeat` cycles of `wait` unprofiled, `warmup` profiled but discarded, and `active` traced steps.
+
+    Steps count from 0, as the `ProfilerStep#N` annotations do. Raises UsageError where a count makes no sense.
+    """
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 1)):
+            found = getattr(self, name)
+            if found < least:
+                raise UsageError(f"profiler schedule: {name} must be at least {least}, found {found}")
+
+    @property
+    def cycle_steps(self) -> int:
+        """Steps in one cycle."""
+        return self.wait + self.warmup + self.active
+
+    @property
+    def total_steps(self) -> int:
+        """Steps until the last cycle is written."""
+        return self.cycle_steps * self.repeat
+
+    def phase(self, step: int) -> Phase:
+        """What the profiler does during `step`."""
+        if step >= self.total_steps:
+            return "idle"
+        position = step % self.cycle_steps
+        if position < self.wait:
+            return "idle"
+        return "warmup" if position < self.wait + self.warmup else "active"
+
+    def starts_cycle(self, step: int) -> bool:
+        """Whether the profiler is off during `step`, and warms up or traces in the next one."""
+        return self.phase(step) == "idle" and self.phase(step + 1) != "idle"
+
+    def ends_cycle(self, step: int) -> bool:
+        """Whether `step` is the last active one of its cycle."""
+        return step < self.total_steps and step % self.cycle_steps == self.cycle_steps - 1
+
+
+def check_leading_steps(schedule: Schedule, least: int, why: str) -> None:
+    """Raise UsageError when fewer than `least` steps come before the first active one."""
+    found = schedule.wait + schedule.warmup
+    if found < least:
+        raise UsageError(
+            f"--wait {schedule.wait} --warmup {schedule.warmup}: need at least {least} steps before the active ones, "
+            f"found {found}, because {why}; raise --wait or --warmup"
+        )
+
+
+def check_wait(schedule: Schedule, why: str) -> None:
+    """Raise UsageError when the profiler is on from the beginning."""
+    if schedule.wait < 1:
+        raise UsageError(f"--wait {schedule.wait}: need at least 1, because {why}; raise --wait")
+
+
+def check_steps(schedule: Schedule, steps: int) -> None:
+    """Raise UsageError when `steps` end before the schedule does."""
+    if steps < schedule.total_steps:
+        raise UsageError(
+            f"--steps {steps}: the schedule needs {schedule.total_steps} steps ({schedule.repeat} x (wait "
+            f"{schedule.wait} + warmup {schedule.warmup} + active {schedule.active})); raise --steps or shorten it"
+        )

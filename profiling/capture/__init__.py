@@ -1,0 +1,1 @@
+"""One profiler session, and what is written beside its traces."""

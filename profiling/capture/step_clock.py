@@ -1,0 +1,153 @@
+"""The time of every step, profiled or not, and what the profiler added to it."""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..base.schedule import Phase
+
+# The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
+START_UP_STEPS = 2
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step. `start_unix_ns` is the host's clock in ns, `dur_ns` the step's length in ns."""
+
+    step: int
+    phase: Phase
+    start_unix_ns: int
+    dur_ns: int
+
+
+class Mark(Protocol):
+    """An instant at a step's boundary."""
+
+    def reached(self) -> bool:
+        """Whether the device has got here."""
+
+    def ns_until(self, later: "Mark") -> int:
+        """Time to a later mark, in ns."""
+
+
+class HostMark:
+    """Now, on the host's monotonic clock."""
+
+    def __init__(self) -> None:
+        self.ns = time.perf_counter_ns()
+
+    def reached(self) -> bool:
+        """True: the host is never ahead of itself."""
+        return True
+
+    def ns_until(self, later: Mark) -> int:
+        """Time to a later mark, in ns."""
+        assert isinstance(later, HostMark)
+        return later.ns - self.ns
+
+
+class CudaMark:
+    """The moment the current CUDA stream of `device` gets here.
+
+    The host runs ahead of the device. Waiting for the device at every boundary would take that away and measure another
+    program, so boundaries are events on the stream, read once the device has passed them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.event.record(torch.cuda.current_stream(device))
+
+    def reached(self) -> bool:
+        """Whether the device has got here."""
+        return bool(self.event.query())
+
+    def ns_until(self, later: Mark) -> int:
+        """Device time to a later mark, in ns (CUDA resolves about 500 ns)."""
+        assert isinstance(later, CudaMark)
+        elapsed_ms = float(self.event.elapsed_time(later.event))
+        return round(elapsed_ms * 1e6)
+
+
+def mark(device: torch.device) -> Mark:
+    """Now, for `device`."""
+    return CudaMark(device) if device.type == "cuda" else HostMark()
+
+
+def finish(device: torch.device) -> None:
+    """Wait until `device` has done what it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class StepClock:
+    """Times steps between `start()` and `stop()`; what happens between a stop and the next start belongs to no step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._done: list[StepTime] = []
+        self._open: deque[tuple[int, Phase, int, Mark, Mark]] = deque()
+        self._begun: tuple[int, Mark] | None = None
+
+    @property
+    def name(self) -> str:
+        """What `dur_ns` was measured with: `host` or `cuda_event`."""
+        return "cuda_event" if self._device.type == "cuda" else "host"
+
+    def start(self) -> None:
+        """A step begins."""
+        self._begun = (time.time_ns(), mark(self._device))
+
+    def stop(self, step: int, phase: Phase) -> None:
+        """The step that was begun ends. Without a begun step, nothing happens."""
+        if self._begun is not None:
+            start_unix_ns, begin = self._begun
+            self._open.append((step, phase, start_unix_ns, begin, mark(self._device)))
+            self._begun = None
+        self._collect()
+
+    def times(self) -> list[StepTime]:
+        """Every step whose end the device has reached, in order."""
+        self._collect()
+        return list(self._done)
+
+    def last(self) -> StepTime | None:
+        """The last step whose end the device has reached."""
+        self._collect()
+        return self._done[-1] if self._done else None
+
+    def _collect(self) -> None:
+        while self._open and self._open[0][4].reached():
+            step, phase, start_unix_ns, begin, end = self._open.popleft()
+            self._done.append(StepTime(step, phase, start_unix_ns, begin.ns_until(end)))
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Median step time under the profiler and without it, in ns."""
+
+    active_ns: int
+    idle_ns: int
+    active_steps: int
+    idle_steps: int
+
+    @property
+    def frac(self) -> float:
+        """What the profiler added, as a fraction of an unprofiled step; noise can make it negative."""
+        return self.active_ns / self.idle_ns - 1
+
+
+def overhead(times: Sequence[StepTime]) -> Overhead | None:
+    """The profiler's overhead, without the first steps; None when there is no step of either sort."""
+    by_phase: dict[Phase, list[int]] = {"idle": [], "warmup": [], "active": []}
+    for time_ in times:
+        if time_.step >= START_UP_STEPS:
+            by_phase[time_.phase].append(time_.dur_ns)
+    active, idle = by_phase["active"], by_phase["idle"]
+    if not active or not idle:
+        return None
+    return Overhead(round(statistics.median(active)), round(statistics.median(idle)), len(active), len(idle))

@@ -1,0 +1,1 @@
+"""The machine: versions, devices, memory, power, and processes that must not outlive others."""

@@ -1,0 +1,136 @@
+"""Running out of memory: a limit to run into, and how to tell it from other errors. Knows no torch until it limits."""
+
+import re
+import resource
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+# How torch, CUDA's libraries, C++ and the kernel word it. What is only a status of cuBLAS is exhaustion in its manual.
+_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+    "MemoryError",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+_NO_PRIMITIVE = "could not create a primitive"
+_KERNEL_COUNTERS = Path("/proc/vmstat")
+_SOURCE_PLACE = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. ")
+_STATUS = Path("/proc/self/status")
+
+
+def parse_bytes(text: str, option: str = "--memory-limit") -> int:
+    """Bytes from `4GiB` (2^30), `4GB` (1e9) or a plain number. Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None or float(found[1]) * unit < 1:
+        raise UsageError(f"{option} {text}: expected a size such as 4GiB (2^30 bytes), 500MB (1e6) or 1000000000")
+    return round(float(found[1]) * unit)
+
+
+def limit(limit_bytes: int, cuda_index: int | None) -> None:
+    """Bound what this process may allocate: of the GPU with that index through torch, else of the host.
+
+    On the host it is RLIMIT_DATA: private writable memory, whether touched or not. What a library maps from its files
+    does not count, so the limit means the same whichever build of torch is loaded. Threads' stacks do count.
+    """
+    if cuda_index is None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = min(limit_bytes, sys.maxsize if hard == resource.RLIM_INFINITY else hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        return
+    import torch
+
+    total_bytes = torch.cuda.get_device_properties(cuda_index).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), cuda_index)
+
+
+def lift_limit() -> None:
+    """Allow what `limit` forbade of the host: who has run into it needs some memory to say so."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def wake(where: "torch.device", *, with_gradients: bool = True) -> None:
+    """Have torch's libraries start their threads and load what they need, on the device, before there is a limit.
+
+    A thread that cannot be started ends the process, and neither threads nor code are what is measured.
+    `with_gradients`: also what torch imports when backward is given a gradient, which takes a second.
+    """
+    import torch
+
+    torch.ones(1 << 20, device=where).add_(1)
+    layers = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten(), torch.nn.Linear(36, 1)).to(where)
+    output = layers(torch.ones(1, 1, 8, 8, device=where))
+    if with_gradients:
+        output.backward(torch.ones_like(output))
+    else:
+        output.mean().backward()
+
+
+def status_bytes(key: str) -> int | None:
+    """A line of Linux's /proc/self/status in bytes, None elsewhere.
+
+    VmData is what a limit of the host bounds, VmHWM the most that was resident.
+    """
+    try:
+        lines = _STATUS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def exhausted(error: BaseException) -> bool:
+    """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++.
+
+    oneDNN does not say why it could not create a primitive, which holds code and scratch memory. In a process whose
+    memory is limited, that is why; elsewhere it may be a processor that it does not know.
+    """
+    if isinstance(error, MemoryError) or says_exhausted(str(error)):
+        return True
+    limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+    return limited and str(error).strip() == _NO_PRIMITIVE
+
+
+def first_line(error: BaseException) -> str:
+    """What `error` says first, without the place in torch's source where an allocation failed."""
+    return _SOURCE_PLACE.sub("", (str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def says_exhausted(text: str) -> bool:
+    """Whether `text`, such as the last words of a process, says so."""
+    return any(words in text for words in _WORDS)
+
+
+def kernel_kills(counters: Path = _KERNEL_COUNTERS) -> int | None:
+    """Processes that the kernel's OOM killer ended since boot, on the whole machine; None where it does not tell."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(found[1]) if found else None
+
+
+def killed_for_memory(kills_before: int | None, kills_after: int | None) -> str | None:
+    """Why a process that SIGKILL ended meanwhile counts as out of memory; None when it does not.
+
+    SIGKILL leaves no message. The kernel counts whom it kills for memory, on the whole machine.
+    """
+    if kills_before is None or kills_after is None:
+        return "killed by SIGKILL, most likely by the kernel, which was out of memory"
+    if kills_after == kills_before:
+        return None
+    return (
+        f"killed by SIGKILL, most likely by the kernel: it killed {kills_after - kills_before} processes meanwhile, "
+        "because memory was exhausted"
+    )

@@ -1,0 +1,24 @@
+"""Processes that end with the one that started them."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ..base.program import PACKAGE
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def program(args: Sequence[str]) -> list[str]:
+    """What to have Python run for our command line, in a process that ends with this one."""
+    return ["-m", f"{PACKAGE}.tied", str(os.getpid()), *args]
+
+
+def tie_to_parent(parent_pid: int) -> None:
+    """Get SIGTERM when the parent ends, however it ends. Linux only; elsewhere nothing happens."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent_pid:  # it ended before that
+        os.kill(os.getpid(), signal.SIGTERM)

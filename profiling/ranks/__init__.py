@@ -1,0 +1,1 @@
+"""From one process to ranks at work: starting them, process groups, and how they end."""

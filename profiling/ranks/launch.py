@@ -1,0 +1,172 @@
+"""Start the ranks of one node and end them together, as `torchrun --standalone --max-restarts 0` would.
+
+Not through torch's own launcher: its stores listen on every address, and it unpickles what anybody writes there. Here
+one store listens on the loopback, for the ranks; this process reads nothing from it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from ..errors import RankFailedError
+
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_LOOPBACK = "127.0.0.1"
+_POLL_S = 0.02
+# For ranks to write their files, as torchrun gives them.
+_GRACE_S = 30.0
+
+_Rank = subprocess.Popen[bytes]
+
+
+def launch(program: Sequence[str], workers: int) -> int:
+    """Run `python program` as `workers` ranks; the exit code: 0, or 128 + N after signal N to the launcher.
+
+    Ranks get the variables that torchrun sets, and sessions of their own: Ctrl-C reaches only us. When one fails, or a
+    signal comes, all are ended. Raises RankFailedError, with the exit code of the rank that failed first.
+    """
+    ranks: list[_Rank] = []
+    with _signals() as received, _store_port() as port, _error_files(workers) as files:
+        env = dict(os.environ)
+        env = settings(workers) | env | _of_all(workers, port)  # what the user has set stays
+        try:
+            for rank, file in enumerate(files):
+                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
+                own["TORCHELASTIC_ERROR_FILE"] = str(file)
+                ranks.append(
+                    subprocess.Popen(  # noqa: S603  (this program itself)
+                        [sys.executable, *program], env=env | own, start_new_session=True
+                    )
+                )
+            failed = _first_failure(ranks, received)
+        finally:
+            _end(ranks, received)
+    if failed is not None:
+        code = ranks[failed].returncode
+        raise RankFailedError(_failure_line(failed, code), _shell_code(code))
+    return 128 + received[0] if received else 0
+
+
+def settings(workers: int) -> dict[str, str]:
+    """Environment variables for so many ranks on this machine, for those that the user has not set."""
+    found = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    # gloo looks its own host name up, which on many machines leads nowhere; one node needs no more than the loopback.
+    if "lo" in (name for _, name in socket.if_nameindex()):
+        found["GLOO_SOCKET_IFNAME"] = "lo"
+    return found
+
+
+def _of_all(workers: int, port: int) -> dict[str, str]:
+    """What torchrun's ranks find in their environment, and what is the same for all of them."""
+    sizes = {name: str(workers) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")}
+    return sizes | {
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default_role",
+        "MASTER_ADDR": _LOOPBACK,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # no rank makes a store of its own, on every address
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The signals that came, to end ranks in order; those that are ignored stay so, as under nohup."""
+    received: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in _HANDLED}
+    for signum, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(signum, lambda signum, _: received.append(signum))
+    try:
+        yield received
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+@contextmanager
+def _store_port() -> Iterator[int]:
+    """The port of a store for the ranks. Given a port only, torch would listen on every address."""
+    listening = socket.create_server((_LOOPBACK, 0))
+    port: int = listening.getsockname()[1]
+    store = TCPStore(
+        _LOOPBACK,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=_GRACE_S),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
+    try:
+        yield port
+    finally:
+        del store
+
+
+@contextmanager
+def _error_files(workers: int) -> Iterator[list[Path]]:
+    """Where torch.distributed.elastic's `@record` has each rank write its error."""
+    with TemporaryDirectory(prefix="commtrace-", ignore_cleanup_errors=True) as folder:
+        files = [Path(folder, str(rank), "error.json") for rank in range(workers)]
+        for file in files:
+            file.parent.mkdir()
+        yield files
+
+
+def _first_failure(ranks: Sequence[_Rank], received: Sequence[int]) -> int | None:
+    """The rank that failed first; None when all have ended well, or a signal came."""
+    while not received:
+        codes = [rank.poll() for rank in ranks]
+        failed = next((rank for rank, code in enumerate(codes) if code), None)
+        if failed is not None or None not in codes:
+            return failed
+        time.sleep(_POLL_S)
+    return None
+
+
+def _end(ranks: Sequence[_Rank], received: Sequence[int]) -> None:
+    """End those that still run, by the signal that came, or SIGTERM; after a while, or a second Ctrl-C, by SIGKILL."""
+    _send(ranks, received[0] if received else signal.SIGTERM)
+    until_s = time.monotonic() + _GRACE_S
+    while any(rank.poll() is None for rank in ranks):
+        if time.monotonic() > until_s or received.count(signal.SIGINT) > 1:
+            _send(ranks, signal.SIGKILL)
+            break
+        time.sleep(_POLL_S)
+    for rank in ranks:
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold even what is killed
+            rank.wait(_GRACE_S)
+
+
+def _send(ranks: Sequence[_Rank], signum: int) -> None:
+    for rank in ranks:
+        if rank.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signum)
+
+
+def _failure_line(rank: int, exit_code: int) -> str:
+    if exit_code < 0:
+        how = f"was killed by {signal.Signals(-exit_code).name}"
+        hint = "; out of memory?" if -exit_code == signal.SIGKILL else ""
+        return f'rank {rank} {how}{hint}; side files of captures that had not ended say "complete": false'
+    return f"rank {rank} failed with exit code {exit_code}; its own message is above"
+
+
+def _shell_code(exit_code: int) -> int:
+    return exit_code if exit_code > 0 else 128 - exit_code

@@ -1,0 +1,195 @@
+"""Which rank this process is, and process groups from start to end."""
+
+import gc
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError, UsageError
+from ..modes import ParallelMode
+
+_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
+ENTRY_PATIENCE = timedelta(minutes=5)
+_ENTRIES = "commtrace/entries/{}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this process is in its job."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+
+
+def identity(env: Mapping[str, str] = os.environ) -> Identity:
+    """From torch.distributed when it is initialised, else from torchrun's variables, else rank 0 of 1."""
+    rank, world_size = int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1))
+    if dist.is_available() and dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    return Identity(rank, int(env.get("LOCAL_RANK", rank)), world_size, socket.gethostname())
+
+
+def under_torchrun(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher started this process as one rank of a job."""
+    return "RANK" in env and "WORLD_SIZE" in env
+
+
+def device(name: str, local_rank: int) -> torch.device:
+    """The device of this rank for `--device auto|cpu|cuda`. Raises DeviceError."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError(f"--device {name}: torch {torch.__version__} finds no GPU here; use --device cpu")
+    found = torch.cuda.device_count()
+    if local_rank >= found:
+        raise DeviceError(f"local rank {local_rank}: needs a GPU of its own, found {found}; use fewer workers")
+    return torch.device("cuda", local_rank)
+
+
+def current_device() -> torch.device:
+    """Where a script that says nothing trains: the GPU of this rank where there are GPUs, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", identity().local_rank % torch.cuda.device_count())
+
+
+def default_workers(name: str) -> int:
+    """Ranks to launch when nobody says how many: one per GPU, or 2 on CPU."""
+    use_cuda = name != "cpu" and torch.cuda.is_available()
+    return torch.cuda.device_count() if use_cuda else 2
+
+
+def check_launch(mode: ParallelMode, world_size: int) -> None:
+    """Raise UsageError when a mode of one process was launched as several."""
+    if not mode.distributed and world_size > 1:
+        raise UsageError(f"--parallel {mode.name} is one process, but was launched as one of {world_size}")
+
+
+@contextmanager
+def process_group(mode: ParallelMode, where: torch.device) -> Iterator[None]:
+    """The default process group for the block: NCCL for CUDA, gloo for CPU, none where `mode` needs none.
+
+    Nothing may refer to a wrapped model any more when the block ends. After an error the group is left alone: its peers
+    may be gone, and destroying it would wait for them.
+    """
+    check_launch(mode, int(os.environ.get("WORLD_SIZE", 1)))
+    if not mode.distributed:
+        yield
+        return
+    with joined(default_backend(where), where):
+        yield
+
+
+def default_backend(where: torch.device) -> str:
+    """NCCL for CUDA, gloo for CPU."""
+    return "nccl" if where.type == "cuda" else "gloo"
+
+
+@contextmanager
+def joined(backend_name: str, where: torch.device) -> Iterator[None]:
+    """The default process group of all ranks for the block, on that backend; see `process_group` for its end."""
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    if backend_name == "nccl":
+        dist.init_process_group("nccl", device_id=where)
+    else:
+        dist.init_process_group(backend_name)
+    yield
+    # A DDP model that outlives its gloo group aborts the process at interpreter exit in about every fifth run.
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def process_groups() -> list[dict[str, Any]]:
+    """Every process group this rank is in, with the full list of its ranks; empty without torch.distributed."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return []
+    configs = dist.distributed_c10d._get_all_pg_configs()  # noqa: SLF001  (what torch.profiler itself records)
+    return [
+        {
+            "name": config["pg_name"],
+            "desc": config["pg_desc"],
+            "backend": config["backend_config"],
+            "ranks": [int(rank) for rank in config["ranks"]],
+        }
+        for config in configs
+    ]
+
+
+def backend() -> str | None:
+    """`gloo`, `nccl`, ...: the backend of the default process group; None without one."""
+    return dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+
+
+def agree_on_run_dir(
+    who: Identity, run_dir: Path, create: Callable[[Path], None], patience: timedelta = ENTRY_PATIENCE
+) -> Path:
+    """The run directory of rank 0, which creates it; the same error on every rank when it cannot.
+
+    Goes through the store of the process group, not through a collective: no communicator has to be set up for it, and
+    rank 0 does not wait; the others do, for `patience`. Every rank has to call this equally often. Raises RunDirError,
+    CaptureError.
+    """
+    store = default_store()
+    if store is None:
+        if who.rank == 0 and who.world_size == 1:
+            create(run_dir)
+        return run_dir
+    key = f"commtrace/run_dir/{store.add(_ENTRIES.format(who.rank), 1)}"
+    if who.rank == 0:
+        error = None
+        try:
+            create(run_dir)
+        except RunDirError as err:
+            error = str(err)
+        store.set(key, json.dumps({"path": str(run_dir), "error": error}))
+        if error:
+            raise RunDirError(error)
+        return run_dir
+    try:
+        store.wait([key], patience)
+    except RuntimeError as err:
+        raise CaptureError(
+            f"rank {who.rank}: rank 0 did not enter capture() within {patience.total_seconds():g} s; every rank has to"
+        ) from err
+    answer = json.loads(store.get(key))
+    if answer["error"]:
+        raise RunDirRefusedError(answer["error"])
+    return Path(answer["path"])
+
+
+def default_store() -> Any:
+    """The store of the default process group; None without one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
+
+
+def entries(store: Any, who: Identity) -> int:
+    """How often this rank has agreed on a run directory: equal on all ranks inside a capture."""
+    return int(store.add(_ENTRIES.format(who.rank), 0))
+
+
+def abort_process_groups() -> None:
+    """Make communication that waits for a lost peer fail, as far as the backend can: NCCL does, gloo does not."""
+    if dist.is_available() and dist.is_initialized():
+        with suppress(RuntimeError, ValueError, AssertionError):  # the main thread may be destroying them
+            dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether `error` looks like the consequence of another rank's end."""
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER)

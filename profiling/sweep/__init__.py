@@ -1,0 +1,1 @@
+"""`sweep`: the cells of a grid one after another, resumable at any moment."""

@@ -1,0 +1,215 @@
+"""A sweep: the cells of a grid one after another, each in fresh processes; interrupted and resumed at any moment."""
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..base import run_directory as rundir
+from ..base.messages import tell
+from ..base.program import ANALYSIS, PROGRAM
+from ..errors import DeviceError, ProfilingError, UsageError
+from . import directory as sweep_dir
+from .cell import run_cell
+from .directory import SweepFile
+from .grid import (
+    EXHAUSTED,
+    FINAL,
+    GRID,
+    Cell,
+    SweepConfig,
+    asked_for,
+    cells,
+    changed,
+    contradictions,
+    train_arguments,
+    train_config,
+    with_larger,
+)
+from .progress import SweepReporter, table
+
+RunCell = Callable[[Cell, Sequence[str], Path, int], Cell]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for. `given` are the options that somebody gave; `resume` takes the others from sweep.json."""
+
+    folder: Path
+    given: Mapping[str, Any]
+    command: Sequence[str]
+    resume: bool = False
+
+
+def run(request: Request, *, run_cell: RunCell = run_cell) -> int:
+    """Run what is not done yet; the exit code: 0, 1 when cells failed, 128 + N when signal N came.
+
+    Raises ProfilingError for what is found before the first cell.
+    """
+    folder = request.folder
+    if request.resume and not (folder / sweep_dir.SWEEP_FILE).is_file():
+        raise UsageError(f"--resume {folder}: expected a sweep's directory, found no {sweep_dir.SWEEP_FILE} in it")
+    try:
+        with _signals_raise(), SweepReporter() as reporter:
+            content = _run(request, run_cell, reporter)
+    except (KeyboardInterrupt, SystemExit) as err:
+        return _stopped(err, folder)
+    return _finished(content, folder)
+
+
+def _run(request: Request, run_cell: RunCell, reporter: SweepReporter) -> SweepFile:
+    """What is recorded when no cell is left. Raises ProfilingError."""
+    folder = request.folder
+    _check(_planned(request, sweep_dir.read(folder)).config)  # before anything is written
+    everything = request.resume and not any(key in request.given for key in GRID)
+    with sweep_dir.locked(folder, reporter.say) as lock:
+        content = _reopened(_planned(request, sweep_dir.read(folder)), folder, reporter)
+        sweep_dir.write(folder, content)
+        return _loop(content, folder, lock, run_cell, reporter, everything=everything)
+
+
+def _planned(request: Request, recorded: SweepFile | None) -> SweepFile:
+    """sweep.json with every cell that is asked for. Raises UsageError when it contradicts what is recorded."""
+    config = changed(recorded.config if recorded and request.resume else SweepConfig(), request.given)
+    if recorded is None:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        command = list(request.command)
+        return SweepFile(rundir.SCHEMA_VERSION, request.folder.name, now, command, config, cells(config))
+    if found := contradictions(recorded.config, config):
+        raise UsageError(
+            f"{request.folder}: its cells were made with {'; '.join(found)}: they could not be compared; "
+            "use another --run-name, or --resume without these options"
+        )
+    known = {one.run for one in recorded.cells}
+    added = [one for one in cells(config) if one.run not in known]
+    return replace(recorded, config=config, cells=recorded.cells + added)
+
+
+def _check(config: SweepConfig) -> None:
+    """What would be wrong in every cell. Raises ProfilingError."""
+    faults = [fault for one in cells(config) if (fault := _fault(config, one))]
+    if len(faults) == len(cells(config)):
+        raise faults[0]
+    if config.data == "cifar10":
+        from ..workloads.data import check_cifar10
+
+        check_cifar10(Path(config.data_root))
+
+
+def _fault(config: SweepConfig, one: Cell) -> ProfilingError | None:
+    """Why there can be no such cell here."""
+    try:
+        train_config(config, one, Path())
+        if config.device != "cpu":
+            from ..ranks import process_group as parallel  # torch takes seconds
+
+            parallel.device(config.device, one.workers - 1)  # however a mode uses them, it needs that many GPUs
+    except (UsageError, DeviceError) as err:
+        return err
+    return None
+
+
+def _reopened(content: SweepFile, folder: Path, reporter: SweepReporter) -> SweepFile:
+    """With the cells open that are said to be done, but whose files are not all there."""
+    checked = []
+    for one in content.cells:
+        lacking = sweep_dir.missing(folder / one.run) if one.status == "done" else None
+        if lacking is not None:
+            reporter.say(f"{one.run}: was done, but {lacking}; it is run again")
+            one = replace(one, status="open", dur_s=None)
+        checked.append(one)
+    return replace(content, cells=checked)
+
+
+def _loop(
+    content: SweepFile, folder: Path, lock: int, run_cell: RunCell, reporter: SweepReporter, *, everything: bool
+) -> SweepFile:
+    """Every cell once that is asked for and not final, with sweep.json rewritten after each."""
+    config, tried = content.config, set[str]()
+    while True:
+        content = replace(content, cells=with_larger(content.cells, config))
+        asked = [one for one in content.cells if everything or asked_for(config, one)]
+        left = [one for one in asked if one.status not in FINAL and one.run not in tried]
+        if not left:
+            return content
+        one = left[0]
+        tried.add(one.run)
+        reason = _skip_reason(config, one, content.cells)
+        if reason is not None:
+            ended = replace(one, status="skipped", reason=reason, dur_s=None)
+        else:
+            reporter.begin(one, left, asked, growing=config.batch_size_until_oom)
+            if aside := sweep_dir.set_aside(folder, one.run):
+                reporter.say(f"{one.run}: what was there of it is now in {aside}")
+            ended = run_cell(one, train_arguments(config, one, folder), folder, lock)
+        reporter.end(ended)
+        content = replace(content, cells=[ended if other.run == one.run else other for other in content.cells])
+        sweep_dir.write(folder, content)
+
+
+def _skip_reason(config: SweepConfig, one: Cell, found: Sequence[Cell]) -> str | None:
+    fault = _fault(config, one)
+    if fault is not None:
+        return str(fault)
+    for other in found:
+        smaller = other.series == one.series and other.batch_size_per_rank < one.batch_size_per_rank
+        if smaller and other.status in EXHAUSTED:
+            return f"{other.batch_size_per_rank} per rank was {other.status.replace('_', ' ')} already"
+    return None
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGTERM and SIGHUP as SystemExit(128 + number), unless they are ignored; SIGINT raises anyway."""
+
+    def stop(signum: int, frame: object) -> NoReturn:  # noqa: ARG001  (the signature of a handler)
+        if signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + signum)
+
+    before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+    for signum, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(signum, stop)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
+    code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+    name = signal.Signals(code - 128).name
+    if (folder / sweep_dir.SWEEP_FILE).is_file():
+        resume = f"{PROGRAM} sweep --resume {shlex.quote(str(folder))}"
+        print(f"stopped by {name}; what is done is kept, and this goes on: {resume}", file=sys.stderr)
+    else:
+        print(f"stopped by {name} before anything was written", file=sys.stderr)
+    return code
+
+
+def _finished(content: SweepFile, folder: Path) -> int:
+    where = shlex.quote(str(folder))
+    tell(
+        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      {ANALYSIS} scaling {where}\n"
+        f"  subtraction:  {ANALYSIS} subtraction {where}"
+    )
+    failed = [one.run for one in content.cells if one.status == "failed"]
+    if failed:
+        log = folder / f"{failed[0]}.log"
+        print(f"error: {len(failed)} of {len(content.cells)} cells failed; see {log}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def check_not_launched(env: Mapping[str, str] = os.environ) -> None:
+    """Raise UsageError inside torchrun: a sweep starts its own ranks."""
+    if "RANK" in env:
+        raise UsageError("sweep starts the ranks of every cell itself; run it without torchrun")

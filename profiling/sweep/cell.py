@@ -1,0 +1,118 @@
+"""Run one cell of a sweep in processes of its own, and say how that ended. Knows no torch."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from signal import Signals
+
+from ..base import run_directory as rundir
+from ..errors import OutOfDataError, OutOfMemoryError, UsageError
+from ..machine import memory, tether
+from .directory import missing
+from .grid import Cell, Status
+
+# torchrun gives its ranks 30 s to write their files.
+_GRACE_S = 45.0
+_LOG_TAIL_BYTES = 64 * 1024
+_ERROR = "error: "
+_POINTER = "its own message is above"  # the launcher's, of a rank that has said more itself
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)(: |$)")
+_BY_CODE: dict[int, Status] = {
+    OutOfMemoryError.exit_code: "out_of_memory",
+    OutOfDataError.exit_code: "out_of_data",
+    UsageError.exit_code: "skipped",  # `train` refuses it: there is no such cell
+}
+
+
+def run_cell(one: Cell, arguments: Sequence[str], folder: Path, lock: int) -> Cell:
+    """Run `train` with `arguments`; the cell with what became of it. Its processes end when this one does."""
+    log = folder / f"{one.run}.log"
+    kills_before = memory.kernel_kills()
+    begun = time.monotonic()
+    code = _run(["train", *arguments], log, lock)
+    dur_s = round(time.monotonic() - begun, 3)
+    kills = (kills_before, memory.kernel_kills())
+    status, reason = verdict(code, _tail(log), folder / one.run, kills)
+    return replace(one, status=status, reason=reason, dur_s=dur_s)
+
+
+def verdict(code: int, log: str, run_dir: Path, kills: tuple[int | None, int | None]) -> tuple[Status, str | None]:
+    """Status and reason of a cell whose process ended with `code` and said `log`.
+
+    `kills` is the kernel's count of processes killed for memory, before and after.
+    """
+    said = _first_error(log)
+    if code == 0:
+        lacking = missing(run_dir)
+        return ("done", None) if lacking is None else ("failed", lacking)
+    if code in _BY_CODE:
+        return _BY_CODE[code], said
+    if code in (128 + signal.SIGKILL, -signal.SIGKILL):
+        return _killed(kills)
+    if memory.says_exhausted(log):  # also by abort(), where C++ could not throw
+        return "out_of_memory", said
+    if code < 0:
+        return "failed", f"its process was ended by {Signals(-code).name}"
+    return "failed", said
+
+
+def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
+    reason = memory.killed_for_memory(*kills)
+    if reason is not None:
+        return "out_of_memory", reason
+    return "failed", "killed by SIGKILL, but not by the kernel for memory: its count of those did not rise"
+
+
+def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
+    """The exit code, negative after a signal."""
+    command = [sys.executable, *tether.program(arguments)]
+    with rundir.explained(log):
+        file = log.open("wb")
+    with file:
+        # A session of its own: Ctrl-C reaches only us, and we end the cell in order.
+        process = subprocess.Popen(  # noqa: S603  (this program itself)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+        try:
+            return process.wait()
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Let the launcher end its ranks, which write what they have; at a second signal, or after a while, kill it."""
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:  # somebody has tidied up
+        return ""
+
+
+def _first_error(log: str) -> str | None:
+    """The first error that `train` names, else the last exception, else the last thing that was said."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR) and _POINTER not in line]
+    exceptions = [line for line in lines if _EXCEPTION.match(line)]
+    return next(iter(named + exceptions[-1:] + lines[-1:]), None)

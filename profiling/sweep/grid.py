@@ -1,0 +1,228 @@
+"""What a sweep runs: its options, from a TOML file and the command line, and the cells of its grid. Knows no torch."""
+
+import difflib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from ..base.schedule import Schedule
+from ..errors import UsageError
+from ..machine.memory import parse_bytes
+from ..train.config import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, DataName, DeviceName, ModelName, ParallelName, TrainConfig
+
+Status = Literal["open", "done", "out_of_memory", "out_of_data", "failed", "skipped"]
+# What running a cell once more would not change.
+FINAL: tuple[Status, ...] = ("done", "out_of_memory", "out_of_data")
+EXHAUSTED: tuple[Status, ...] = ("out_of_memory", "out_of_data")
+# What a sweep may be resumed with another value of; all else would make cells that cannot be compared.
+GRID = ("model", "parallel", "batch_size", "workers", "batch_size_until_oom")
+BATCH_SIZE_FACTOR = 4
+_WORDS = {"int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
+_PLACES = ("out", "run_name")  # options of a file that say where, not what
+
+_AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
+_AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """A grid, and what is the same in all of its cells: options of `train`, under their own names."""
+
+    model: tuple[ModelName, ...] = ("resnet18",)
+    parallel: tuple[ParallelName, ...] = ("ddp",)
+    batch_size: tuple[_AtLeast1, ...] = (8, 32)
+    workers: tuple[_AtLeast1, ...] = (1, 2)
+    batch_size_until_oom: bool = False
+    steps_per_epoch: _AtLeast0 = 4
+    data: DataName = "synthetic"
+    data_root: str = "data"
+    image_size: _AtLeast1 = CIFAR_IMAGE_SIZE
+    dataset_samples: _AtLeast1 = CIFAR10_SAMPLES
+    seed: int = 0
+    device: DeviceName = "auto"
+    bucket_cap_mb: _AtLeast0 = TrainConfig.bucket_cap_mb
+    memory_limit: str | None = None
+    wait: _AtLeast1 = 1
+    warmup: _AtLeast0 = 1
+    active: _AtLeast1 = 2
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid, and what became of it. `run` is its folder's name, `dur_s` how long it took in all."""
+
+    run: str
+    model: ModelName
+    parallel: ParallelName
+    workers: int
+    batch_size_per_rank: int
+    status: Status = "open"
+    reason: str | None = None
+    dur_s: float | None = None
+
+    @property
+    def series(self) -> tuple[str, str, int]:
+        """What cells have in common that differ in the batch size only."""
+        return self.model, self.parallel, self.workers
+
+    def larger(self) -> "Cell":
+        """The next one when the batch size grows until something is exhausted."""
+        return cell(self.model, self.parallel, self.workers, self.batch_size_per_rank * BATCH_SIZE_FACTOR)
+
+
+def cell(model: ModelName, parallel: ParallelName, workers: int, batch_size: int) -> Cell:
+    """A cell that nobody has run yet."""
+    return Cell(f"{model}-{parallel}-w{workers}-b{batch_size}", model, parallel, workers, batch_size)
+
+
+def cells(config: SweepConfig) -> list[Cell]:
+    """The grid of `config`, smaller batches first."""
+    points = product(config.model, config.parallel, config.workers, sorted(config.batch_size))
+    return [cell(*point) for point in points]
+
+
+def asked_for(config: SweepConfig, one: Cell) -> bool:
+    """Whether `one` is in the grid of `config`, or in what that grows to."""
+    return (
+        one.model in config.model
+        and one.parallel in config.parallel
+        and one.workers in config.workers
+        and (
+            one.batch_size_per_rank in config.batch_size
+            or (config.batch_size_until_oom and one.batch_size_per_rank > max(config.batch_size))
+        )
+    )
+
+
+def with_larger(found: Sequence[Cell], config: SweepConfig) -> list[Cell]:
+    """`found`, and after the largest batch of each series that is done the next, if batches grow until exhaustion."""
+    if not config.batch_size_until_oom:
+        return list(found)
+    largest = {one.series: one for one in sorted(found, key=lambda one: one.batch_size_per_rank)}
+    grown = []
+    for one in found:
+        grown.append(one)
+        if one is largest[one.series] and one.status == "done" and asked_for(config, one):
+            grown.append(one.larger())
+    return grown
+
+
+def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
+    """The options of the run that `one` is. Raises UsageError where they contradict each other."""
+    schedule = Schedule(config.wait, config.warmup, config.active)
+    return TrainConfig(
+        schedule,
+        schedule.total_steps,
+        model=one.model,
+        data=config.data,
+        data_root=Path(config.data_root),
+        image_size=config.image_size,
+        parallel=one.parallel,
+        batch_size=one.batch_size_per_rank,
+        bucket_cap_mb=config.bucket_cap_mb,
+        seed=config.seed,
+        device=config.device,
+        out=folder,
+        run_name=one.run,
+        dataset_samples=config.dataset_samples,
+        warmup_epochs=1,
+        timed_epochs=1,
+        steps_per_epoch=config.steps_per_epoch,
+        memory_limit_bytes=None if config.memory_limit is None else parse_bytes(config.memory_limit),
+    )
+
+
+def train_arguments(config: SweepConfig, one: Cell, folder: Path) -> list[str]:
+    """The same on the command line of `train`; whoever repeats them gets the same run."""
+    steps = Schedule(config.wait, config.warmup, config.active).total_steps
+    own = {"model": one.model, "parallel": one.parallel, "workers": one.workers, "batch_size": one.batch_size_per_rank}
+    shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in GRID}
+    epochs = {"warmup_epochs": 1, "timed_epochs": 1, "steps": steps, "out": folder, "run_name": one.run}
+    given = {key: value for key, value in (own | shared | epochs).items() if value is not None}
+    return [part for key, value in given.items() for part in (option(key), str(value))]
+
+
+def option(key: str) -> str:
+    """The spelling on the command line."""
+    return f"--{key.replace('_', '-')}"
+
+
+_TYPES = get_type_hints(SweepConfig, include_extras=True) | {"out": str, "run_name": str}
+
+
+def checked(key: str, value: object, source: str, *, strict: bool) -> Any:
+    """`value` as the option `key` has it; `strict` takes no number from a text. Raises UsageError with the source."""
+    kind = _TYPES[key]
+    several = getattr(kind, "__origin__", None) is tuple
+    values = value if isinstance(value, list) or not several else [value]
+    try:
+        found = msgspec.convert(values, kind, strict=strict)
+    except msgspec.ValidationError as err:
+        expected = _expected(kind.__args__[0] if several else kind, str(err))
+        raise UsageError(f"{source}{option(key)}: expected {expected}, found {_shown(value)}") from err
+    if several and not found:
+        raise UsageError(f"{source}{option(key)}: expected at least one, found none")
+    return tuple(dict.fromkeys(found)) if several else found
+
+
+def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
+    """What options say; lists may be repeated, or joined by commas. Raises UsageError."""
+    split = {
+        key: [part.strip() for text in value for part in str(text).split(",")]
+        if isinstance(value, list | tuple)
+        else value
+        for key, value in given.items()
+    }
+    return {key: checked(key, value, "", strict=False) for key, value in split.items()}
+
+
+def from_file(path: Path) -> dict[str, Any]:
+    """What a TOML file says; its keys are the options without their dashes. Raises UsageError."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise UsageError(f"--config {path}: cannot be read: {err.strerror or err}") from err
+    except ValueError as err:
+        raise UsageError(f"--config {path}: expected TOML in UTF-8: {err}") from err
+    names = {key.replace("_", "-"): key for key in _TYPES}
+    for key in content:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0)[0]
+            raise UsageError(f"--config {path}: unknown key {key!r}; the nearest is {near!r}")
+    return {names[key]: checked(names[key], value, f"{path}: ", strict=True) for key, value in content.items()}
+
+
+def changed(config: SweepConfig, given: Mapping[str, Any]) -> SweepConfig:
+    """`config` with what is given; where to write is not part of it."""
+    return replace(config, **{key: value for key, value in given.items() if key not in _PLACES})
+
+
+def contradictions(recorded: SweepConfig, config: SweepConfig) -> list[str]:
+    """Options outside the grid that differ, as `--seed 0, now 1`."""
+    pairs = ((field.name, getattr(recorded, field.name), getattr(config, field.name)) for field in fields(config))
+    return [f"{option(key)} {old}, now {new}" for key, old, new in pairs if key not in GRID and old != new]
+
+
+def _expected(kind: Any, message: str) -> str:
+    """What msgspec's `message` says was expected of `kind`, in our words: of choices it does not name any."""
+    names = [name for name in get_args(kind) if isinstance(name, str)]
+    if names:
+        return f"one of {', '.join(names)}"
+    found = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)
+    assert found is not None, message
+    return _WORDS[found[1]] + (found[2] or "")
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)

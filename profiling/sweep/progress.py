@@ -1,0 +1,110 @@
+"""What a sweep tells: cells done and left on stderr while it runs, and the table of cells at its end."""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..base import text_table as plain_table
+from ..base.messages import Talk
+from .directory import side_files
+from .grid import Cell
+
+
+class SweepReporter:
+    """A live line in a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._console = Talk()
+        self._bar = Progress(
+            TextColumn("cell"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("")
+
+    def __enter__(self) -> "SweepReporter":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        """One line, above the progress bar."""
+        self._console.print(line, markup=False)
+
+    def begin(self, one: Cell, left: Sequence[Cell], cells: Sequence[Cell], *, growing: bool) -> None:
+        """`one` of the `cells` that are `left` starts; `growing` when more may follow."""
+        done = len(cells) - len(left)
+        about = remaining(left, cells)
+        estimate = "" if about is None else f", {'at least ' if growing else ''}about {about}"
+        text = f"{one.run}; {len(left)} left{estimate}"
+        self._bar.update(self._task, total=len(cells), completed=done, description=text)
+        if self._bar.disable:
+            self.say(f"cell {done + 1}/{len(cells)}  {text}")
+
+    def end(self, one: Cell) -> None:
+        """`one` is over."""
+        took = "" if one.dur_s is None else f" after {one.dur_s:.1f} s"
+        self.say(f"{one.run}: {one.status.replace('_', ' ')}{took}{': ' if one.reason else ''}{one.reason or ''}")
+
+
+def remaining(left: Sequence[Cell], cells: Sequence[Cell]) -> str | None:
+    """How long `left` will take, as `h:mm:ss`; None before a cell is done.
+
+    A straight line through what took how long, over the samples in one step of all workers: start-up and the rest.
+    """
+    done = [(float(_step_samples(one)), one.dur_s) for one in cells if one.status == "done" and one.dur_s is not None]
+    if not done:
+        return None
+    samples, durs_s = zip(*done, strict=True)
+    slope, intercept = 0.0, statistics.fmean(durs_s)
+    if len(set(samples)) > 1:
+        slope, intercept = statistics.linear_regression(samples, durs_s)
+    shortest_s = min(durs_s)  # a line through noise may fall below what any cell takes
+    left_s = sum(max(shortest_s, intercept + slope * _step_samples(one)) for one in left)
+    return str(timedelta(seconds=round(left_s)))
+
+
+def table(cells: Sequence[Cell], folder: Path) -> str:
+    """The cells, and the times of their timed epochs: of the slowest rank, scaled to the whole data set."""
+    head = ("cell", "status", "timed steps", "epoch (s)", "waiting for data (s)")
+    rows = [(one.run, one.status.replace("_", " "), *_epoch(folder / one.run, one)) for one in cells]
+    lines = plain_table.lines(head, rows, names=2)
+    lines += [f"{one.run}: {one.reason}" for one in cells if one.reason]
+    if any("of" in row[2] for row in rows):
+        lines.append("epoch: scaled from its timed steps to the whole data set")
+    return "\n".join(lines)
+
+
+def _epoch(run_dir: Path, one: Cell) -> tuple[str, str, str]:
+    if one.status != "done":
+        return "-", "-", "-"
+    try:
+        metas = side_files(run_dir)
+        epochs = [next(epoch for epoch in meta["epochs"] if epoch["phase"] == "timed") for meta in metas]
+        slowest = max(epochs, key=lambda epoch: epoch["step_ns"])
+        steps, full_steps = slowest["steps"], metas[0]["full_epoch_steps"]
+        data_ns = max(epoch["data_ns"] for epoch in epochs)
+    except (OSError, ValueError, KeyError, StopIteration):  # gone since it was checked
+        return "-", "-", "-"
+    scale = full_steps / steps / 1e9
+    timed = str(steps) if steps == full_steps else f"{steps} of {full_steps}"
+    return timed, f"{slowest['step_ns'] * scale:.3f}", f"{data_ns * scale:.3f}"
+
+
+def _step_samples(one: Cell) -> int:
+    return one.batch_size_per_rank * one.workers

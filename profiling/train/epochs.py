@@ -1,0 +1,187 @@
+"""Training in epochs, each of them tested, before the first step that the session knows: no profiler is on in them.
+
+After every epoch rank 0 replaces training.json, so a run that is stopped has all epochs that it finished. Its content:
+
+- `schema_version`, `planned_epochs`, `dataset_samples`, `workers` (ranks, or the devices of dp), `optimizer`,
+  `lr_scaling`, `lr_reference_batch`, `base_lr`, `full_lr` (after the warm-up), `warmup_steps`;
+- `epochs`, one entry each: `epoch` from 0, `phase`, `batch_size` (as --batch-size), `global_batch_size` (samples of a
+  step, all ranks together), `steps`, `full_steps` (of the whole data set), `first_lr`, `last_lr`; `train` and `test`:
+  `loss` (mean cross entropy in nats, None if it is not finite), `accuracy` (0..1), `samples`, all ranks together;
+  `dur_ns`, `data_ns`, `step_ns` (`timed_epochs.EpochTime`, the largest of any rank; testing is not in them).
+
+The scores of training are those of the batches as they were trained on, before each one's update.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..base import run_directory as rundir
+from ..capture.session import Session
+from ..ranks import process_group as parallel
+from ..workloads.data import Batch, Batches, DataSpec, epoch_steps
+from ..workloads.held_out import HeldOut
+from . import scalars, scoring
+from .config import TrainConfig
+from .plan import LrPolicy, PlannedEpoch, lr_policy, planned_epochs
+from .progress import Reporter
+from .scoring import Score, ScoredLoss
+from .timed_epochs import EpochTime, timed_epoch
+
+
+class ScheduledBatches:
+    """The batches of one rank, of a size that may change between epochs. `devices` is 1, or the devices of dp.
+
+    Sizes are those of --batch-size: per device.
+    """
+
+    def __init__(self, spec: DataSpec, devices: int, load: Callable[[DataSpec], Batches]) -> None:
+        self.spec = spec
+        self.current = load(replace(spec, batch_size=spec.batch_size * devices))
+        self.workers = spec.world_size * devices
+        self.resized = False
+        self._size = spec.batch_size
+        self._devices = devices
+        self._load = load
+
+    @property
+    def loaded_size(self) -> int:
+        """Samples in a batch as this rank loads it now."""
+        return self._size * self._devices
+
+    def full_steps(self, batch_size: int) -> int:
+        """Steps of an epoch with batches of that size. Raises OutOfDataError."""
+        return epoch_steps(self.current.dataset_samples, self.spec.world_size, batch_size * self._devices)
+
+    def resize(self, batch_size: int, epoch: int) -> None:
+        """Have `current` make batches of that size from `epoch` on; nothing happens if it does."""
+        if batch_size != self._size:
+            self.current.close()
+            loaded = replace(self.spec, batch_size=batch_size * self._devices, first_epoch=epoch)
+            self.current, self._size, self.resized = self._load(loaded), batch_size, True
+
+    def close(self) -> None:
+        """End whatever makes the batches."""
+        self.current.close()
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A wrapped model, and what trains it. `train_on` takes one step with the criterion and the optimizer."""
+
+    model: nn.Module
+    criterion: ScoredLoss
+    optimizer: Optimizer
+    train_on: Callable[[Batch], Tensor | None]
+    where: torch.device
+
+
+def train_in_epochs(
+    config: TrainConfig,
+    trainee: Trainee,
+    batches: ScheduledBatches,
+    held_out: HeldOut,
+    session: Session,
+    reporter: Reporter,
+) -> None:
+    """Train and test for the epochs of `config.training`. Raises OutOfDataError before the first, RunDirError."""
+    plan = config.training
+    epochs = planned_epochs(plan, config.warmup_epochs, config.steps_per_epoch, config.batch_size, batches.full_steps)
+    policy = lr_policy(plan, config.optimizer.lr, config.batch_size * batches.workers, epochs)
+    first_rank = parallel.identity().rank == 0
+    facts = _facts(config, policy, batches)
+    rows: list[dict[str, Any]] = []
+    times: list[dict[str, Any]] = []
+    if not scalars.available():
+        reporter.say(scalars.MISSING)
+    with scalars.scalars(session.run_dir, write=first_rank and scalars.available()) as add:
+        for epoch in epochs:
+            batches.resize(epoch.batch_size, epoch.epoch)
+            reporter.begin_epoch(f"epoch {epoch.epoch} of {plan.epochs}: {epoch.steps} steps")
+            time, train = _trained(trainee, epoch, policy, batches.current)
+            reporter.begin_epoch(f"epoch {epoch.epoch} of {plan.epochs}: {held_out.samples} test images")
+            test = scoring.total(scoring.tested(trainee.model, held_out, trainee.where))
+            times.append(time.as_json())
+            rows.append(_row(epoch, policy, epoch.batch_size * batches.workers, train, test))
+            rows[-1] |= _slowest(time, trainee.where)
+            reporter.trained_epoch(time, epoch.full_steps, train, test, rows[-1]["last_lr"])
+            if first_rank:
+                rundir.write_json(session.run_dir / rundir.TRAINING_FILE, facts | {"epochs": rows})
+                add(epoch.epoch + 1, _scalars(rows[-1]))
+            _note(session, epoch, batches, times)
+
+
+def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, times: list[dict[str, Any]]) -> None:
+    """Put into this rank's side file what there is so far."""
+    resized = {"batch_size_per_rank": batches.loaded_size} if batches.resized else {}
+    samples = batches.current.dataset_samples
+    session.note(dataset_samples=samples, full_epoch_steps=epoch.full_steps, epochs=times, **resized)
+
+
+def _trained(trainee: Trainee, epoch: PlannedEpoch, policy: LrPolicy, batches: Batches) -> tuple[EpochTime, Score]:
+    """Train for one epoch: this rank's times, and the score of all ranks."""
+    step = epoch.first_step
+
+    def train_on(batch: Batch) -> Tensor | None:
+        nonlocal step
+        for group in trainee.optimizer.param_groups:
+            group["lr"] = policy.lr(step)
+        step += 1
+        return trainee.train_on(batch)
+
+    with trainee.criterion.counted(trainee.where) as counts:
+        time, _ = timed_epoch(epoch.epoch, epoch.phase, epoch.steps, batches, train_on, trainee.where)
+    return time, scoring.total(counts)
+
+
+def _facts(config: TrainConfig, policy: LrPolicy, batches: ScheduledBatches) -> dict[str, Any]:
+    """What training.json says of all epochs together."""
+    return {
+        "schema_version": rundir.SCHEMA_VERSION,
+        "planned_epochs": config.training.epochs,
+        "dataset_samples": batches.current.dataset_samples,
+        "workers": parallel.identity().world_size if config.parallel == "pipeline" else batches.workers,
+        "optimizer": config.optimizer.name,
+        "lr_scaling": config.training.lr_scaling,
+        "lr_reference_batch": config.training.lr_reference_batch,
+        **asdict(policy),
+    }
+
+
+def _row(epoch: PlannedEpoch, policy: LrPolicy, global_batch: int, train: Score, test: Score) -> dict[str, Any]:
+    """What training.json says of an epoch, but for its times."""
+    return {
+        "epoch": epoch.epoch,
+        "phase": epoch.phase,
+        "batch_size": epoch.batch_size,
+        "global_batch_size": global_batch,
+        "steps": epoch.steps,
+        "full_steps": epoch.full_steps,
+        "first_lr": policy.lr(epoch.first_step),
+        "last_lr": policy.lr(epoch.first_step + epoch.steps - 1),
+        "train": asdict(train),
+        "test": asdict(test),
+    }
+
+
+def _slowest(time: EpochTime, where: torch.device) -> dict[str, int]:
+    """The largest of each time over all ranks, in ns."""
+    names = ("dur_ns", "data_ns", "step_ns")
+    return dict(zip(names, scoring.largest((getattr(time, name) for name in names), where), strict=True))
+
+
+def _scalars(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """The curves of TensorBoard, grouped by what stands before the slash."""
+    return {
+        "loss/train": row["train"]["loss"],
+        "loss/test": row["test"]["loss"],
+        "accuracy/train": row["train"]["accuracy"],
+        "accuracy/test": row["test"]["accuracy"],
+        "training/learning rate": row["last_lr"],
+        "training/global batch size": row["global_batch_size"],
+        "training/epoch time in s": row["dur_ns"] / 1e9,
+    }

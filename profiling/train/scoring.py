@@ -1,0 +1,119 @@
+"""Loss and accuracy: counted on the device while a model trains or is tested, and added up over all ranks."""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..modes.pipeline import Pipeline
+from ..modes.sharded import is_sharded
+from ..workloads.held_out import HeldOut
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of `samples`, all ranks together: mean cross entropy in nats, and the fraction that was classified correctly.
+
+    `loss` is None where it is not finite: the training has diverged.
+    """
+
+    loss: float | None
+    accuracy: float
+    samples: int
+
+
+class ScoredLoss(nn.CrossEntropyLoss):
+    """Cross entropy that also counts what it is given, inside `counted()` only.
+
+    It is given the outputs of every parallel mode: of nn.DataParallel's gathered, of a pipeline's microbatches on the
+    last stage. Nothing is copied to the host before the end.
+    """
+
+    _counts: Tensor | None = None
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:  # noqa: A002  (the names of nn.CrossEntropyLoss)
+        """The mean loss of a batch."""
+        loss = super().forward(input, target)
+        if self._counts is not None:
+            _count(self._counts, input.detach(), target, loss.detach() * len(target))
+        return loss
+
+    @contextmanager
+    def counted(self, where: torch.device) -> Iterator[Tensor]:
+        """Count in the block: sum of losses, correct ones, samples of this rank."""
+        self._counts = torch.zeros(3, dtype=torch.float64, device=where)
+        try:
+            yield self._counts
+        finally:
+            self._counts = None
+
+
+def tested(model: nn.Module, images: HeldOut, where: torch.device) -> Tensor:
+    """Test a model that a mode of MODES has wrapped: sum of losses, correct ones, samples of this rank.
+
+    Every rank has to call this. What ranks keep of their own, the running statistics of batch normalisation, is rank
+    0's, as a checkpoint of rank 0 would have it, and as DistributedDataParallel makes it in its next step anyway.
+    """
+    counts = torch.zeros(3, dtype=torch.float64, device=where)
+    _share_buffers(model)
+    model.eval()
+    with torch.no_grad():
+        for batch in images:
+            outputs = _outputs(model, batch.images, where)
+            if outputs is not None:
+                labels = batch.labels[: batch.counted].to(where)
+                used = outputs[: batch.counted]
+                _count(counts, used, labels, nn.functional.cross_entropy(used, labels, reduction="sum"))
+    model.train()
+    if is_sharded(model):
+        cast("Any", model).reshard()  # what its root gathered waits for a backward pass that does not come
+    return counts
+
+
+def total(counts: Tensor) -> Score:
+    """The score of all ranks together; every rank has to call this."""
+    if _several_ranks():
+        dist.all_reduce(counts)
+    loss_sum, correct, samples = counts.tolist()
+    loss = loss_sum / samples
+    return Score(loss if math.isfinite(loss) else None, correct / samples, int(samples))
+
+
+def largest(values: Iterable[int], where: torch.device) -> list[int]:
+    """The largest of each value over all ranks; every rank has to call this."""
+    found = torch.tensor(list(values), dtype=torch.int64, device=where)
+    if _several_ranks():
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+    return [int(value) for value in found.tolist()]
+
+
+def _count(counts: Tensor, outputs: Tensor, labels: Tensor, loss_sum: Tensor) -> None:
+    counts[0] += loss_sum
+    counts[1] += (outputs.argmax(1) == labels).sum()
+    counts[2] += len(labels)
+
+
+def _outputs(model: nn.Module, images: Tensor, where: torch.device) -> Tensor | None:
+    """What the model makes of the images; None on the stages of a pipeline that do not end it."""
+    if isinstance(model, Pipeline):
+        return model.predict(images)
+    if isinstance(model, DistributedDataParallel):
+        model = model.module  # which communicates nothing
+    outputs: Tensor = model(images.to(where))
+    return outputs
+
+
+def _share_buffers(model: nn.Module) -> None:
+    if _several_ranks() and not isinstance(model, Pipeline):  # whose ranks have different ones
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def _several_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -1,0 +1,61 @@
+"""Which folder may import which, and the map of them in CONTRIBUTING.md: `python tests/house/layers.py` writes it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from source import PACKAGES, ROOT, folder_of, modules
+
+LAYERS: dict[str, dict[str, str]] = {
+    "analysis": {
+        "errors": "",
+        "core": "errors",
+        "render": "core errors",
+        "ceilings": "core errors",
+        "training": "core errors",
+        "recording": "core errors",
+        "formats": "recording core errors",
+        "reading": "formats recording core errors",
+        "run": "reading formats recording core errors",
+        "metrics": "core errors",
+        "results": "metrics run recording ceilings render core errors",
+        "sweeps": "results core errors",
+        "comparison": "results render core errors",
+        "cli": "sweeps comparison training results metrics run reading formats recording ceilings render core errors",
+    },
+}
+"""A package -> its folders, and single modules beside them -> what they may import, besides themselves."""
+
+_PAGE = ROOT / "CONTRIBUTING.md"
+_BEGIN, _END = "<!-- map: python tests/house/layers.py -->\n", "<!-- end of map -->\n"
+
+
+def place(package: str, module: str) -> str:
+    """The first folder of a module, or its own name if it stands in none."""
+    return module.split(".")[0]
+
+
+def map_of(package: str) -> str:
+    """The folders of a package from the bottom up, what each is for, and what it may import."""
+    lines = ["| folder | what | may import |", "|---|---|---|"]
+    for folder, needs in LAYERS[package].items():
+        what = (ast.get_docstring(modules(package)[folder]) or "").splitlines()[0].rstrip(".")
+        name = f"{folder}/" if folder_of(package, folder) == folder else folder
+        lines.append(
+            f"| `{package}/{name}` | {what} | {', '.join(f'`{need}`' for need in needs.split()) or 'nothing'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page_with_map(page: str) -> str:
+    """CONTRIBUTING.md with the maps as they are now."""
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    maps = "\n".join(map_of(package) for package in PACKAGES if package in LAYERS)
+    return f"{before}{_BEGIN}\n{maps}\n{_END}{after}"
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(page_with_map(_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"{_PAGE.name}: map written\n")
