@@ -51,8 +51,8 @@ _INTRO = """<!-- Generated from analysis/core/tables. Do not edit: run `python t
 
 # Tables
 
-Every table the analysis makes, with all its columns. What the numbers mean and how they are computed is told in
-[metrics.md](metrics.md).
+Every table the analysis makes, with all its columns. [metrics/](metrics/README.md) explains what the numbers mean and
+how they are computed.
 
 - **From the command line**, `python -m analysis COMMAND RUN` prints one table; the command stands below each heading.
   `--format csv` and `--format json` give every column listed here, in this order, as full integers. `--format table`

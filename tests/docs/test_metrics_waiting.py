@@ -1,0 +1,17 @@
+"""The worked examples of the pages on waiting, and on what of it is known from partial data."""
+
+import pytest
+from given_runs import analysis_of_run
+from worked_examples import assert_a_changed_number_is_noticed, assert_true, examples
+
+EXAMPLES = examples("wait-and-transfer", "rooted", "missing-ranks", "damaged-files", "na")
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_example(text: str) -> None:
+    assert_true(text, analysis_of_run)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_a_changed_number_is_noticed(text: str) -> None:
+    assert_a_changed_number_is_noticed(text, analysis_of_run)
