@@ -1,0 +1,33 @@
+"""Every relative link in the documents leads to a file, and to a heading of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md")])
+
+
+@pytest.mark.parametrize("document", [pytest.param(d, id=str(d.relative_to(ROOT))) for d in DOCUMENTS])
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^()\s]+)\)", _prose(document))
+    assert [link for link in links if not _leads(document, link)] == []
+
+
+def _leads(document: Path, link: str) -> bool:
+    path, _, heading = link.partition("#")
+    target = document.parent / path if path else document
+    return target.exists() and (not heading or heading in _anchors(target))
+
+
+def _anchors(document: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#{1,6} (.+)$", _prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _prose(document: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
