@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import gzip
-import io
 import json
-import random
 import re
 from pathlib import Path
 
@@ -28,8 +25,6 @@ from analysis.recording.recording import RawTrace
 from analysis.results.analysis import Analysis
 from analysis.run.file_tables import trace_file
 from analysis.run.run import load_run
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 @functools.lru_cache(maxsize=64)
@@ -82,47 +77,6 @@ def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz):
     assert left[-1] == len(trace().events)
 
 
-@pytest.mark.parametrize(
-    ("source", "gz"),
-    [
-        ("dlrm-v100-w8/worker0_step_12.1694128201545.pt.trace.json.gz", False),
-        ("moe-b200-r0of2/ref_ep_moe_fwd.json.gz", True),
-    ],
-    ids=["plain", "gz"],
-)
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared traces beside the checkout")
-def test_real_traces_cut_at_500_places(tmp_path, capsys, source, gz):
-    packed = (SHARED / source).read_bytes()
-    text = gzip.decompress(packed)
-    content = packed if gz else text
-    document, chance = json.loads(text), random.Random(11)
-    whole = oracle_tables(text)
-    order = [e for e in document["traceEvents"] if e]
-    before = [0]  # activities among the first n events
-    for event in order:
-        before.append(
-            before[-1] + (event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
-        )
-    path = tmp_path / "rank0.json"
-    for number, length in enumerate(sorted(chance.sample(range(len(content) - 9), 500))):
-        path.write_bytes(content[:length])
-        with pytest.raises(TraceError):
-            read(path)
-        try:
-            found = read(path, keep_damaged=True)
-        except TraceError as err:
-            assert "0 events" in str(err) or isinstance(err, NotATrace)  # noqa: PT017
-            continue
-        told = trace_file(path, found)
-        shift = whole["header"][-1] - found.header.base_ns
-        columns = ["name", "start_ns", "dur_ns", "stream"]
-        rows = [(name, start + shift, dur, stream) for name, start, dur, stream in
-                told.activities[columns].itertuples(index=False)]  # fmt: skip
-        assert rows == [(r[3], r[4], r[6], r[1]) for r in whole["activities"][: before[good_events(found)]]]
-        if number % 50 == 0:
-            assert_marked(capsys, path)
-
-
 def test_a_large_file_tells_the_same_though_its_events_are_counted_later(tmp_path, monkeypatch):
     """A small one is counted at once; a large one only once it is known to be damaged."""
     text = content()
@@ -139,18 +93,6 @@ def error_of(path: Path) -> str:
     with pytest.raises(DamagedTrace, match=r"[1-9][0-9]* events") as caught:
         read(path)
     return str(caught.value)
-
-
-def assert_marked(capsys, path: Path) -> None:
-    """On the command line: no number without `partial`, and the damage said once."""
-    assert main(["breakdown", str(path)]) == 1
-    assert capsys.readouterr().out == ""
-    assert main(["breakdown", "--keep-going", "--format", "csv", str(path)]) == 1
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.err
-    assert len([line for line in captured.err.splitlines() if "events were good" in line]) == 1
-    rows = list(csv.DictReader(io.StringIO(captured.out)))
-    assert all(row["partial"] == "True" for row in rows)
 
 
 # --- what a damaged rank does to the others --------------------------------------------------------------------------

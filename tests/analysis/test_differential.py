@@ -2,81 +2,33 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import LAYOUTS, Trace, write_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Tables, oracle_tables, tables_of
+from oracle import oracle_tables
+from reading_checks import (
+    OWN_FILES,
+    assert_same_tables,
+    assert_three_readings_agree,
+    share_in_kineto_layout,
+    tables,
+    without_fast_path,
+)
 
-import analysis.formats.kineto.reader
 import analysis.formats.kineto.stream
-from analysis.core.kinds import comm_pattern
-from analysis.formats.kineto.reader import read_kineto
-from analysis.formats.kineto.scan import picked
-from analysis.formats.kineto.stream import EventStream
-from analysis.run.file_tables import trace_file
-
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "traces"
-REAL = sorted(SHARED.rglob("*.json.gz")) if SHARED.is_dir() else []
-OWN = sorted((ROOT / "traces").rglob("*.pt.trace.json.gz"))
-PATTERN = comm_pattern()
-# Of eight like files, two; the others differ in nothing that a reader sees.
-CHOSEN = [p for p in REAL if not any(f"rank{n}-" in p.name or f"worker{n}_" in p.name for n in range(2, 8))]
 
 
-def tables(path: Path) -> Tables:
-    found = read_kineto(path, PATTERN)
-    return tables_of(trace_file(path, found))
-
-
-def assert_same(found: Tables, wanted: Tables) -> None:
-    assert found.keys() == wanted.keys()
-    for key, rows in wanted.items():
-        assert found[key] == rows, key
-
-
-def share_in_kineto_layout(path: Path) -> float:
-    counts = {True: 0, False: 0}
-    for batch in EventStream(path, picker=lambda around: partial(picked, with_operators=True)):
-        counts[batch.picked is not None] += len(batch.taken_apart().texts)
-    return counts[True] / max(1, sum(counts.values()))
-
-
-def without_fast_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(analysis.formats.kineto.reader, "picked", lambda source, end, with_operators: None)
-
-
-# --- real files ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not REAL, reason="no shared traces beside the checkout")
-def test_the_real_files_are_there():
-    assert len(CHOSEN) >= 12
-
-
-@pytest.mark.parametrize("path", [*CHOSEN, *OWN], ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
-def test_real_files(tmp_path, monkeypatch, path):
-    content = gzip.decompress(path.read_bytes())
-    fast = tables(path)
-    assert_same(fast, oracle_tables(content))
-    rewritten = write_bytes(tmp_path / "compact.json", json.dumps(json.loads(content), separators=(",", ":")).encode())
-    assert share_in_kineto_layout(rewritten) == 0
-    assert_same(tables(rewritten), fast)
-    without_fast_path(monkeypatch)
-    assert_same(tables(path), fast)
+@pytest.mark.parametrize("path", OWN_FILES, ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
+def test_recorded_files(tmp_path, monkeypatch, path):
+    assert_three_readings_agree(path, tmp_path, monkeypatch)
 
 
 def test_from_kinetos_own_files_events_are_picked():
-    written_by_kineto = [p for p in [*CHOSEN, *OWN] if "vllm" not in str(p) and p.stat().st_size > 40_000]
-    assert written_by_kineto
-    assert all(share_in_kineto_layout(path) > 0.99 for path in written_by_kineto)
+    assert OWN_FILES
+    assert all(share_in_kineto_layout(path) > 0.99 for path in OWN_FILES)
 
 
 # --- generated files -------------------------------------------------------------------------------------------------
@@ -146,9 +98,9 @@ def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
         found = tables(path)
-        assert_same(found, oracle_tables(content))
+        assert_same_tables(found, oracle_tables(content))
         without_fast_path(patch)
-        assert_same(tables(path), found)
+        assert_same_tables(tables(path), found)
 
 
 def alternating(layout: str, pairs: int) -> bytes:
@@ -165,7 +117,7 @@ def test_events_that_somebody_inserted_in_another_layout(tmp_path, layout, separ
     content = alternating(layout, 40)
     lines = content.replace(b"  },\n  {", b"  " + separator, 31).replace(b"  " + separator, b"  },\n  {", 27)
     path = write_bytes(tmp_path / "t.json", lines)
-    assert_same(tables(path), oracle_tables(lines))
+    assert_same_tables(tables(path), oracle_tables(lines))
     assert len(tables(path)["activities"]) == 40
 
 
@@ -177,7 +129,7 @@ def test_events_that_end_in_another_layout(tmp_path, layout, end):
     for number in range(1, len(parts)):
         changed = between.join(parts[:number]) + end + b",\n  {" + between.join(parts[number:])
         path = write_bytes(tmp_path / "t.json", changed)
-        assert_same(tables(path), oracle_tables(changed))
+        assert_same_tables(tables(path), oracle_tables(changed))
 
 
 @pytest.mark.parametrize("behind", [b", 5]", b', {"a": 1}]'])
@@ -189,7 +141,7 @@ def test_elements_of_a_list_are_no_events(tmp_path, behind):
     first, *others = alternating("kineto", 9).split(between)
     content = between.join([first, holder, *others])
     assert b"ghost" in content
-    assert_same(tables(write_bytes(tmp_path / "t.json", content)), oracle_tables(content))
+    assert_same_tables(tables(write_bytes(tmp_path / "t.json", content)), oracle_tables(content))
 
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
@@ -198,7 +150,7 @@ def test_a_communication_kernel_without_arguments(tmp_path, layout):
     del document["traceEvents"][-1]["args"]
     assert document["traceEvents"][-1]["name"].startswith("nccl")
     content = LAYOUTS[layout](document)
-    assert_same(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))
+    assert_same_tables(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))
 
 
 @pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
@@ -208,4 +160,4 @@ def test_older_and_newer_spellings_in_one_file(tmp_path, monkeypatch, chunk_byte
     for number in range(12):
         trace.event("Kernel" if number % 3 == 1 else "kernel", f"gemm {number}", number * 1000, 500, tid=7)
     content = LAYOUTS["kineto"](trace.document())
-    assert_same(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))
+    assert_same_tables(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))

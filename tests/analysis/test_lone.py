@@ -4,39 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from builders import MAIN_THREAD, MS, US, Trace
+from reading_checks import assert_same_alone, lone
 
 from analysis.cli.app import main
-from analysis.core.kinds import comm_pattern
 from analysis.core.schema import records
-from analysis.formats.kineto.reader import read_kineto
-from analysis.metrics.device import breakdown as breakdown_module
 from analysis.render import as_csv
 from analysis.results.analysis import Analysis
-from analysis.results.one_device import LoneDevice, lone_device
 from analysis.run.run import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "traces"
-ALONE = sorted(path for path in SHARED.rglob("*.json.gz") if path.parent.name != "holes")
-
-
-def lone(path: Path) -> LoneDevice | None:
-    return lone_device(path, read_kineto(path, comm_pattern()))
-
-
-def assert_same(path: Path) -> None:
-    """Directly, as by way of the tables of everything."""
-    direct, run = lone(path), load_run([path])
-    assert direct is not None
-    analysis = Analysis(run)
-    split = analysis.participation
-    for name in ("breakdown", "breakdown_steps"):
-        table = getattr(breakdown_module, name)(run.activities, split).assign(partial=False)
-        assert as_csv(name, getattr(direct, name)) == as_csv(name, table)
-        assert as_csv(name, getattr(analysis, name)) == as_csv(name, table)
-    assert direct.notes == run.notes
 
 
 def kernels() -> Trace:
@@ -47,7 +24,7 @@ def kernels() -> Trace:
 
 
 def test_as_by_way_of_tables(tmp_path):
-    assert_same(kernels().write(tmp_path))
+    assert_same_alone(kernels().write(tmp_path))
 
 
 def test_the_whole_job_waits_for_nobody(tmp_path, capsys):
@@ -66,7 +43,7 @@ def test_the_whole_job_waits_for_nobody(tmp_path, capsys):
 
 def test_without_steps(tmp_path, capsys):
     path = Trace().kernel("gemm", 1 * MS, 1 * MS).write(tmp_path)
-    assert_same(path)
+    assert_same_alone(path)
     assert main(["breakdown", "--by", "step", str(path)]) == 1
     assert "no activity belongs to a step" in capsys.readouterr().err
 
@@ -75,7 +52,7 @@ def test_negative_durations_and_gloo_beside_the_gpu(tmp_path):
     trace = kernels().annotation("gloo:all_reduce", 1 * MS, 1 * MS)
     trace.events[-2]["dur"] = -1.0
     path = trace.write(tmp_path)
-    assert_same(path)
+    assert_same_alone(path)
     assert len(lone(path).notes) == 2
 
 
@@ -83,14 +60,8 @@ def test_the_first_of_several_launches_counts_wherever_it_stands(tmp_path):
     trace = Trace().step(1, 0, 4 * MS).step(2, 4 * MS, 9 * MS)
     trace.event("cuda_runtime", "cudaLaunchKernel", 5 * MS, 5 * US, tid=MAIN_THREAD, correlation=trace.next_id)
     path = trace.kernel("gemm", 6 * MS, 1 * MS, launch=3 * MS).kernel("gemm", 8 * MS, 1 * MS).write(tmp_path)
-    assert_same(path)
+    assert_same_alone(path)
     assert lone(path).breakdown_steps.columns["step"] == [1, 2]
-
-
-@pytest.mark.skipif(not ALONE, reason="no shared traces beside the checkout")
-@pytest.mark.parametrize("path", ALONE, ids=lambda path: f"{path.parent.name}-{path.name[:24]}")
-def test_real_traces(path):
-    assert_same(path)
 
 
 def test_several_devices_take_all_tables(tmp_path, capsys):
@@ -127,7 +98,7 @@ def test_a_side_file_that_cannot_be_read_is_an_error(tmp_path, capsys):
 def test_pandas_is_not_imported(tmp_path):
     path = kernels().write(tmp_path)
     program = (
-        "import sys; from analysis.cli import main; "
+        "import sys; from analysis.cli.app import main; "
         "code = main(sys.argv[1:]); sys.exit(code or 'pandas' in sys.modules)"
     )
     for output_format in ("table", "csv", "json"):

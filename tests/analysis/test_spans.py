@@ -5,41 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from pathlib import Path
 
 import pytest
 from builders import LAYOUTS, US, Trace, write_bytes
+from reading_checks import OWN_FILES, PATTERN, assert_parts_join_to_the_whole, in_parts, whole
 
 import analysis.formats.kineto.stream
-from analysis.core.kinds import comm_pattern
 from analysis.errors import TraceError
 from analysis.formats.kineto.joining import Joining
 from analysis.formats.kineto.part_stream import Indivisible
-from analysis.formats.kineto.reader import joined, read_kineto, read_part
+from analysis.formats.kineto.reader import joined, read_part
 from analysis.recording.recording import RawTrace
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "traces"
-REAL = [p for p in sorted(SHARED.rglob("*.json.gz")) if "rank0" in p.name] if SHARED.is_dir() else []
-OWN = sorted((ROOT / "traces").rglob("*.pt.trace.json.gz"))
-PATTERN = comm_pattern()
 KINETO = ("kineto", "kineto of torch 2.13")
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 600)
-
-
-def whole(path: Path) -> RawTrace:
-    return read_kineto(path, PATTERN)
-
-
-def in_parts(path: Path, count: int) -> RawTrace:
-    parts = Joining()
-    for part in range(count):
-        parts.add(read_part(path, PATTERN, part, count))
-    return joined(path, parts)
 
 
 def made(kernels: int = 60) -> Trace:
@@ -71,19 +54,9 @@ def test_the_process_does_not_depend_on_how_a_file_is_taken_apart(tmp_path, monk
     assert pids == {len(events) - 2}, "that of the first annotation"
 
 
-@pytest.mark.parametrize("path", [*REAL, *OWN], ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
-def test_real_files(tmp_path, monkeypatch, path):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 16 << 10)
-    plain = write_bytes(tmp_path / "plain.json", gzip.decompress(path.read_bytes()))
-    divided = 0
-    for file in (path, plain):
-        try:
-            assert in_parts(file, 3) == whole(file)
-            divided += 1
-        except Indivisible:
-            continue
-    # What is not in Kineto's own layout, too small, or a run on the CPU of a machine with GPUs, is read as a whole.
-    assert divided == 2 or "vllm" in str(path) or path.stat().st_size < 40_000 or not whole(path).activities["ts"]
+@pytest.mark.parametrize("path", OWN_FILES, ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
+def test_recorded_files(tmp_path, monkeypatch, path):
+    assert_parts_join_to_the_whole(path, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() - set(KINETO)))

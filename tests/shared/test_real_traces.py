@@ -4,10 +4,10 @@ import csv
 import io
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from beside_checkout import EXPECTED, TRACES, needs_shared
 from builders import US
 
 from analysis.cli.app import main
@@ -17,11 +17,7 @@ from analysis.metrics.matching.ladder import Evidence, matches
 from analysis.metrics.waiting import collectives, participation
 from analysis.results.analysis import Analysis, analyse
 
-SHARED = Path(__file__).resolve().parents[3] / "shared"
-TRACES, EXPECTED = SHARED / "traces", SHARED / "expected"
-pytestmark = pytest.mark.skipif(
-    not (TRACES.is_dir() and EXPECTED.is_dir()), reason="no shared traces beside the checkout"
-)
+pytestmark = needs_shared
 
 SETS = (
     "ddp-a100-r0of2", "ddp-v100-r1of2", "dlrm-v100-w8", "moe-b200-r0of2", "nanogpt-h100-w8", "rccl-mi300x-r0of8",

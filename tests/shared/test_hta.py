@@ -2,22 +2,21 @@
 
 import shutil
 import warnings
-from pathlib import Path
 
 import pytest
+from beside_checkout import TRACES, needs_shared
 
 from analysis.results.analysis import analyse
 
-TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "dlrm-v100-w8"
+DLRM = TRACES / "dlrm-v100-w8"
+pytestmark = needs_shared
 
 
 @pytest.fixture(scope="module")
 def second_opinion(tmp_path_factory):
     pytest.importorskip("hta", reason="HolisticTraceAnalysis is not installed")
-    if not TRACES.is_dir():
-        pytest.skip("no shared traces beside the checkout")
     folder = tmp_path_factory.mktemp("dlrm")
-    for path in TRACES.iterdir():
+    for path in DLRM.iterdir():
         shutil.copy(path, folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -29,7 +28,7 @@ def second_opinion(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore")
 def test_temporal_breakdown(second_opinion):
     theirs = second_opinion.get_temporal_breakdown(visualize=False).sort_values("rank")
-    ours = analyse(TRACES).breakdown
+    ours = analyse(DLRM).breakdown
     # They count every kernel that is no computation, copies included, and call the time only those take non-compute.
     other = ours["exposed_comm_ns"] + ours["exposed_memory_ns"]
     assert theirs["rank"].tolist() == ours["rank"].tolist()
@@ -42,7 +41,7 @@ def test_temporal_breakdown(second_opinion):
 @pytest.mark.filterwarnings("ignore")
 def test_overlap(second_opinion):
     theirs = second_opinion.get_comm_comp_overlap(visualize=False).sort_values("rank")
-    ours = analyse(TRACES).breakdown
+    ours = analyse(DLRM).breakdown
     percent = [round(float(share) * 100, 2) for share in ours["hidden_comm_frac"]]
     assert theirs["rank"].tolist() == ours["rank"].tolist()
     assert [round(float(share), 2) for share in theirs["comp_comm_overlap_pctg"]] == percent

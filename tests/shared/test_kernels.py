@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beside_checkout import TRACES, needs_shared
 
 from analysis.core.kinds import comm_pattern
 from analysis.core.schema import records
 from analysis.results.analysis import Analysis, analyse
 
-TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="no shared traces beside the checkout")
+pytestmark = needs_shared
 
 
 def events(path: Path) -> list[dict[str, Any]]:
