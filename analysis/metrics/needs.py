@@ -1,7 +1,7 @@
 """Whom every call had to wait for: by the kind of the collective, and by when it ended.
 
 Nobody can have waited for a rank that arrived after it ended; and from the arrival of the last one it needed, a call
-still takes as long as moving the data does. Definitions: docs/metrics.md, "Wait and transfer".
+still takes as long as moving the data does. Definitions: docs/metrics/rooted.md and docs/metrics/missing-ranks.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every rank's time in a collective, split into waiting for others and moving data; and the collective as a whole.
 
 A kernel's duration includes waiting for the slowest rank, so durations alone say little about the network. Definitions:
-docs/metrics.md, "Wait and transfer".
+docs/metrics/wait-and-transfer.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bandwidth as people compute it by hand from the times of epochs, and the mistakes they are known to make in it.
 
-Pure numbers. The letters are the reports in which a mistake was found; docs/metrics.md, "Known mistakes".
+Pure numbers. The letters are the reports in which a mistake was found; docs/metrics/subtraction.md, "Known mistakes".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the time of an epoch changes with the number of workers: speedups and efficiencies of every cell.
 
 Every figure rests on an assumption of who does which part of the work, and is named for it. Definitions:
-docs/metrics.md, "Scaling".
+docs/metrics/scaling.md.
 """
 
 from __future__ import annotations

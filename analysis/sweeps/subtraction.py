@@ -1,6 +1,6 @@
 """Communication by subtracting times of epochs, as people do it by hand, beside what the traces of the cells measured.
 
-Definitions: docs/metrics.md, "Subtraction".
+Definitions: docs/metrics/subtraction.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Trainings compared after the same number of epochs: what a large batch costs in accuracy, and gains in time.
 
-Definitions: docs/metrics.md, "Training".
+Definitions: docs/metrics/training.md.
 """
 
 from __future__ import annotations

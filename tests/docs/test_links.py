@@ -1,4 +1,4 @@
-"""Every relative link in the documents leads to a file, and to a heading of it."""
+"""Every relative link in the documents leads to a file and a heading, and every document that code names exists."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("
 def test_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^()\s]+)\)", _prose(document))
     assert [link for link in links if not _leads(document, link)] == []
+
+
+@pytest.mark.parametrize("package", ["analysis", "profiling", "tests", "benchmarks"])
+def test_documents_that_the_code_names_exist(package: str) -> None:
+    named = {path for file in (ROOT / package).glob("**/*.py")
+             for path in re.findall(r"docs/[\w./-]+\.md", file.read_text(encoding="utf-8"))}  # fmt: skip
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
 
 
 def _leads(document: Path, link: str) -> bool:

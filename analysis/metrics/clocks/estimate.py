@@ -1,7 +1,7 @@
 """What is believed of each rank's clock after the collectives were heard, and how wrong that may be.
 
 Ends of collectives tell how far clocks differ, but there are three other reasons for ends to differ: chance, the clocks
-of GPUs of one host, and ranks that always end late. Definitions: docs/metrics.md, "Clocks".
+of GPUs of one host, and ranks that always end late. Definitions: docs/metrics/clocks.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The clock probe as a second witness of how far clocks are ahead, beside the collectives.
 
 When a capture begins and ends, one rank of every host exchanges messages with rank 0: that bounds how far its clock is
-ahead of rank 0's at two moments, and needs no collective. Definitions: docs/metrics.md, "Clock probe".
+ahead of rank 0's at two moments, and needs no collective. Definitions: docs/metrics/clock-probe.md.
 """
 
 from __future__ import annotations

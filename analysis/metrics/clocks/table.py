@@ -2,7 +2,7 @@
 
 The ends of a collective nearly coincide on all ranks, which gives offsets; and nobody ends a synchronising collective
 before everybody has begun it, which bounds them. Over long windows clocks also drift apart. A clock probe, if there is
-one, is heard after that. Definitions: docs/metrics.md, "Clocks" and "Clock probe".
+one, is heard after that. Definitions: docs/metrics/clocks.md and docs/metrics/clock-probe.md.
 """
 
 from __future__ import annotations

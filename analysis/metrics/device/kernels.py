@@ -1,7 +1,7 @@
 """Device time by kernel and by operator, and what the time of communication kernels consists of.
 
 A kernel's duration is device time whether it computes, moves data or only waits for other ranks. Of communication the
-tables say which, and how much of it computing hid. Definitions: docs/metrics.md, "Device time".
+tables say which, and how much of it computing hid. Definitions: docs/metrics/kernels.md.
 """
 
 from __future__ import annotations

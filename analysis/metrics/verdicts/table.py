@@ -1,4 +1,4 @@
-"""The table `verdicts`. Thresholds and rules: docs/metrics.md, "Verdicts"."""
+"""The table `verdicts`. Thresholds and rules: docs/metrics/verdicts.md."""
 
 from __future__ import annotations
 
