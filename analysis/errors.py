@@ -18,6 +18,7 @@ AnalysisError
 │   └── NoTraining        there are none
 ├── NotACeiling           a file given as a ceiling holds no measurement of collectives
 ├── NothingMeasured       the run holds nothing of what was asked for
+├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
 ├── UnknownCollective     no formula for this collective
 ├── UnknownDtype          no item size for this dtype
@@ -101,6 +102,10 @@ class NotACeiling(AnalysisError):
 
 class NothingMeasured(AnalysisError):
     """The run holds nothing of what was asked for."""
+
+
+class UnknownTable(AnalysisError):
+    """No table has this name."""
 
 
 class MissingLibrary(AnalysisError):

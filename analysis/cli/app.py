@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..catalog import CATALOG, InputKind
 from ..errors import AnalysisError, NothingMeasured
 from . import compare as cli_compare
 from . import kernels as cli_kernels
@@ -22,8 +23,6 @@ from .output import Format, Output, OutputFormat, ascii_only, complain, show, ta
 from .reading_options import OpenRun, ReadingOptions, Runs, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..render import Table
     from ..results.analysis import Analysis
 
@@ -123,7 +122,7 @@ def breakdown_command(
             return
     table = getattr(device, name)
     if not len(table):
-        raise NothingMeasured(f"{run.name}: {_NO_STEPS}")
+        raise NothingMeasured(f"{run.name}: {CATALOG[name].none_measured}")
     _print(name, table, device.notes, output_format, output)
 
 
@@ -142,20 +141,6 @@ def bandwidth_command(
     _show(name, analysis_of(runs, reading, ceiling), output_format, output)
 
 
-_TABLES = {
-    "calls": "Every communication call of every rank, with what is known of it.",
-    "collectives": "Every collective, all ranks together: arrival skew, transfer time, bandwidth.",
-    "participation": "Every rank's wait and transfer in every collective.",
-    "fits": "Latency and bandwidth of every collective, fitted over its sizes.",
-    "ranks": "Who waits, and for whom, and why: one row per rank.",
-    "hosts": "Who waits, and for whom, by host: names a slow machine.",
-    "lateness": "Every collective with a late rank, why it was late, and where that began.",
-    "hangs": "Collectives that some ranks issued and others never did.",
-    "clocks": "How far every rank's clock is off, and how uncertain that is.",
-    "verdicts": "What limits the run, and every collective, in one sentence each.",
-}
-
-
 def _add_table_command(name: str, help_text: str) -> None:
     @app.command(name, help=help_text, cls=SparingInputs)
     @reads_traces
@@ -169,8 +154,14 @@ def _add_table_command(name: str, help_text: str) -> None:
         _show(name, analysis_of(runs, reading), output_format, output)
 
 
-for _name, _help in _TABLES.items():
-    _add_table_command(_name, _help)
+_OWN = {command for module in (cli_kernels, cli_sweeps, cli_training) for command in module.COMMANDS}
+_SIMPLE = [
+    entry
+    for entry in CATALOG.values()
+    if entry.of is InputKind.run and entry.command == entry.name and entry.name not in {"breakdown", "bandwidth", *_OWN}
+]
+for _entry in _SIMPLE:
+    _add_table_command(_entry.name, _entry.about)
 
 for _module in (cli_kernels, cli_sweeps, cli_training):
     for _name, _command in _module.COMMANDS.items():
@@ -180,13 +171,13 @@ app.command("compare", epilog=cli_compare.EXAMPLES, cls=cli_compare.Sides)(cli_c
 
 def _show(name: str, analysis: Analysis, output_format: Format, output: Path | None) -> None:
     """Print one table of the run."""
-    table: pd.DataFrame = getattr(analysis, name)
-    if not len(table) and not (name in _FINE_EMPTY and len(analysis.calls)):
+    table, found_none = analysis.table(name), CATALOG[name].none_found
+    if not len(table) and not (found_none and len(analysis.calls)):
         for failure in analysis.run.failed:
             complain(failure)
         raise NothingMeasured(f"{analysis.run.name}: {_why_empty(name, analysis)}")
     notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
-    none = () if len(table) else (_FINE_EMPTY[name],)
+    none = () if len(table) else (found_none or "",)
     _print(name, table, (*notes, *analysis.run.notes, *none), output_format, output)
     finish(analysis)
 
@@ -197,34 +188,21 @@ def _print(name: str, table: Table, notes: Iterable[str], output_format: Format,
     show(name, table, output_format, output)
 
 
-# Tables in which no row is a result too.
-_FINE_EMPTY = {
-    "lateness": "no rank was late by more than the clocks are uncertain",
-    "hosts": "no trace tells its host",
-    "hangs": "no collective hangs",
-    "fits": "no collective was measured with three sizes or more",
-}
-
-_NO_STEPS = "no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without --by step"
-
-
 def _why_empty(name: str, analysis: Analysis) -> str:
     if not len(analysis.run.activities):
         return (
             "the traces show no device activity and no gloo operation; capture with ProfilerActivity.CUDA on GPUs, "
             "ProfilerActivity.CPU on gloo"
         )
-    if name == "breakdown_steps":
-        return _NO_STEPS
-    if name.startswith("bandwidth") and len(analysis.calls):
-        return "no call has a size; capture with record_shapes=True, or with torch >= 2.3"
+    because = CATALOG[name].none_measured
+    if because is not None and (len(analysis.calls) or not CATALOG[name].needs_calls):
+        return because
     return "no communication in the profiled window; use `breakdown` for the rest"
 
 
 def _with_default_command(arguments: list[str]) -> list[str]:
     """`RUN` alone means `summary RUN`."""
-    own = (command for module in (cli_kernels, cli_sweeps, cli_training) for command in module.COMMANDS)
-    commands = {"summary", "breakdown", "bandwidth", *_TABLES, *own, "compare"}
+    commands = {"summary", "breakdown", "bandwidth", *(entry.name for entry in _SIMPLE), *_OWN, "compare"}
     if not arguments or arguments[0] in commands or arguments[0] in ("-h", "--help"):
         return arguments
     return ["summary", *arguments]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..render import FORMATS, as_markdown, as_text
@@ -15,11 +16,6 @@ from ..render.people import escaped
 from .analysis import Comparison
 
 _TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
-_TITLES = {
-    "comparison": "A step in B, compared with A",
-    "changed_kernels": "Kernels that differ most",
-    "changed_operators": "Operators that differ most",
-}
 
 
 def one_table(comparison: Comparison, by: str, output_format: str, *, ascii_only: bool = False) -> str:
@@ -34,7 +30,7 @@ def one_table(comparison: Comparison, by: str, output_format: str, *, ascii_only
 def report(comparison: Comparison, output_format: str, *, top: int, ascii_only: bool = False) -> str:
     """What was compared, the verdict, and all tables; of kernels and operators, for people, the `top` rows."""
     known = list(facts(comparison))
-    tables = {name: getattr(comparison, name) for name in _TITLES}
+    tables = {name: getattr(comparison, name) for name in _TABLES.values()}
     if output_format == "json":
         content: Row = {"table": "compare", "facts": [{"item": i, "value": v} for i, v in known]}
         return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
@@ -46,7 +42,7 @@ def report(comparison: Comparison, output_format: str, *, top: int, ascii_only: 
         if not len(table):
             continue
         shown = _for_people(table if name == "comparison" else table.head(top))
-        title = _TITLES[name]
+        title = CATALOG[name].title or name
         text = as_markdown(name, shown) if markdown else as_text(name, shown, ascii_only=ascii_only)
         parts.append(f"### {title}\n\n{text}" if markdown else f"{title}\n\n{text}")
         if len(table) > len(shown):

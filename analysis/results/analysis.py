@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..catalog import CATALOG, InputKind
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling, read_ceiling
 from ..core.tables.communication import CEILING, PARTICIPATION
-from ..errors import NothingMeasured
+from ..errors import NothingMeasured, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
@@ -43,6 +44,15 @@ class Analysis:
 
     run: Run
     ceiling: Ceiling | None = None
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The table of that name. Raises UnknownTable."""
+        entry = CATALOG.get(name)
+        if entry is None or entry.of is not InputKind.run:
+            known = ", ".join(entry.name for entry in CATALOG.values() if entry.of is InputKind.run)
+            raise UnknownTable(f"{name!r} is not a table of a run; those are {known}")
+        found: pd.DataFrame = getattr(self, name)
+        return found
 
     @cached_property
     def calls(self) -> pd.DataFrame:

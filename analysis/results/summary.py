@@ -6,6 +6,7 @@ import json
 
 import pandas as pd
 
+from ..catalog import CATALOG, InputKind
 from ..core.escaping import printable
 from ..core.schema import records
 from ..render import as_csv, as_latex, as_markdown, as_text
@@ -14,13 +15,6 @@ from ..render.people import escaped
 from .analysis import Analysis
 from .facts import facts
 
-_TITLES = {
-    "breakdown": "Where the time went",
-    "bandwidth": "Bandwidth (nccl-tests conventions, 1 GB = 1e9 bytes)",
-    "bandwidth_ceiling": "Bandwidth against the ceiling",
-    "ranks": "Who waits, and for whom",
-    "verdicts": "What limits it",
-}
 _MOST_ROWS = 40
 
 
@@ -30,7 +24,8 @@ def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False)
     `output_format` is `table`, `markdown`, `latex`, `json`, with the table of traces, or `csv`, with the facts alone.
     """
     known = facts(analysis)
-    tables = {name: getattr(analysis, name) for name in _TITLES if name != "bandwidth_ceiling" or analysis.ceiling}
+    titled = (entry.name for entry in CATALOG.values() if entry.title and entry.of is InputKind.run)
+    tables = {name: analysis.table(name) for name in titled if name != "bandwidth_ceiling" or analysis.ceiling}
     if output_format == "csv":
         return as_csv("summary", known)
     if output_format == "json":
@@ -47,7 +42,7 @@ def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False)
 
 
 def _part(name: str, table: pd.DataFrame, output_format: str, ascii_only: bool) -> str:
-    title = _TITLES[name]
+    title = CATALOG[name].title or name
     if output_format == "markdown":
         return f"### {title}\n\n{as_markdown(name, table)}"
     if output_format == "latex":

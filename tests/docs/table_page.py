@@ -1,53 +1,21 @@
-"""docs/tables.md from the schemas. `python tests/docs/table_page.py`, in the root of the project, writes it."""
+"""docs/tables.md from the catalog. `python tests/docs/table_page.py`, in the root of the project, writes it."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.catalog import TableEntry
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "tables.md"
+DOCS = ROOT / "docs"
+PAGE = DOCS / "tables.md"
+INDEX = DOCS / "metrics" / "README.md"
 
-COMMANDS = {
-    "breakdown": "breakdown",
-    "breakdown_steps": "breakdown --by step",
-    "calls": "calls",
-    "collectives": "collectives",
-    "participation": "participation",
-    "bandwidth": "bandwidth",
-    "bandwidth_ceiling": "bandwidth --ceiling FILE",
-    "fits": "fits",
-    "ranks": "ranks",
-    "hosts": "hosts",
-    "lateness": "lateness",
-    "hangs": "hangs",
-    "clocks": "clocks",
-    "verdicts": "verdicts",
-    "kernels": "kernels",
-    "kernels_devices": "kernels --rank all",
-    "operators": "kernels --by operator",
-    "operators_devices": "kernels --by operator --rank all",
-    "gpus": "gpus",
-    "comparison": "compare --by measure",
-    "changed_kernels": "compare --by kernel",
-    "changed_operators": "compare --by operator",
-    "scaling": "scaling",
-    "subtraction": "subtraction",
-    "mistakes": "subtraction --mistake all",
-    "training": "training",
-    "training_epochs": "training --by epoch",
-}
-ACROSS_RUNS = {
-    "timings": "`analysis.analyse_sweep(SWEEP).timings`",
-    "scaling": "`analysis.analyse_sweep(SWEEP).scaling`",
-    "subtraction": "`analysis.analyse_sweep(SWEEP).subtraction`",
-    "mistakes": "`analysis.analyse_sweep(SWEEP).mistakes(NAMES)`",
-}
-OF_TRAININGS = ("training", "training_epochs")
-OF_TWO_SIDES = ("comparison", "changed_kernels", "changed_operators")
-IN_SUMMARY = ("breakdown", "bandwidth", "ranks", "verdicts")
-
-_INTRO = """<!-- Generated from analysis/core/tables. Do not edit: run `python tests/docs/table_page.py`. -->
+_INTRO = """<!-- Generated from analysis/catalog.py. Do not edit: run `python tests/docs/table_page.py`. -->
 
 # Tables
 
@@ -84,36 +52,60 @@ known: an empty field in CSV, `null` in JSON, `-` in tables for people.
 
 def page() -> str:
     """The whole of docs/tables.md."""
-    from analysis.core.tables.communication import PUBLISHED
+    from analysis.catalog import CATALOG
 
-    contents = "\n".join(f"- [{table.name}](#{table.name}): one row per {table.rows}" for table in PUBLISHED)
-    tables = "\n".join(_section(table.name, table.rows, table.columns) for table in PUBLISHED)
+    contents = "\n".join(f"- [{name}](#{name}): one row per {entry.schema.rows}" for name, entry in CATALOG.items())
+    tables = "\n".join(_section(entry) for entry in CATALOG.values())
     return f"{_INTRO}\n{contents}\n\n{tables}"
 
 
-def _section(name: str, rows: str, columns: dict[str, tuple[str, str]]) -> str:
-    lines = [f"| `{column}` | {dtype} | {_escaped(meaning)} |" for column, (dtype, meaning) in columns.items()]
-    return "\n".join([f"## {name}", "", f"One row per {rows}. {_printed_by(name)}", "",
+def headings() -> dict[str, str]:
+    """Every heading of the pages on metrics, by what a link to it says: `breakdown.md#steps`."""
+    return {
+        f"{page.name}#{re.sub(r'[^a-z0-9_ -]', '', heading.lower()).replace(' ', '-')}": heading
+        for page in sorted((DOCS / "metrics").glob("*.md"))
+        for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+
+
+def index() -> str:
+    """docs/metrics/README.md with the tables that each page explains."""
+    from analysis.catalog import CATALOG
+
+    def with_tables(row: re.Match[str]) -> str:
+        explained = [f"`{name}`" for name, entry in CATALOG.items() if entry.section.startswith(f"{row[2]}#")]
+        return f"{row[1]}| {', '.join(explained)}{' ' if explained else ''}|"
+
+    rows = re.compile(r"^(\| \[.*?\]\(([a-z-]+\.md)\) \| .*? )\|.*\|$", re.MULTILINE)
+    return rows.sub(with_tables, INDEX.read_text(encoding="utf-8"))
+
+
+def _section(entry: TableEntry) -> str:
+    columns = entry.schema.columns.items()
+    lines = [f"| `{column}` | {dtype} | {_escaped(meaning)} |" for column, (dtype, meaning) in columns]
+    about = f"One row per {entry.schema.rows}. {_printed_by(entry)}"
+    explained = f"Explained in [{headings()[entry.section]}](metrics/{entry.section})."
+    return "\n".join([f"## {entry.name}", "", about, explained, "",
                       "| column | dtype | meaning |", "|---|---|---|", *lines, ""])  # fmt: skip
 
 
-def _printed_by(name: str) -> str:
-    if name in OF_TRAININGS:
-        return (
-            f"Printed by `python -m analysis {COMMANDS[name]} RUNS`; in Python it is "
-            f"`analysis.analyse_training(RUNS).{name}`."
-        )
-    if name in ACROSS_RUNS:
-        printed = (
-            f"Printed by `python -m analysis {COMMANDS[name]} SWEEP`" if name in COMMANDS else "No command prints it"
-        )
-        return f"{printed}; in Python it is {ACROSS_RUNS[name]}."
-    if name in OF_TWO_SIDES:
-        return f"Printed by `python -m analysis {COMMANDS[name]} A B`; in Python it is `analysis.compare(A, B).{name}`."
-    if name not in COMMANDS:
-        return f"No command prints it; in Python it is `analysis.analyse(RUN).run.{name}`."
-    also = ", and in the summary" if name in IN_SUMMARY else ""
-    return f"Printed by `python -m analysis {COMMANDS[name]} RUN`{also}."
+def _printed_by(entry: TableEntry) -> str:
+    also = ", and in the summary" if entry.title and entry.of.value == "RUN" and " " not in str(entry.command) else ""
+    if entry.command is None:
+        return f"No command prints it; in Python it is `{_in_python(entry)}`."
+    printed = f"Printed by `python -m analysis {entry.command} {entry.of.value}`{also}"
+    return f"{printed}." if entry.of.value == "RUN" else f"{printed}; in Python it is `{_in_python(entry)}`."
+
+
+def _in_python(entry: TableEntry) -> str:
+    holder = {
+        "RUN": "analyse(RUN)",
+        "RUN...": "analyse(RUN).run",
+        "SWEEP": "analyse_sweep(SWEEP)",
+        "RUNS": "analyse_training(RUNS)",
+        "A B": "compare(A, B)",
+    }[entry.of.value]
+    return f"analysis.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")
 
 
 def _escaped(meaning: str) -> str:
@@ -122,5 +114,6 @@ def _escaped(meaning: str) -> str:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))  # a script's own folder is on the path, the project is not
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    for document, text in ((PAGE, page()), (INDEX, index())):
+        document.write_text(text, encoding="utf-8")
+        print(f"wrote {document.relative_to(ROOT)}")

@@ -11,7 +11,8 @@ LAYERS: dict[str, dict[str, str]] = {
     "analysis": {
         "errors": "",
         "core": "errors",
-        "render": "core errors",
+        "catalog": "core errors",
+        "render": "catalog core errors",
         "ceilings": "core errors",
         "training": "core errors",
         "recording": "core errors",
@@ -19,10 +20,13 @@ LAYERS: dict[str, dict[str, str]] = {
         "reading": "formats recording core errors",
         "run": "reading formats recording core errors",
         "metrics": "core errors",
-        "results": "metrics run recording ceilings render core errors",
+        "results": "metrics run recording ceilings render catalog core errors",
         "sweeps": "results core errors",
-        "comparison": "results render core errors",
-        "cli": "sweeps comparison training results metrics run reading formats recording ceilings render core errors",
+        "comparison": "results render catalog core errors",
+        "cli": (
+            "sweeps comparison training results metrics run reading formats recording ceilings render catalog core "
+            "errors"
+        ),
     },
 }
 """A package -> its folders, and single modules beside them -> what they may import, besides themselves."""

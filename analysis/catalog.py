@@ -1,0 +1,403 @@
+"""Every table people can have: its schema, columns shown, command, explanation. All that lists tables reads this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from .core.schema import Schema
+from .core.tables import communication, comparison, device_time, lateness, sweeps, training
+
+
+class Topic(str, Enum):
+    """Under which heading `--help` lists a command."""
+
+    overview = "Overview"
+    time = "Where time goes"
+    communication = "Communication"
+    waiting = "Who waits"
+    across = "Across runs"
+
+
+class InputKind(str, Enum):
+    """What holds a table; the value is how a command names its input."""
+
+    run = "RUN"
+    traces = "RUN..."
+    sweep = "SWEEP"
+    trainings = "RUNS"
+    sides = "A B"
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One table, and all that is said of it outside its schema."""
+
+    schema: Schema
+    topic: Topic
+    about: str
+    """One line: the help of its command, or of the option that selects it."""
+    section: str
+    """Page and heading in docs/metrics that explain it, as a link has them."""
+    of: InputKind = InputKind.run
+    command: str | None = None
+    """What prints it; None for tables that only the library has."""
+    shown: tuple[str, ...] = ()
+    """Columns for people; CSV and JSON have all. Empty: all of them."""
+    title: str | None = None
+    """Its heading in the summary or report that shows it, too."""
+    none_found: str | None = None
+    """What it means that there are no rows, where that is a result."""
+    none_measured: str | None = None
+    """Why there are no rows, where that is not a result."""
+    needs_calls: bool = False
+    """Whether that holds only for a run that communicates."""
+    in_seconds: bool = False
+    """Whether its times are of whole epochs: people read these in seconds."""
+
+    @property
+    def name(self) -> str:
+        """The table's name: that of the attribute that holds it, and in JSON."""
+        return self.schema.name
+
+
+_DEVICE_TIME = (
+    "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
+    "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
+)  # fmt: skip
+_TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
+_CHANCE = (
+    "change_frac", "change_low_frac", "change_high_frac", "p_value", "significant", "steps_a", "steps_b",
+)  # fmt: skip
+_CELL = ("model", "parallel", "workers", "batch_size_per_worker")
+
+_ENTRIES = (
+    TableEntry(
+        communication.ACTIVITIES,
+        Topic.overview,
+        "Everything that ran on a device, as the traces have it.",
+        "breakdown.md#kinds-of-activities",
+        of=InputKind.traces,
+    ),
+    TableEntry(
+        communication.BREAKDOWN,
+        Topic.time,
+        "Where every device's time went: compute, communication, both, copies, nothing.",
+        "breakdown.md#window-and-breakdown",
+        command="breakdown",
+        shown=(
+            "rank", "device", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_wait_ns",
+            "exposed_transfer_ns", "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac",
+            "hidden_comm_frac", "partial",
+        ),
+        title="Where the time went",
+    ),
+    TableEntry(
+        communication.BREAKDOWN_STEPS,
+        Topic.time,
+        "The same, by step.",
+        "breakdown.md#steps",
+        command="breakdown --by step",
+        shown=(
+            "rank", "device", "step", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns",
+            "exposed_wait_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac", "partial",
+        ),
+        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without "
+        "--by step",
+    ),
+    TableEntry(
+        communication.CALLS,
+        Topic.communication,
+        "Every communication call of every rank, with what is known of it.",
+        "calls.md#what-is-known-of-a-call",
+        command="calls",
+        shown=(
+            "rank", "device", "stream", "step", "collective", "process_group", "group_size", "dtype", "size_bytes",
+            "seq", "start_ns", "dur_ns", "metadata_from", "partial",
+        ),
+    ),
+    TableEntry(
+        communication.COLLECTIVES,
+        Topic.communication,
+        "Every collective, all ranks together: arrival skew, transfer time, bandwidth.",
+        "matching.md#methods",
+        command="collectives",
+        shown=(
+            "collective_id", "collective", "process_group", "ranks", "dtype", "size_bytes", "matched_by",
+            "first_start_ns", "arrival_skew_ns", "last_rank", "transfer_ns", "algbw_gb_per_s", "busbw_gb_per_s",
+            "busbw_low_gb_per_s", "busbw_high_gb_per_s", "note", "partial",
+        ),
+    ),
+    TableEntry(
+        communication.PARTICIPATION,
+        Topic.waiting,
+        "Every rank's wait and transfer in every collective.",
+        "wait-and-transfer.md#wait-transfer-and-arrival",
+        command="participation",
+        shown=(
+            "collective_id", "rank", "arrived_ns", "dur_ns", "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns",
+            "exposed_wait_ns", "exposed_transfer_ns", "partial",
+        ),
+    ),
+    TableEntry(
+        communication.BANDWIDTH,
+        Topic.communication,
+        "Bandwidth as nccl-tests defines it, by process group, collective, dtype and size.",
+        "bandwidth.md#the-bandwidth-table",
+        command="bandwidth",
+        shown=(
+            "process_group", "collective", "size_bytes", "count_elems", "dtype", "calls", "time_us_min",
+            "time_us_median", "time_us_p95", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s",
+            "busbw_high_gb_per_s", "busbw_from_dur_gb_per_s", "partial",
+        ),
+        title="Bandwidth (nccl-tests conventions, 1 GB = 1e9 bytes)",
+        none_measured="no call has a size; capture with record_shapes=True, or with torch >= 2.3",
+        needs_calls=True,
+    ),
+    TableEntry(
+        communication.BANDWIDTH_CEILING,
+        Topic.communication,
+        "The same beside what the links reach without any training.",
+        "ceilings.md#bandwidth-against-a-ceiling",
+        command="bandwidth --ceiling FILE",
+        shown=(
+            "process_group", "collective", "size_bytes", "dtype", "calls", "time_us_median", "busbw_gb_per_s",
+            "ceiling_busbw_gb_per_s", "of_ceiling_frac", "ceiling_note", "partial",
+        ),
+        title="Bandwidth against the ceiling",
+        none_measured="no call has a size; capture with record_shapes=True, or with torch >= 2.3",
+        needs_calls=True,
+    ),
+    TableEntry(
+        communication.FITS,
+        Topic.communication,
+        "Latency and bandwidth of every collective, fitted over its sizes.",
+        "latency.md#latency-and-bandwidth",
+        command="fits",
+        shown=(
+            "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s",
+            "error_frac", "partial",
+        ),
+        none_found="no collective was measured with three sizes or more",
+    ),
+    TableEntry(
+        lateness.RANKS,
+        Topic.waiting,
+        "Who waits, and for whom, and why: one row per rank.",
+        "ranks-and-hosts.md#who-waits-and-for-whom",
+        command="ranks",
+        shown=(
+            "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
+            "caused_wait_ns", "caused_wait_frac", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s",
+            "partial",
+        ),
+        title="Who waits, and for whom",
+    ),
+    TableEntry(
+        lateness.HOSTS,
+        Topic.waiting,
+        "Who waits, and for whom, by host: names a slow machine.",
+        "ranks-and-hosts.md#hosts",
+        command="hosts",
+        none_found="no trace tells its host",
+    ),
+    TableEntry(
+        lateness.LATENESS,
+        Topic.waiting,
+        "Every collective with a late rank, why it was late, and where that began.",
+        "lateness.md#why-a-rank-was-late",
+        command="lateness",
+        shown=(
+            "collective_id", "rank", "late_ns", "caused_wait_ns", "new_ns", "because", "origin_rank", "origin_because",
+            "kernel", "kernel_extra_ns", "operator", "partial",
+        ),
+        none_found="no rank was late by more than the clocks are uncertain",
+    ),
+    TableEntry(
+        lateness.HANGS,
+        Topic.waiting,
+        "Collectives that some ranks issued and others never did.",
+        "hangs.md#when-a-collective-hangs",
+        command="hangs",
+        none_found="no collective hangs",
+    ),
+    TableEntry(
+        communication.CLOCKS,
+        Topic.waiting,
+        "How far every rank's clock is off, and how uncertain that is.",
+        "clocks.md#where-offsets-come-from",
+        command="clocks",
+        shown=(
+            "rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "probe_offset_ns", "probe_uncertainty_ns",
+            "basis", "partial",
+        ),
+    ),
+    TableEntry(
+        lateness.VERDICTS,
+        Topic.overview,
+        "What limits the run, and every collective, in one sentence each.",
+        "verdicts.md#of-the-run",
+        command="verdicts",
+        shown=(
+            "process_group", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac",
+            "hidden_frac", "verdict", "because", "partial",
+        ),
+        title="What limits it",
+    ),
+    TableEntry(
+        device_time.KERNELS,
+        Topic.time,
+        "Device time by kernel or operator: share, calls, and how much of communication waited, moved data, was "
+        "hidden.",
+        "kernels.md#by-kernel",
+        command="kernels",
+        shown=(*_DEVICE_TIME, "name", "partial"),
+    ),
+    TableEntry(
+        device_time.KERNELS_DEVICES,
+        Topic.time,
+        "The same, by rank and device.",
+        "kernels.md#by-kernel",
+        command="kernels --rank all",
+        shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
+    ),
+    TableEntry(
+        device_time.OPERATORS,
+        Topic.time,
+        "Device time by the operator that launched the kernels.",
+        "kernels.md#by-operator",
+        command="kernels --by operator",
+        shown=(*_DEVICE_TIME, "operator", "partial"),
+    ),
+    TableEntry(
+        device_time.OPERATORS_DEVICES,
+        Topic.time,
+        "The same, by rank and device.",
+        "kernels.md#by-operator",
+        command="kernels --by operator --rank all",
+        shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
+    ),
+    TableEntry(
+        device_time.GPUS,
+        Topic.time,
+        "Utilisation, SM efficiency and achieved occupancy of every GPU, as TensorBoard's profiler plugin defines "
+        "them.",
+        "kernels.md#gpus",
+        command="gpus",
+        shown=(
+            "rank", "device", "device_name", "steps", "window_ns", "busy_ns", "utilisation_frac", "sm_efficiency_frac",
+            "occupancy_frac", "note", "partial",
+        ),
+        none_measured="no GPU ran a kernel; capture with ProfilerActivity.CUDA, or use `kernels` for a CPU run",
+    ),
+    TableEntry(
+        comparison.COMPARISON,
+        Topic.across,
+        "What a step of B takes longer for than one of A, and whether that is more than chance.",
+        "comparison.md#what-is-compared",
+        of=InputKind.sides,
+        command="compare --by measure",
+        shown=(
+            "measure", *_TIMES_COMPARED, "a_bytes", "b_bytes", "difference_bytes", *_CHANCE, "note",
+        ),
+        title="A step in B, compared with A",
+    ),
+    TableEntry(
+        comparison.CHANGED_KERNELS,
+        Topic.across,
+        "Kernels of A and B, those whose time changed most first.",
+        "comparison.md#what-is-compared",
+        of=InputKind.sides,
+        command="compare --by kernel",
+        shown=(*_TIMES_COMPARED, *_CHANCE, "kind", "name", "note"),
+        title="Kernels that differ most",
+    ),
+    TableEntry(
+        comparison.CHANGED_OPERATORS,
+        Topic.across,
+        "Operators of A and B, those whose time changed most first.",
+        "comparison.md#what-is-compared",
+        of=InputKind.sides,
+        command="compare --by operator",
+        shown=(*_TIMES_COMPARED, *_CHANCE, "kind", "operator", "note"),
+        title="Operators that differ most",
+    ),
+    TableEntry(
+        sweeps.TIMINGS,
+        Topic.across,
+        "How long an epoch of every cell of a sweep takes.",
+        "scaling.md#epoch-time",
+        of=InputKind.sweep,
+    ),
+    TableEntry(
+        sweeps.SCALING,
+        Topic.across,
+        "Epoch time, both speedups, strong and weak efficiency of every cell of a sweep.",
+        "scaling.md#scaling",
+        of=InputKind.sweep,
+        command="scaling",
+        shown=(
+            *_CELL, "status", "epoch_ns", "samples_per_s", "epoch_work", "speedup_fixed_work", "speedup_scaled_work",
+            "strong_efficiency_frac", "weak_efficiency_frac", "speedup_same_batch", "note",
+        ),
+        in_seconds=True,
+    ),
+    TableEntry(
+        sweeps.SUBTRACTION,
+        Topic.across,
+        "Communication by subtracting epoch times, beside what the traces of the same cells measured.",
+        "subtraction.md#communication-by-subtraction",
+        of=InputKind.sweep,
+        command="subtraction",
+        shown=(
+            *_CELL, "status", "epoch_ns", "subtracted_compute_ns", "subtracted_comm_ns", "not_compute_ns", "loader_ns",
+            "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns", "difference_ns",
+            "subtracted_busbw_gb_per_s", "busbw_gb_per_s", "note",
+        ),
+        in_seconds=True,
+    ),
+    TableEntry(
+        sweeps.MISTAKES,
+        Topic.across,
+        "The bandwidth with a known mistake, and without.",
+        "subtraction.md#known-mistakes",
+        of=InputKind.sweep,
+        command="subtraction --mistake all",
+        shown=(
+            *_CELL, "mistake", "reports", "subtracted_comm_ns", "subtracted_busbw_gb_per_s",
+            "mistaken_busbw_gb_per_s", "mistaken_factor", "because", "note",
+        ),
+        in_seconds=True,
+    ),
+    TableEntry(
+        training.TRAINING,
+        Topic.across,
+        "Loss, accuracy and time of trainings after the same number of epochs, against a baseline.",
+        "training.md#comparing-trainings",
+        of=InputKind.trainings,
+        command="training",
+        shown=(
+            "run", "parallel", "workers", "global_batch_size", "optimizer", "lr_scaling", "lr", "after_epochs",
+            "train_loss", "train_accuracy_frac", "test_loss", "test_accuracy_frac", "test_loss_difference",
+            "test_accuracy_difference_frac", "epoch_ns", "speedup_over_baseline", "note",
+        ),
+        in_seconds=True,
+    ),
+    TableEntry(
+        training.TRAINING_EPOCHS,
+        Topic.across,
+        "The same, by epoch.",
+        "training.md#comparing-trainings",
+        of=InputKind.trainings,
+        command="training --by epoch",
+        shown=(
+            "run", "after_epochs", "phase", "global_batch_size", "lr", "train_loss", "train_accuracy_frac",
+            "test_loss", "test_accuracy_frac", "steps", "epoch_steps", "step_ns", "data_ns",
+        ),
+        in_seconds=True,
+    ),
+)  # fmt: skip
+
+CATALOG: Mapping[str, TableEntry] = {entry.name: entry for entry in _ENTRIES}
+"""The tables by name, in the order in which people read of them."""

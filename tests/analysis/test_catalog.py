@@ -1,0 +1,85 @@
+"""Every table of the catalog is whole: schema, columns shown, command, explanation, attribute."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from analysis import Analysis, Comparison, Run, SweepAnalysis, TrainingAnalysis
+from analysis.catalog import CATALOG, InputKind, TableEntry
+from analysis.cli.app import app
+from analysis.core.schema import Schema
+from analysis.core.tables import communication as everything
+from analysis.core.tables import comparison, device_time, lateness, sweeps, training
+from analysis.errors import UnknownTable
+
+GENERATOR = runpy.run_path(str(Path(__file__).resolve().parents[1] / "docs" / "table_page.py"))
+HOLDERS: dict[InputKind, type] = {
+    InputKind.run: Analysis,
+    InputKind.traces: Run,
+    InputKind.sweep: SweepAnalysis,
+    InputKind.trainings: TrainingAnalysis,
+    InputKind.sides: Comparison,
+}
+# What readers and metrics hand to each other. Nobody is shown these.
+WITHIN = {
+    "annotations", "ceiling", "clock_probes", "comm_args", "cpu_operators", "launches", "matches", "measured", "memory",
+    "pending", "process_groups", "step_times", "summary", "traces",
+}  # fmt: skip
+EVERY = pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
+
+
+@EVERY
+def test_the_columns_shown_are_in_the_schema(entry: TableEntry) -> None:
+    assert set(entry.shown) <= set(entry.schema.columns)
+    assert len(set(entry.shown)) == len(entry.shown)
+
+
+@EVERY
+def test_people_learn_that_a_row_is_partial(entry: TableEntry) -> None:
+    assert not entry.shown or ("partial" in entry.schema.columns) == ("partial" in entry.shown)
+
+
+@EVERY
+def test_its_command_takes_the_options_it_names(entry: TableEntry) -> None:
+    if entry.command is None:
+        return
+    name, *options = shlex.split(entry.command)
+    commands = typer.main.get_group(app).commands
+    commands[name].make_context(name, [*options, "A", "B"])  # raises where an option or its value is unknown
+
+
+@EVERY
+def test_a_section_of_the_docs_explains_it(entry: TableEntry) -> None:
+    assert entry.section in GENERATOR["headings"]()
+
+
+@EVERY
+def test_an_attribute_holds_it(entry: TableEntry) -> None:
+    holder = HOLDERS[entry.of]
+    assert entry.name in {*dir(holder), *getattr(holder, "__dataclass_fields__", ())}
+
+
+@EVERY
+def test_what_it_is_about_is_a_line(entry: TableEntry) -> None:
+    assert re.fullmatch(r"[A-Z][^\n]{10,130}\.", entry.about)
+
+
+def test_every_schema_is_in_it_or_stays_within() -> None:
+    modules = (everything, comparison, device_time, lateness, sweeps, training)
+    declared = {table.name for module in modules for table in vars(module).values() if isinstance(table, Schema)}
+    assert declared - set(CATALOG) == WITHIN
+
+
+def test_a_table_by_its_name() -> None:
+    analysis = SimpleNamespace(calls="the calls")
+    assert Analysis.table(analysis, "calls") == "the calls"
+    for name in ("call", "run", "scaling", "activities"):
+        with pytest.raises(UnknownTable, match="those are breakdown, breakdown_steps, calls"):
+            Analysis.table(analysis, name)
