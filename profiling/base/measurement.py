@@ -13,7 +13,7 @@ from .run_directory import UNFINISHED
 
 
 def head(tool: str, config: Mapping[str, Any], where: torch.device, command: Sequence[str]) -> dict[str, Any]:
-    """What was asked for, and of what."""
+    """The fields of a `MeasurementFile`: what was asked for, and of what."""
     return {
         "tool": f"commtrace {tool}",
         "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),

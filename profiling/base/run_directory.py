@@ -14,17 +14,17 @@ first written to a hidden `*.tmp` file in the same directory.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from isal import igzip
 
 from ..errors import RunDirError
 from . import disk
+from .contract.fields import Record, content
 
-SCHEMA_VERSION = 1
 # Why a file is not complete, until somebody knows better.
 UNFINISHED = "still running, or killed before it could say why"
 RUN_FILE = "run.json"
@@ -80,10 +80,10 @@ def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
         raise RunDirError(f"{run_dir}: already has files of {worker} ({taken[0]}); choose another run directory")
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` to `path` as JSON, whole or not at all. Raises RunDirError."""
+def write_json(path: Path, record: Record) -> None:
+    """Write `record` to `path` as JSON, whole or not at all. Raises RunDirError."""
     with explained(path), disk.replacing(path) as file:
-        file.write((json.dumps(content, indent=1, default=str) + "\n").encode())
+        file.write((json.dumps(content(record), indent=1, default=str) + "\n").encode())
 
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from ..base import measurement
 from ..base import run_directory as rundir
+from ..base.contract.single import CapacityFile, Try
 from ..base.messages import tell
 from ..errors import DeviceError, MeasurementError, UsageError
 from ..ranks import process_group as parallel
@@ -16,10 +17,9 @@ from ..train.progress import Reporter
 from ..workloads.stacks import StackShape
 from . import tries
 from .config import CapacityConfig, GrowName, Share
-from .results import CAPACITY_FILE, SCHEMA_VERSION, Capacity, Results
+from .results import CAPACITY_FILE, Capacity, Results
 from .search import Bounds, largest
 from .stage import Stage
-from .tries import Try
 
 # A second step meets what the first leaves behind.
 _TRIED_STEPS = 2
@@ -61,14 +61,13 @@ def _device(config: CapacityConfig) -> torch.device:
     return where
 
 
-def _facts(config: CapacityConfig, where: torch.device, command: Sequence[str]) -> dict[str, object]:
-    return {
-        "schema_version": SCHEMA_VERSION,
+def _facts(config: CapacityConfig, where: torch.device, command: Sequence[str]) -> CapacityFile:
+    return CapacityFile(
         **measurement.head("capacity", config.as_json(), where, command),
-        "layers": _shape(config).describe(),
-        "peak_is_of": "torch's allocator" if where.type == "cuda" else "resident memory of a process",
-        "assumes": "what does not fit does not fit with more layers either",
-    }
+        layers=_shape(config).describe(),
+        peak_is_of="torch's allocator" if where.type == "cuda" else "resident memory of a process",
+        assumes="what does not fit does not fit with more layers either",
+    )
 
 
 def _shape(config: CapacityConfig) -> StackShape:
@@ -96,7 +95,7 @@ class _Bench:
 
     def save(self, reason: str | None) -> None:
         """Replace capacity.json, whole or not at all."""
-        rundir.write_json(self._folder / CAPACITY_FILE, self.results.as_json(reason))
+        rundir.write_json(self._folder / CAPACITY_FILE, self.results.file(reason))
 
     def search(self) -> None:
         """Everything that was asked for. Raises MeasurementError."""

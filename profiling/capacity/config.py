@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..base import options
+from ..base.contract.single import LayerCounts
 from ..errors import UsageError
 from ..train.config import DeviceName
 
@@ -15,11 +16,8 @@ MAX_TRIES = 64
 
 
 @dataclass(frozen=True)
-class Share:
+class Share(LayerCounts):
     """So many layers of each kind, convolutions first."""
-
-    conv: int
-    linear: int
 
     def __str__(self) -> str:
         return f"{self.conv}+{self.linear}"

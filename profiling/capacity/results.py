@@ -1,16 +1,15 @@
 """What was found, as a table and as capacity.json. Knows no torch."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base import text_table as plain_table
+from ..base.contract.single import CapacityEntry, CapacityFile, Try
 from .config import Share
-from .tries import Try
 
 CAPACITY_FILE = "capacity.json"
-SCHEMA_VERSION = 1
 _HEAD = ("devices", "split", "conv", "linear", "step (ms)", "spread (ms)", "min (ms)", "max (ms)", "peak (MB)")
 
 
@@ -42,24 +41,21 @@ class Capacity:
             f"{max(peaks) / 1e6:,.0f}" if peaks else "-",
         ]
 
-    def as_json(self) -> dict[str, Any]:
+    def entry(self) -> CapacityEntry:
         """An entry of `capacities`."""
-        return {
-            "devices": self.devices,
-            "fits": bool(self.shares),
-            "shares": [asdict(share) for share in self.shares],
-            **(
-                {"conv": self.stack.conv, "linear": self.stack.linear}
-                if self.shares
-                else {"conv": None, "linear": None}
-            ),
-            "notes": list(self.notes),
+        return CapacityEntry(
+            devices=self.devices,
+            fits=bool(self.shares),
+            shares=list(self.shares),
+            conv=self.stack.conv if self.shares else None,
+            linear=self.stack.linear if self.shares else None,
+            notes=list(self.notes),
             **self._times(),
-            "times_ns": list(self.times_ns),
-            "peak_bytes": list(self.peak_bytes),
-        }
+            times_ns=list(self.times_ns),
+            peak_bytes=list(self.peak_bytes),
+        )
 
-    def _times(self) -> dict[str, float | None]:
+    def _times(self) -> dict[str, Any]:
         """Mean, sample standard deviation, smallest and largest time of a step."""
         times = self.times_ns
         return {
@@ -72,21 +68,18 @@ class Capacity:
 
 @dataclass
 class Results:
-    """Everything so far. `facts` is the head of capacity.json."""
+    """Everything so far. `facts` is capacity.json before the first try."""
 
-    facts: Mapping[str, Any]
+    facts: CapacityFile
     tries: list[Try] = field(default_factory=list)
     capacities: list[Capacity] = field(default_factory=list)
 
-    def as_json(self, reason: str | None) -> dict[str, Any]:
+    def file(self, reason: str | None) -> CapacityFile:
         """The content of capacity.json; `reason` says why it is not complete, None that it is."""
-        return {
-            **self.facts,
-            "complete": reason is None,
-            "reason": reason,
-            "capacities": [one.as_json() for one in self.capacities],
-            "tries": [asdict(one) for one in self.tries],
-        }
+        capacities = [one.entry() for one in self.capacities]
+        return replace(
+            self.facts, complete=reason is None, reason=reason, capacities=capacities, tries=list(self.tries)
+        )
 
     def lines(self) -> list[str]:
         """The table, and what is known of larger stacks."""

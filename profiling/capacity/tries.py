@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from ..base.contract.single import Try
 from ..errors import MeasurementError
 from ..machine import memory
 from ..ranks import launch
@@ -23,24 +24,6 @@ _PACKAGE = str(__package__)
 # glibc's malloc keeps more and more of what is freed, the longer a program runs: a stack that fits would not fit some
 # steps later. A threshold that is set stays as it is, and larger blocks go back to the system at once.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
-
-
-@dataclass(frozen=True)
-class Try:
-    """What became of stages that were run together. `times_ns`: of each timed step, from its start to its last end.
-
-    `peak_bytes` and `baseline_bytes` are those of each process; where they are not known, None. `failed` is the place
-    of the stage that was out of memory.
-    """
-
-    shares: Sequence[Share]
-    fits: bool
-    dur_s: float
-    reason: str | None = None
-    failed: int | None = None
-    times_ns: Sequence[int] = ()
-    peak_bytes: Sequence[int | None] = ()
-    baseline_bytes: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ what could not be measured is a reason in the side file.
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from ..base.contract.rank import ClockOffset, End
 from ..machine import environment
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
@@ -45,19 +45,6 @@ def unix_ns() -> int:
     return time.time_ns()
 
 
-@dataclass(frozen=True)
-class Offset:
-    """One entry of `clock_probe` in meta.json: when this rank's clock shows `unix_ns` it is `offset_ns` ahead."""
-
-    at: str
-    unix_ns: int
-    against_rank: int
-    offset_ns: int
-    uncertainty_ns: int
-    round_trips: int
-    basis: str
-
-
 class _UnmeasuredError(Exception):
     """Why there is no offset."""
 
@@ -67,7 +54,7 @@ class ClockProbe:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or unix_ns
-        self._offsets: list[Offset] = []
+        self._offsets: list[ClockOffset] = []
         self._reasons: list[str] = []
         self._who: Identity | None = None  # once it was measured
         self._key = ""
@@ -77,7 +64,7 @@ class ClockProbe:
     def facts(self) -> dict[str, Any]:
         """What meta.json says of it."""
         return {
-            "clock_probe": [asdict(offset) for offset in self._offsets] or None,
+            "clock_probe": list(self._offsets) or None,
             "clock_probe_reason": "; ".join(self._reasons) or None,
         }
 
@@ -101,7 +88,7 @@ class ClockProbe:
         if self._who is not None:
             self._reasons.append(f"end: skipped, {why}")
 
-    def _attempt(self, at: str, measured: Callable[[], Offset]) -> bool:
+    def _attempt(self, at: str, measured: Callable[[], ClockOffset]) -> bool:
         """Whether it worked; if not, why is noted."""
         try:
             self._offsets.append(measured())
@@ -113,7 +100,7 @@ class ClockProbe:
             return False
         return True
 
-    def _first(self, store: "Store", who: Identity) -> Offset:
+    def _first(self, store: "Store", who: Identity) -> ClockOffset:
         self._key = f"commtrace/clock/{parallel.entries(store, who)}"
         store = _of(store, self._key, "start")
         machine = environment.boot_id() or who.host
@@ -132,7 +119,7 @@ class ClockProbe:
             return self._equal("start", "same host")
         raise _UnmeasuredError("another rank of this host measures")
 
-    def _again(self, who: Identity, stopped: Callable[[], bool]) -> Offset:
+    def _again(self, who: Identity, stopped: Callable[[], bool]) -> ClockOffset:
         if not (self._asks or self._callers):
             return self._equal("end", "same host" if who.rank else _RANK_0)
         store = parallel.default_store()
@@ -146,23 +133,23 @@ class ClockProbe:
         return asked("end", store, who.rank, self._clock)
 
     def _served(
-        self, at: str, store: "Store", expected: int | None, stopped: Callable[[], bool] = lambda: False
-    ) -> Offset:
+        self, at: End, store: "Store", expected: int | None, stopped: Callable[[], bool] = lambda: False
+    ) -> ClockOffset:
         self._callers, why = serve(store, expected, self._clock, stopped)
         if why:
             self._reasons.append(f"{at}: {why}")
         return self._equal(at, _RANK_0)
 
-    def _equal(self, at: str, basis: str) -> Offset:
-        return Offset(at, self._clock(), 0, 0, 0, 0, basis)
+    def _equal(self, at: End, basis: str) -> ClockOffset:
+        return ClockOffset(at, self._clock(), 0, 0, 0, 0, basis)
 
 
-def asked(at: str, store: "Store", rank: int, clock: Clock) -> Offset:
+def asked(at: End, store: "Store", rank: int, clock: Clock) -> ClockOffset:
     """This rank's offset, by asking rank 0, which has been called. Raises _UnmeasuredError."""
     if store.check(["closed"]):
         raise _UnmeasuredError("rank 0 no longer waited for this rank")
     found = [_exchanged(store, f"{rank}/{number}", clock, first=number == 0) for number in range(_EXCHANGES)]
-    offsets = [Offset(at, unix, 0, ahead, bound, _EXCHANGES, "exchange through the store")
+    offsets = [ClockOffset(at, unix, 0, ahead, bound, _EXCHANGES, "exchange through the store")
                for unix, ahead, bound in found if bound >= 0]  # fmt: skip
     if not offsets:
         raise _UnmeasuredError("a clock was set during the exchange")

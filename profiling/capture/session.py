@@ -5,6 +5,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
@@ -17,6 +18,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from ..base import run_directory as rundir
+from ..base.contract.rank import ProfilerOptions, RankFile, StepTime
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.schedule import Schedule
 from ..errors import CaptureError
@@ -25,7 +27,7 @@ from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .clock_probe import ClockProbe
 from .side_files import Subject
-from .step_clock import StepClock, StepTime
+from .step_clock import StepClock
 
 _UNFINISHED = rundir.UNFINISHED
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
@@ -58,17 +60,13 @@ class Session:
         self.steps_done = 0
         self._device = device
         self._subject = subject
-        self._options: dict[str, Any] = {
-            "record_shapes": True,
-            "with_stack": with_stack,
-            "profile_memory": profile_memory,
-        }
+        self._options = ProfilerOptions(record_shapes=True, with_stack=with_stack, profile_memory=profile_memory)
         self._clock = StepClock(device)
         self._probe = ClockProbe()
         leaving = type(self).__exit__.__code__
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
-        self._facts: dict[str, Any] = {}
+        self._facts: RankFile
 
     def __enter__(self) -> "Session":
         self._check_no_other_profiler()
@@ -77,8 +75,7 @@ class Session:
         self.run_dir = parallel.agree_on_run_dir(who, self.run_dir, self._create, self._patience)
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [rundir.RUN_FILE] if who.rank == 0 else [])
-        self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject)
-        self._facts |= {"profiler": self._options, "step_clock": self._clock.name}
+        self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)
         self._refresh()
         self._save(_UNFINISHED)
         if who.rank == 0:
@@ -92,9 +89,9 @@ class Session:
         return self
 
     def note(self, **facts: Any) -> None:
-        """Add to the side file what was found before the first step, which begins now. Raises RunDirError."""
+        """Set fields of the side file that were found before the first step, which begins now. Raises RunDirError."""
         with self._interrupts.shield():
-            self._facts |= facts
+            self._facts = replace(self._facts, **facts)
             self._save(_UNFINISHED)
             self._clock.start()
 
@@ -156,7 +153,7 @@ class Session:
             activities=[ProfilerActivity.CPU, *cuda],
             schedule=self._action,
             on_trace_ready=self._write_trace,
-            **self._options,
+            **asdict(self._options),
         )
 
     def _step_profiler(self) -> None:
@@ -192,20 +189,20 @@ class Session:
     def _refresh(self) -> None:
         """Look again at what comes and goes inside the block: subgroups, the default group, the model."""
         model = self._subject.model() if self._subject.model else None
-        self._facts["process_groups"] = parallel.process_groups() or self._facts.get("process_groups", [])
-        for mode, facts_of in FACTS.items():
-            found = facts_of(model) if model is not None else None
-            self._facts[mode] = found or self._facts.get(mode)
+        groups = parallel.process_groups() or self._facts.process_groups
+        modes = {mode: facts_of(model) for mode, facts_of in FACTS.items()} if model is not None else {}
+        found: dict[str, Any] = {mode: facts for mode, facts in modes.items() if facts}
+        self._facts = replace(self._facts, process_groups=groups, **found)
 
     def _save(self, reason: str | None) -> None:
-        facts = {
-            **self._facts,
+        facts = replace(
+            self._facts,
             **self._probe.facts(),
-            "complete": reason is None,
-            "reason": reason,
-            "steps": sidefiles.step_rows(self.step_times()),
-            "traces": self.traces,
-        }
+            complete=reason is None,
+            reason=reason,
+            steps=self.step_times(),
+            traces=self.traces,
+        )
         rundir.write_json(self.run_dir / rundir.meta_name(self._worker), facts)
 
     def _probe_again(self, error: BaseException | None) -> None:

@@ -9,20 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
+from ..base.contract.rank import StepTime
 from ..base.schedule import Phase
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
 START_UP_STEPS = 2
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """One step. `start_unix_ns` is the host's clock in ns, `dur_ns` the step's length in ns."""
-
-    step: int
-    phase: Phase
-    start_unix_ns: int
-    dur_ns: int
 
 
 class Mark(Protocol):
@@ -84,6 +75,11 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def clock_name(device: torch.device) -> str:
+    """What steps on `device` are measured with: `host` or `cuda_event`."""
+    return "cuda_event" if device.type == "cuda" else "host"
+
+
 class StepClock:
     """Times steps between `start()` and `stop()`; what happens between a stop and the next start belongs to no step."""
 
@@ -96,7 +92,7 @@ class StepClock:
     @property
     def name(self) -> str:
         """What `dur_ns` was measured with: `host` or `cuda_event`."""
-        return "cuda_event" if self._device.type == "cuda" else "host"
+        return clock_name(self._device)
 
     def start(self) -> None:
         """A step begins."""

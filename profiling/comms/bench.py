@@ -204,13 +204,13 @@ class Bench:
     def _save(self, reason: str | None) -> None:
         if self._who.rank == 0:
             with self._interrupts.shield():
-                rundir.write_json(self._path, self._results.as_json(reason))
+                rundir.write_json(self._path, self._results.file(reason))
 
     def _leave_blocked(self, signum: Signals) -> None:
         """End a process whose main thread is blocked for good."""
         try:
             if self._who.rank == 0:
-                rundir.write_json(self._path, self._results.as_json(f"{signum.name}, while a collective was blocked"))
+                rundir.write_json(self._path, self._results.file(f"{signum.name}, while a collective was blocked"))
         finally:
             os._exit(128 + signum)
 

@@ -3,15 +3,14 @@
 comms.json has the keys of nccl-tests' own JSON where there is one for the thing; docs/comms.md describes them all.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
 
+from ..base.contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
 from .bus import algbw_gb_per_s, bus_factor
 
 COMMS_FILE = "comms.json"
-SCHEMA_VERSION = 1
 
 _COLUMNS = (
     ("size", "(B)", 12),
@@ -72,29 +71,29 @@ class Row:
         )
         return _aligned(cells)
 
-    def as_json(self) -> dict[str, Any]:
+    def entry(self) -> CommsResult:
         """An entry of `results`."""
-        measured = {
-            "time": self.avg_ns / 1e3,
-            "alg_bw": self.algbw_gb_per_s,
-            "bus_bw": self.busbw_gb_per_s,
-            "nwrong": self.wrong,
-            "time_min": min(self.times_ns) / 1e3,
-            "time_max": max(self.times_ns) / 1e3,
-            "time_per_rank": [time_ns / 1e3 for time_ns in self.times_ns],
-        }
-        return {
-            "collective": self.collective,
-            "size": self.size_bytes,
-            "count": self.count,
-            "type": self.dtype,
-            "redop": self.redop,
-            "root": self.root,
-            "out_of_place": None if self.in_place else measured,
-            "in_place": measured if self.in_place else None,
-            "actual_iterations": self.iters,
-            "traced_times_us": self.traced_us,
-        }
+        measured = Measured(
+            time=self.avg_ns / 1e3,
+            alg_bw=self.algbw_gb_per_s,
+            bus_bw=self.busbw_gb_per_s,
+            nwrong=self.wrong,
+            time_min=min(self.times_ns) / 1e3,
+            time_max=max(self.times_ns) / 1e3,
+            time_per_rank=[time_ns / 1e3 for time_ns in self.times_ns],
+        )
+        return CommsResult(
+            collective=self.collective,
+            size=self.size_bytes,
+            count=self.count,
+            type=self.dtype,
+            redop=self.redop,
+            root=self.root,
+            out_of_place=None if self.in_place else measured,
+            in_place=measured if self.in_place else None,
+            actual_iterations=self.iters,
+            traced_times_us=self.traced_us,
+        )
 
 
 @dataclass(frozen=True)
@@ -113,23 +112,16 @@ class Skipped:
         op = "" if self.redop == "none" else f" {self.redop}"
         return f"skipped {self.collective}{op} of {self.dtype}{size}: {self.reason}"
 
-    def as_json(self) -> dict[str, Any]:
+    def entry(self) -> CommsSkipped:
         """An entry of `skipped`."""
-        facts = asdict(self)
-        return {
-            "collective": facts["collective"],
-            "type": facts["dtype"],
-            "redop": facts["redop"],
-            "size": facts["size_bytes"],
-            "reason": facts["reason"],
-        }
+        return CommsSkipped(self.collective, self.dtype, self.redop, self.size_bytes, self.reason)
 
 
 @dataclass
 class Results:
-    """Everything so far, in the order of the measurement. `facts` is the head of comms.json."""
+    """Everything so far, in the order of the measurement. `facts` is comms.json before the first row."""
 
-    facts: Mapping[str, Any]
+    facts: CommsFile
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
@@ -138,31 +130,31 @@ class Results:
         """Wrong elements of all rows."""
         return sum(row.wrong for row in self.rows)
 
-    def as_json(self, reason: str | None) -> dict[str, Any]:
+    def file(self, reason: str | None) -> CommsFile:
         """The content of comms.json; `reason` says why it is not complete, None that it is."""
-        return {
-            **self.facts,
-            "complete": reason is None,
-            "reason": reason,
-            "end_time": datetime.now(timezone.utc).isoformat(timespec="seconds") if reason is None else None,
-            "results": [row.as_json() for row in self.rows],
-            "skipped": [one.as_json() for one in self.skipped],
-            "out_of_bounds": {"count": self.wrong, "okay": self.wrong == 0},
-        }
+        return replace(
+            self.facts,
+            complete=reason is None,
+            reason=reason,
+            end_time=datetime.now(timezone.utc).isoformat(timespec="seconds") if reason is None else None,
+            results=[row.entry() for row in self.rows],
+            skipped=[one.entry() for one in self.skipped],
+            out_of_bounds=OutOfBounds(self.wrong, okay=self.wrong == 0),
+        )
 
 
-def title(facts: Mapping[str, Any]) -> list[str]:
+def title(facts: CommsFile) -> list[str]:
     """What nccl-tests begins with: what is measured on which devices."""
-    config = facts["config"]
-    step = f"step: {config['step_factor']}(factor) warmup iters: {config['warmup_iters']}"
+    config = facts.config
+    step = f"step: {config.step_factor}(factor) warmup iters: {config.warmup_iters}"
     return [
-        f"# commtrace comms, torch {facts['versions']['torch']}, {facts['backend']}, {facts['world_size']} ranks",
-        f"# minBytes {config['minimum_bytes']} maxBytes {config['maximum_bytes']} {step} iters: {config['iterations']}",
+        f"# commtrace comms, torch {facts.versions.torch}, {facts.backend}, {facts.world_size} ranks",
+        f"# minBytes {config.minimum_bytes} maxBytes {config.maximum_bytes} {step} iters: {config.iterations}",
         "# Using devices",
         *(
-            f"#  Rank {one['rank']:>2} Pid {one['pid']:>6} on {one['hostname']:>10} device "
-            f"{'cpu' if one['device'] is None else one['device']} {one['device_info']}"
-            for one in config["devices"] or ()
+            f"#  Rank {one.rank:>2} Pid {one.pid:>6} on {one.hostname:>10} device "
+            f"{'cpu' if one.device is None else one.device} {one.device_info}"
+            for one in config.devices or ()
         ),
         "#",
     ]

@@ -8,6 +8,7 @@ import torch
 
 from ..base import measurement
 from ..base import run_directory as rundir
+from ..base.contract.single import LayersFile
 from ..base.messages import tell
 from ..errors import OutOfMemoryError, UsageError
 from ..machine import environment, memory
@@ -16,7 +17,7 @@ from ..train.progress import Reporter
 from .config import LayersConfig
 from .measure import Plan, measured
 from .memory_use import memory_use
-from .results import LAYERS_FILE, SCHEMA_VERSION, Results
+from .results import LAYERS_FILE, Results
 from .subjects import Subject, subjects
 
 Save = Callable[[str | None], None]
@@ -33,10 +34,10 @@ def run(config: LayersConfig, command: Sequence[str]) -> int:
     rundir.create(folder)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler, which sees allocations, talks on stderr
     results, path = Results(_facts(config, where, command)), folder / LAYERS_FILE
-    plan = Plan(config.warmup, config.iters, config.power_s, where, environment.device(where)["uuid"])
+    plan = Plan(config.warmup, config.iters, config.power_s, where, environment.device(where).uuid)
 
     def save(reason: str | None) -> None:
-        rundir.write_json(path, results.as_json(reason))
+        rundir.write_json(path, results.file(reason))
 
     with measurement.recorded(save):
         if config.memory_limit_bytes is not None:
@@ -69,11 +70,10 @@ def _limit(limit_bytes: int, where: torch.device) -> None:
     memory.limit(limit_bytes, where.index)
 
 
-def _facts(config: LayersConfig, where: torch.device, command: Sequence[str]) -> dict[str, object]:
-    return {
-        "schema_version": SCHEMA_VERSION,
+def _facts(config: LayersConfig, where: torch.device, command: Sequence[str]) -> LayersFile:
+    return LayersFile(
         **measurement.head("layers", config.as_json(), where, command),
-        "memory_is_of": (
+        memory_is_of=(
             "torch's CUDA allocator" if where.type == "cuda" else "torch's CPU allocator, as its profiler sees it"
         ),
-    }
+    )

@@ -1,15 +1,15 @@
 """What was measured, as a table and as layers.json. Knows no torch."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..base import text_table as plain_table
+from ..base.contract.single import LayerEntry, LayersFile
 from ..machine.power import Power
 
 LAYERS_FILE = "layers.json"
-SCHEMA_VERSION = 1
 NA = "NA"
 _HEAD = (
     "layer",
@@ -81,25 +81,25 @@ class Row:
             found[f"{name}_spread_ns"] = statistics.stdev(times) if len(times) > 1 else None
         return found
 
-    def as_json(self) -> dict[str, Any]:
+    def entry(self) -> LayerEntry:
         """An entry of `layers`."""
-        facts = asdict(self)
-        del facts["power"]
-        power = {"power_w": self.power.watts, "power_source": self.power.source, "power_reason": self.power.reason}
-        return facts | self.times() | power
+        facts: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "power"}
+        facts |= self.times()
+        facts |= {"power_w": self.power.watts, "power_source": self.power.source, "power_reason": self.power.reason}
+        return LayerEntry(**facts)
 
 
 @dataclass
 class Results:
-    """Everything so far. `facts` is the head of layers.json."""
+    """Everything so far. `facts` is layers.json before the first layer."""
 
-    facts: Mapping[str, Any]
+    facts: LayersFile
     rows: list[Row] = field(default_factory=list)
 
-    def as_json(self, reason: str | None) -> dict[str, Any]:
+    def file(self, reason: str | None) -> LayersFile:
         """The content of layers.json; `reason` says why it is not complete, None that it is."""
-        layers = [row.as_json() for row in self.rows]
-        return {**self.facts, "complete": reason is None, "reason": reason, "layers": layers}
+        layers = [row.entry() for row in self.rows]
+        return replace(self.facts, complete=reason is None, reason=reason, layers=layers)
 
     def lines(self) -> list[str]:
         """The table, and the reasons of what it has not."""

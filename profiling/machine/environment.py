@@ -6,10 +6,10 @@ import socket
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from ..base.contract.machine import Device, Machine, Versions
 from . import nvml
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -17,33 +17,33 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SETTINGS = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "CUDA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH_DIST")
 
 
-def versions() -> dict[str, str | None]:
+def versions() -> Versions:
     """Versions of everything between the script and the hardware."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": _distribution_version("torchvision"),
-        "pytorch_optimizer": _distribution_version("pytorch_optimizer"),
-        "cuda": torch.version.cuda,
-        "hip": getattr(torch.version, "hip", None),
-        "cudnn": _cudnn_version(),
-        "nccl": _nccl_version(),
-        "driver": nvml.driver_version(),
-        "kernel": platform.release(),
-    }
+    return Versions(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        torchvision=_distribution_version("torchvision"),
+        pytorch_optimizer=_distribution_version("pytorch_optimizer"),
+        cuda=torch.version.cuda,
+        hip=getattr(torch.version, "hip", None),
+        cudnn=_cudnn_version(),
+        nccl=_nccl_version(),
+        driver=nvml.driver_version(),
+        kernel=platform.release(),
+    )
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Machine:
     """The machine: its names, CPU, memory in bytes, and the cores this process may use."""
-    return {
-        "host": socket.gethostname(),
-        "boot_id": boot_id(),
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "memory_bytes": _memory_bytes(),
-    }
+    return Machine(
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        cpu=_cpu_name(),
+        cores=os.cpu_count(),
+        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        threads=torch.get_num_threads(),
+        memory_bytes=_memory_bytes(),
+    )
 
 
 def boot_id() -> str | None:
@@ -54,22 +54,22 @@ def boot_id() -> str | None:
         return None
 
 
-def device(where: torch.device) -> dict[str, Any]:
+def device(where: torch.device) -> Device:
     """The device of one rank. `index` is its CUDA ordinal in this process, `uuid` names it on the host."""
     if where.type != "cuda":
-        return {"type": where.type, "index": None, "name": _cpu_name(), "uuid": None, "memory_bytes": _memory_bytes()}
+        return Device(type=where.type, index=None, name=_cpu_name(), uuid=None, memory_bytes=_memory_bytes())
     index = where.index if where.index is not None else torch.cuda.current_device()
     facts = torch.cuda.get_device_properties(index)
     uuid = getattr(facts, "uuid", None)
-    return {
-        "type": "cuda",
-        "index": index,
-        "name": facts.name,
-        "uuid": f"GPU-{uuid}" if uuid is not None else None,
-        "memory_bytes": facts.total_memory,
-        "compute_capability": f"{facts.major}.{facts.minor}",
-        "multiprocessors": facts.multi_processor_count,
-    }
+    return Device(
+        type="cuda",
+        index=index,
+        name=facts.name,
+        uuid=f"GPU-{uuid}" if uuid is not None else None,
+        memory_bytes=facts.total_memory,
+        compute_capability=f"{facts.major}.{facts.minor}",
+        multiprocessors=facts.multi_processor_count,
+    )
 
 
 def settings(env: Mapping[str, str] = os.environ) -> dict[str, str]:

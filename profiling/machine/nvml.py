@@ -5,6 +5,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..base.contract.machine import Links, NvLink, Pcie, Peer
+
 try:
     import pynvml
 except ImportError:
@@ -29,7 +31,7 @@ def driver_version(library: Any = pynvml) -> str | None:
         return None
 
 
-def links(uuid: str | None, library: Any = pynvml) -> tuple[dict[str, Any] | None, str | None]:
+def links(uuid: str | None, library: Any = pynvml) -> tuple[Links | None, str | None]:
     """NVLink, PCIe and distances to the host's other GPUs of the GPU named `uuid`, and why not where that is None.
 
     NVLink links count those that are up; `version` is NVML's number of the NVLink generation.
@@ -39,13 +41,10 @@ def links(uuid: str | None, library: Any = pynvml) -> tuple[dict[str, Any] | Non
     try:
         with _session(library):
             handle = _required(library, lambda: library.nvmlDeviceGetHandleByUUID(uuid), f"GPU {uuid}")
-            return {
-                "nvlink": _nvlink(library, handle),
-                "pcie": _pcie(library, handle),
-                "peers": _peers(library, handle, uuid),
-            }, None
+            found = Links(_nvlink(library, handle), _pcie(library, handle), _peers(library, handle, uuid))
     except _UnavailableError as err:
         return None, str(err)
+    return found, None
 
 
 @dataclass(frozen=True)
@@ -105,29 +104,25 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _nvlink(library: Any, handle: Any) -> dict[str, Any]:
+def _nvlink(library: Any, handle: Any) -> NvLink:
     states = [_optional(library, library.nvmlDeviceGetNvLinkState, handle, link) for link in range(_NVLINK_MAX_LINKS)]
     up = [link for link, state in enumerate(states) if state]
     versions = {_optional(library, library.nvmlDeviceGetNvLinkVersion, handle, link) for link in up} - {None}
-    return {
-        "links": len(up),
-        "links_present": sum(state is not None for state in states),
-        "version": max(versions, default=None),
-        "states": states,
-    }
+    present = sum(state is not None for state in states)
+    return NvLink(links=len(up), links_present=present, version=max(versions, default=None), states=states)
 
 
-def _pcie(library: Any, handle: Any) -> dict[str, Any]:
+def _pcie(library: Any, handle: Any) -> Pcie:
     ask = {
         "generation": library.nvmlDeviceGetCurrPcieLinkGeneration,
         "width": library.nvmlDeviceGetCurrPcieLinkWidth,
         "max_generation": library.nvmlDeviceGetMaxPcieLinkGeneration,
         "max_width": library.nvmlDeviceGetMaxPcieLinkWidth,
     }
-    return {name: _optional(library, call, handle) for name, call in ask.items()}
+    return Pcie(**{name: _optional(library, call, handle) for name, call in ask.items()})
 
 
-def _peers(library: Any, handle: Any, uuid: str) -> list[dict[str, Any]]:
+def _peers(library: Any, handle: Any, uuid: str) -> list[Peer]:
     peers = []
     for index in range(_optional(library, library.nvmlDeviceGetCount) or 0):
         other = _optional(library, library.nvmlDeviceGetHandleByIndex, index)
@@ -136,11 +131,6 @@ def _peers(library: Any, handle: Any, uuid: str) -> list[dict[str, Any]]:
             continue
         level = _optional(library, library.nvmlDeviceGetTopologyCommonAncestor, handle, other)
         p2p = _optional(library, library.nvmlDeviceGetP2PStatus, handle, other, library.NVML_P2P_CAPS_INDEX_NVLINK)
-        peers.append(
-            {
-                "uuid": _text(other_uuid),
-                "topology": _TOPOLOGY.get(level, level),
-                "nvlink": None if p2p is None else p2p == library.NVML_P2P_STATUS_OK,
-            }
-        )
+        linked = None if p2p is None else p2p == library.NVML_P2P_STATUS_OK
+        peers.append(Peer(uuid=_text(other_uuid), topology=_TOPOLOGY.get(level, level), nvlink=linked))
     return peers

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -41,7 +40,7 @@ _ALL = (
 MODES: Mapping[ParallelName, ParallelMode] = {mode.name: mode for mode in _ALL}
 
 # What meta.json says of a model, by mode; each gives None for models of other modes.
-FACTS: Mapping[str, Callable[[nn.Module], dict[str, Any] | None]] = {
+FACTS: Mapping[str, Callable[[nn.Module], object]] = {
     "dp": dp_facts,
     "ddp": ddp_facts,
     "fsdp": fsdp_facts,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..base.contract.modes import PipelineFacts, TensorShape
 from ..errors import UsageError
 from ..train.config import ScheduleName, TrainConfig
 from ..workloads.models import BLOCKS, MODELS
@@ -24,7 +25,7 @@ _SCHEDULES: Mapping[ScheduleName, str] = {"gpipe": "ScheduleGPipe", "1f1b": "Sch
 class Pipeline(nn.Module):
     """This rank's stage of a model; its parameters are those of the stage. Made by `pipeline()`."""
 
-    def __init__(self, stage: "PipelineStage", config: TrainConfig, facts: dict[str, Any]) -> None:
+    def __init__(self, stage: "PipelineStage", config: TrainConfig, facts: PipelineFacts) -> None:
         from torch.distributed import pipelining
 
         super().__init__()
@@ -40,7 +41,7 @@ class Pipeline(nn.Module):
         The first stage uses the images and the last one the labels. The loss, detached, on the last; None elsewhere.
         """
         if self._schedule is None:
-            self._schedule = self._make_schedule(self._stage, self.facts["microbatches"], loss_fn=criterion)
+            self._schedule = self._make_schedule(self._stage, self.facts.microbatches, loss_fn=criterion)
         losses: list[Tensor] = []
         where = self._stage.device
         inputs = (images.to(where, non_blocking=True),) if self._stage.is_first else ()
@@ -60,10 +61,8 @@ class Pipeline(nn.Module):
         if self._stage.is_first:
             passing = images.to(where)
         else:
-            given = self.facts["input"]
-            passing = torch.empty(
-                (len(images), *given["shape"][1:]), dtype=getattr(torch, given["dtype"]), device=where
-            )
+            given = self.facts.input
+            passing = torch.empty((len(images), *given.shape[1:]), dtype=getattr(torch, given.dtype), device=where)
             dist.recv(passing, index - 1)
         outputs = cast("Tensor", self.part(passing))
         if self._stage.is_last:
@@ -91,18 +90,18 @@ def pipeline(model: nn.Module, where: torch.device, config: TrainConfig) -> Pipe
     # A gradient goes back along every way but that of the images.
     given, handed_on = passing[first].requires_grad_(index > 0), passing[end].requires_grad_()
     stage = PipelineStage(part.to(where), index, stages, where, input_args=given, output_args=handed_on)
-    facts = {
-        "stage": index,
-        "stages": stages,
-        "schedule": config.pipeline_schedule,
-        "microbatches": microbatches,
-        "batch_size": config.batch_size,
-        "blocks": list(blocks)[first:end],
-        "parameters": sum(p.numel() for p in part.parameters()),
-        "forward_flops_per_microbatch": sum(cost.forward_flops for cost in own),
-        "input": _tensor_facts(passing[first]),
-        "output": _tensor_facts(passing[end]),
-    }
+    facts = PipelineFacts(
+        stage=index,
+        stages=stages,
+        schedule=config.pipeline_schedule,
+        microbatches=microbatches,
+        batch_size=config.batch_size,
+        blocks=list(blocks)[first:end],
+        parameters=sum(p.numel() for p in part.parameters()),
+        forward_flops_per_microbatch=sum(cost.forward_flops for cost in own),
+        input=_tensor_facts(passing[first]),
+        output=_tensor_facts(passing[end]),
+    )
     return Pipeline(stage, config, facts)
 
 
@@ -118,9 +117,9 @@ def check_stages(config: TrainConfig, stages: int) -> None:
         )
 
 
-def pipeline_facts(model: nn.Module) -> dict[str, Any] | None:
+def pipeline_facts(model: nn.Module) -> PipelineFacts | None:
     """The stage, its schedule, and what one microbatch brings in and hands on; None for other models."""
-    return dict(model.facts) if isinstance(model, Pipeline) else None
+    return model.facts if isinstance(model, Pipeline) else None
 
 
 @dataclass(frozen=True)
@@ -152,9 +151,9 @@ def _cut(costs: Sequence[int], stages: int) -> list[tuple[int, int]]:
     return min(ways, key=lambda runs: max(sum(costs[first:end]) for first, end in runs))
 
 
-def _tensor_facts(tensor: Tensor) -> dict[str, Any]:
-    return {
-        "shape": list(tensor.shape),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "bytes": tensor.numel() * tensor.element_size(),
-    }
+def _tensor_facts(tensor: Tensor) -> TensorShape:
+    return TensorShape(
+        shape=list(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        bytes=tensor.numel() * tensor.element_size(),
+    )

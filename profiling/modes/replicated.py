@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..base.contract.modes import DpFacts
 from ..errors import DeviceError
 from ..machine import environment
 from ..train.config import TrainConfig
@@ -41,12 +42,12 @@ def ddp(model: nn.Module, where: torch.device, config: TrainConfig) -> nn.Module
     )
 
 
-def dp_facts(model: nn.Module) -> dict[str, Any] | None:
+def dp_facts(model: nn.Module) -> DpFacts | None:
     """The devices that nn.DataParallel drives, and the CUDA ordinal of the one that gathers; None for other models."""
     if not isinstance(model, nn.DataParallel) or not model.device_ids:  # without GPUs it only calls the model
         return None
     driven = [environment.device(torch.device("cuda", index)) for index in model.device_ids]
-    return {"devices": driven, "output_device": model.output_device}
+    return DpFacts(driven, model.output_device)
 
 
 def ddp_facts(model: nn.Module) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..base.contract.modes import FsdpFacts, FsdpGroup
 from ..train.config import TrainConfig
 from ..workloads.models import BLOCKS
 
@@ -44,7 +45,7 @@ def is_shard(tensor: Tensor) -> bool:
     return found is not None and isinstance(tensor, found.DTensor)
 
 
-def fsdp_facts(model: nn.Module) -> dict[str, Any] | None:
+def fsdp_facts(model: nn.Module) -> FsdpFacts | None:
     """The groups of parameters that FSDP2 gathers and reduces as one; None for other models.
 
     `unsharded_bytes` is the array of one all_gather or reduce_scatter (in the parameters' own dtypes; a mixed-precision
@@ -58,25 +59,25 @@ def fsdp_facts(model: nn.Module) -> dict[str, Any] | None:
     try:  # there is no public way to the groups
         found = [_state_of(module)._fsdp_param_group for module in sharded]  # noqa: SLF001
         groups = {id(group): group for group in found if group is not None}  # several modules may make up one
-        return {"groups": [_group_facts(group, names) for group in groups.values()]}
+        return FsdpFacts([_group_facts(group, names) for group in groups.values()])
     except AttributeError:
-        return {"groups": None, "groups_reason": f"not where torch 2.13 has them, in torch {torch.__version__}"}
+        return FsdpFacts(None, f"not where torch 2.13 has them, in torch {torch.__version__}")
 
 
 def _state_of(module: Any) -> Any:
     return module._get_fsdp_state()  # noqa: SLF001
 
 
-def _group_facts(group: Any, names: dict[int, str]) -> dict[str, Any]:
+def _group_facts(group: Any, names: dict[int, str]) -> FsdpGroup:
     ranks, held = group.mesh_info.shard_mesh_size, group.fsdp_params
     sharded = sum(p.padded_sharded_param_size.numel() * p.sharded_param.element_size() for p in held)
     whole = sum(p._orig_size.numel() * p.sharded_param.element_size() for p in held)  # noqa: SLF001
-    return {
-        "parameters": [names.get(id(p.sharded_param)) for p in held],
-        "dtypes": sorted({str(p.sharded_param.dtype).removeprefix("torch.") for p in held}),
-        "ranks": ranks,
-        "unsharded_bytes": sharded * ranks,
-        "sharded_bytes": sharded,
-        "padding_bytes": sharded * ranks - whole,
-        "reshard_after_forward": bool(group._reshard_after_forward),  # noqa: SLF001
-    }
+    return FsdpGroup(
+        parameters=[names.get(id(p.sharded_param)) for p in held],
+        dtypes=sorted({str(p.sharded_param.dtype).removeprefix("torch.") for p in held}),
+        ranks=ranks,
+        unsharded_bytes=sharded * ranks,
+        sharded_bytes=sharded,
+        padding_bytes=sharded * ranks - whole,
+        reshard_after_forward=bool(group._reshard_after_forward),  # noqa: SLF001
+    )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..base.contract.rank import GroupFacts
 from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError, UsageError
 from ..modes import ParallelMode
 
@@ -113,18 +114,18 @@ def joined(backend_name: str, where: torch.device) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def process_groups() -> list[dict[str, Any]]:
+def process_groups() -> list[GroupFacts]:
     """Every process group this rank is in, with the full list of its ranks; empty without torch.distributed."""
     if not (dist.is_available() and dist.is_initialized()):
         return []
     configs = dist.distributed_c10d._get_all_pg_configs()  # noqa: SLF001  (what torch.profiler itself records)
     return [
-        {
-            "name": config["pg_name"],
-            "desc": config["pg_desc"],
-            "backend": config["backend_config"],
-            "ranks": [int(rank) for rank in config["ranks"]],
-        }
+        GroupFacts(
+            name=config["pg_name"],
+            desc=config["pg_desc"],
+            backend=config["backend_config"],
+            ranks=[int(rank) for rank in config["ranks"]],
+        )
         for config in configs
     ]
 

@@ -2,11 +2,12 @@
 
 import gc
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from ..base.contract.run import ModelSize
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
@@ -15,15 +16,15 @@ def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-def facts(optimizer: Optimizer) -> dict[str, Any]:
+def facts(optimizer: Optimizer) -> ModelSize:
     """As `sidefiles.model_facts`, of what the optimizer updates; it knows neither a name nor buffers."""
     found = list(parameters(optimizer))
-    return {
-        "name": None,
-        "parameters": sum(p.numel() for p in found),
-        "bytes": sum(p.numel() * p.element_size() for p in found),
-        "buffer_bytes": None,
-    }
+    return ModelSize(
+        name=None,
+        parameters=sum(p.numel() for p in found),
+        bytes=sum(p.numel() * p.element_size() for p in found),
+        buffer_bytes=None,
+    )
 
 
 def outermost(optimizer: Optimizer) -> nn.Module | None:

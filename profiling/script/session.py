@@ -41,7 +41,7 @@ class ScriptSession(Session):
     @property
     def rank(self) -> int:
         """Of this process, in its job."""
-        return int(self._facts["rank"])
+        return self._facts.rank
 
     def cut_short(self, why: str) -> None:
         """Note why this capture is less than was asked for; the first reason stays."""

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..base import run_directory as rundir
+from ..base.contract.run import SCHEMA_VERSION
 from ..base.messages import tell
 from ..base.program import ANALYSIS, PROGRAM
 from ..errors import DeviceError, ProfilingError, UsageError
@@ -81,7 +81,7 @@ def _planned(request: Request, recorded: SweepFile | None) -> SweepFile:
     if recorded is None:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         command = list(request.command)
-        return SweepFile(rundir.SCHEMA_VERSION, request.folder.name, now, command, config, cells(config))
+        return SweepFile(SCHEMA_VERSION, request.folder.name, now, command, config, cells(config))
     if found := contradictions(recorded.config, config):
         raise UsageError(
             f"{request.folder}: its cells were made with {'; '.join(found)}: they could not be compared; "

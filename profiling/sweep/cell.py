@@ -12,10 +12,11 @@ from pathlib import Path
 from signal import Signals
 
 from ..base import run_directory as rundir
+from ..base.contract.sweep import Status
 from ..errors import OutOfDataError, OutOfMemoryError, UsageError
 from ..machine import memory, tether
 from .directory import missing
-from .grid import Cell, Status
+from .grid import Cell
 
 # torchrun gives its ranks 30 s to write their files.
 _GRACE_S = 45.0

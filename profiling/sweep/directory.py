@@ -13,13 +13,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..base import run_directory as rundir
+from ..base.contract.run import SCHEMA_VERSION
+from ..base.contract.sweep import SweepRecord
 from ..errors import RunDirError
 from .grid import Cell, SweepConfig
 
@@ -32,13 +34,9 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class SweepFile:
-    """The content of sweep.json."""
+class SweepFile(SweepRecord):
+    """The content of sweep.json, as a sweep that is resumed reads it again."""
 
-    schema_version: int
-    sweep: str
-    created_utc: str
-    command: list[str]
     config: SweepConfig
     cells: list[Cell]
 
@@ -57,9 +55,9 @@ def read(folder: Path) -> SweepFile | None:
         found = msgspec.json.decode(content, type=SweepFile)
     except msgspec.DecodeError as err:
         raise RunDirError(f"{path}: expected what a sweep writes: {err}; use another --run-name") from err
-    if found.schema_version != rundir.SCHEMA_VERSION:
+    if found.schema_version != SCHEMA_VERSION:
         raise RunDirError(
-            f"{path}: expected schema_version {rundir.SCHEMA_VERSION}, found {found.schema_version}; "
+            f"{path}: expected schema_version {SCHEMA_VERSION}, found {found.schema_version}; "
             "go on with the version of this program that wrote it"
         )
     return found
@@ -67,7 +65,7 @@ def read(folder: Path) -> SweepFile | None:
 
 def write(folder: Path, content: SweepFile) -> None:
     """Replace sweep.json, whole or not at all. Raises RunDirError."""
-    rundir.write_json(folder / SWEEP_FILE, asdict(content))
+    rundir.write_json(folder / SWEEP_FILE, content)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 
@@ -16,12 +16,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from ..base.contract.sweep import Status, SweepCell
 from ..base.schedule import Schedule
 from ..errors import UsageError
 from ..machine.memory import parse_bytes
 from ..train.config import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, DataName, DeviceName, ModelName, ParallelName, TrainConfig
 
-Status = Literal["open", "done", "out_of_memory", "out_of_data", "failed", "skipped"]
 # What running a cell once more would not change.
 FINAL: tuple[Status, ...] = ("done", "out_of_memory", "out_of_data")
 EXHAUSTED: tuple[Status, ...] = ("out_of_memory", "out_of_data")
@@ -59,17 +59,11 @@ class SweepConfig:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One point of the grid, and what became of it. `run` is its folder's name, `dur_s` how long it took in all."""
+class Cell(SweepCell):
+    """One point of the grid, and what became of it."""
 
-    run: str
     model: ModelName
     parallel: ParallelName
-    workers: int
-    batch_size_per_rank: int
-    status: Status = "open"
-    reason: str | None = None
-    dur_s: float | None = None
 
     @property
     def series(self) -> tuple[str, str, int]:

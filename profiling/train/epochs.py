@@ -1,26 +1,19 @@
 """Training in epochs, each of them tested, before the first step that the session knows: no profiler is on in them.
 
-After every epoch rank 0 replaces training.json, so a run that is stopped has all epochs that it finished. Its content:
-
-- `schema_version`, `planned_epochs`, `dataset_samples`, `workers` (ranks, or the devices of dp), `optimizer`,
-  `lr_scaling`, `lr_reference_batch`, `base_lr`, `full_lr` (after the warm-up), `warmup_steps`;
-- `epochs`, one entry each: `epoch` from 0, `phase`, `batch_size` (as --batch-size), `global_batch_size` (samples of a
-  step, all ranks together), `steps`, `full_steps` (of the whole data set), `first_lr`, `last_lr`; `train` and `test`:
-  `loss` (mean cross entropy in nats, None if it is not finite), `accuracy` (0..1), `samples`, all ranks together;
-  `dur_ns`, `data_ns`, `step_ns` (`timed_epochs.EpochTime`, the largest of any rank; testing is not in them).
-
-The scores of training are those of the batches as they were trained on, before each one's update.
+After every epoch rank 0 replaces training.json (`base.contract.training`), so a run that is stopped has all epochs that
+it finished.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..base import run_directory as rundir
+from ..base.contract.rank import EpochTime
+from ..base.contract.training import Score, TrainedEpoch, TrainingFile
 from ..capture.session import Session
 from ..ranks import process_group as parallel
 from ..workloads.data import Batch, Batches, DataSpec, epoch_steps
@@ -29,8 +22,8 @@ from . import scalars, scoring
 from .config import TrainConfig
 from .plan import LrPolicy, PlannedEpoch, lr_policy, planned_epochs
 from .progress import Reporter
-from .scoring import Score, ScoredLoss
-from .timed_epochs import EpochTime, timed_epoch
+from .scoring import ScoredLoss
+from .timed_epochs import timed_epoch
 
 
 class ScheduledBatches:
@@ -94,8 +87,8 @@ def train_in_epochs(
     policy = lr_policy(plan, config.optimizer.lr, config.batch_size * batches.workers, epochs)
     first_rank = parallel.identity().rank == 0
     facts = _facts(config, policy, batches)
-    rows: list[dict[str, Any]] = []
-    times: list[dict[str, Any]] = []
+    rows: list[TrainedEpoch] = []
+    times: list[EpochTime] = []
     if not scalars.available():
         reporter.say(scalars.MISSING)
     with scalars.scalars(session.run_dir, write=first_rank and scalars.available()) as add:
@@ -105,17 +98,17 @@ def train_in_epochs(
             time, train = _trained(trainee, epoch, policy, batches.current)
             reporter.begin_epoch(f"epoch {epoch.epoch} of {plan.epochs}: {held_out.samples} test images")
             test = scoring.total(scoring.tested(trainee.model, held_out, trainee.where))
-            times.append(time.as_json())
-            rows.append(_row(epoch, policy, epoch.batch_size * batches.workers, train, test))
-            rows[-1] |= _slowest(time, trainee.where)
-            reporter.trained_epoch(time, epoch.full_steps, train, test, rows[-1]["last_lr"])
+            times.append(time)
+            slowest = _slowest(time, trainee.where)
+            rows.append(_row(epoch, policy, epoch.batch_size * batches.workers, (train, test), slowest))
+            reporter.trained_epoch(time, epoch.full_steps, train, test, rows[-1].last_lr)
             if first_rank:
-                rundir.write_json(session.run_dir / rundir.TRAINING_FILE, facts | {"epochs": rows})
+                rundir.write_json(session.run_dir / rundir.TRAINING_FILE, replace(facts, epochs=rows))
                 add(epoch.epoch + 1, _scalars(rows[-1]))
             _note(session, epoch, batches, times)
 
 
-def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, times: list[dict[str, Any]]) -> None:
+def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, times: list[EpochTime]) -> None:
     """Put into this rank's side file what there is so far."""
     resized = {"batch_size_per_rank": batches.loaded_size} if batches.resized else {}
     samples = batches.current.dataset_samples
@@ -138,34 +131,40 @@ def _trained(trainee: Trainee, epoch: PlannedEpoch, policy: LrPolicy, batches: B
     return time, scoring.total(counts)
 
 
-def _facts(config: TrainConfig, policy: LrPolicy, batches: ScheduledBatches) -> dict[str, Any]:
-    """What training.json says of all epochs together."""
-    return {
-        "schema_version": rundir.SCHEMA_VERSION,
-        "planned_epochs": config.training.epochs,
-        "dataset_samples": batches.current.dataset_samples,
-        "workers": parallel.identity().world_size if config.parallel == "pipeline" else batches.workers,
-        "optimizer": config.optimizer.name,
-        "lr_scaling": config.training.lr_scaling,
-        "lr_reference_batch": config.training.lr_reference_batch,
-        **asdict(policy),
-    }
+def _facts(config: TrainConfig, policy: LrPolicy, batches: ScheduledBatches) -> TrainingFile:
+    """training.json before the first epoch."""
+    return TrainingFile(
+        planned_epochs=config.training.epochs,
+        dataset_samples=batches.current.dataset_samples,
+        workers=parallel.identity().world_size if config.parallel == "pipeline" else batches.workers,
+        optimizer=config.optimizer.name,
+        lr_scaling=config.training.lr_scaling,
+        lr_reference_batch=config.training.lr_reference_batch,
+        base_lr=policy.base_lr,
+        full_lr=policy.full_lr,
+        warmup_steps=policy.warmup_steps,
+        epochs=[],
+    )
 
 
-def _row(epoch: PlannedEpoch, policy: LrPolicy, global_batch: int, train: Score, test: Score) -> dict[str, Any]:
-    """What training.json says of an epoch, but for its times."""
-    return {
-        "epoch": epoch.epoch,
-        "phase": epoch.phase,
-        "batch_size": epoch.batch_size,
-        "global_batch_size": global_batch,
-        "steps": epoch.steps,
-        "full_steps": epoch.full_steps,
-        "first_lr": policy.lr(epoch.first_step),
-        "last_lr": policy.lr(epoch.first_step + epoch.steps - 1),
-        "train": asdict(train),
-        "test": asdict(test),
-    }
+def _row(
+    epoch: PlannedEpoch, policy: LrPolicy, global_batch: int, scores: tuple[Score, Score], slowest: Mapping[str, int]
+) -> TrainedEpoch:
+    """What training.json says of an epoch; `scores` are those of training and of testing."""
+    train, test = scores
+    return TrainedEpoch(
+        epoch=epoch.epoch,
+        phase=epoch.phase,
+        batch_size=epoch.batch_size,
+        global_batch_size=global_batch,
+        steps=epoch.steps,
+        full_steps=epoch.full_steps,
+        first_lr=policy.lr(epoch.first_step),
+        last_lr=policy.lr(epoch.first_step + epoch.steps - 1),
+        train=train,
+        test=test,
+        **slowest,
+    )
 
 
 def _slowest(time: EpochTime, where: torch.device) -> dict[str, int]:
@@ -174,14 +173,14 @@ def _slowest(time: EpochTime, where: torch.device) -> dict[str, int]:
     return dict(zip(names, scoring.largest((getattr(time, name) for name in names), where), strict=True))
 
 
-def _scalars(row: Mapping[str, Any]) -> dict[str, float | None]:
+def _scalars(row: TrainedEpoch) -> dict[str, float | None]:
     """The curves of TensorBoard, grouped by what stands before the slash."""
     return {
-        "loss/train": row["train"]["loss"],
-        "loss/test": row["test"]["loss"],
-        "accuracy/train": row["train"]["accuracy"],
-        "accuracy/test": row["test"]["accuracy"],
-        "training/learning rate": row["last_lr"],
-        "training/global batch size": row["global_batch_size"],
-        "training/epoch time in s": row["dur_ns"] / 1e9,
+        "loss/train": row.train.loss,
+        "loss/test": row.test.loss,
+        "accuracy/train": row.train.accuracy,
+        "accuracy/test": row.test.accuracy,
+        "training/learning rate": row.last_lr,
+        "training/global batch size": row.global_batch_size,
+        "training/epoch time in s": row.dur_ns / 1e9,
     }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..base.contract.rank import EpochPhase
 from ..capture.session import Session
 from ..capture.side_files import Subject, model_size
 from ..capture.step_clock import overhead
@@ -26,7 +27,6 @@ from ..workloads.torchvision_import import torchvision
 from .config import TrainConfig
 from .epochs import ScheduledBatches, Trainee, train_in_epochs
 from .optimizers import optimizer_of
-from .plan import EpochPhase
 from .progress import Reporter
 from .scoring import ScoredLoss
 from .timed_epochs import timed_epoch
@@ -147,7 +147,7 @@ def _epochs(
         reporter.begin_epoch(f"epoch {epoch} ({phase}) of {steps} steps")
         time, loss = timed_epoch(epoch, phase, steps, batches, train_on, where)
         reporter.epoch(time, batches.epoch_steps, None if loss is None else loss.item())
-        found.append(time.as_json())
+        found.append(time)
     session.note(**facts, epochs=found)
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from ..base.contract.rank import EpochPhase
 from ..errors import UsageError
 from .lr_policy import REFERENCE_BATCH, linearly_scaled, warmed_up
 
 LrScaling = Literal["none", "linear"]
-EpochPhase = Literal["warmup", "timed"]
 _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,12})\s*")
 
 

@@ -5,11 +5,11 @@ from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..base.contract.rank import EpochTime, StepTime
+from ..base.contract.training import Score
 from ..base.messages import Talk
 from ..base.schedule import Phase
-from ..capture.step_clock import Overhead, StepTime
-from .scoring import Score
-from .timed_epochs import EpochTime
+from ..capture.step_clock import Overhead
 
 _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms up", "active": "traced"}
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -11,21 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..base.contract.training import Score
 from ..modes.pipeline import Pipeline
 from ..modes.sharded import is_sharded
 from ..workloads.held_out import HeldOut
-
-
-@dataclass(frozen=True)
-class Score:
-    """Of `samples`, all ranks together: mean cross entropy in nats, and the fraction that was classified correctly.
-
-    `loss` is None where it is not finite: the training has diverged.
-    """
-
-    loss: float | None
-    accuracy: float
-    samples: int
 
 
 class ScoredLoss(nn.CrossEntropyLoss):

@@ -2,38 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..base.contract.rank import EpochPhase, EpochTime
 from ..capture.step_clock import finish, mark
 from ..workloads.data import Batch
-from .plan import EpochPhase
-
-
-@dataclass(frozen=True)
-class EpochTime:
-    """One epoch of one rank, or as many steps of it as were asked for. `samples` are this rank's.
-
-    `dur_ns = data_ns + step_ns`: waiting for the data loader, and everything else, from the copy to the device to the
-    update of the weights. `start_unix_ns` is the host's clock.
-    """
-
-    epoch: int
-    phase: EpochPhase
-    steps: int
-    samples: int
-    start_unix_ns: int
-    dur_ns: int
-    data_ns: int
-    step_ns: int
-
-    def as_json(self) -> dict[str, Any]:
-        """An entry of `epochs` in meta.json."""
-        return asdict(self)
 
 
 def timed_epoch(

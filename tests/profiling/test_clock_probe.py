@@ -152,19 +152,19 @@ def test_every_host_is_measured_once_at_both_ends(world) -> None:
     ahead = {"b": 8 * MS, "c": -3_600_000 * MS}
     facts = world("aabbbc", ahead).run()
     offsets = {
-        rank: [(o["at"], o["offset_ns"], o["uncertainty_ns"]) for o in own["clock_probe"] or []]
+        rank: [(o.at, o.offset_ns, o.uncertainty_ns) for o in own["clock_probe"] or []]
         for rank, own in enumerate(facts)
     }
     for rank in (0, 1):
         assert offsets[rank] == [("start", 0, 0), ("end", 0, 0)]
-    assert [facts[rank]["clock_probe"][0]["basis"] for rank in (0, 1)] == ["this is rank 0", "same host"]
+    assert [facts[rank]["clock_probe"][0].basis for rank in (0, 1)] == ["this is rank 0", "same host"]
     asking = [rank for rank in (2, 3, 4) if offsets[rank]]
     assert len(asking) == 1
     for rank in (*asking, 5):
         assert [at for at, _, _ in offsets[rank]] == ["start", "end"]
         for _, offset, uncertainty in offsets[rank]:
             assert abs(offset - ahead["aabbbc"[rank]]) <= uncertainty < 100 * MS
-        assert facts[rank]["clock_probe"][0]["basis"] == MEASURED
+        assert facts[rank]["clock_probe"][0].basis == MEASURED
     for rank in {2, 3, 4} - set(asking):
         assert facts[rank]["clock_probe_reason"] == "start: another rank of this host measures"
 
@@ -176,8 +176,8 @@ def test_a_second_capture_over_the_same_store_measures_anew(world, tmp_path) -> 
             properly(probe, who)
 
     facts = world("ab", {"b": 5 * MS}).run(twice, twice)
-    assert [o["at"] for o in facts[1]["clock_probe"]] == ["start", "end"] * 2
-    assert all(abs(o["offset_ns"] - 5 * MS) <= o["uncertainty_ns"] for o in facts[1]["clock_probe"])
+    assert [o.at for o in facts[1]["clock_probe"]] == ["start", "end"] * 2
+    assert all(abs(o.offset_ns - 5 * MS) <= o.uncertainty_ns for o in facts[1]["clock_probe"])
 
 
 def test_a_rank_that_never_comes_costs_the_others_nothing_but_patience(world) -> None:
@@ -190,8 +190,8 @@ def test_a_rank_that_never_comes_costs_the_others_nothing_but_patience(world) ->
 
     facts = world("abc", {"b": MS}, patience_s=0.3).run(patiently, patiently, absent)
     assert "not all ranks came" in facts[0]["clock_probe_reason"]
-    assert [o["at"] for o in facts[0]["clock_probe"]] == ["start", "end"]
-    assert [o["at"] for o in facts[1]["clock_probe"]] == ["start", "end"]
+    assert [o.at for o in facts[0]["clock_probe"]] == ["start", "end"]
+    assert [o.at for o in facts[1]["clock_probe"]] == ["start", "end"]
 
 
 def test_without_rank_0_nobody_waits_for_ever(world) -> None:
@@ -210,7 +210,7 @@ def test_who_comes_too_late_is_told_so(world) -> None:
     facts = world("ab", patience_s=0.2).run(properly, late)
     assert facts[1]["clock_probe"] is None
     assert facts[1]["clock_probe_reason"] == "start: rank 0 no longer waited for this rank"
-    assert [o["at"] for o in facts[0]["clock_probe"]] == ["start", "end"]
+    assert [o.at for o in facts[0]["clock_probe"]] == ["start", "end"]
 
 
 def test_who_waits_when_rank_0_gives_up_is_told_so() -> None:
@@ -260,7 +260,7 @@ def test_another_group_in_its_place_is_not_asked(world) -> None:
         probe.at_end()
 
     for own in made.run(replaced, replaced):
-        assert [o["at"] for o in own["clock_probe"]] == ["start"]
+        assert [o.at for o in own["clock_probe"]] == ["start"]
         assert own["clock_probe_reason"].startswith("end: no answer through the store")
 
 
@@ -290,7 +290,7 @@ def test_a_skipped_end_says_why(world) -> None:
         probe.skip_end("the block was ended by ValueError")
 
     for own in world("ab").run(fail, fail):
-        assert [o["at"] for o in own["clock_probe"]] == ["start"]
+        assert [o.at for o in own["clock_probe"]] == ["start"]
         assert own["clock_probe_reason"] == "end: skipped, the block was ended by ValueError"
 
 

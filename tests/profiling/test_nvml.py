@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from profiling.base.contract.machine import Pcie, Peer
 from profiling.machine import nvml
 
 UUIDS = {"gpu0": "GPU-0000", "gpu1": "GPU-1111"}
@@ -55,16 +56,16 @@ def library(**changes: object) -> SimpleNamespace:
 def test_links_of_a_gpu() -> None:
     links, reason = nvml.links("GPU-0000", library())
     assert reason is None
-    assert (links["nvlink"]["links"], links["nvlink"]["links_present"], links["nvlink"]["version"]) == (11, 12, 3)
-    assert links["pcie"] == {"generation": 4, "width": 16, "max_generation": 4, "max_width": None}
-    assert links["peers"] == [{"uuid": "GPU-1111", "topology": "PIX", "nvlink": True}]
+    assert (links.nvlink.links, links.nvlink.links_present, links.nvlink.version) == (11, 12, 3)
+    assert links.pcie == Pcie(generation=4, width=16, max_generation=4, max_width=None)
+    assert links.peers == [Peer(uuid="GPU-1111", topology="PIX", nvlink=True)]
     assert nvml.driver_version(library()) == "550.54.15"
 
 
 def test_gpu_without_nvlink() -> None:
     links, _ = nvml.links("GPU-0000", library(nvmlDeviceGetNvLinkState=no_answer, nvmlDeviceGetP2PStatus=no_answer))
-    assert (links["nvlink"]["links"], links["nvlink"]["version"]) == (0, None)
-    assert links["peers"][0]["nvlink"] is None
+    assert (links.nvlink.links, links.nvlink.version) == (0, None)
+    assert links.peers[0].nvlink is None
 
 
 @pytest.mark.parametrize(

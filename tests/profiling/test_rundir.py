@@ -1,11 +1,13 @@
 import gzip
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from profiling.base import run_directory as rundir
+from profiling.base.contract.fields import Record
 from profiling.errors import RunDirError
 
 
@@ -38,16 +40,22 @@ def test_tensorboard_reads_worker_and_rank_from_trace_names(host) -> None:
     assert consts.NODE_PROCESS_PATTERN.match(found).group(2) == "5"
 
 
+@dataclass(frozen=True)
+class _Note(Record):
+    run: str
+    note: str
+
+
 def test_json_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
     path = tmp_path / "run.json"
-    rundir.write_json(path, {"run": "first", "note": "ß"})
+    rundir.write_json(path, _Note("first", "ß"))
 
     def power_cut(fd: int) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", power_cut)
     with pytest.raises(KeyboardInterrupt):
-        rundir.write_json(path, {"run": "second"})
+        rundir.write_json(path, _Note("second", ""))
     assert json.loads(path.read_text()) == {"run": "first", "note": "ß"}
     assert names(tmp_path) == ["run.json"]
 

@@ -1,0 +1,106 @@
+"""comms.json: how fast collectives are. Keys are those of nccl-tests' own JSON where it has one; docs/comms.md."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from .fields import Doc, People, Record
+from .machine import Settings, Versions
+
+COMMS_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CommsDevice:
+    """The device of one rank."""
+
+    rank: Annotated[int, People("rank in the job")]
+    pid: Annotated[int, People("process id")]
+    hostname: Annotated[str, People("host name")]
+    device: Annotated[int | None, People("CUDA ordinal; null on CPU")]
+    device_info: Annotated[str | None, People("name of the GPU or CPU")]
+
+
+@dataclass(frozen=True)
+class CommsOptions:
+    """How it was measured."""
+
+    minimum_bytes: Annotated[int, People("smallest size")]
+    maximum_bytes: Annotated[int, People("largest size")]
+    step_factor: Annotated[int, People("each size is so many times the one before")]
+    warmup_iters: Annotated[int, People("calls before those that are timed")]
+    iterations: Annotated[int, People("timed calls")]
+    traced_iterations: Annotated[int, People("calls of each size that are traced afterwards")]
+    validation: Annotated[int, People("1: results are checked")]
+    devices: Annotated[Sequence[CommsDevice] | None, People("the device of each rank")]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement. A rank's time is the mean of one call."""
+
+    time: Annotated[float, Doc("mean of the ranks' times", unit="us")]
+    alg_bw: Annotated[float, Doc("size / time", unit="1e9 bytes/s")]
+    bus_bw: Annotated[float, People("the same x bus factor", unit="1e9 bytes/s")]
+    nwrong: Annotated[int, Doc("wrong elements, all ranks together")]
+    time_min: Annotated[float, People("time of the fastest rank", unit="us")]
+    time_max: Annotated[float, People("time of the slowest rank", unit="us")]
+    time_per_rank: Annotated[Sequence[float], People("time of each rank", unit="us")]
+
+
+@dataclass(frozen=True)
+class CommsResult:
+    """One collective at one size."""
+
+    collective: Annotated[str, Doc("as torch spells it")]
+    size: Annotated[int, Doc("the whole array", unit="bytes")]
+    count: Annotated[int, People("the array, or one rank's share where it is shared out", unit="elements")]
+    type: Annotated[str, People("dtype as torch spells it")]
+    redop: Annotated[str, People("reduction, or `none`")]
+    root: Annotated[int, People("its root, or -1")]
+    out_of_place: Annotated[Measured | None, Doc("the measurement; null where torch works in place")]
+    in_place: Annotated[Measured | None, Doc("the measurement; null where torch does not work in place")]
+    actual_iterations: Annotated[int, People("timed calls")]
+    traced_times_us: Annotated[
+        Sequence[Sequence[float]] | None, People("for each rank the time of each traced call; null without --trace")
+    ]
+
+
+@dataclass(frozen=True)
+class CommsSkipped:
+    """What was asked for and cannot be measured."""
+
+    collective: Annotated[str, People("as torch spells it")]
+    type: Annotated[str, People("dtype")]
+    redop: Annotated[str, People("reduction, or `none`")]
+    size: Annotated[int | None, People("null for every size", unit="bytes")]
+    reason: Annotated[str, People("why not")]
+
+
+@dataclass(frozen=True)
+class OutOfBounds:
+    """Wrong elements of all results."""
+
+    count: Annotated[int, People("how many", unit="elements")]
+    okay: Annotated[bool, People("whether there are none")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommsFile(Record):
+    """Replaced whole by rank 0 after every row."""
+
+    tool: Annotated[str, Doc("`commtrace comms`: what tells the file from one of nccl-tests")]
+    schema_version: Annotated[int, Doc("version of this layout")] = COMMS_SCHEMA_VERSION
+    start_time: Annotated[str, People("when it began, ISO 8601", unit="UTC")]
+    args: Annotated[Sequence[str], People("the command line")]
+    backend: Annotated[str | None, People("backend of torch.distributed")]
+    world_size: Annotated[int, Doc("number of ranks")]
+    versions: Annotated[Versions, People("versions that rank 0 ran with")]
+    settings: Annotated[Settings, People("environment variables that change how communication behaves")]
+    config: Annotated[CommsOptions, People("how it was measured")]
+    complete: Annotated[bool, Doc("whether all of it was measured")] = False
+    reason: Annotated[str | None, Doc("why not")] = None
+    end_time: Annotated[str | None, People("null while it is not complete", unit="UTC")] = None
+    results: Annotated[Sequence[CommsResult], Doc("one entry per row")] = ()
+    skipped: Annotated[Sequence[CommsSkipped], People("what was asked for and cannot be measured")] = ()
+    out_of_bounds: Annotated[OutOfBounds, People("wrong elements of all results")] = OutOfBounds(0, okay=True)
