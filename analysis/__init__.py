@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .comparison.analysis import Comparison, compare
     from .errors import AnalysisError
-    from .results.analysis import Analysis, analyse
-    from .run.run import Run, load_run
+    from .results.analysis import Analysis
+    from .results.opening import analyse, load_run
+    from .run.run import Run
     from .sweeps.analysis import SweepAnalysis, analyse_sweep
     from .training.analysis import TrainingAnalysis, analyse_training
 
@@ -40,11 +41,11 @@ _HOMES = {
     "Run": "run.run",
     "SweepAnalysis": "sweeps.analysis",
     "TrainingAnalysis": "training.analysis",
-    "analyse": "results.analysis",
+    "analyse": "results.opening",
     "analyse_sweep": "sweeps.analysis",
     "analyse_training": "training.analysis",
     "compare": "comparison.analysis",
-    "load_run": "run.run",
+    "load_run": "results.opening",
 }
 
 

@@ -30,9 +30,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from analysis.core.kinds import comm_pattern  # noqa: E402
 from analysis.formats.kineto.reader import read_kineto  # noqa: E402
 from analysis.reading.cache import Cache  # noqa: E402
+from analysis.recording.options import ReadOptions  # noqa: E402
 
 MB = 1_000_000
 _HTA = """
@@ -248,15 +248,15 @@ def _json_bytes(path: Path) -> int:
 
 def reading_alone(case: Case, rounds: int, work: Path) -> dict[str, float]:
     """What the cache saves: median seconds in the reader, in one process, with nothing around it; and their ratio."""
-    pattern, cache = comm_pattern(), Cache(work / "cache")
+    options, cache = ReadOptions(), Cache(work / "cache")
     (path,) = case.paths
-    cache.read(path, pattern)  # which writes it where it is not there
+    cache.read(path, options)  # which writes it where it is not there
     anew: list[float] = []
     cached: list[float] = []
     for _ in range(rounds):
         for read, spent in ((read_kineto, anew), (cache.read, cached)):
             begin = time.perf_counter()
-            read(path, pattern)
+            read(path, options)
             spent.append(time.perf_counter() - begin)
     first, second = statistics.median(anew), statistics.median(cached)
     return {"seconds": first, "cached_seconds": second, "time_ratio": first / second}

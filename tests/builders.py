@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.core.tables.communication import ACTIVITIES, CALLS, TRACES
 from analysis.results.analysis import Analysis
-from analysis.run.run import load_run
+from analysis.results.opening import load_run
 
 US = 1_000
 MS = 1_000_000

@@ -32,22 +32,22 @@ from hypothesis import strategies as st  # noqa: E402
 from oracle import Incomparable, oracle_tables, tables_of  # noqa: E402
 
 import analysis.formats.kineto.stream  # noqa: E402
-from analysis.core.kinds import comm_pattern  # noqa: E402
 from analysis.errors import AnalysisError  # noqa: E402
 from analysis.formats.kineto.joining import Joining  # noqa: E402
 from analysis.formats.kineto.reader import joined, read_kineto, read_part  # noqa: E402
+from analysis.recording.options import ReadOptions  # noqa: E402
 from analysis.recording.recording import RawTrace  # noqa: E402
 from analysis.render import as_csv  # noqa: E402
 from analysis.results.analysis import Analysis  # noqa: E402
 from analysis.results.one_device import lone_device  # noqa: E402
+from analysis.results.opening import load_run  # noqa: E402
 from analysis.run.file_tables import trace_file  # noqa: E402
-from analysis.run.run import load_run  # noqa: E402
 
 SHARED = ROOT.parent / "shared" / "traces"
 LIMIT_S = 20
 LIMIT_MIB = 300
 SEED_BYTES = 60_000
-PATTERN = comm_pattern()
+OPTIONS = ReadOptions()
 _OPENING = b"\n  {\n    "
 _TOKENS = [
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b" ", b"\n", b"\r\n", b"\0", b"\xff", b"\xef\xbb\xbf", b"NaN",
@@ -193,7 +193,7 @@ class Finding(Exception):
 
 def outcome(path: Path, *, keep_damaged: bool = False) -> RawTrace | None:
     try:
-        return read_kineto(path, PATTERN, keep_damaged=keep_damaged)
+        return read_kineto(path, ReadOptions(keep_going=keep_damaged))
     except AnalysisError:
         return None
 
@@ -204,7 +204,7 @@ def in_parts(path: Path, chunk_bytes: int) -> RawTrace | None:
         try:
             parts = Joining()
             for part in range(3):
-                parts.add(read_part(path, PATTERN, part, 3))
+                parts.add(read_part(path, OPTIONS, part, 3))
             return joined(path, parts)
         except AnalysisError:
             return None

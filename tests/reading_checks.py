@@ -13,36 +13,36 @@ from oracle import Tables, oracle_tables, tables_of
 
 import analysis.formats.kineto.reader
 import analysis.formats.kineto.stream
-from analysis.core.kinds import comm_pattern
 from analysis.formats.kineto.joining import Joining
 from analysis.formats.kineto.part_stream import Indivisible
 from analysis.formats.kineto.reader import joined, read_kineto, read_part
 from analysis.formats.kineto.scan import picked
 from analysis.formats.kineto.stream import EventStream
 from analysis.metrics.device import breakdown as breakdown_module
+from analysis.recording.options import ReadOptions
 from analysis.recording.recording import RawTrace
 from analysis.render import as_csv
 from analysis.results.analysis import Analysis
 from analysis.results.one_device import LoneDevice, lone_device
+from analysis.results.opening import load_run
 from analysis.run.file_tables import trace_file
-from analysis.run.run import load_run
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN_FILES = sorted((ROOT / "traces").rglob("*.pt.trace.json.gz"))
-PATTERN = comm_pattern()
+OPTIONS = ReadOptions()
 
 
 # --- in parts --------------------------------------------------------------------------------------------------------
 
 
 def whole(path: Path) -> RawTrace:
-    return read_kineto(path, PATTERN)
+    return read_kineto(path, OPTIONS)
 
 
 def in_parts(path: Path, count: int) -> RawTrace:
     parts = Joining()
     for part in range(count):
-        parts.add(read_part(path, PATTERN, part, count))
+        parts.add(read_part(path, OPTIONS, part, count))
     return joined(path, parts)
 
 
@@ -65,7 +65,7 @@ def assert_parts_join_to_the_whole(path: Path, folder: Path, monkeypatch: pytest
 
 
 def tables(path: Path) -> Tables:
-    return tables_of(trace_file(path, read_kineto(path, PATTERN)))
+    return tables_of(trace_file(path, read_kineto(path, OPTIONS)))
 
 
 def assert_same_tables(found: Tables, wanted: Tables) -> None:
@@ -101,7 +101,7 @@ def assert_three_readings_agree(path: Path, folder: Path, monkeypatch: pytest.Mo
 
 
 def lone(path: Path) -> LoneDevice | None:
-    return lone_device(path, read_kineto(path, PATTERN))
+    return lone_device(path, read_kineto(path, OPTIONS))
 
 
 def assert_same_alone(path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from builders import LAYOUTS, MS, Trace
 
-from analysis.core.kinds import comm_pattern
 from analysis.formats.kineto.reader import read_kineto
+from analysis.recording.options import ReadOptions
 from analysis.recording.recording import RawTrace
 
-PATTERN = comm_pattern()
+OPTIONS = ReadOptions()
 KERNELS = 6
 
 
@@ -28,7 +28,7 @@ def content(layout: str = "kineto") -> bytes:
 
 
 def read(path: Path, *, keep_damaged: bool = False) -> RawTrace:
-    return read_kineto(path, PATTERN, keep_damaged=keep_damaged)
+    return read_kineto(path, ReadOptions(keep_going=keep_damaged))
 
 
 def good_events(found: RawTrace) -> int:

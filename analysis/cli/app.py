@@ -14,13 +14,14 @@ import typer
 
 from ..catalog import CATALOG, InputKind
 from ..errors import AnalysisError, NothingMeasured
+from ..recording.options import ReadOptions
 from . import compare as cli_compare
 from . import kernels as cli_kernels
 from . import sweeps as cli_sweeps
 from . import training as cli_training
 from .inputs import SparingInputs
 from .output import Format, Output, OutputFormat, ascii_only, complain, show, take_any_text, write
-from .reading_options import OpenRun, ReadingOptions, Runs, analysis_of, finish, reads_traces
+from .reading_options import Runs, analysed, analysis_of, finish, one_device, opened, reads_traces
 
 if TYPE_CHECKING:
     from ..render import Table
@@ -93,7 +94,7 @@ def summary_command(
     output: Output = None,
     ceiling: CeilingFile = None,
     *,
-    reading: ReadingOptions,
+    reading: ReadOptions,
 ) -> None:
     """What was read and how far it can be trusted, then breakdown, bandwidth and ranks (the default)."""
     analysis = analysis_of(runs, reading, ceiling)
@@ -111,14 +112,14 @@ def breakdown_command(
     output_format: OutputFormat = Format.table,
     output: Output = None,
     *,
-    reading: ReadingOptions,
+    reading: ReadOptions,
 ) -> None:
     """Where every device's time went: compute, communication, both, copies, nothing."""
     name = "breakdown" if by is By.device else "breakdown_steps"
-    with OpenRun(runs, reading) as run:
-        device = run.lone_device()
+    with opened(runs, reading) as run:
+        device = one_device(run)
         if device is None:
-            _show(name, run.analysis(), output_format, output)
+            _show(name, analysed(run), output_format, output)
             return
     table = getattr(device, name)
     if not len(table):
@@ -134,7 +135,7 @@ def bandwidth_command(
     output: Output = None,
     ceiling: CeilingFile = None,
     *,
-    reading: ReadingOptions,
+    reading: ReadOptions,
 ) -> None:
     """Bandwidth as nccl-tests defines it, by process group, collective, dtype and size."""
     name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
@@ -149,7 +150,7 @@ def _add_table_command(name: str, help_text: str) -> None:
         output_format: OutputFormat = Format.table,
         output: Output = None,
         *,
-        reading: ReadingOptions,
+        reading: ReadOptions,
     ) -> None:
         _show(name, analysis_of(runs, reading), output_format, output)
 

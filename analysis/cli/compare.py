@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ..recording.options import ReadOptions
 from .inputs import SparingInputs
 from .output import Format, Output, OutputFormat, ascii_only, complain, write
-from .reading_options import ReadingOptions, analysis_of, finish, reads_traces
+from .reading_options import analysis_of, finish, reads_traces
 
 _SLOWER = 3
 _AGAINST = "--against"
@@ -80,7 +81,7 @@ def compare_command(
     output_format: OutputFormat = Format.table,
     output: Output = None,
     *,
-    reading: ReadingOptions,
+    reading: ReadOptions,
 ) -> None:
     """Two configurations side by side: what a step of B takes longer for, and whether that is more than chance.
 

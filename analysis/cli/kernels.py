@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import NothingMeasured
+from ..recording.options import ReadOptions
 from .output import Format, Output, OutputFormat, ascii_only, complain, write
-from .reading_options import ReadingOptions, Runs, analysis_of, finish, reads_traces
+from .reading_options import Runs, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ def kernels_command(
     output_format: OutputFormat = Format.table,
     output: Output = None,
     *,
-    reading: ReadingOptions,
+    reading: ReadOptions,
 ) -> None:
     """Device time by kernel or operator: share, calls, and how much of communication waited, moved data, was hidden."""
     if rank is not None and rank != "all" and not (rank.isascii() and rank.isdecimal()):
@@ -58,7 +59,7 @@ def gpus_command(
     output_format: OutputFormat = Format.table,
     output: Output = None,
     *,
-    reading: ReadingOptions,
+    reading: ReadOptions,
 ) -> None:
     """Utilisation, SM efficiency and achieved occupancy of every GPU, as TensorBoard's profiler plugin defines them."""
     analysis = analysis_of(runs, reading)

@@ -7,20 +7,19 @@ import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from ..core.kinds import comm_pattern
-from ..errors import AnalysisError
+from ..recording.options import ReadOptions
 from .output import CommNames, KeepGoing, checked_patterns, complain, reading_progress
 
 if TYPE_CHECKING:
     from ..results.analysis import Analysis
     from ..results.one_device import LoneDevice
+    from ..results.opening import OpenRun
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
@@ -57,18 +56,6 @@ Memory = Annotated[
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew, and keep nothing.")]
 
 
-@dataclass(frozen=True)
-class ReadingOptions:
-    """What --comm-kernel, --keep-going, --workers, --cache, --no-cache, --verify and --memory say."""
-
-    comm_names: list[str]
-    keep_going: bool
-    workers: int | None
-    cache: Path | bool
-    verify: bool = False
-    memory_gb: float | None = None
-
-
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     """The command with these options, which it takes together as its argument `reading`."""
 
@@ -85,8 +72,13 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
-        options = ReadingOptions(
-            checked_patterns(comm_kernel), keep_going, workers, cache or not no_cache, verify, memory
+        options = ReadOptions(
+            comm_names=tuple(checked_patterns(comm_kernel)),
+            keep_going=keep_going,
+            workers=workers,
+            cache=str(cache) if cache else not no_cache,
+            verify=verify,
+            memory_gb=memory,
         )
         command(**own, reading=options)
 
@@ -103,83 +95,36 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-class OpenRun:
-    """A run whose traces are being read by others, within a `with` block. Raises AnalysisError."""
-
-    def __init__(self, runs: list[Path], options: ReadingOptions, *, details: bool = False) -> None:
-        """With `details`, operators of GPU runs and allocations are read too."""
-        with _for_good():
-            from ..reading.cache import Cache
-            from ..reading.pool import Reading
-            from ..recording.memory_limit import GB
-            from ..recording.trace_files import run_name, trace_files
-
-        files, skipped = trace_files(runs)
-        self.name = run_name(runs)
-        self._runs, self._keep_going, self._skipped = runs, options.keep_going, tuple(skipped)
-        self._begun = time.monotonic()
-        self._reading = Reading(
-            files,
-            comm_pattern(options.comm_names),
-            workers=options.workers,
-            details=details,
-            keep_damaged=options.keep_going,
-            cache=Cache.at(options.cache),
-            verify=options.verify,
-            limit_bytes=None if options.memory_gb is None else int(options.memory_gb * GB),
-        )
-
-    def __enter__(self) -> OpenRun:
-        self._reading.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reading.__exit__(kind, error, trace)
-
-    def lone_device(self) -> LoneDevice | None:
-        """The device of the run, if its only file shows no other. Raises AnalysisError."""
-        if len(self._reading.paths) != 1:
-            return None
-        with _for_good():
-            from .. import render  # noqa: F401 - this takes its time while others read
-            from ..results.one_device import lone_device
-        with reading_progress(self._reading, self._begun) as report:
-            found = self._reading.first(report)
-        try:
-            if isinstance(found, AnalysisError):
-                raise found
-            device = lone_device(self._reading.paths[0], found)
-        except AnalysisError:
-            if self._keep_going:  # a whole analysis leaves out what cannot be used
-                return None
-            raise
-        return device and replace(device, notes=device.notes + self._skipped)
-
-    def analysis(self, ceiling: Path | None = None) -> Analysis:
-        """The analysis of the run, beside what `ceiling` says its links can do. Raises AnalysisError."""
-        with _for_good():
-            from .. import render  # noqa: F401 - this and pandas take their time while others read
-            from ..ceilings.files import read_ceiling
-            from ..metrics.calls.calls import communication
-            from ..results.analysis import Analysis
-            from ..run.run import run_of
-
-        limit = read_ceiling(ceiling) if ceiling is not None else None
-        with reading_progress(self._reading, self._begun) as report:
-            run = run_of(
-                self._runs, self._reading, keep_going=self._keep_going, progress=report, calls_of=communication
-            )
-        return Analysis(replace(run, notes=run.notes + self._skipped), limit)
-
-
 def analysis_of(
-    runs: list[Path], options: ReadingOptions, ceiling: Path | None = None, *, details: bool = False
+    runs: list[Path], options: ReadOptions, ceiling: Path | None = None, *, details: bool = False
 ) -> Analysis:
-    """The analysis of a run: see `OpenRun`. Raises AnalysisError."""
-    with OpenRun(runs, options, details=details) as run:
-        return run.analysis(ceiling)
+    """The analysis of a run, with `details` also of its operators and allocations. Raises AnalysisError."""
+    with opened(runs, replace(options, details=details)) as run:
+        return analysed(run, ceiling)
+
+
+def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
+    """A run that is being read from now on, in a `with` block. Raises AnalysisError."""
+    with _for_good():
+        from ..results.opening import OpenRun
+    begun = time.monotonic()
+    return OpenRun(runs, options, lambda reading: reading_progress(reading, begun))
+
+
+def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
+    """The analysis of an open run, beside what `ceiling` says its links can do. Raises AnalysisError."""
+    with _for_good():
+        from .. import render  # noqa: F401 - this and pandas take their time while others read
+        from ..results import analysis  # noqa: F401
+    return run.analysis(ceiling)
+
+
+def one_device(run: OpenRun) -> LoneDevice | None:
+    """The device of an open run, if its only file shows no other. Raises AnalysisError."""
+    with _for_good():
+        from .. import render  # noqa: F401 - this takes its time while others read
+        from ..results import one_device  # noqa: F401
+    return run.one_device()
 
 
 @contextmanager

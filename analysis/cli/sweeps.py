@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import NothingMeasured
+from ..recording.options import ReadOptions
 from ..sweeps.by_hand import MISTAKES
 from .output import Format, KeepGoing, Output, OutputFormat, complain, progress, show
-from .reading_options import ReadingOptions, reads_traces
+from .reading_options import reads_traces
 
 if TYPE_CHECKING:
     from ..sweeps.analysis import SweepAnalysis
@@ -56,24 +57,17 @@ def subtraction_command(
     output_format: OutputFormat = Format.table,
     output: Output = None,
     *,
-    reading: ReadingOptions,
+    reading: ReadOptions,
 ) -> None:
     """Communication by subtracting epoch times, beside what the traces of the same cells measured.
 
     With --keep-going, a cell with damaged traces is shown without what they measured.
     """
     names = _checked(mistake or [])
-    from ..sweeps.analysis import analyse_sweep
+    from ..sweeps.analysis import sweep_analysis_of
 
     with progress() as report:
-        analysis = analyse_sweep(
-            *runs,
-            comm_names=reading.comm_names,
-            keep_going=reading.keep_going,
-            workers=reading.workers,
-            cache=reading.cache,
-            progress=report,
-        )
+        analysis = sweep_analysis_of(runs, reading, report)
         table = analysis.mistakes(names) if names else analysis.subtraction
     if not len(table):
         raise NothingMeasured(

@@ -15,7 +15,9 @@ from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
 from ..errors import NothingMeasured
-from ..results.analysis import Analysis, analyse
+from ..recording.options import ReadOptions, cache_place
+from ..results.analysis import Analysis
+from ..results.opening import Paths, analysis_of
 from . import step_values
 from .differences import MATTERS, Allowance, compared, judged, side_by_side
 from .significance import LEVEL, STEPS_NEEDED
@@ -204,9 +206,6 @@ def _unknown(measure: str, row: Row) -> str | None:
     return f"no step in {without}"
 
 
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-
-
 def compare(
     a: Paths,
     b: Paths,
@@ -221,13 +220,11 @@ def compare(
 
     `run_spread_frac`: see `Comparison`, the others: see `analyse`. Raises AnalysisError.
     """
-    names = tuple(comm_names)  # which may be read only once
+    options = ReadOptions(
+        comm_names=tuple(comm_names), details=True, keep_going=keep_going, workers=workers, cache=cache_place(cache)
+    )
     sides = [[paths] if isinstance(paths, (str, PathLike)) else list(paths) for paths in (a, b)]
     if not all(sides):
         raise NothingMeasured("nothing to compare: each side takes at least one capture")
-
-    def analysed(path: str | PathLike[str]) -> Analysis:
-        return analyse(path, comm_names=names, details=True, keep_going=keep_going, workers=workers, cache=cache)
-
-    of_a, of_b = (tuple(map(analysed, paths)) for paths in sides)
+    of_a, of_b = (tuple(analysis_of(path, options) for path in paths) for paths in sides)
     return Comparison(of_a, of_b, run_spread_frac)

@@ -11,10 +11,8 @@ that nobody else can write to; and beside traces of somebody else nothing is wri
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from ..core.disk import PARTIAL, open_plain, replace_file
 from ..core.escaping import as_text
 from ..formats.kineto.reader import read_kineto
 from ..recording.checks import is_consistent
+from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 
 # To be raised when the reader reads more, or otherwise.
@@ -54,7 +53,7 @@ class Cache:
     folder: Path | None = None
 
     @staticmethod
-    def at(place: str | os.PathLike[str] | bool) -> Cache | None:
+    def at(place: str | bool) -> Cache | None:
         """The cache in a folder; for True the one beside each file, for False none."""
         if isinstance(place, bool):
             return Cache() if place else None
@@ -63,33 +62,22 @@ class Cache:
     def read(
         self,
         path: Path,
-        comm_names: re.Pattern[str],
-        *,
-        details: bool = False,
-        keep_damaged: bool = False,
-        limit_bytes: int | None = None,
-        progress: Callable[[int], None] | None = None,
+        options: ReadOptions,
+        progress: Progress | None = None,
     ) -> RawTrace:
         """As `read_kineto`, from the cache where it holds that. Of damaged files nothing is kept."""
-        slot = self.slot(path, comm_names, details=details)
+        slot = self.slot(path, options)
         found = slot.load() if slot else None
         if found is None:
-            found = read_kineto(
-                path,
-                comm_names,
-                details=details,
-                keep_damaged=keep_damaged,
-                limit_bytes=limit_bytes,
-                progress=progress,
-            )
+            found = read_kineto(path, options, progress)
             if slot:
                 slot.keep(found)
         return found
 
-    def slot(self, path: Path, comm_names: re.Pattern[str], *, details: bool = False) -> Slot | None:
+    def slot(self, path: Path, options: ReadOptions) -> Slot | None:
         """The place for the trace at `path` as it is now; None for what is no regular file."""
-        key = _key(path, comm_names, details)
-        return None if key is None else Slot(path, comm_names, details, self.places(path, details=details), key)
+        key = _key(path, options)
+        return None if key is None else Slot(path, options, self.places(path, details=options.details), key)
 
     def place(self, path: Path, *, details: bool = False) -> Path:
         """The first of the places where the cache file of the trace at `path` may be."""
@@ -110,8 +98,7 @@ class Slot:
     """The place for one state of a trace. `complaint` says what was wrong with what was found there, if anything."""
 
     path: Path
-    comm_names: re.Pattern[str]
-    details: bool
+    options: ReadOptions
     places: list[Path]
     key: bytes
     complaint: str | None = None
@@ -138,7 +125,7 @@ class Slot:
             name = as_text(self.path.name)
             found.notes.append(f"{name}: its cache {self.complaint}; the trace was read again")
         # A file that has been written to meanwhile is of no key.
-        if found.damage is None and _key(self.path, self.comm_names, self.details) == self.key:
+        if found.damage is None and _key(self.path, self.options) == self.key:
             # Not keeping it, in a read-only folder or on a full disk, costs time only.
             with suppress(OSError, MemoryError):
                 _store(self._own_place(), self.key, found, self.path)
@@ -168,7 +155,7 @@ def _own_folder() -> Path | None:
         return None
 
 
-def _key(path: Path, comm_names: re.Pattern[str], details: bool) -> bytes | None:
+def _key(path: Path, options: ReadOptions) -> bytes | None:
     """What the file is, as far as can be told without reading it, and what the reading depends on; None for no file.
 
     The device is left out: network file systems have another number after every mount.
@@ -179,8 +166,8 @@ def _key(path: Path, comm_names: re.Pattern[str], details: bool) -> bytes | None
             parts = [os.pread(file.fileno(), size, at) for at, size in _sampled(status.st_size)]
     except OSError:
         return None
-    facts = (READER_VERSION, details, *_facts_of(status))
-    return _digest(b"\0".join((f"{facts} {comm_names.pattern}".encode(), *parts)), _KEY_BYTES)
+    facts = (READER_VERSION, options.details, *_facts_of(status))
+    return _digest(b"\0".join((f"{facts} {options.pattern.pattern}".encode(), *parts)), _KEY_BYTES)
 
 
 def _facts_of(status: os.stat_result) -> tuple[int, ...]:

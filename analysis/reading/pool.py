@@ -7,12 +7,11 @@ begins when a `Reading` is made, in processes of its own, so that the caller can
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
@@ -27,7 +26,8 @@ from ..formats.kineto.joining import Joining, Part
 from ..formats.kineto.reader import joined, read_kineto
 from ..formats.kineto.verified import verified
 from ..recording.compression import is_gzip, is_regular, keep_freed_memory, packed_bytes
-from ..recording.memory_limit import check_memory, default_limit_bytes
+from ..recording.memory_limit import GB, check_memory, default_limit_bytes
+from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache, Slot
 from .spawn import Worker, start_worker
@@ -45,9 +45,6 @@ _LARGEST_PART_BYTES = 64 << 20
 # Of a packed file each part costs unpacking what stands before it: twice as many would be done a fifth earlier.
 _MOST_PACKED_PARTS = 8
 _ANSWER = msgspec.msgpack.Decoder(Answer)
-
-Progress = Callable[[int], None]
-"""Called with the bytes of all files read so far."""
 
 
 def cores() -> int:
@@ -125,42 +122,22 @@ class Reading:
     def __init__(
         self,
         paths: Sequence[Path],
-        comm_names: re.Pattern[str],
-        *,
-        workers: int | None = None,
-        details: bool = False,
-        keep_damaged: bool = False,
-        cache: Cache | None = None,
-        verify: bool = False,
-        limit_bytes: int | None = None,
+        options: ReadOptions,
     ) -> None:
         """With one worker, or little to read, everything happens in this process, while it is asked for.
 
-        Without `workers` there is one per core. With `details`, operators of GPU runs and allocations are read too.
-        With `keep_damaged`, damaged files give what was read before the damage. A `cache` is used for large files only.
-        With `verify`, every event is decoded once more, and no cache is used.
-        All files together must not need more than `limit_bytes` of memory, four fifths of what is free if not given.
+        A cache is used for large files only. All files together must not need more memory than the options allow.
         """
         keep_freed_memory()
-        workers = cores() if workers is None else workers
+        workers = cores() if options.workers is None else options.workers
         self.paths = list(paths)
-        self._comm_names = comm_names
-        self.details = details
-        self._keep_damaged = keep_damaged
-        self._cache = None if verify else cache
-        self._verify = verify
-        self._limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
+        self._cache = None if options.verify else Cache.at(options.cache)
+        limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
+        self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._needed_bytes = 0
         # What is no plain file may be open in this process only, and can be read only once.
         self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
-        regular = [file for file in self._files if file.is_regular]
-        if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
-            regular = []
-        if regular:
-            last = len(regular) % workers or workers  # files that are read when all others are
-            for file in regular[-last:]:
-                self._divide(file, workers // last)
-        self._tasks = deque((file, part) for file in regular if file.found is None for part in range(file.parts))
+        self._tasks = deque(self._divided(workers))
         self.processes: list[Worker] = []
         self._in_hand: dict[int, int] = {}
         try:
@@ -168,6 +145,16 @@ class Reading:
         except BaseException:
             self._end()
             raise
+
+    def _divided(self, workers: int) -> Iterator[tuple[_File, int]]:
+        """The files that processes of their own read, each with the numbers of its parts; none where not worth it."""
+        regular = [file for file in self._files if file.is_regular]
+        if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
+            return
+        last = len(regular) % workers or workers  # files that are read when all others are
+        for file in regular[-last:]:
+            self._divide(file, workers // last)
+        yield from ((file, part) for file in regular if file.found is None for part in range(file.parts))
 
     def _start(self, workers: int) -> None:
         with suppress(OSError):  # no more processes are allowed: those that are there read, or this one does
@@ -194,11 +181,11 @@ class Reading:
         if file.is_packed:
             wanted = min(workers, _MOST_PACKED_PARTS)
         parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
-        if workers < 2 or parts < 2 or self._verify:
+        if workers < 2 or parts < 2 or self.options.verify:
             return
         file.parts = parts
         cache = self._cache_of(file)
-        file.slot = cache.slot(file.path, self._comm_names, details=self.details) if cache else None
+        file.slot = cache.slot(file.path, self.options) if cache else None
         cached = file.slot.load() if file.slot else None
         if cached is not None:
             file.end(cached)
@@ -241,7 +228,7 @@ class Reading:
             return found
         try:
             needed_bytes = self._needed_bytes + found.needed_bytes
-            check_memory(f"{file.path}: with all files before it", needed_bytes, self._limit_bytes)
+            check_memory(f"{file.path}: with all files before it", needed_bytes, self.options.limit_bytes)
         except TooLarge as err:
             return err
         self._needed_bytes = needed_bytes
@@ -284,15 +271,8 @@ class Reading:
         cache = self._cache_of(file)
         read = cache.read if cache else read_kineto
         try:
-            found = read(
-                file.path,
-                self._comm_names,
-                details=self.details,
-                keep_damaged=self._keep_damaged,
-                limit_bytes=self._limit_bytes,
-                progress=tell,
-            )
-            return verified(file.path, found, tell) if self._verify else found
+            found = read(file.path, self.options, tell)
+            return verified(file.path, found, tell) if self.options.verify else found
         except TraceError as err:
             return err
 
@@ -323,19 +303,7 @@ class Reading:
         path = os.fsencode(_for_others(file.path))
         cache = self._cache_of(file)
         folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
-        pattern = self._comm_names.pattern
-        return Task(
-            file.number,
-            path,
-            pattern,
-            self._keep_damaged,
-            folder,
-            self.details,
-            self._verify,
-            self._limit_bytes,
-            part,
-            file.parts,
-        )
+        return Task(file.number, path, self.options, folder, part, file.parts)
 
     def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""
@@ -354,7 +322,7 @@ class Reading:
         elif isinstance(answer, Found):
             file.end(answer.trace)
         elif isinstance(answer, FoundPart):
-            if not file.add(answer.part, answer.found, details=self.details):
+            if not file.add(answer.part, answer.found, details=self.options.details):
                 self._undivide(file)
         elif file.parts > 1:
             self._undivide(file)

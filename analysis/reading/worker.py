@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import sys
 import time
@@ -25,6 +24,7 @@ from ..formats.kineto.joining import Part
 from ..formats.kineto.reader import read_kineto, read_part
 from ..formats.kineto.verified import verified
 from ..recording.compression import keep_freed_memory
+from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache
 
@@ -35,18 +35,14 @@ _LENGTH_BYTES = 8
 class Task(msgspec.Struct, array_like=True):
     """Read this file, or one of `parts` parts of it. `number` is the caller's.
 
-    `cache` is the folder of the cache, empty beside the file, None for none. With `verify` every event is decoded once
-    more, and no cache is used. For the rest see `read_kineto`. A part is neither cached nor kept where it is damaged.
+    `cache` is the folder of the cache, empty beside the file, None for none: the options' own is not looked at. A part
+    is neither cached nor kept where it is damaged.
     """
 
     number: int
     path: bytes
-    comm_names: str
-    keep_damaged: bool
-    cache: bytes | None
-    details: bool
-    verify: bool = False
-    limit_bytes: int | None = None
+    options: ReadOptions
+    cache: bytes | None = None
     part: int = 0
     parts: int = 1
 
@@ -199,30 +195,15 @@ def _serve(task: Task, answers: _Outbox) -> None:
             told = time.monotonic()
             answers.put(Position(task.number, task.part, task.parts, position))
 
-    path, comm_names = _path(task.path), re.compile(task.comm_names, re.IGNORECASE)
+    path = _path(task.path)
     try:
         if task.parts > 1:
-            part = read_part(
-                path,
-                comm_names,
-                task.part,
-                task.parts,
-                details=task.details,
-                limit_bytes=task.limit_bytes,
-                progress=tell,
-            )
+            part = read_part(path, task.options, task.part, task.parts, tell)
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
         read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
-        found = read(
-            path,
-            comm_names,
-            details=task.details,
-            keep_damaged=task.keep_damaged,
-            limit_bytes=task.limit_bytes,
-            progress=tell,
-        )
-        if task.verify:
+        found = read(path, task.options, tell)
+        if task.options.verify:
             found = verified(path, found, tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
-from pathlib import Path
 
 import pandas as pd
 
 from ..catalog import CATALOG, InputKind
 from ..ceilings import headroom
-from ..ceilings.files import Ceiling, read_ceiling
+from ..ceilings.files import Ceiling
 from ..core.tables.communication import CEILING, PARTICIPATION
 from ..errors import NothingMeasured, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
@@ -32,18 +29,20 @@ from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
-from ..run.run import Run, load_run
+from ..run.run import Run
 
 
 @dataclass(frozen=True)
 class Analysis:
     """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
 
-    With a ceiling, `bandwidth_ceiling` and the verdicts compare with it.
+    With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run as it is,
+    where they were found while it was read; None of a run whose tables were changed.
     """
 
     run: Run
     ceiling: Ceiling | None = None
+    early: calls_module.Communication | None = None
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""
@@ -57,22 +56,20 @@ class Analysis:
     @cached_property
     def calls(self) -> pd.DataFrame:
         """One row per rank and collective call."""
-        return self._marked(self._communication[0])
+        return self._marked(self._communication.calls)
 
     @cached_property
     def pending(self) -> pd.DataFrame:
         """One row per call that was issued, and of which no trace shows anything that ran."""
-        return self._communication[1]
+        return self._communication.pending
 
     @cached_property
-    def _communication(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _communication(self) -> calls_module.Communication:
         run = self.run
-        if run.calls is not None and run.pending is not None:
-            return calls_module.shown_once(run.calls), run.pending
-        calls, pending = calls_module.communication(
+        found = self.early or calls_module.communication(
             run.activities, run.launches, run.annotations, run.comm_args, run.process_groups
         )
-        return calls_module.shown_once(calls), pending
+        return calls_module.Communication(calls_module.shown_once(found.calls), found.pending)
 
     @cached_property
     def matches(self) -> pd.DataFrame:
@@ -266,41 +263,3 @@ _COMPARED = [
 def _without(table: pd.DataFrame, rows: pd.Series[bool], columns: list[str]) -> pd.DataFrame:
     """The table with these columns NA in these rows."""
     return table.assign(**{column: table[column].mask(rows) for column in columns})
-
-
-def analyse(
-    path: str | PathLike[str],
-    *,
-    comm_names: Iterable[str] = (),
-    ceiling: str | PathLike[str] | None = None,
-    details: bool = False,
-    keep_going: bool = False,
-    workers: int | None = None,
-    cache: str | PathLike[str] | bool = False,
-    verify: bool = False,
-    memory_gb: float | None = None,
-) -> Analysis:
-    """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
-
-    `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
-    a file or run directory of `profiling comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
-    memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
-    useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
-    if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
-    used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not
-    given. Raises AnalysisError.
-    """
-    limit = read_ceiling(Path(ceiling)) if ceiling is not None else None
-    run = load_run(
-        [Path(path)],
-        comm_names=comm_names,
-        details=details,
-        keep_going=keep_going,
-        workers=workers,
-        cache=cache,
-        verify=verify,
-        memory_gb=memory_gb,
-        calls_of=calls_module.communication,
-    )
-    return Analysis(run, limit)

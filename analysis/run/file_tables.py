@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.escaping import as_text
-from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES, PENDING
+from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import MEMORY
 from ..recording.arrays import Ints, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
@@ -28,8 +28,7 @@ _ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
 class TraceFile(ReadFile):
     """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
 
-    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps, `calls`, and
-    `pending` ones.
+    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps.
     """
 
     activities: pd.DataFrame
@@ -42,8 +41,6 @@ class TraceFile(ReadFile):
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
-    calls: pd.DataFrame | None = None
-    pending: pd.DataFrame = field(default_factory=PENDING.empty)
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:

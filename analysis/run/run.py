@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ..core.escaping import as_text
-from ..core.kinds import comm_pattern
 from ..core.schema import Schema, records
 from ..core.steps import with_steps
 from ..core.tables.communication import (
     ACTIVITIES,
     ANNOTATIONS,
-    CALLS,
     CLOCK_PROBES,
     COMM_ARGS,
     LAUNCHES,
-    PENDING,
     PROCESS_GROUPS,
     TRACES,
 )
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY, STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
-from ..reading.cache import Cache
-from ..reading.pool import Progress, Reading
-from ..recording.memory_limit import GB
-from ..recording.trace_files import run_name, trace_files
+from ..reading.pool import Reading
+from ..recording.options import Progress, ReadOptions
+from ..recording.trace_files import run_name
 from .cpu_activities import cpu_activities
 from .file_tables import TraceFile, times_ns, trace_file
 from .rank_files import Member, host_in_name, is_count, mapping_of, members_of, notes_on, side_file, text_of
@@ -39,18 +34,13 @@ from .side_files import probe_rows, step_rows
 # Half of what 64 bits hold, as sums of floats are rounded.
 _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 
-CallsOf = Callable[
-    [pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]
-]
-"""Activities, launches, annotations, arguments and process groups of a rank -> its calls, and what did not run."""
-
 
 @dataclass(frozen=True)
 class Run:
     """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle.
 
-    `cpu_operators` and `memory` are empty unless it was read with `details`; `calls` and `pending` are None unless they
-    could be made while others read; a copy with other tables has to have none. `files` are those of each rank.
+    `cpu_operators` and `memory` are empty unless it was read with `details`. `files` are those of each rank, in order
+    of cycles.
     """
 
     name: str
@@ -68,8 +58,6 @@ class Run:
     details: bool = False
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY.empty)
-    calls: pd.DataFrame | None = None
-    pending: pd.DataFrame | None = None
     files: dict[int, list[Path]] = field(default_factory=dict)
 
     @property
@@ -94,7 +82,8 @@ class Run:
         if self.details or not self.files:
             return self.cpu_operators[self.cpu_operators["rank"] == rank]
         try:
-            return load_run(self.files[rank], details=True, keep_going=True, workers=1).cpu_operators
+            with Reading(self.files[rank], ReadOptions(details=True, keep_going=True, workers=1)) as reading:
+                return run_of(self.files[rank], reading).cpu_operators
         except (AnalysisError, OSError):  # they may be gone since
             return self.cpu_operators[:0]
 
@@ -122,58 +111,19 @@ class Run:
         return sorted(set(range(self.world_size or 0)) - set(self.ranks))
 
 
-def load_run(
-    paths: Sequence[Path],
-    *,
-    comm_names: Iterable[str] = (),
-    details: bool = False,
-    keep_going: bool = False,
-    progress: Progress | None = None,
-    workers: int | None = None,
-    cache: str | PathLike[str] | bool = False,
-    verify: bool = False,
-    memory_gb: float | None = None,
-    calls_of: CallsOf | None = None,
-) -> Run:
-    """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
-
-    `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
-    runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what
-    stands before the damage is used, and `failed` names both.
-    `progress` is called with the bytes read so far, of all files. `workers` processes read, one per core if it is not
-    given; 1 is this one. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them. With `verify`, every event is decoded once more by another parser, and the cache is not used. What is read
-    must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given.
-    `calls_of` makes the calls of a file that tells its process groups, while others are being read.
-    Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
-    """
-    files, skipped = trace_files(paths)
-    pattern = comm_pattern(comm_names)
-    kept = Cache.at(cache)
-    with Reading(
-        files,
-        pattern,
-        workers=workers,
-        details=details,
-        keep_damaged=keep_going,
-        cache=kept,
-        verify=verify,
-        limit_bytes=None if memory_gb is None else int(memory_gb * GB),
-    ) as reading:
-        run = run_of(paths, reading, keep_going=keep_going, progress=progress, calls_of=calls_of)
-    return replace(run, notes=run.notes + tuple(skipped))
-
-
 def run_of(
     paths: Sequence[Path],
     reading: Reading,
-    *,
-    keep_going: bool = False,
     progress: Progress | None = None,
-    calls_of: CallsOf | None = None,
+    take: Callable[[TraceFile], None] | None = None,
 ) -> Run:
-    """The run that files being read form. Arguments and errors: see `load_run`."""
-    read, failed = _read_files(reading, progress, calls_of, keep_going=keep_going)
+    """The run that files being read form, found at `paths`.
+
+    `take` is called with the tables of each file, while others are still being read: what needs one file alone can be
+    computed then. Raises AnalysisError.
+    """
+    keep_going = reading.options.keep_going
+    read, failed = _read_files(reading, progress, take)
     if not read:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
     members, lost = members_of(read, keep_going=keep_going)
@@ -181,11 +131,11 @@ def run_of(
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
     config = side_file(members[0].file.path.with_name("run.json"), lost if keep_going else None)
     run = _assemble(run_name(paths), members, config)
-    return replace(run, failed=(*failed, *lost), details=reading.details)
+    return replace(run, failed=(*failed, *lost), details=reading.options.details)
 
 
 def _read_files(
-    reading: Reading, progress: Progress | None, calls_of: CallsOf | None, *, keep_going: bool
+    reading: Reading, progress: Progress | None, take: Callable[[TraceFile], None] | None
 ) -> tuple[list[TraceFile], list[str]]:
     """The tables of the files, and what is wrong with some. What they were made from, as large again, is let go."""
     read: list[TraceFile] = []
@@ -198,11 +148,13 @@ def _read_files(
             file = trace_file(path, found)
             times_so_far_ns += _summable_ns(file, times_so_far_ns)
         except TraceError as err:
-            if not keep_going:
+            if not reading.options.keep_going:
                 raise
             failed.append(str(err))
         else:
-            read.append(_prepared(file, calls_of))  # while others read on
+            read.append(replace(file, ran=with_steps(cpu_activities(file), file.launches, file.annotations)))
+            if take is not None:
+                take(read[-1])
             failed += [file.damage] if file.damage else []
     return read, failed
 
@@ -217,16 +169,6 @@ def _summable_ns(file: TraceFile, before_ns: float) -> float:
             f"more than {_MOST_SUMMED_NS / _YEAR_NS:.0f}, too much for sums in 64 bits; capture it again"
         )
     return own_ns
-
-
-def _prepared(file: TraceFile, calls_of: CallsOf | None) -> TraceFile:
-    """The file with what can be made of it alone."""
-    ran = with_steps(cpu_activities(file), file.launches, file.annotations)
-    if calls_of is None or not file.header.process_groups:
-        return replace(file, ran=ran)
-    groups = PROCESS_GROUPS.frame(_group_rows(0, _groups_in(file)))
-    calls, pending = calls_of(ran, file.launches, file.annotations, file.comm_args, groups)
-    return replace(file, ran=ran, calls=calls, pending=pending)
 
 
 _TABLES: dict[str, Schema] = {
@@ -252,8 +194,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
             "memory": file.memory,
         }
         for key, table in parts.items():
-            tables[key].append(_placed(table, member))
-    calls, pending = _calls(members)
+            tables[key].append(placed(table, member.rank, member.cycle))
     probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)[0]]
     joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
@@ -272,35 +213,20 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         config=config,
         notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
         clock_probes=CLOCK_PROBES.frame(probed),
-        calls=calls,
-        pending=pending,
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
     )
 
 
-def _placed(table: pd.DataFrame, member: Member[TraceFile]) -> pd.DataFrame:
-    placed = table.copy(deep=False)
-    placed["rank"], placed["cycle"] = member.rank, member.cycle
-    return placed
+def placed(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
+    """A table of one file as rows of that rank and cycle."""
+    copy = table.copy(deep=False)
+    copy["rank"], copy["cycle"] = rank, cycle
+    return copy
 
 
-def _calls(members: list[Member[TraceFile]]) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """Calls and pending ones of all files, if they were made of each alone.
-
-    And if all files of a rank list the same process groups, else None.
-    """
-    groups = {member.rank: member.file.header.process_groups for member in members}
-    if any(m.file.header.process_groups != groups[m.rank] for m in members):
-        return None, None
-    parts, pending, before = [], [], 0
-    for member in members:
-        if member.file.calls is None:
-            return None, None
-        own = _placed(member.file.calls, member)
-        parts.append(own.assign(call_id=own["call_id"] + before, batch=own["batch"] + before))
-        pending.append(_placed(member.file.pending, member))
-        before += len(own)
-    return CALLS.concat(parts), PENDING.concat(pending)
+def listed_groups(file: TraceFile) -> pd.DataFrame:
+    """The process groups that a file lists, as rows of rank 0, which its other tables have too."""
+    return PROCESS_GROUPS.frame(_group_rows(0, _groups_in(file)))
 
 
 def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -12,28 +12,27 @@ import pandas as pd
 
 from ..core.schema import Row, records
 from ..errors import AnalysisError, NoTraces
-from ..results.analysis import analyse
+from ..recording.options import ReadOptions, cache_place
+from ..results.opening import analysis_of
 from . import scaling as scaling_module
 from . import subtraction as subtraction_module
 from .cells import Sweep, load_sweep
 
-Progress = Callable[[Path, int, int], None]
+CellProgress = Callable[[Path, int, int], None]
+"""Called with the folder of a cell whose traces are about to be read, its number, and how many there are."""
 
 
 @dataclass(frozen=True)
 class SweepAnalysis:
     """The tables of one or more sweeps, each computed when first asked for. Columns: docs/tables.md.
 
-    With `keep_going`, traces that cannot be read leave their cell without measured values, and are named in `failed`.
-    `workers` and `cache`: see `analyse`.
+    With the option `keep_going`, traces that cannot be read leave their cell without measured values, and are named in
+    `failed`.
     """
 
     sweep: Sweep
-    comm_names: tuple[str, ...] = ()
-    keep_going: bool = False
-    progress: Progress | None = None
-    workers: int | None = None
-    cache: str | PathLike[str] | bool = False
+    options: ReadOptions = field(default_factory=ReadOptions)
+    progress: CellProgress | None = None
 
     @property
     def timings(self) -> pd.DataFrame:
@@ -78,14 +77,14 @@ class SweepAnalysis:
             except NoTraces:
                 rows.append({"cell": cell["cell"], "note": "no traces"})
             except AnalysisError as err:
-                if not self.keep_going:
+                if not self.options.keep_going:
                     raise
                 failed.append(str(err))
                 rows.append({"cell": cell["cell"], "note": f"traces cannot be used: {err}"})
         return subtraction_module.measured_table(rows), tuple(failed)
 
     def _measured_cell(self, cell: Row, folder: Path) -> Row:
-        analysis = analyse(folder, comm_names=self.comm_names, workers=self.workers, cache=self.cache)
+        analysis = analysis_of(folder, replace(self.options, keep_going=False))  # a damaged trace is no whole epoch
         row = subtraction_module.measured_epoch(cell, analysis.breakdown_steps, analysis.collectives)
         missing = analysis.run.missing_ranks
         if missing:
@@ -99,12 +98,21 @@ def analyse_sweep(
     keep_going: bool = False,
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
-    progress: Progress | None = None,
+    progress: CellProgress | None = None,
 ) -> SweepAnalysis:
     """The tables of the cells at `paths`: sweep directories, run directories of a sweep, CSVs of timings.
 
     `keep_going`: see `SweepAnalysis`. `comm_names`, `workers` and `cache`: see `analyse`. `progress` is called with the
     folder of a cell whose traces are about to be read, its number, and how many there are. Raises AnalysisError.
     """
-    sweep = load_sweep([Path(path) for path in paths], keep_going=keep_going)
-    return SweepAnalysis(sweep, tuple(comm_names), keep_going, progress, workers, cache)
+    options = ReadOptions(
+        comm_names=tuple(comm_names), keep_going=keep_going, workers=workers, cache=cache_place(cache)
+    )
+    return sweep_analysis_of([Path(path) for path in paths], options, progress)
+
+
+def sweep_analysis_of(
+    paths: Sequence[Path], options: ReadOptions, progress: CellProgress | None = None
+) -> SweepAnalysis:
+    """`analyse_sweep` with the options in one."""
+    return SweepAnalysis(load_sweep(paths, keep_going=options.keep_going), options, progress)

@@ -26,8 +26,8 @@ from analysis.cli.app import main
 from analysis.core.schema import records
 from analysis.errors import AnalysisError, DamagedTrace, TraceError, UnreadableFile
 from analysis.formats.kineto.stream import EventStream
+from analysis.results.opening import load_run
 from analysis.run.file_tables import trace_file
-from analysis.run.run import load_run
 
 
 def names(path: Path, *, keep_damaged: bool = False) -> list[str]:

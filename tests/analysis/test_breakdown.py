@@ -10,7 +10,7 @@ from analysis.core.schema import records
 from analysis.core.tables.communication import PARTICIPATION
 from analysis.metrics.device.breakdown import breakdown, breakdown_steps
 from analysis.results.analysis import Analysis
-from analysis.run.run import load_run
+from analysis.results.opening import load_run
 
 NOTHING = PARTICIPATION.empty()
 TIMES = ["window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"]

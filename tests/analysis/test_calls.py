@@ -6,7 +6,8 @@ from builders import BASE_NS, MS, US, Trace, comm_args
 
 from analysis.core.schema import Row, records
 from analysis.metrics.calls.calls import communication
-from analysis.run.run import Run, load_run
+from analysis.results.opening import analyse, load_run
+from analysis.run.run import Run
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -16,9 +17,9 @@ def rows_of(folder, *traces: Trace, comm_names=()) -> list[Row]:
         trace.write(folder)
     table = calls_of(load_run([folder], comm_names=comm_names))
     assert table["call_id"].tolist() == list(range(len(table)))
-    early = load_run([folder], comm_names=comm_names, calls_of=communication).calls
+    early = analyse(folder, comm_names=comm_names).early
     if early is not None:
-        pd.testing.assert_frame_equal(early, table)
+        pd.testing.assert_frame_equal(early.calls, table)
     return records(table)
 
 
@@ -414,11 +415,11 @@ def test_calls_are_made_of_each_file_alone_if_all_of_a_rank_know_the_same_groups
                 trace.kernel(KERNEL, (20 * cycle + number) * MS, 1 * MS)
                 trace.nccl("all_reduce", (20 * cycle + 5 + number) * MS, 1 * MS, elems=5)
             trace.write(tmp_path, f"node_{rank}.000{cycle}.pt.trace.json.gz")
-    run = load_run([tmp_path], calls_of=communication)
-    assert len(calls_of(run)) == 24
-    assert (run.calls is not None) == early
-    if early:
-        pd.testing.assert_frame_equal(run.calls, calls_of(run))
+    found = analyse(tmp_path)
+    assert len(calls_of(found.run)) == 24
+    assert (found.early is not None) == early
+    if found.early is not None:
+        pd.testing.assert_frame_equal(found.early.calls, calls_of(found.run))
 
 
 def test_without_communication_there_are_no_calls(tmp_path):

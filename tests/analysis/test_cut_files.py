@@ -23,8 +23,8 @@ from analysis.errors import DamagedTrace, NotATrace, TraceError
 from analysis.metrics.damaged import resting_on
 from analysis.recording.recording import RawTrace
 from analysis.results.analysis import Analysis
+from analysis.results.opening import load_run
 from analysis.run.file_tables import trace_file
-from analysis.run.run import load_run
 
 
 @functools.lru_cache(maxsize=64)

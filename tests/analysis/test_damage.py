@@ -6,7 +6,7 @@ import json
 import pytest
 from builders import LAYOUTS, MS, US, Trace
 from damaged_traces import attack
-from small_trace import PATTERN, content, read
+from small_trace import OPTIONS, content, read
 
 import analysis.formats.kineto.stream
 from analysis.cli.app import main
@@ -14,7 +14,8 @@ from analysis.errors import DamagedTrace, TooLarge
 from analysis.formats.kineto.reader import read_kineto
 from analysis.formats.kineto.verified import verified
 from analysis.recording.memory_limit import default_limit_bytes
-from analysis.run.run import load_run
+from analysis.recording.options import ReadOptions
+from analysis.results.opening import load_run
 
 
 def frames() -> Trace:
@@ -48,7 +49,7 @@ def test_what_lies_between_two_frames_is_missed(tmp_path):
         damaged = text[:begin] + text[end + cut :]
         path.write_bytes(damaged)
         try:
-            found = read_kineto(path, PATTERN)
+            found = read_kineto(path, OPTIONS)
         except DamagedTrace:
             continue
         assert len(found.activities["ts"]) < 40 * 8
@@ -61,7 +62,7 @@ def test_a_hole_of_bytes_that_are_no_text_is_no_name(tmp_path):
     path = tmp_path / "rank0.json"
     path.write_bytes(text[:begin] + b"\xff" * (end - begin) + text[end:])
     with pytest.raises(DamagedTrace, match="is no JSON at byte"):
-        read_kineto(path, PATTERN)
+        read_kineto(path, OPTIONS)
 
 
 def test_bytes_are_counted(tmp_path):
@@ -127,10 +128,10 @@ def test_what_would_fill_the_memory_is_refused(tmp_path, capsys):
         made.kernel(f"k{number}", number * US, 500)
     path = made.write(tmp_path)
     with pytest.raises(TooLarge, match=r"would take more than 0\.0 GB of memory.*--memory GB"):
-        read_kineto(path, PATTERN, limit_bytes=2_000_000)
+        read_kineto(path, ReadOptions(memory_gb=0.002))
     with pytest.raises(TooLarge):
-        read_kineto(path, PATTERN, limit_bytes=2_000_000, keep_damaged=True)
-    needed = read_kineto(path, PATTERN).needed_bytes
+        read_kineto(path, ReadOptions(memory_gb=0.002, keep_going=True))
+    needed = read_kineto(path, OPTIONS).needed_bytes
     assert 20_000 * 300 < needed < 20_000 * 1000
     assert main(["breakdown", str(path), "--memory", "0.005"]) == 1
     assert "--memory GB" in capsys.readouterr().err

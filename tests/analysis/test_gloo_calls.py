@@ -11,7 +11,8 @@ from builders import BASE_NS, GLOO_THREAD, MAIN_THREAD, MS, US, Trace, analysed
 
 from analysis.core.schema import Row, records
 from analysis.metrics.matching.ladder import matches
-from analysis.results.analysis import Analysis, analyse
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse
 
 OTHER_GLOO_THREAD = GLOO_THREAD + 1
 

@@ -15,8 +15,8 @@ from analysis.cli.app import main
 from analysis.core.schema import records
 from analysis.errors import NothingMeasured
 from analysis.metrics.device.launches import innermost
-from analysis.results.analysis import Analysis, analyse
-from analysis.run.run import load_run
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse, load_run
 
 LAUNCH = {"blocks per SM": 0.5, "est. achieved occupancy %": 25}
 

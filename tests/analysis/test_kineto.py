@@ -11,12 +11,12 @@ import pytest
 from builders import BASE_NS, GLOO_THREAD, LAYOUTS, MS, US, Trace, comm_args, write_bytes
 
 import analysis.formats.kineto.stream
-from analysis.core.kinds import comm_pattern
 from analysis.errors import AnalysisError, DamagedTrace, NotATrace
 from analysis.formats.kineto.reader import read_kineto
+from analysis.recording.options import ReadOptions
 from analysis.run.file_tables import TraceFile, trace_file
 
-PATTERN = comm_pattern()
+OPTIONS = ReadOptions()
 DEVICE_CATEGORIES = {"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
 TABLES = ("activities", "launches", "annotations", "comm_args", "cpu_ops")
 
@@ -43,7 +43,7 @@ def read_trace(path: Path, comm_names: re.Pattern[str]) -> TraceFile:
 
 
 def tables(path) -> dict[str, list[dict[str, Any]]]:
-    file = read_trace(path, PATTERN)
+    file = read_trace(path, OPTIONS)
     return {name: json.loads(getattr(file, name).to_json(orient="records")) for name in TABLES}
 
 
@@ -58,7 +58,7 @@ def oracle_activities(document: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def found_activities(path) -> list[tuple[Any, ...]]:
-    table = read_trace(path, PATTERN).activities
+    table = read_trace(path, OPTIONS).activities
     columns = ["name", "start_ns", "dur_ns", "device", "stream", "correlation"]
     return [tuple(row) for row in table[columns].astype(object).to_numpy().tolist()]
 
@@ -75,7 +75,7 @@ def test_every_layout_gives_the_same_tables(tmp_path, layout, chunk_bytes, monke
 
 
 def test_the_header_is_read_wherever_it_stands(tmp_path):
-    files = [read_trace(busy_trace().write(tmp_path, layout=layout), PATTERN) for layout in LAYOUTS]
+    files = [read_trace(busy_trace().write(tmp_path, layout=layout), OPTIONS) for layout in LAYOUTS]
     assert len({file.header for file in files}) == 1
     header = files[0].header
     assert (header.rank, header.world_size, header.backend, header.host) == (1, 2, "nccl", "node-1")
@@ -93,7 +93,7 @@ def test_three_decimals_are_exact_below_2_to_the_43_us(tmp_path):
     starts = [0, 1, 999, 1000, 123_456_789, largest - 1_000_001, largest]
     for start in starts:
         trace.kernel("k", start, 1, launch=None)
-    found = read_trace(trace.write(tmp_path), PATTERN).activities
+    found = read_trace(trace.write(tmp_path), OPTIONS).activities
     assert found["start_ns"].tolist() == starts
 
 
@@ -104,13 +104,13 @@ def test_whole_microseconds_of_absolute_time_are_exact(tmp_path):
         for i in (0, 1, 7)
     ]
     path = write_bytes(tmp_path / "t.json", json.dumps({"traceEvents": events}).encode())
-    found = read_trace(path, PATTERN).activities
+    found = read_trace(path, OPTIONS).activities
     assert found["start_ns"].tolist() == [(now + i) * 1000 for i in (0, 1, 7)]
     assert found["dur_ns"].tolist() == [3000] * 3
 
 
 def test_the_base_time_is_added(tmp_path):
-    with_base = read_trace(Trace().kernel("k", 5, 7).write(tmp_path), PATTERN)
+    with_base = read_trace(Trace().kernel("k", 5, 7).write(tmp_path), OPTIONS)
     assert with_base.activities["start_ns"].tolist() == [BASE_NS + 5]
     assert with_base.launches["start_ns"].tolist() == [BASE_NS + 5]
 
@@ -120,7 +120,7 @@ def test_an_event_without_duration_has_none(tmp_path):
         {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "args": {"device": 0, "stream": 7}}
     ]
     path = write_bytes(tmp_path / "t.json", json.dumps({"traceEvents": events}).encode())
-    assert read_trace(path, PATTERN).activities["dur_ns"].tolist() == [0]
+    assert read_trace(path, OPTIONS).activities["dur_ns"].tolist() == [0]
 
 
 # --- which events count ----------------------------------------------------------------------------------------------
@@ -150,21 +150,21 @@ def test_driver_launches_count_and_their_order_in_the_file_does_not(tmp_path):
     trace = Trace().kernel("k", 100, 5)
     trace.events[0]["cat"] = "cuda_driver"
     trace.events.reverse()
-    assert read_trace(trace.write(tmp_path), PATTERN).launches["start_ns"].tolist() == [BASE_NS + 100]
+    assert read_trace(trace.write(tmp_path), OPTIONS).launches["start_ns"].tolist() == [BASE_NS + 100]
 
 
 def test_the_earliest_call_of_a_correlation_is_the_launch(tmp_path):
     trace = Trace().kernel("k", 100, 5)
     correlation = trace.events[-1]["args"]["correlation"]
     trace.event("cuda_runtime", "cudaLaunchKernelExC", 60, 10, correlation=correlation)
-    launches = read_trace(trace.write(tmp_path), PATTERN).launches
+    launches = read_trace(trace.write(tmp_path), OPTIONS).launches
     assert launches[["correlation", "start_ns"]].to_numpy().tolist() == [[correlation, BASE_NS + 60]]
 
 
 @pytest.mark.parametrize("cat", ["gpu_user_annotation", "cuda_sync", "overhead", "ac2g", "python_function", "fwdbwd"])
 def test_what_is_no_activity(tmp_path, cat):
     trace = Trace().event(cat, "ncclDevKernel_AllReduce", 0, 10, tid=7, pid=0, device=0, stream=7, correlation=1)
-    assert len(read_trace(trace.write(tmp_path), PATTERN).activities) == 0
+    assert len(read_trace(trace.write(tmp_path), OPTIONS).activities) == 0
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_what_is_no_activity(tmp_path, cat):
     ],
 )
 def test_kinds_of_kernels(tmp_path, name, kind):
-    found = read_trace(Trace().kernel(name, 0, 5).write(tmp_path), PATTERN).activities
+    found = read_trace(Trace().kernel(name, 0, 5).write(tmp_path), OPTIONS).activities
     assert found["kind"].tolist() == [kind]
 
 
@@ -203,23 +203,23 @@ def test_kinds_of_kernels(tmp_path, name, kind):
     ],
 )
 def test_kinds_of_copies(tmp_path, name, cat, kind):
-    found = read_trace(Trace().kernel(name, 0, 5, cat=cat).write(tmp_path), PATTERN).activities
+    found = read_trace(Trace().kernel(name, 0, 5, cat=cat).write(tmp_path), OPTIONS).activities
     assert found["kind"].tolist() == [kind]
 
 
 def test_users_can_name_further_communication_kernels(tmp_path):
     path = Trace().kernel("void my_fancy_exchange<8>()", 0, 5).write(tmp_path)
-    assert read_trace(path, comm_pattern(["MY_fancy_"])).activities["kind"].tolist() == ["comm"]
+    assert read_trace(path, ReadOptions(comm_names=("MY_fancy_",))).activities["kind"].tolist() == ["comm"]
 
 
 def test_a_huge_comms_id_keeps_every_digit(tmp_path):
     trace = Trace().nccl("all_reduce", 0, 5, **{"Comms Id": 18446744073709551557})
-    assert read_trace(trace.write(tmp_path), PATTERN).comm_args["comms_id"].tolist() == ["18446744073709551557"]
+    assert read_trace(trace.write(tmp_path), OPTIONS).comm_args["comms_id"].tolist() == ["18446744073709551557"]
 
 
 def test_wait_records_are_no_collectives(tmp_path):
     trace = Trace().kernel("k", 0, 5).record("all_reduce", 0, external_id=3, **{"Collective name": "wait"})
-    assert len(read_trace(trace.write(tmp_path), PATTERN).comm_args) == 0
+    assert len(read_trace(trace.write(tmp_path), OPTIONS).comm_args) == 0
 
 
 @pytest.mark.parametrize(
@@ -228,14 +228,14 @@ def test_wait_records_are_no_collectives(tmp_path):
 )
 def test_ranks_of_a_group_are_those_of_a_whole_list_only(tmp_path, text, ranks):
     trace = Trace().nccl("all_reduce", 0, 5, **{"Process Group Ranks": text})
-    found = read_trace(trace.write(tmp_path), PATTERN).comm_args["pg_ranks"].tolist()
+    found = read_trace(trace.write(tmp_path), OPTIONS).comm_args["pg_ranks"].tolist()
     assert found == [pd.NA if ranks is None else ranks]
 
 
 def test_gloo_threads_are_known_by_name(tmp_path):
     trace = Trace(backend="gloo").metadata("thread_name", 5, name="thread 5 (python)").op("aten::mm", 0, 9)
     trace.metadata("thread_name", GLOO_THREAD, name=f"thread {GLOO_THREAD} (pt_gloo_runloop)")
-    assert read_trace(trace.write(tmp_path), PATTERN).gloo_threads == {GLOO_THREAD}
+    assert read_trace(trace.write(tmp_path), OPTIONS).gloo_threads == {GLOO_THREAD}
 
 
 # --- versions of the metadata ----------------------------------------------------------------------------------------
@@ -244,24 +244,24 @@ def test_gloo_threads_are_known_by_name(tmp_path):
 def test_sizes_of_torch_2_2_have_other_names(tmp_path):
     args = {"Collective name": "allreduce", "In msg size": 5, "Out msg size": 5, "Group size": 2, "dtype": "Float"}
     trace = Trace().kernel("ncclDevKernel", 0, 5, args=args)
-    found = read_trace(trace.write(tmp_path), PATTERN).comm_args
+    found = read_trace(trace.write(tmp_path), OPTIONS).comm_args
     assert found[["in_elems", "out_elems"]].to_numpy().tolist() == [[5, 5]]
 
 
 def test_external_id_of_torch_1_is_written_small(tmp_path):
     trace = Trace().kernel("k", 0, 5, args={"external id": 12})
-    assert read_trace(trace.write(tmp_path), PATTERN).activities["external_id"].tolist() == [12]
+    assert read_trace(trace.write(tmp_path), OPTIONS).activities["external_id"].tolist() == [12]
 
 
 def test_activities_without_device_argument_are_on_the_device_of_their_row(tmp_path):
     trace = Trace().event("kernel", "k", 0, 5, pid=3, tid=9, correlation=1)
-    found = read_trace(trace.write(tmp_path), PATTERN).activities
+    found = read_trace(trace.write(tmp_path), OPTIONS).activities
     assert found[["device", "stream"]].to_numpy().tolist() == [["3", 9]]
 
 
 def test_a_bare_array_of_events_is_a_trace(tmp_path):
     path = write_bytes(tmp_path / "trace.json", json.dumps(busy_trace().events).encode())
-    file = read_trace(path, PATTERN)
+    file = read_trace(path, OPTIONS)
     assert len(file.activities) == 7
     assert file.header.rank is None
 
@@ -272,14 +272,14 @@ def test_a_bare_array_of_events_is_a_trace(tmp_path):
 def test_events_nested_deeper_are_no_kineto_trace(tmp_path):
     path = write_bytes(tmp_path / "t.json", b'{"data": {"traceEvents": [{"name": "a"}, {"name": "b"}]}}')
     with pytest.raises(NotATrace, match="not at the top level"):
-        read_trace(path, PATTERN)
+        read_trace(path, OPTIONS)
 
 
 def test_a_file_cut_off_behind_its_events_says_so(tmp_path):
     content = LAYOUTS["events first"](busy_trace().document())
     path = write_bytes(tmp_path / "t.json", content[:-30])
     with pytest.raises(AnalysisError, match=r"t\.json: "):
-        read_trace(path, PATTERN)
+        read_trace(path, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_events_of_other_types_are_an_error_that_names_the_file(tmp_path, cat, b
     event = {"ph": "X", "cat": cat, "name": "k", "pid": 0, "tid": 7, "ts": 1.0, "dur": 1.0, "args": {}} | broken
     path = write_bytes(tmp_path / "t.json", json.dumps({"traceEvents": [event]}).encode())
     with pytest.raises(DamagedTrace, match=r"t\.json: "):
-        read_trace(path, PATTERN)
+        read_trace(path, OPTIONS)
 
 
 @pytest.mark.parametrize("args", [{"Input Dims": "none"}, {"Input type": 3}, None], ids=str)
@@ -311,25 +311,25 @@ def test_annotations_of_other_types_are_an_error_that_names_the_file(tmp_path, a
     event = {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "ts": 1.0, "dur": 1.0, "args": args}
     path = write_bytes(tmp_path / "t.json", json.dumps({"traceEvents": [event]}).encode())
     with pytest.raises(DamagedTrace, match=r"t\.json"):
-        read_trace(path, PATTERN)
+        read_trace(path, OPTIONS)
 
 
 def test_arguments_of_other_types_are_an_error_that_names_the_file(tmp_path):
     args = comm_args("all_reduce", 5) | {"In msg nelems": "many"}
     path = Trace().kernel("ncclDevKernel", 0, 5, args=args).write(tmp_path)
     with pytest.raises(DamagedTrace, match=path.name):
-        read_trace(path, PATTERN)
+        read_trace(path, OPTIONS)
 
 
 @pytest.mark.parametrize("info", [[], "nccl", {"rank": "first"}, {"pg_config": 5}], ids=str)
 def test_a_header_of_other_types_is_an_error_that_names_the_file(tmp_path, info):
     path = write_bytes(tmp_path / "t.json", json.dumps({"distributedInfo": info, "traceEvents": []}).encode())
     with pytest.raises(AnalysisError, match=r"t\.json"):
-        read_trace(path, PATTERN)
+        read_trace(path, OPTIONS)
 
 
 def test_times_in_the_middle_of_a_launch_and_a_step(tmp_path):
     trace = Trace().step(3, 0, 2 * MS).kernel("k", 1 * MS + 1, 2, launch=700_123)
-    file = read_trace(trace.write(tmp_path), PATTERN)
+    file = read_trace(trace.write(tmp_path), OPTIONS)
     assert file.launches["start_ns"].tolist() == [BASE_NS + 700_123]
     assert file.annotations[["name", "start_ns", "dur_ns"]].to_numpy().tolist() == [["ProfilerStep#3", BASE_NS, 2 * MS]]

@@ -8,7 +8,7 @@ from builders import MS, US, Collective, Trace, analysed, traces_of
 from analysis import analyse
 from analysis.core.schema import records
 from analysis.results.analysis import Analysis
-from analysis.run.run import load_run
+from analysis.results.opening import load_run
 
 
 def found_in(folder, world: int, truth: Sequence[Collective], **options) -> Analysis:

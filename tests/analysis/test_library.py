@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import analysis.reading.pool.cache
 import pytest
 from builders import MS, Collective, traces_of, write_run
 from pandas.testing import assert_frame_equal
 from sweep_builders import Cell, write_sweep
 
+import analysis.reading.cache
 import analysis.reading.pool
 from analysis import analyse, analyse_sweep, compare
 from analysis.cli.app import main
@@ -52,7 +52,7 @@ def reads(monkeypatch) -> list[Path]:
         return read_kineto(path, *args, **options)
 
     monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
-    monkeypatch.setattr(analysis.reading.pool.cache, "read_kineto", noted)
+    monkeypatch.setattr(analysis.reading.cache, "read_kineto", noted)
     return done
 
 
@@ -85,7 +85,7 @@ def test_what_was_read_is_kept_for_the_next_time(run_dir, tmp_path, reads, besid
     assert len(reads) == 3
     assert_frame_equal(analyse(run_dir, cache=cache).collectives, first.collectives)
     assert len(reads) == 3
-    place = run_dir / analysis.reading.pool.cache.FOLDER if beside else tmp_path / "kept"
+    place = run_dir / analysis.reading.cache.FOLDER if beside else tmp_path / "kept"
     assert len(list(place.iterdir())) == 3
 
 

@@ -11,7 +11,7 @@ from analysis.cli.app import main
 from analysis.core.schema import records
 from analysis.render import as_csv
 from analysis.results.analysis import Analysis
-from analysis.run.run import load_run
+from analysis.results.opening import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 

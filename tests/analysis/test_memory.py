@@ -29,13 +29,13 @@ PROGRAM = """
 import resource, sys
 from pathlib import Path
 from analysis.errors import TraceError
-from analysis.kinds import comm_pattern
-from analysis.kineto import read_kineto
+from analysis.recording.options import ReadOptions
+from analysis.formats.kineto.reader import read_kineto
 def peak_mib():  # ru_maxrss begins with what the parent held
     return next(int(line.split()[1]) >> 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]) << 20,) * 2)
 try:
-    found = read_kineto(Path(sys.argv[1]), comm_pattern())
+    found = read_kineto(Path(sys.argv[1]), ReadOptions())
     print(len(found.activities["ts"]) // 8, peak_mib())
 except TraceError as err:
     print(str(err), peak_mib(), sep="|")
@@ -117,7 +117,7 @@ def test_an_event_without_end(tmp_path, filling, packed):
 
 FAULTS = """
 import resource, sys
-from analysis.packed import keep_freed_memory
+from analysis.recording.compression import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 def use():

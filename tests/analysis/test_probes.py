@@ -20,7 +20,7 @@ from analysis.metrics.clocks.probes import CONTRADICTION, LARGEST_DRIFT
 from analysis.metrics.clocks.table import aligned, clocks
 from analysis.metrics.matching.ladder import Evidence, matches
 from analysis.results.facts import facts
-from analysis.run.run import load_run
+from analysis.results.opening import load_run
 
 S = 1_000_000_000
 

@@ -9,10 +9,10 @@ import pytest
 from builders import US, Trace, write_bytes
 
 import analysis.reading.pool
-from analysis.core.kinds import comm_pattern
 from analysis.errors import DamagedTrace, TraceError, UnreadableFile
 from analysis.reading.cache import Cache
 from analysis.reading.pool import Reading, cores
+from analysis.recording.options import ReadOptions
 from analysis.recording.recording import RawTrace
 
 
@@ -34,7 +34,7 @@ def written(folder: Path) -> list[Path]:
 
 
 def read(paths: list[Path], workers: int, **options: bool) -> list[RawTrace | TraceError]:
-    with Reading(paths, comm_pattern(), workers=workers, **options) as reading:
+    with Reading(paths, ReadOptions(workers=workers, **options)) as reading:
         return list(reading)
 
 
@@ -55,7 +55,7 @@ def every_part_is_worth_it(monkeypatch):
 def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, workers):
     path = trace(2, 12_000).write(tmp_path)  # several chunks long
     told: list[int] = []
-    with Reading([path], comm_pattern(), workers=workers) as reading:
+    with Reading([path], ReadOptions(workers=workers)) as reading:
         assert len(reading.processes) == workers
         assert list(reading.results(told.append)) == read([path], 1)
     assert told == sorted(told)
@@ -67,7 +67,7 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
     tmp_path, every_part_is_worth_it, workers, parts
 ):
     paths = written(tmp_path)[:3]
-    with Reading(paths, comm_pattern(), workers=workers) as reading:
+    with Reading(paths, ReadOptions(workers=workers)) as reading:
         assert [file.parts for file in reading._files] == parts
         assert list(reading) == read(paths, 1)
 
@@ -75,7 +75,7 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
 @pytest.mark.parametrize("name", ["rank0.json.gz", "rank0.json"])
 def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_worth_it, name):
     path = trace(0, 12_000).write(tmp_path, name)
-    with Reading([path], comm_pattern(), workers=64) as reading:
+    with Reading([path], ReadOptions(workers=64)) as reading:
         assert len(reading.processes) == 8
         assert list(reading) == read([path], 1)
 
@@ -83,7 +83,7 @@ def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_wort
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_first_file_can_be_looked_at_before(tmp_path, every_part_is_worth_it, workers):
     paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
-    with Reading(paths, comm_pattern(), workers=workers) as reading:
+    with Reading(paths, ReadOptions(workers=workers)) as reading:
         first = reading.first(None)
         again, other = reading
     assert again is first
@@ -95,7 +95,7 @@ def test_what_can_be_read_only_once_can_be_looked_at_before(tmp_path):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(content,))
     writer.start()
-    with Reading([pipe], comm_pattern()) as reading:
+    with Reading([pipe], ReadOptions()) as reading:
         first = reading.first(None)
         assert list(reading) == [first]
     writer.join()
@@ -108,28 +108,28 @@ def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path, every_part_is_wort
     for path in (small, damaged):
         (found,) = read([path], 3)
         assert str(found) == str(read([path], 1)[0])
-        (kept,) = read([path], 3, keep_damaged=True)
-        assert [kept] == read([path], 1, keep_damaged=True)
+        (kept,) = read([path], 3, keep_going=True)
+        assert [kept] == read([path], 1, keep_going=True)
 
 
 def test_a_file_read_in_parts_is_cached_as_a_whole(tmp_path, monkeypatch, every_part_is_worth_it):
     monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
     path, cache = trace(2, 12_000).write(tmp_path), Cache(tmp_path / "cache")
     cache.folder.mkdir()
-    with Reading([path], comm_pattern(), workers=2, cache=cache) as reading:
+    with Reading([path], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
         first = list(reading)
-    with Reading([path], comm_pattern(), workers=2, cache=cache) as reading:
+    with Reading([path], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
         assert not reading.processes
         assert list(reading) == first == read([path], 1)
     cache.place(path).write_bytes(b"nonsense")
-    with Reading([path], comm_pattern(), workers=2, cache=cache) as reading:
+    with Reading([path], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
         (again,) = reading
     assert again.notes == [f"{path.name}: its cache is damaged; the trace was read again"]
 
 
 def test_patterns_of_the_user_reach_the_workers(tmp_path):
     paths = [Trace().kernel("MY_fancy_kernel", 0, 5).write(tmp_path, f"t{n}.json") for n in range(2)]
-    with Reading(paths, comm_pattern(["my_fancy"]), workers=2) as reading:
+    with Reading(paths, ReadOptions(comm_names=("my_fancy",), workers=2)) as reading:
         assert [found.kinds for found in reading if isinstance(found, RawTrace)] == [["comm"], ["comm"]]
 
 
@@ -149,7 +149,7 @@ def test_of_damaged_files_the_good_part_is_kept_on_request(tmp_path):
     path = trace(0, 50).write(tmp_path, gz=False)
     path.write_bytes(path.read_bytes()[:9_000])
     for workers in (1, 2):
-        (found,) = read([path], workers, keep_damaged=True)
+        (found,) = read([path], workers, keep_going=True)
         assert isinstance(found, RawTrace)
         assert found.damage is not None
         assert 0 < len(found.activities["ts"]) // 8 < 50
@@ -160,7 +160,7 @@ def test_what_is_kept_of_a_damaged_file_with_any_name(tmp_path, capfd):
     folder.mkdir()
     path = trace(0, 50).write(folder, gz=False)
     path.write_bytes(path.read_bytes()[:9_000])
-    here, there = (read([path], workers, keep_damaged=True) for workers in (1, 2))
+    here, there = (read([path], workers, keep_going=True) for workers in (1, 2))
     assert here == there
     assert isinstance(here[0], RawTrace)
     assert "odd \\udcff" in (here[0].damage or "")
@@ -177,7 +177,7 @@ def test_a_file_that_only_this_process_has_is_read_here(tmp_path):
 
 def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
     paths = written(tmp_path)
-    with Reading(paths, comm_pattern(), workers=2) as reading:
+    with Reading(paths, ReadOptions(workers=2)) as reading:
         for worker in reading.processes:
             os.kill(worker.pid, signal.SIGKILL)
         assert list(reading) == read(paths, 1)
@@ -187,7 +187,7 @@ def test_progress_stays_within_the_file_where_parts_do_not_join(tmp_path, every_
     content = trace(1, 12_000).write(tmp_path, gz=False).read_bytes()
     path = write_bytes(tmp_path / "rank1.json", content[:-40])
     told: list[int] = []
-    with Reading([path], comm_pattern(), workers=2) as reading:
+    with Reading([path], ReadOptions(workers=2)) as reading:
         list(reading.results(told.append))
     assert told == sorted(told)
     assert max(told) <= reading.total_bytes
@@ -203,7 +203,7 @@ def test_where_no_process_can_be_started_this_one_reads(tmp_path, monkeypatch):
 
 
 def test_no_worker_outlives_the_block(tmp_path):
-    with Reading(written(tmp_path), comm_pattern(), workers=2) as reading:
+    with Reading(written(tmp_path), ReadOptions(workers=2)) as reading:
         workers = reading.processes
         assert len(workers) == 2
     assert all(worker.returncode is not None for worker in workers)
@@ -213,7 +213,7 @@ def test_progress_ends_at_the_size_of_all_files(tmp_path):
     paths = written(tmp_path)
     for workers in (1, 2):
         told: list[int] = []
-        with Reading(paths, comm_pattern(), workers=workers) as reading:
+        with Reading(paths, ReadOptions(workers=workers)) as reading:
             list(reading.results(told.append))
         assert told == sorted(told)
         assert told[-1] == sum(path.stat().st_size for path in paths)
@@ -226,7 +226,7 @@ def test_without_workers_all_is_read_here(tmp_path):
 
 def test_little_is_read_here(tmp_path, monkeypatch):
     monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 1 << 30)
-    with Reading(written(tmp_path), comm_pattern(), workers=2) as reading:
+    with Reading(written(tmp_path), ReadOptions(workers=2)) as reading:
         assert not reading.processes
         assert len(list(reading)) == 4
 

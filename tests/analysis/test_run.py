@@ -12,7 +12,7 @@ import analysis
 from analysis.cli.app import main
 from analysis.core.schema import records
 from analysis.errors import AnalysisError, DamagedTrace, DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
-from analysis.run.run import load_run
+from analysis.results.opening import load_run
 
 
 def small(rank: int | None = 0, world: int | None = 1, **more) -> Trace:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 from builders import LAYOUTS, US, Trace, write_bytes
-from reading_checks import OWN_FILES, PATTERN, assert_parts_join_to_the_whole, in_parts, whole
+from reading_checks import OPTIONS, OWN_FILES, assert_parts_join_to_the_whole, in_parts, whole
 
 import analysis.formats.kineto.stream
 from analysis.errors import TraceError
@@ -114,9 +114,9 @@ def test_a_file_that_another_one_replaces_is_not_mixed_with_it(tmp_path, packed)
     for path, text in zip(paths, (content, content.replace(b"gemm", b"gelu")), strict=True):
         write_bytes(path, gzip.compress(text) if packed else text)
     parts = Joining()
-    parts.add(read_part(paths[0], PATTERN, 0, 2))
+    parts.add(read_part(paths[0], OPTIONS, 0, 2))
     paths[1].replace(paths[0])
-    parts.add(read_part(paths[0], PATTERN, 1, 2))
+    parts.add(read_part(paths[0], OPTIONS, 1, 2))
     with pytest.raises(Indivisible):
         joined(paths[0], parts)
 

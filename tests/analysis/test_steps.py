@@ -6,7 +6,7 @@ import pytest
 from builders import BASE_NS, MS, Trace, analysed
 
 from analysis.core.steps import NO_STEP, Window, step_windows
-from analysis.run.run import load_run
+from analysis.results.opening import load_run
 
 
 def steps_of(folder, trace: Trace) -> dict[str, int | None]:

@@ -18,6 +18,7 @@ from builders import US, Trace
 
 from analysis.reading.spawn import start_worker
 from analysis.reading.worker import Answer, Failed, Found, Position, Task, frame, send
+from analysis.recording.options import ReadOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells how many threads there are")
@@ -26,14 +27,14 @@ import os, signal, sys, threading
 from pathlib import Path
 import analysis.reading.pool
 from analysis.errors import TraceError
-from analysis.kinds import comm_pattern
-from analysis.reading import Reading
+from analysis.recording.options import ReadOptions
+from analysis.reading.pool import Reading
 
 analysis.reading.pool.WORTH_A_PROCESS_BYTES = 0
 paths = [Path(name) for name in sys.argv[1:]]
 
 def read(workers, before=lambda reading: None):
-    with Reading(paths, comm_pattern(), workers=workers) as reading:
+    with Reading(paths, ReadOptions(workers=workers)) as reading:
         before(reading)
         found = list(reading)
     codes = [worker.wait() for worker in reading.processes]
@@ -88,15 +89,15 @@ print(found == read(1)[0], codes)
 @pytest.mark.parametrize("count", [2, 5])
 def test_answers_that_cannot_be_sent_are_found_by_the_caller(tmp_path, sent, error, count):
     code = f"""
-import analysis.reading.pool.worker
-write, sent = analysis.reading.pool.worker._write, []
+import analysis.reading.worker
+write, sent = analysis.reading.worker._write, []
 def fail(stream, payload):
     if threading.current_thread() is not threading.main_thread():
         sent.append(payload)
         if len(sent) > {sent}:
             raise {error}
     write(stream, payload)
-analysis.reading.pool.worker._write = fail
+analysis.reading.worker._write = fail
 print(read(2)[0] == read(1)[0])
 """
     assert run(code, (traces(tmp_path) * 2)[:count]) == "True\n"
@@ -126,8 +127,8 @@ def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
     path.write_bytes(content[: -cut if cut else len(content)])
     code = f"""
 import time
-import analysis.reading.pool.worker
-analysis.reading.pool.worker._TELL_EVERY_S = -1
+import analysis.reading.worker
+analysis.reading.worker._TELL_EVERY_S = -1
 analysis.reading.pool.WORTH_A_PART_BYTES = {part_bytes}
 print(*(type(found).__name__ for found in read(2, lambda reading: time.sleep(0.7))[0]))
 """
@@ -186,7 +187,7 @@ end.set()
 @COPIED
 def test_a_copy_ends_when_the_process_it_reads_for_is_killed(tmp_path):
     code = """
-reading = Reading(paths, comm_pattern(), workers=2)
+reading = Reading(paths, ReadOptions(workers=2))
 print(*(worker.pid for worker in reading.processes), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -239,7 +240,7 @@ def test_a_worker_reads_on_while_nobody_takes_what_it_found(tmp_path):
     worker = start_worker([])
     try:
         for number, path in enumerate((large.write(tmp_path), pipe)):
-            send(worker.stdin, Task(number, os.fsencode(path), "nccl", keep_damaged=False, cache=None, details=False))
+            send(worker.stdin, Task(number, os.fsencode(path), ReadOptions()))
         writer = opened_by_a_reader(pipe)
         assert writer is not None
         os.close(writer)

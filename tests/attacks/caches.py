@@ -21,8 +21,8 @@ from builders import MS, Collective, traces_of
 
 import analysis.reading.cache
 import analysis.reading.pool
-from analysis.core.kinds import comm_pattern
 from analysis.reading.cache import Cache
+from analysis.recording.options import ReadOptions
 
 _OTHER_USER = 65_534
 _ODD: list[Any] = [
@@ -116,7 +116,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
         for hidden in (place.parent, folder / "home"):
             with suppress(FileNotFoundError):
                 shutil.rmtree(hidden)
-        Cache().read(traces[0], comm_pattern())
+        Cache().read(traces[0], ReadOptions())
         sound = place.read_bytes()
         kind = planted(place, sound, chance)
         changed = kind != "bytes" or place.read_bytes() != sound

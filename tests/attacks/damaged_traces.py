@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 from attacking import ROOT, run_attack
 
-from analysis.core.kinds import comm_pattern
 from analysis.errors import AnalysisError
 from analysis.formats.kineto.reader import read_kineto
+from analysis.recording.options import ReadOptions
 from analysis.recording.recording import Extent
 
 SHARED = ROOT.parent / "shared" / "traces"
@@ -84,7 +84,7 @@ def is_json(text: bytes) -> bool:
 def outcome(path: Path, *, details: bool) -> tuple[bytes | None, int]:
     """All that is read of a file, None if it is refused; and how many bytes it says it did not understand."""
     try:
-        found = read_kineto(path, comm_pattern(), details=details)
+        found = read_kineto(path, ReadOptions(details=details))
     except AnalysisError:
         return None, 0
     told = found.extent.not_understood_bytes

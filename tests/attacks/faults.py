@@ -24,8 +24,8 @@ from builders import MS, Collective, write_run
 
 import analysis.core.disk
 import profiling.base.disk
-from analysis.core.kinds import comm_pattern
 from analysis.reading.cache import Cache
+from analysis.recording.options import ReadOptions
 from profiling.base import run_directory as rundir
 from profiling.errors import RunDirError
 
@@ -81,9 +81,9 @@ def cache(folder: Path, run: Path) -> str | None:
     """The same of a cache: that it cannot be written costs time only."""
     kept = Cache(folder / "cache")
     trace = sorted(run.glob("*.pt.trace.json*"))[0]
-    found = kept.read(trace, comm_pattern())
+    found = kept.read(trace, ReadOptions())
     names = [path.name for path in (folder / "cache").glob("*")]
-    again = Cache(folder / "cache").read(trace, comm_pattern())
+    again = Cache(folder / "cache").read(trace, ReadOptions())
     if again != found or any(name.endswith(".partial") for name in names):
         return f"another content, or left behind: {names}"
     for path in (folder / "cache").iterdir():

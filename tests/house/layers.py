@@ -20,9 +20,9 @@ LAYERS: dict[str, dict[str, str]] = {
         "reading": "formats recording core errors",
         "run": "reading formats recording core errors",
         "metrics": "core errors",
-        "results": "metrics run recording ceilings render catalog core errors",
-        "sweeps": "results core errors",
-        "comparison": "results render catalog core errors",
+        "results": "metrics run reading recording ceilings render catalog core errors",
+        "sweeps": "results recording core errors",
+        "comparison": "results recording render catalog core errors",
         "cli": (
             "sweeps comparison training results metrics run reading formats recording ceilings render catalog core "
             "errors"

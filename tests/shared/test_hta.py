@@ -6,7 +6,7 @@ import warnings
 import pytest
 from beside_checkout import TRACES, needs_shared
 
-from analysis.results.analysis import analyse
+from analysis.results.opening import analyse
 
 DLRM = TRACES / "dlrm-v100-w8"
 pytestmark = needs_shared

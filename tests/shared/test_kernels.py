@@ -12,7 +12,8 @@ from beside_checkout import TRACES, needs_shared
 
 from analysis.core.kinds import comm_pattern
 from analysis.core.schema import records
-from analysis.results.analysis import Analysis, analyse
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse
 
 pytestmark = needs_shared
 

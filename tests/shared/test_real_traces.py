@@ -3,7 +3,6 @@
 import csv
 import io
 import random
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -15,7 +14,8 @@ from analysis.core.schema import records
 from analysis.metrics.clocks.table import clocks
 from analysis.metrics.matching.ladder import Evidence, matches
 from analysis.metrics.waiting import collectives, participation
-from analysis.results.analysis import Analysis, analyse
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse
 
 pytestmark = needs_shared
 
@@ -345,9 +345,9 @@ def test_kinds_of_calls(traces, calls):
 @pytest.mark.parametrize("traces", SETS)
 def test_calls_of_each_file_alone_are_those_of_the_run(traces):
     found = analyse(TRACES / traces)
-    late = Analysis(replace(found.run, calls=None))
+    late = Analysis(found.run)
     pd.testing.assert_frame_equal(found.calls, late.calls)
-    assert found.run.calls is not None or not len(found.run.process_groups)
+    assert found.early is not None or not len(found.run.process_groups)
 
 
 def test_rccl_kernels_are_named_by_their_arguments():

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ...core.kinds import COMM, kernel_kind, memory_kind
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
 from ...recording.memory_limit import check_memory, shapes_bytes, tables_bytes
+from ...recording.options import Progress, ReadOptions
 from ...recording.recording import DOUBLES, INTEGERS, Annotation, Columns, Events, Extent, RawTrace, latest, raw_trace
 from ...recording.values import MISSING, NOT_KNOWN
 from .arguments import annotations_of, call_records, comm_row, number
@@ -54,45 +55,36 @@ _MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder
 
 def read_kineto(
     path: Path,
-    comm_names: re.Pattern[str],
-    *,
-    details: bool = False,
-    keep_damaged: bool = False,
-    limit_bytes: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    options: ReadOptions,
+    progress: Progress | None = None,
 ) -> RawTrace:
-    """What one trace file holds; kernels whose name `comm_names` finds are communication.
+    """What one trace file holds. `progress` is called with the position in the file in bytes.
 
-    With `details` also the operators of GPU runs, and allocations, which takes longer. Of a damaged file,
-    `keep_damaged` keeps what was read before the damage. `progress` is called with the position in the file in bytes.
-    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if what is read would take more than `limit_bytes` of
+    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if what is read would take more than the options allow of
     memory with all tables made of it.
     """
     is_lasting = is_regular(path)  # a pipe can be read only once
-    with_operators = None if is_lasting and not details else True
+    with_operators = None if is_lasting and not options.details else True
     if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
         # The second time, counted, it tells how many events are good, and keeps them.
-        with suppress(TraceError if keep_damaged else DamagedTrace):
-            return _read(path, _Reading(comm_names, with_operators, details, limit_bytes), progress)
-    reading = _Reading(comm_names, with_operators, details, limit_bytes)
-    return _read(path, reading, progress, keep_damaged=keep_damaged, counted=True)
+        with suppress(TraceError if options.keep_going else DamagedTrace):
+            uncounted = replace(options, keep_going=False)
+            return _read(path, _Reading(uncounted, with_operators), progress)
+    return _read(path, _Reading(options, with_operators), progress, counted=True)
 
 
 def read_part(
     path: Path,
-    comm_names: re.Pattern[str],
+    options: ReadOptions,
     part: int,
     parts: int,
-    *,
-    details: bool = False,
-    limit_bytes: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Part:
     """What one of `parts` parts of a file holds, counted from 0. Every error means: read the file as a whole.
 
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
     """
-    reading = _Reading(comm_names, True if details else None, details, limit_bytes)
+    reading = _Reading(options, True if options.details else None)
     stream = SpanStream(path, part, parts, progress, picker=reading.picker)
     _add_all(reading, stream)
     with_operators, around = bool(reading.with_operators), stream.surrounding
@@ -110,9 +102,8 @@ def joined(path: Path, parts: Joining, *, details: bool = False) -> RawTrace:
 def _read(
     path: Path,
     reading: _Reading,
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
     *,
-    keep_damaged: bool = False,
     counted: bool = False,
 ) -> RawTrace:
     stream = EventStream(path, progress, picker=reading.picker, counted=counted)
@@ -124,16 +115,15 @@ def _read(
     except TooLarge:
         raise
     except TraceError as err:
-        if not keep_damaged or not reading.events:
+        if not reading.options.keep_going or not reading.events:
             raise
         damage, around = as_text(str(err)), header_so_far(stream.surrounding)
         file_bytes = None if stream.is_packing_broken or not is_regular(path) else unpacked_bytes(path)
         extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
-        reading = _Reading(reading.comm_names, True, reading.details, reading.limit_bytes)
-        return _read(path, reading, progress, keep_damaged=keep_damaged, counted=counted)
-    return raw_trace(reading.result(), around, extent, damage, details=reading.details)
+        return _read(path, _Reading(reading.options, True), progress, counted=counted)
+    return raw_trace(reading.result(), around, extent, damage, details=reading.options.details)
 
 
 def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
@@ -169,13 +159,11 @@ class _Reading:
     """The columns so far.
 
     With all operators, without, or (None) with them unless the header lists a GPU. `events` were good so far, where
-    they are counted, and `good_bytes` of the file with them. More than `limit_bytes` of memory must not be needed.
+    they are counted, and `good_bytes` of the file with them.
     """
 
-    comm_names: re.Pattern[str]
+    options: ReadOptions
     with_operators: bool | None
-    details: bool = False
-    limit_bytes: int | None = None
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     operator_ids: dict[str, int] = field(default_factory=dict)
@@ -194,6 +182,9 @@ class _Reading:
     repaired_bytes: int = 0
     _lists_bytes: int = 0
     _letters: int = 0
+
+    def __post_init__(self) -> None:
+        self.pattern, self.limit_bytes = self.options.pattern, self.options.limit_bytes
 
     @property
     def needed_bytes(self) -> int:
@@ -221,7 +212,7 @@ class _Reading:
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _THREADS.all(texts.threads)
         window_ends = [event.ts for event in _POINTS.all(texts.window_ends) if event.ts is not None]
-        memory = _MEMORY.all(texts.memory) if self.details else []
+        memory = _MEMORY.all(texts.memory) if self.options.details else []
         names = self._names(activities)
         comm_args = self._comm_args_of(activities, names, texts.activities)
         self.repaired_bytes += texts.repaired_bytes
@@ -244,7 +235,7 @@ class _Reading:
         handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
         work = [e for e in operators if not e.name.startswith(_HANDING_OVER)]
         self._extend_pids(annotations, launches, handed_over, work)
-        if self.details or not self.activities["ts"]:  # else they matter on CPU runs only
+        if self.options.details or not self.activities["ts"]:  # else they matter on CPU runs only
             self._extend_operators(work)
 
     def result(self) -> Events:
@@ -281,7 +272,7 @@ class _Reading:
         number = self.ids.setdefault(category, {})[name] = len(self.names)
         self.names.append(name)
         self._letters += len(name)
-        self.kinds.append(kernel_kind(name, self.comm_names) if category in KERNELS else memory_kind(name))
+        self.kinds.append(kernel_kind(name, self.pattern) if category in KERNELS else memory_kind(name))
         return number
 
     def _comm_args_of(self, events: list[Activity], names: list[int], texts: list[bytes]) -> list[dict[str, Any]]:

@@ -1,0 +1,50 @@
+"""How trace files are to be read: one set of options, from the caller down to every reader."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..core.kinds import comm_pattern
+from .memory_limit import GB
+
+Progress = Callable[[int], None]
+"""Called now and then with the bytes read so far: of one file as it is on disk, or of all files of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How to read the files of a run.
+
+    `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
+    runs and allocations are read too. With `keep_going`, damaged files give what stands before the damage, and useless
+    ones are left out. `workers` processes read, one per core if it is not given; 1 is this one. What was read of large
+    files is kept in the folder `cache`, or (True) in a hidden one beside them. With `verify`, every event is decoded
+    once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
+    in 1e9 bytes; four fifths of what is free if not given.
+    """
+
+    comm_names: tuple[str, ...] = ()
+    details: bool = False
+    keep_going: bool = False
+    workers: int | None = None
+    cache: str | bool = False
+    verify: bool = False
+    memory_gb: float | None = None
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What finds communication kernels by name."""
+        return comm_pattern(self.comm_names)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The memory that what is read may need, None where that was not said."""
+        return None if self.memory_gb is None else int(self.memory_gb * GB)
+
+
+def cache_place(cache: str | os.PathLike[str] | bool) -> str | bool:
+    """The option `cache` as callers of the library give it: a folder, or whether to keep anything."""
+    return cache if isinstance(cache, bool) else os.fspath(cache)

@@ -1,0 +1,169 @@
+"""From paths to results: the one way in, for the library and the command line alike.
+
+Reading begins when a run is opened, in other processes where there is much to read, so that the caller can import what
+it needs of pandas meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..errors import AnalysisError
+from ..reading.pool import Reading
+from ..recording.options import Progress, ReadOptions, cache_place
+from ..recording.trace_files import run_name, trace_files
+
+if TYPE_CHECKING:
+    from ..run.file_tables import TraceFile
+    from ..run.run import Run
+    from .analysis import Analysis
+    from .one_device import LoneDevice
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+Report = Callable[[Reading], AbstractContextManager[Progress | None]]
+"""Shows a reading while it is waited for: what it gives is called with the bytes read so far."""
+
+
+def _silent(reading: Reading) -> AbstractContextManager[Progress | None]:  # noqa: ARG001 - as Report has it
+    return nullcontext()
+
+
+class OpenRun:
+    """A run whose traces are being read, within a `with` block. Raises AnalysisError."""
+
+    def __init__(self, path: Paths, options: ReadOptions, report: Report = _silent) -> None:
+        """A run directory, any folder of traces, a trace file, or several of these."""
+        self._paths = [Path(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
+        files, skipped = trace_files(self._paths)
+        self.name = run_name(self._paths)
+        self._options, self._report, self._skipped = options, report, tuple(skipped)
+        self._reading = Reading(files, options)
+
+    def __enter__(self) -> OpenRun:
+        self._reading.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reading.__exit__(kind, error, trace)
+
+    def one_device(self) -> LoneDevice | None:
+        """The device of the run, if its only file shows no other. Raises AnalysisError."""
+        if len(self._reading.paths) != 1:
+            return None
+        from .one_device import lone_device
+
+        with self._report(self._reading) as progress:
+            found = self._reading.first(progress)
+        try:
+            if isinstance(found, AnalysisError):
+                raise found
+            device = lone_device(self._reading.paths[0], found)
+        except AnalysisError:
+            if self._options.keep_going:  # a whole analysis leaves out what cannot be used
+                return None
+            raise
+        return device and replace(device, notes=device.notes + self._skipped)
+
+    def run(self, take: Callable[[TraceFile], None] | None = None) -> Run:
+        """What was read; `take`: see `run_of`. Raises AnalysisError."""
+        from ..run.run import run_of
+
+        with self._report(self._reading) as progress:
+            run = run_of(self._paths, self._reading, progress, take)
+        return replace(run, notes=run.notes + self._skipped)
+
+    def analysis(self, ceiling: Path | None = None) -> Analysis:
+        """The tables of the run, beside what `ceiling` says its links can do. Raises AnalysisError."""
+        from ..ceilings.files import read_ceiling
+        from .analysis import Analysis
+        from .early_calls import EarlyCalls
+
+        limit = read_ceiling(ceiling) if ceiling is not None else None
+        early = EarlyCalls()
+        run = self.run(early.take)
+        return Analysis(run, limit, early.of(run))
+
+
+def analyse(
+    path: Paths,
+    *,
+    comm_names: Iterable[str] = (),
+    ceiling: str | PathLike[str] | None = None,
+    details: bool = False,
+    keep_going: bool = False,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
+    verify: bool = False,
+    memory_gb: float | None = None,
+) -> Analysis:
+    """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
+
+    `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
+    a file or run directory of `profiling comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
+    memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
+    useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
+    if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
+    them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
+    used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not
+    given. Raises AnalysisError.
+    """
+    options = ReadOptions(
+        comm_names=tuple(comm_names),
+        details=details,
+        keep_going=keep_going,
+        workers=workers,
+        cache=cache_place(cache),
+        verify=verify,
+        memory_gb=memory_gb,
+    )
+    return analysis_of(path, options, ceiling)
+
+
+def analysis_of(path: Paths, options: ReadOptions, ceiling: str | PathLike[str] | None = None) -> Analysis:
+    """`analyse` with the options in one."""
+    with OpenRun(path, options) as run:
+        return run.analysis(None if ceiling is None else Path(ceiling))
+
+
+def load_run(
+    paths: Sequence[Path],
+    *,
+    comm_names: Iterable[str] = (),
+    details: bool = False,
+    keep_going: bool = False,
+    progress: Progress | None = None,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
+    verify: bool = False,
+    memory_gb: float | None = None,
+) -> Run:
+    """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
+
+    `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
+    runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what
+    stands before the damage is used, and `failed` names both.
+    `progress` is called with the bytes read so far, of all files. `workers` processes read, one per core if it is not
+    given; 1 is this one. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
+    them. With `verify`, every event is decoded once more by another parser, and the cache is not used. What is read
+    must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given.
+    Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
+    """
+    options = ReadOptions(
+        comm_names=tuple(comm_names),
+        details=details,
+        keep_going=keep_going,
+        workers=workers,
+        cache=cache_place(cache),
+        verify=verify,
+        memory_gb=memory_gb,
+    )
+    with OpenRun(paths, options, lambda _: nullcontext(progress)) as run:
+        return run.run()
