@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import warm_python
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "profiling" / "scripts"
 
@@ -21,7 +23,12 @@ def environment(*folders: Path) -> dict[str, str]:
 
 
 def python(*args: object, folders: tuple[Path, ...] = ()) -> "subprocess.CompletedProcess[str]":
-    """Run `python args` to its end."""
+    """Run `python args` to its end, where how it starts is not the question: torch is imported already."""
+    return warm_python.run([*map(str, args)], cwd=ROOT, env=environment(*folders))
+
+
+def fresh_python(*args: object, folders: tuple[Path, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    """Run `python args` to its end, from its first import."""
     return subprocess.run(
         [sys.executable, *map(str, args)],
         cwd=ROOT,

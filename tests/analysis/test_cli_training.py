@@ -7,6 +7,7 @@ import re
 import sys
 
 import pytest
+from capturing import fresh_python
 from training_builders import Trained, write_training
 
 from analysis.cli.app import main
@@ -146,10 +147,8 @@ def test_without_plotly_a_plot_says_what_to_install(capsys, folder, tmp_path, mo
 
 
 def test_plotly_is_imported_for_a_plot_only(folder) -> None:
-    from capturing import python
-
     code = (
         "import sys; from analysis.cli import main; main(['training', sys.argv[1]]); sys.exit('plotly' in sys.modules)"
     )
-    done = python("-c", code, folder)
+    done = fresh_python("-c", code, folder)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@ import sys
 import time
 
 import pytest
-from capturing import SCRIPTS, python
+from capturing import SCRIPTS, fresh_python
 
 from profiling.base.interrupts import Interrupts
 
@@ -159,6 +159,6 @@ def test_who_catches_a_keyboard_interrupt_has_time() -> None:
 
 
 def test_a_blocked_process_is_freed_and_then_left() -> None:
-    done = python(SCRIPTS / "blocked.py")
+    done = fresh_python(SCRIPTS / "blocked.py")
     assert done.returncode == 7, done.stderr
     assert done.stdout == "freed SIGTERM\n"

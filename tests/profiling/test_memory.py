@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from capturing import ROOT, python
+from capturing import ROOT, fresh_python
 
 from profiling.errors import UsageError
 from profiling.machine import memory
@@ -107,5 +107,5 @@ except MemoryError:
     memory.lift_limit()
     print(len(bytearray(1 << 28)))
 """
-    done = python("-c", code)
+    done = fresh_python("-c", code)
     assert (done.returncode, done.stdout) == (0, f"{1 << 28}\n"), done.stderr

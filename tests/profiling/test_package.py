@@ -1,11 +1,13 @@
 import pytest
-from capturing import python
+from capturing import fresh_python
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; "
 
 
 def test_importing_the_package_and_its_command_line_does_not_import_torch() -> None:
-    done = python("-c", "import sys, profiling, profiling.cli, profiling.rundir; sys.exit('torch' in sys.modules)")
+    done = fresh_python(
+        "-c", "import sys, profiling, profiling.cli, profiling.rundir; sys.exit('torch' in sys.modules)"
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -31,15 +33,15 @@ def test_standard_library_package_of_the_same_name_stays_importable(tmp_path) ->
     (other / "__init__.py").write_text("raise RuntimeError('shadowed by the checkout, never run')")
     (other / "tracing" / "__init__.py").write_text("Profile = 'from the standard library'")
     code = "import profiling.tracing, profiling.rundir; print(profiling.tracing.Profile, profiling.rundir.RUN_FILE)"
-    done = python("-c", code, folders=())
+    done = fresh_python("-c", code, folders=())
     assert done.returncode != 0  # without it there is no such module: the next lines show something
-    done = python("-c", f"import sys; sys.path.append({str(tmp_path)!r}); {code}")
+    done = fresh_python("-c", f"import sys; sys.path.append({str(tmp_path)!r}); {code}")
     assert done.stdout == "from the standard library run.json\n", done.stderr
 
 
 @pytest.mark.parametrize("args", [[], ["train"], ["--help"]])
 def test_without_torch_one_line_says_what_to_install(args) -> None:
-    done = python("-c", f"{NO_TORCH}from profiling.cli import main; sys.exit(main({args}))")
+    done = fresh_python("-c", f"{NO_TORCH}from profiling.cli import main; sys.exit(main({args}))")
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
@@ -49,7 +51,7 @@ def test_without_torch_one_line_says_what_to_install(args) -> None:
 
 def test_without_torchvision_train_says_what_to_install() -> None:
     code = "import sys; sys.modules['torchvision'] = None; from profiling.cli import main; sys.exit(main(['train']))"
-    done = python("-c", code)
+    done = fresh_python("-c", code)
     assert done.returncode == 1
     assert done.stderr.startswith("error: torchvision is not installed")
     assert done.stderr.count("\n") == 1

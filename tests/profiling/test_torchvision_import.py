@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from capturing import python
+from capturing import fresh_python
 
 from profiling.errors import LibraryError
 from profiling.workloads.torchvision_import import torchvision
@@ -71,5 +71,5 @@ def test_the_real_one_loads() -> None:
 from profiling.workloads.torchvision_import import torchvision
 print(torchvision("transforms").RandomCrop(32, padding=4))
 """
-    done = python("-c", code)
+    done = fresh_python("-c", code)
     assert done.stdout.startswith("RandomCrop"), done.stderr
