@@ -8,7 +8,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .capture.session import capture
+    from .sessions.session import capture
 
 # Python 3.15 has a standard library package of this name, whose `profiling.tracing` cProfile imports, and torch imports
 # cProfile. In a checkout this folder shadows it: the extended path keeps the submodules of both importable.
@@ -20,7 +20,7 @@ __all__ = ["capture"]
 def __getattr__(name: str) -> Any:
     """Import `capture` when it is first asked for (PEP 562)."""
     if name == "capture":
-        from .capture.session import capture
+        from .sessions.session import capture
 
         return capture
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,11 +14,11 @@ from ..base import run_directory as rundir
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.messages import tell
 from ..base.schedule import Schedule
-from ..capture.session import Session
-from ..capture.side_files import Subject
 from ..errors import MeasurementError
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
+from ..sessions.session import Session
+from ..sessions.side_files import Subject
 from ..train.progress import Reporter
 from . import timing
 from .backends import backend_for

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
-from ..capture.step_clock import finish, mark
+from ..sessions.step_clock import finish, mark
 
 
 def together(device: torch.device) -> None:

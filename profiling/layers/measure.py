@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..capture.step_clock import finish, mark
 from ..machine import memory
 from ..machine.power import Power, power
+from ..sessions.step_clock import finish, mark
 from ..workloads.stacks import activation_bytes
 from .memory_use import memory_use, saved_bytes
 from .results import Row

@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..capture.side_files import Subject
-from ..capture.step_clock import overhead
 from ..errors import CaptureError, ProfilingError, RunDirRefusedError
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
+from ..sessions.side_files import Subject
+from ..sessions.step_clock import overhead
 from ..train.config import TRAILING_STEPS
 from . import model
 from .children import Stand, stand_in

@@ -10,7 +10,7 @@ import torch
 from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch.profiler import ProfilerAction, profile
 
-from ..capture.session import Session
+from ..sessions.session import Session
 
 # Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
 _PATIENCE = timedelta(seconds=30)

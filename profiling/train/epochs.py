@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from ..base import run_directory as rundir
 from ..base.contract.rank import EpochTime
 from ..base.contract.training import Score, TrainedEpoch, TrainingFile
-from ..capture.session import Session
 from ..ranks import process_group as parallel
+from ..sessions.session import Session
 from ..workloads.data import Batch, Batches, DataSpec, epoch_steps
 from ..workloads.held_out import HeldOut
 from . import scalars, scoring

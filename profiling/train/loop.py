@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..base.contract.rank import EpochPhase
-from ..capture.session import Session
-from ..capture.side_files import Subject, model_size
-from ..capture.step_clock import overhead
 from ..machine import memory
 from ..modes import MODES
 from ..modes.pipeline import Pipeline
 from ..modes.replicated import driven_devices
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
+from ..sessions.session import Session
+from ..sessions.side_files import Subject, model_size
+from ..sessions.step_clock import overhead
 from ..workloads.data import DATA, Batch, Batches, DataSpec
 from ..workloads.held_out import TEST_DATA
 from ..workloads.models import MODELS

@@ -9,7 +9,7 @@ from ..base.contract.rank import EpochTime, StepTime
 from ..base.contract.training import Score
 from ..base.messages import Talk
 from ..base.schedule import Phase
-from ..capture.step_clock import Overhead
+from ..sessions.step_clock import Overhead
 
 _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms up", "active": "traced"}
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..base.contract.rank import EpochPhase, EpochTime
-from ..capture.step_clock import finish, mark
+from ..sessions.step_clock import finish, mark
 from ..workloads.data import Batch
 
 

@@ -431,7 +431,8 @@ def test_a_reader_that_has_seen_enough(tmp_path):
 
 def test_help_is_quick_because_it_imports_little(run_dir):
     program = (
-        "import sys; from analysis.cli import main; main(['--help']); print('pandas' in sys.modules, file=sys.stderr)"
+        "import sys; from analysis.cli.app import main; main(['--help']); "
+        "print('pandas' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
@@ -441,7 +442,7 @@ def test_help_is_quick_because_it_imports_little(run_dir):
 
 def test_torch_is_never_imported(run_dir):
     program = (
-        "import sys; from analysis.cli import main; code = main(sys.argv[1:]); "
+        "import sys; from analysis.cli.app import main; code = main(sys.argv[1:]); "
         "sys.exit(code or 10 * ('torch' in sys.modules))"
     )
     command = [sys.executable, "-c", program, str(run_dir)]

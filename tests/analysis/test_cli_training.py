@@ -148,7 +148,8 @@ def test_without_plotly_a_plot_says_what_to_install(capsys, folder, tmp_path, mo
 
 def test_plotly_is_imported_for_a_plot_only(folder) -> None:
     code = (
-        "import sys; from analysis.cli import main; main(['training', sys.argv[1]]); sys.exit('plotly' in sys.modules)"
+        "import sys; from analysis.cli.app import main; "
+        "main(['training', sys.argv[1]]); sys.exit('plotly' in sys.modules)"
     )
     done = fresh_python("-c", code, folder)
     assert done.returncode == 0, done.stderr

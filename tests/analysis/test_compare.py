@@ -12,7 +12,7 @@ import pytest
 from builders import MS, Collective, Trace, traces_of, write_run
 
 from analysis import Analysis, Comparison, analyse, compare
-from analysis.cli import compare as cli_compare
+from analysis.cli.app import compare as cli_compare
 from analysis.cli.app import main
 from analysis.core.schema import records
 from analysis.errors import NothingMeasured

@@ -16,10 +16,11 @@ from sweep_builders import Cell, write_sweep
 
 COMMAND = """
 import sys
-from analysis import cli, cli_common, reading
-cli_common._QUIET_S = float(sys.argv.pop(1))
-reading.WORTH_A_PROCESS_BYTES = 0
-sys.exit(cli.main())
+from analysis.cli import app, output
+from analysis.reading import pool
+output._QUIET_S = float(sys.argv.pop(1))
+pool.WORTH_A_PROCESS_BYTES = 0
+sys.exit(app.main())
 """
 
 

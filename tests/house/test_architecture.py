@@ -23,7 +23,7 @@ RAW_KEYS = (
 # Still to be shortened, or taken apart.
 LONG = {
     "cli.compare": "compare_command", "formats.kineto.stream": "_batches", "reading.pool": "__init__",
-    "capacity.command": "capacity", "capture.session": "capture", "cli": "train", "comms.command": "comms",
+    "capacity.command": "capacity", "sessions.session": "capture", "cli": "train", "comms.command": "comms",
     "layers.command": "layers", "script.command": "run", "sweep.command": "command",
 }  # fmt: skip
 CIRCLES = {"analysis": [], "profiling": [["script.children", "script.observer"]]}

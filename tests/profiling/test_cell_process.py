@@ -91,7 +91,7 @@ def wait_until(condition) -> None:
 def test_a_tethered_process_ends_when_its_parent_is_killed(tmp_path) -> None:
     ended = tmp_path / "ended"
     child = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom profiling.tether import tie_to_parent\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom profiling.machine.tether import tie_to_parent\n"
         f"signal.signal(signal.SIGTERM, lambda *_: (Path({str(ended)!r}).touch(), sys.exit()))\n"
         "tie_to_parent(os.getppid())\nprint('tied', flush=True)\ntime.sleep(60)\n"
     )
@@ -105,7 +105,7 @@ def test_a_tethered_process_ends_when_its_parent_is_killed(tmp_path) -> None:
 
 
 def test_a_parent_that_is_gone_already_ends_it_at_once() -> None:
-    code = "from profiling.tether import tie_to_parent; tie_to_parent(1)"
+    code = "from profiling.machine.tether import tie_to_parent; tie_to_parent(1)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=False)
     assert done.returncode == -signal.SIGTERM
 

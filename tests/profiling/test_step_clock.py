@@ -1,8 +1,8 @@
 import pytest
 import torch
-
 from profiling.capture import step_clock
-from profiling.capture.step_clock import Overhead, StepClock, StepTime, overhead
+
+from profiling.sessions.step_clock import Overhead, StepClock, StepTime, overhead
 
 
 def steps(*times: tuple[str, int]) -> list[StepTime]:

@@ -1,7 +1,7 @@
 import pytest
 import torch
-
 from profiling.capture import step_clock
+
 from profiling.train import timed_epochs
 from profiling.train.timed_epochs import EpochTime, timed_epoch
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from profiling.capture import clock_probe
 
 from profiling import capture
-from profiling.capture import clock_probe
 from profiling.machine import environment
 
 PROBES = ("at_start", "at_end")
