@@ -205,7 +205,7 @@ def in_parts(path: Path, chunk_bytes: int) -> RawTrace | None:
             parts = Joining()
             for part in range(3):
                 parts.add(read_part(path, OPTIONS, part, 3))
-            return joined(path, parts)
+            return joined(path, parts, OPTIONS)
         except AnalysisError:
             return None
 

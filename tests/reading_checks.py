@@ -43,7 +43,7 @@ def in_parts(path: Path, count: int) -> RawTrace:
     parts = Joining()
     for part in range(count):
         parts.add(read_part(path, OPTIONS, part, count))
-    return joined(path, parts)
+    return joined(path, parts, OPTIONS)
 
 
 def assert_parts_join_to_the_whole(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import AnalysisError
-from ..recording.trace_files import is_side_file, trace_files
+from ..reading.trace_files import is_side_file, trace_files
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
 _CACHE_SUFFIX = ".cache"

@@ -107,8 +107,9 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
     """A run that is being read from now on, in a `with` block. Raises AnalysisError."""
     with _for_good():
         from ..results.opening import OpenRun
-    begun = time.monotonic()
-    return OpenRun(runs, options, lambda reading: reading_progress(reading, begun))
+
+        begun = time.monotonic()
+        return OpenRun(runs, options, lambda reading: reading_progress(reading, begun))
 
 
 def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:

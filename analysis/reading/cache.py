@@ -21,13 +21,11 @@ import msgspec
 
 from ..core.disk import PARTIAL, open_plain, replace_file
 from ..core.escaping import as_text
-from ..formats.kineto.reader import read_kineto
+from ..formats.registry import format_of
 from ..recording.checks import is_consistent
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 
-# To be raised when the reader reads more, or otherwise.
-READER_VERSION = 13
 FOLDER = ".commtrace-cache"
 
 _MAGIC = b"commtrace-cache\n"
@@ -65,11 +63,11 @@ class Cache:
         options: ReadOptions,
         progress: Progress | None = None,
     ) -> RawTrace:
-        """As `read_kineto`, from the cache where it holds that. Of damaged files nothing is kept."""
+        """What a file holds, from the cache where it holds that. Of damaged files nothing is kept."""
         slot = self.slot(path, options)
         found = slot.load() if slot else None
         if found is None:
-            found = read_kineto(path, options, progress)
+            found = format_of(path).reader().read(path, options, progress)
             if slot:
                 slot.keep(found)
         return found
@@ -166,7 +164,8 @@ def _key(path: Path, options: ReadOptions) -> bytes | None:
             parts = [os.pread(file.fileno(), size, at) for at, size in _sampled(status.st_size)]
     except OSError:
         return None
-    facts = (READER_VERSION, options.details, *_facts_of(status))
+    one = format_of(path)
+    facts = (one.name, one.version, options.details, *_facts_of(status))
     return _digest(b"\0".join((f"{facts} {options.pattern.pattern}".encode(), *parts)), _KEY_BYTES)
 
 

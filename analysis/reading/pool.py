@@ -16,22 +16,22 @@ from functools import cached_property
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
 from .. import errors
 from ..errors import TooLarge, TraceError
-from ..formats.kineto.joining import Joining, Part
-from ..formats.kineto.reader import joined, read_kineto
-from ..formats.kineto.verified import verified
+from ..formats.format import Reader
+from ..formats.registry import format_of
 from ..recording.compression import is_gzip, is_regular, keep_freed_memory, packed_bytes
 from ..recording.memory_limit import GB, check_memory, default_limit_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache, Slot
+from .one_file import read_file
 from .spawn import Worker, start_worker
-from .worker import Answer, Failed, Found, FoundPart, Position, Task, frame, send
+from .worker import Answer, Failed, Found, FoundPart, PackedPart, Position, Task, frame, send
 
 # Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
 WORTH_A_PROCESS_BYTES = 32 << 20
@@ -66,13 +66,18 @@ class _File:
     is_read: bool = False
     is_regular: bool = True
     _positions: dict[int, float] = field(default_factory=dict)
-    _early: dict[int, Part] = field(default_factory=dict)
-    _joining: Joining = field(default_factory=Joining)
+    _early: dict[int, Any] = field(default_factory=dict)
+    _joining: Any = None
 
     @cached_property
     def is_packed(self) -> bool:
         """Whether it is gzip. What is no plain file is not looked into: that could be done only once."""
         return self.is_regular and is_gzip(self.path)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What reads its format."""
+        return format_of(self.path).reader()
 
     @property
     def weight_bytes(self) -> int:
@@ -98,16 +103,19 @@ class _File:
 
     def _forget_parts(self) -> None:
         self._early.clear()
-        self._joining = Joining()
+        self._joining = None
 
-    def add(self, part: int, found: Part, *, details: bool) -> bool:
+    def add(self, part: int, found: Any, options: ReadOptions) -> bool:
         """A part was read; False where all are, and do not tell what the file holds."""
+        in_parts = self.reader.parts
+        assert in_parts is not None
+        self._joining = self._joining or in_parts.joining()
         self._early[part] = found
         while self._joining.parts in self._early:
             self._joining.add(self._early.pop(self._joining.parts))
         if self._joining.parts == self.parts:
             try:
-                trace = joined(self.path, self._joining, details=details)
+                trace = in_parts.joined(self.path, self._joining, options)
             except TraceError:
                 return False
             if self.slot:
@@ -137,6 +145,8 @@ class Reading:
         self._needed_bytes = 0
         # What is no plain file may be open in this process only, and can be read only once.
         self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
+        for file in self._files:
+            _ = file.reader  # imported once, before this process is copied
         self._tasks = deque(self._divided(workers))
         self.processes: list[Worker] = []
         self._in_hand: dict[int, int] = {}
@@ -181,7 +191,7 @@ class Reading:
         if file.is_packed:
             wanted = min(workers, _MOST_PACKED_PARTS)
         parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
-        if workers < 2 or parts < 2 or self.options.verify:
+        if workers < 2 or parts < 2 or self.options.verify or file.reader.parts is None:
             return
         file.parts = parts
         cache = self._cache_of(file)
@@ -268,11 +278,8 @@ class Reading:
             file.tell(0, position)
             self._report(progress)
 
-        cache = self._cache_of(file)
-        read = cache.read if cache else read_kineto
         try:
-            found = read(file.path, self.options, tell)
-            return verified(file.path, found, tell) if self.options.verify else found
+            return read_file(file.path, self.options, self._cache_of(file), tell)
         except TraceError as err:
             return err
 
@@ -307,7 +314,7 @@ class Reading:
 
     def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""
-        answer = _answer(worker)
+        answer = self._answer(worker)
         if answer is None:
             return False
         if not isinstance(answer, Position):
@@ -322,7 +329,7 @@ class Reading:
         elif isinstance(answer, Found):
             file.end(answer.trace)
         elif isinstance(answer, FoundPart):
-            if not file.add(answer.part, answer.found, details=self.options.details):
+            if not file.add(answer.part, answer.found, self.options):
                 self._undivide(file)
         elif file.parts > 1:
             self._undivide(file)
@@ -331,6 +338,22 @@ class Reading:
         if isinstance(answer, Failed):
             self._hand_out(worker)
         return True
+
+    def _answer(self, worker: Worker) -> Position | Found | FoundPart | Failed | None:
+        """The next answer, None when the worker has ended. What it came in, as large again, is let go of."""
+        payload = frame(_stdout(worker))
+        if payload is None:
+            return None
+        answer: Answer = _ANSWER.decode(payload)
+        if not isinstance(answer, PackedPart):
+            return answer
+        in_parts = self._files[answer.number].reader.parts
+        assert in_parts is not None
+        try:
+            found = msgspec.msgpack.decode(answer.found, type=in_parts.part)
+        except msgspec.ValidationError:  # the file was replaced by one of another format
+            return Failed(answer.number, answer.parts, TraceError.__name__, b"")
+        return FoundPart(answer.number, answer.part, answer.parts, found)
 
     def _undivide(self, file: _File) -> None:
         """Read a file as a whole, and first, because its parts do not tell what it holds."""
@@ -348,11 +371,6 @@ def _for_others(path: Path) -> Path:
     """The path by which another process finds the file; /dev/stdin would be its own."""
     absolute = path.absolute()
     return absolute.resolve() if absolute.parts[1:2] in (("dev",), ("proc",)) else absolute
-
-
-def _answer(worker: Worker) -> Answer | None:
-    payload = frame(_stdout(worker))
-    return None if payload is None else _ANSWER.decode(payload)
 
 
 def _stdout(worker: Worker) -> IO[bytes]:

@@ -15,18 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
 from ..errors import TraceError
-from ..formats.kineto.joining import Part
-from ..formats.kineto.reader import read_kineto, read_part
-from ..formats.kineto.verified import verified
+from ..formats.registry import format_of
 from ..recording.compression import keep_freed_memory
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache
+from .one_file import read_file
 
 _TELL_EVERY_S = 0.1
 _LENGTH_BYTES = 8
@@ -65,12 +64,21 @@ class Found(msgspec.Struct, array_like=True, tag="found"):
 
 
 class FoundPart(msgspec.Struct, array_like=True, tag="part"):
-    """A part of a file was read."""
+    """A part of a file was read: a structure of the file's format, which comes packed."""
 
     number: int
     part: int
     parts: int
-    found: Part
+    found: Any
+
+
+class PackedPart(msgspec.Struct, array_like=True, tag="part"):
+    """The same as it comes, in a buffer that stays as long as this."""
+
+    number: int
+    part: int
+    parts: int
+    found: msgspec.Raw
 
 
 class Failed(msgspec.Struct, array_like=True, tag="failed"):
@@ -85,7 +93,7 @@ class Failed(msgspec.Struct, array_like=True, tag="failed"):
     message: bytes
 
 
-Answer = Position | Found | FoundPart | Failed
+Answer = Position | Found | PackedPart | Failed
 
 
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:
@@ -198,13 +206,13 @@ def _serve(task: Task, answers: _Outbox) -> None:
     path = _path(task.path)
     try:
         if task.parts > 1:
-            part = read_part(path, task.options, task.part, task.parts, tell)
+            in_parts = format_of(path).reader().parts
+            assert in_parts is not None
+            part = in_parts.read(path, task.options, task.part, task.parts, tell)
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
-        read = read_kineto if task.cache is None else Cache(_path(task.cache) if task.cache else None).read
-        found = read(path, task.options, tell)
-        if task.options.verify:
-            found = verified(path, found, tell)
+        cache = None if task.cache is None else Cache(_path(task.cache) if task.cache else None)
+        found = read_file(path, task.options, cache, tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
         answers.put(Failed(task.number, task.parts, type(err).__name__, message))

@@ -15,6 +15,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PACKED_BYTES = 256 << 10  # at a time: enough for a chunk of events, which is then not put together of several
 _SKIPPED_BYTES = 256 << 10  # at a time
 _LEAST_GZIP_BYTES = 18
+_FIRST_BYTES = 4 << 10  # enough to tell formats apart
 _KEPT_BYTES = 16 << 20
 # Traces shrink 15 to 40 times. Beyond so many times, and so many bytes, a file is made to fill the memory.
 _MOST_TIMES = 200
@@ -76,6 +77,17 @@ def unpacked(path: Path, file: BufferedReader) -> Source:
     if magic == _ZSTD_MAGIC:
         raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
     return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else _Plain(file)
+
+
+def first_bytes(path: Path) -> bytes:
+    """The first bytes of a plain file, unpacked; none where it cannot be read."""
+    if not is_regular(path):
+        return b""
+    try:
+        with path.open("rb") as file:
+            return unpacked(path, file).read1(_FIRST_BYTES)
+    except (OSError, BrokenPacking, NotATrace):
+        return b""
 
 
 def unpacked_bytes(path: Path) -> int:

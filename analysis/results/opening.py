@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import AnalysisError
 from ..reading.pool import Reading
+from ..reading.trace_files import run_name, trace_files
 from ..recording.options import Progress, ReadOptions, cache_place
-from ..recording.trace_files import run_name, trace_files
 
 if TYPE_CHECKING:
     from ..run.file_tables import TraceFile

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from ..core.small_files import MOST_RANKS, NotJson, json_file
 from ..errors import DuplicateRank, MixedJobs, UnreadableFile
+from ..formats.registry import name_parts
 from ..recording.header import Header
-from ..recording.trace_files import TORCH_NAME
 from .side_files import probe_rows
 
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
@@ -77,8 +77,8 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
 
 
 def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]], lost: list[str] | None) -> Member[F]:
-    name = TORCH_NAME.match(file.path.name)
-    worker = name["worker"] if name else file.path.name
+    name = name_parts(file.path.name)
+    worker = name.worker if name else file.path.name
     side_path = file.path.with_name(f"{worker}.meta.json")
     if side_path not in sides:
         sides[side_path] = side_file(side_path, lost)
@@ -97,7 +97,7 @@ def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]], lost: li
             f"{file.path}: does not say which rank it is (no rank in distributedInfo, no side file, no rank<N> in its "
             "name); analyse it alone, or rename it"
         )
-    return Member(file, rank, source, side, worker, int(name["cycle"]) if name else 0)
+    return Member(file, rank, source, side, worker, name.cycle if name else 0)
 
 
 def side_file(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def host_in_name(member: Member[F]) -> str | None:
     A trace of kernels alone does not say which process that was; then the time has to be one, in ms at least.
     """
     host, _, number = member.worker.rpartition("_")
-    if not host or not number.isdecimal() or not TORCH_NAME.match(member.file.path.name):
+    if not host or not number.isdecimal() or name_parts(member.file.path.name) is None:
         return None
     if member.file.pid is None:
         return host if member.digits > _LONG_AGO_MS else None

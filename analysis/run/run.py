@@ -24,8 +24,8 @@ from ..core.tables.communication import (
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY, STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
+from ..reading.trace_files import run_name
 from ..recording.options import Progress, ReadOptions
-from ..recording.trace_files import run_name
 from .cpu_activities import cpu_activities
 from .file_tables import TraceFile, times_ns, trace_file
 from .rank_files import Member, host_in_name, is_count, mapping_of, members_of, notes_on, side_file, text_of

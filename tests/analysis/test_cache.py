@@ -2,15 +2,19 @@
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from builders import US, Trace
 
+import analysis.formats.kineto.reader
+import analysis.formats.registry
 import analysis.reading.cache
 import analysis.reading.pool
 from analysis.errors import DamagedTrace
+from analysis.formats.kineto.entry import KINETO
 from analysis.formats.kineto.reader import read_kineto
 from analysis.reading.cache import Cache
 from analysis.reading.pool import Reading
@@ -38,7 +42,7 @@ def reads(monkeypatch) -> list[Path]:
         done.append(path)
         return read_kineto(path, *args, **options)
 
-    monkeypatch.setattr(analysis.reading.cache, "read_kineto", counted)
+    monkeypatch.setattr(analysis.formats.kineto.reader, "read_kineto", counted)
     return done
 
 
@@ -86,7 +90,8 @@ def test_a_file_that_has_changed_is_read_again(trace, reads, change):
 
 def test_a_cache_of_an_older_reader_is_written_again(trace, reads, monkeypatch):
     Cache().read(trace, OPTIONS)
-    monkeypatch.setattr(analysis.reading.cache, "READER_VERSION", analysis.reading.cache.READER_VERSION + 1)
+    later = replace(KINETO, version=KINETO.version + 1)
+    monkeypatch.setattr(analysis.formats.registry, "FORMATS", (later,))
     assert "another version" in Cache().read(trace, OPTIONS).notes[0]
     assert not Cache().read(trace, OPTIONS).notes
     assert len(reads) == 2

@@ -1,5 +1,6 @@
 """What `analyse`, `compare` and `analyse_sweep` are told about reading, as the command line is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import analysis.reading.pool
 from analysis import analyse, analyse_sweep, compare
 from analysis.cli.app import main
 from analysis.errors import DamagedTrace
+from analysis.formats.format import Reader
+from analysis.formats.kineto.entry import KINETO
 from analysis.formats.kineto.reader import read_kineto
 
 
@@ -52,7 +55,8 @@ def reads(monkeypatch) -> list[Path]:
         return read_kineto(path, *args, **options)
 
     monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
-    monkeypatch.setattr(analysis.reading.cache, "read_kineto", noted)
+    counted = replace(KINETO, reader=lambda: Reader(read=noted))
+    monkeypatch.setattr(analysis.reading.cache, "format_of", lambda path: counted)
     return done
 
 

@@ -118,7 +118,7 @@ def test_a_file_that_another_one_replaces_is_not_mixed_with_it(tmp_path, packed)
     paths[1].replace(paths[0])
     parts.add(read_part(paths[0], OPTIONS, 1, 2))
     with pytest.raises(Indivisible):
-        joined(paths[0], parts)
+        joined(paths[0], parts, OPTIONS)
 
 
 def test_several_gzip_members(tmp_path):

@@ -91,12 +91,12 @@ def read_part(
     return Part(reading.result(), with_operators, around, stream.began_at, stream.ended_at, stream.state)
 
 
-def joined(path: Path, parts: Joining, *, details: bool = False) -> RawTrace:
+def joined(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
     """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
-    return raw_trace(events, header(path, around), Extent(around.file_bytes), details=details)
+    return raw_trace(events, header(path, around), Extent(around.file_bytes), details=options.details)
 
 
 def _read(

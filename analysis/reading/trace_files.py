@@ -1,4 +1,4 @@
-"""Where trace files are, and what their names tell."""
+"""Where trace files are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ..core.escaping import as_text
 from ..errors import NoTraces, UnreadableFile
+from ..formats.registry import FORMATS, expected_files, format_named_like, name_parts
 
-TORCH_NAME = re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$")
-_TRACE_NAME = re.compile(r"\.json(\.gz)?$")
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
 
@@ -27,12 +26,10 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if mode is None:
             raise NoTraces(f"{path}: no such file or directory; expected a run directory or Kineto traces")
         if stat.S_ISDIR(mode):
-            files, others, streams = _files_in(path)
+            files, notes, streams = _files_in(path)
             found += files
             skipped += [f"{path.name}: left out {name}, which is no file" for name in streams]
-            if others:
-                skipped.append(f"{path.name}: left out {len(others)} JSON files not named like torch's traces: "
-                               f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}")  # fmt: skip
+            skipped += [f"{path.name}: {note}" for note in notes]
         else:
             found.append(path)
     return list(dict.fromkeys(found)), skipped
@@ -67,20 +64,23 @@ def _is_stream(path: Path) -> bool:
 
 
 def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
-    """Trace files of the folder, names of the JSON files that are none if some bear torch's names, and of pipes."""
+    """Trace files of the folder, notes on files that look like some and are none, and names of pipes."""
     try:
-        named = sorted(
-            p
-            for p in folder.iterdir()
-            if _TRACE_NAME.search(p.name) and not _SIDE_FILE.search(p.name) and p.name[0] != "."
-        )
+        inside = sorted(p for p in folder.iterdir() if p.name[0] != "." and not _SIDE_FILE.search(p.name))
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
-    names = [p for p in named if not _is_stream(p)]
-    torch_named = [p for p in names if TORCH_NAME.match(p.name)]
-    files = torch_named or names
+    formats = {path: one for path in inside if (one := format_named_like(path.name))}
+    plain = [path for path in formats if not _is_stream(path)]
+    usual = {formats[path] for path in plain if name_parts(path.name)}
+    files = [path for path in plain if formats[path] not in usual or name_parts(path.name)]
     if not files:
         inner = sorted(p.name for p in folder.iterdir() if stat.S_ISDIR(_mode(p) or 0))
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
-        raise NoTraces(f"{folder}: holds no Kineto trace (*.json or *.json.gz){hint}")
-    return files, [p.name for p in names if p not in files], [p.name for p in named if p not in names]
+        raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
+    notes, taken = [], set(files)
+    for one in FORMATS:
+        others = [path.name for path in plain if formats[path] is one and path not in taken]
+        if others:
+            more = ", ..." if len(others) > 3 else ""
+            notes.append(f"left out {len(others)} {one.others}: {', '.join(others[:3])}{more}")
+    return files, notes, [path.name for path in formats if path not in plain]

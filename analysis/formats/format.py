@@ -1,0 +1,62 @@
+"""What the analysis has to know of a format of trace files, to find such files and to read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..recording.options import Progress, ReadOptions
+    from ..recording.recording import RawTrace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """How several processes read one file together, a part each.
+
+    `read` gives what one part holds, of a number of parts counted from 0, as a `part`: a msgspec structure, which
+    processes send. `joining` begins an object that takes parts in order by its method `add`, and counts them in
+    `parts`; `joined` makes of it what one process would have read. Any TraceError means: read the file as a whole.
+    """
+
+    part: type[Any]
+    read: Callable[[Path, ReadOptions, int, int, Progress | None], Any]
+    joining: Callable[[], Any]
+    joined: Callable[[Path, Any, ReadOptions], RawTrace]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """The functions that read a format.
+
+    `read` gives what a file holds; what a format does not have, operators for one, is empty. `verified` compares that
+    with a second reading by other means. A format has no `parts` if one process reads each of its files.
+    """
+
+    read: Callable[[Path, ReadOptions, Progress | None], RawTrace]
+    verified: Callable[[Path, RawTrace, Progress | None], RawTrace] | None = None
+    parts: Parts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A format of trace files.
+
+    `version` is to be raised when the reader reads more, or otherwise: older caches are then read no more. `reader`
+    imports the functions, which takes its time. `recognises` tells by the path, and by the first bytes, which it may
+    ask for, whether a file is of this format; packed files are looked into. A pipe has no first bytes.
+    """
+
+    name: str
+    version: int
+    file_names: tuple[str, ...]
+    """The files of a folder that are traces, as patterns of the shell."""
+    recognises: Callable[[Path, Callable[[], bytes]], bool]
+    reader: Callable[[], Reader]
+    usual_name: re.Pattern[str] | None = None
+    """What the usual writer calls a file, with the groups `worker` and `cycle`: where a folder has such, no others."""
+    others: str = "other files"
+    """What files of the same ending are that have other names, as the object of 'left out 3 ...'."""

@@ -1,0 +1,33 @@
+"""Kineto's entry in the registry of formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ..format import Format, Parts, Reader
+
+
+def _reader() -> Reader:
+    from .joining import Joining, Part
+    from .reader import joined, read_kineto, read_part
+    from .verified import verified
+
+    parts = Parts(part=Part, read=read_part, joining=Joining, joined=joined)
+    return Reader(read=read_kineto, verified=verified, parts=parts)
+
+
+def _takes_what_is_left(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa: ARG001 - as Format has it
+    return True
+
+
+KINETO = Format(
+    name="Kineto",
+    version=13,
+    file_names=("*.json", "*.json.gz"),
+    recognises=_takes_what_is_left,
+    reader=_reader,
+    usual_name=re.compile(r"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace\.json(\.gz)?$"),
+    others="JSON files not named like torch's traces",
+)

@@ -1,0 +1,52 @@
+"""All formats of trace files: the one place where a format is entered. See "Add an input format" in CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from .format import Format
+from .kineto.entry import KINETO
+
+FORMATS: tuple[Format, ...] = (KINETO,)
+"""In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that nobody
+recognises."""
+
+
+class NameParts(NamedTuple):
+    """What the usual name of a trace file tells: the process that wrote it, and a number that grows with its files."""
+
+    worker: str
+    cycle: int
+
+
+def format_of(path: Path) -> Format:
+    """The format of the file at `path`; the last one if nothing tells."""
+    from ..recording.compression import first_bytes  # it loads what unpacks
+
+    return next((one for one in FORMATS if one.recognises(path, lambda: first_bytes(path))), FORMATS[-1])
+
+
+def format_named_like(name: str) -> Format | None:
+    """The format whose files in a folder are named like this; None if it is not the name of a trace."""
+    return next((one for one in FORMATS if any(fnmatchcase(name, pattern) for pattern in one.file_names)), None)
+
+
+def name_parts(name: str) -> NameParts | None:
+    """What a file's name tells, if its usual writer named it."""
+    for one in FORMATS:
+        found = one.usual_name.match(name) if one.usual_name else None
+        if found:
+            return NameParts(found["worker"], int(found["cycle"]))
+    return None
+
+
+def expected_files() -> str:
+    """The formats and the names of their files, as `Kineto trace (*.json or *.json.gz)`."""
+    patterns = [pattern for one in FORMATS for pattern in one.file_names]
+    return f"{_either([one.name for one in reversed(FORMATS)])} trace ({_either(patterns)})"
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

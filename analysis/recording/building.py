@@ -1,0 +1,36 @@
+"""What readers of simple formats make a recording of: rows of values, in which most columns are not known."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from .header import Header
+from .recording import DOUBLES, INTEGERS, Columns, Events
+from .values import MISSING, NOT_KNOWN
+
+
+def columns_of(sort: str, rows: int = 0, **known: Sequence[float]) -> Columns:
+    """All columns of a sort of events, see `INTEGERS` and `DOUBLES`; those that are not given are not known."""
+    surplus = known.keys() - {*INTEGERS[sort], *DOUBLES[sort]}
+    if surplus or any(len(values) != rows for values in known.values()):
+        raise ValueError(f"{sort}: expected {rows} values of each column, found {sorted(known)}")
+    integers = {name: array("q", known.get(name, [MISSING] * rows)) for name in INTEGERS[sort]}
+    doubles = {name: array("d", known.get(name, [NOT_KNOWN] * rows)) for name in DOUBLES[sort]}
+    return {name: column.tobytes() for name, column in (integers | doubles).items()}
+
+
+def events_of(**known: Any) -> Events:
+    """Events of which only these fields are known; there is nothing else."""
+    nothing: dict[str, Any] = {
+        "pids": [None] * 4, "names": [], "kinds": [], "operator_names": [], "annotations": [], "comm_args": [],
+        "gloo_threads": [],
+    }  # fmt: skip
+    return Events(**{**nothing, **{sort: columns_of(sort) for sort in INTEGERS}, **known})
+
+
+def header_of(**known: Any) -> Header:
+    """What a file says of itself, which is no more than this."""
+    nothing: dict[str, Any] = dict.fromkeys(("rank", "world_size", "backend", "host", "cuda_version", "nccl_version"))
+    return Header(**{**nothing, "device_names": (), "process_groups": (), **known})
