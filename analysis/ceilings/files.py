@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import pandas as pd
 
+from ..core.contract.comms import COMMS_TOOL, CommsFile, Measured
+from ..core.contract.reader import OtherVersion, check_version, typed
 from ..core.nccl_tests import bus_factor, collective_name
 from ..core.schema import Row
 from ..core.small_files import MOST_RANKS, NotJson, json_of, small_file
@@ -29,7 +30,6 @@ _TAG = re.compile(r"^\[[\d,]+\](<std(out|err)>)?:? ?")
 _DEVICE = re.compile(r"#\s+Rank\s+\d+(\s+Group\s+(?P<group>\d+))?\s+Pid")
 _STARTING = re.compile(r"# Collective test starting: (?P<program>\S+)")
 _ROW = re.compile(r"\s*(?P<size>[0-9]{1,18})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+(?P<figures>\S.*)")
-_Ranks = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
 _FIGURES = 4  # time, algbw, busbw, #wrong; with the times of single calls as many again
 
 
@@ -40,41 +40,6 @@ class Ceiling:
     name: str
     table: pd.DataFrame
     notes: tuple[str, ...] = ()
-
-
-class _Measured(msgspec.Struct):
-    """`time` in us, None where that is the CPU's (`cpu_time`); `alg_bw` in GB/s."""
-
-    time: float | str | None = None
-    alg_bw: float | str | None = None
-    nwrong: float | str | None = None
-
-
-class _Result(msgspec.Struct):
-    size: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-    collective: str | None = None
-    experiment_name: str | None = None
-    out_of_place: _Measured | None = None
-    in_place: _Measured | None = None
-
-
-class _Device(msgspec.Struct):
-    group: int = 0
-
-
-class _Config(msgspec.Struct):
-    nthreads: _Ranks = 1
-    ngpus: _Ranks = 1
-    devices: list[_Device] | None = None
-
-
-class _File(msgspec.Struct):
-    results: list[_Result]
-    config: _Config = msgspec.field(default_factory=_Config)
-    args: list[str] = []
-    world_size: _Ranks | None = None
-    complete: bool = True
-    reason: str | None = None
 
 
 def read_ceiling(path: Path) -> Ceiling:
@@ -97,9 +62,14 @@ def read_ceiling(path: Path) -> Ceiling:
 
 def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
     try:
-        found = msgspec.convert(json_of(content), _File)
+        parsed = json_of(content)
+        if isinstance(parsed, dict) and parsed.get("tool") == COMMS_TOOL:
+            check_version(parsed)
+        found = typed(parsed, CommsFile)
     except msgspec.ValidationError as err:
         raise NotACeiling(f"{file}: {_EXPECTED}, found other JSON: {err}") from err
+    except OtherVersion as err:
+        raise NotACeiling(f"{file}: {err}") from err
     except NotJson as err:
         raise NotACeiling(f"{file}: is damaged or ends early: {err}; measure again") from err
     ranks = _ranks(file, found)
@@ -113,7 +83,7 @@ def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
     return rows, [] if found.complete else [f"{file.name}: the ceiling is not complete: {found.reason}"]
 
 
-def _ranks(file: Path, found: _File) -> int:
+def _ranks(file: Path, found: CommsFile) -> int:
     """Ranks of one communicator. nccl-tests lists one device per process, and splits processes into groups."""
     if found.world_size is not None:
         return found.world_size
@@ -142,7 +112,7 @@ def _from_text(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
             ranks = groups.count(groups[0]) if groups else 0
             for place in (figures[:_FIGURES], figures[each : each + _FIGURES]):
                 if len(place) == _FIGURES:
-                    measured = _Measured(None if cpu_time else place[0], place[1], place[3])
+                    measured = Measured(None if cpu_time else place[0], place[1], place[3])
                     rows.append(_row(file, program, ranks, int(found["size"]), measured))
     if not rows:
         raise NotACeiling(f"{file}: {_EXPECTED}, found neither JSON nor a row of nccl-tests")
@@ -155,7 +125,7 @@ def _lines(content: bytes) -> Iterator[str]:
     return (_TAG.sub("", line) for line in content.decode("utf-8", "replace").splitlines())
 
 
-def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: _Measured) -> Row:
+def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measured) -> Row:
     """One measurement; `name` is that of a collective, or of the program that measured it."""
     collective = _collective(file, name)
     return {
@@ -167,7 +137,7 @@ def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: _Meas
     }
 
 
-def _busbw(collective: str, ranks: int, size_bytes: int, place: _Measured) -> float | None:
+def _busbw(collective: str, ranks: int, size_bytes: int, place: Measured) -> float | None:
     """In GB/s, from the time where it is there, since bandwidths are written with few digits.
 
     Not the bus bandwidth that was written: with NCCL_ALGO=NVLS nccl-tests takes another factor for all_reduce than it

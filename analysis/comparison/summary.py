@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 
 from ..catalog import CATALOG
+from ..core.contract.reader import lenient
+from ..core.contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..render import FORMATS, as_markdown, as_text
@@ -88,10 +90,8 @@ def _of_run(run: Any) -> dict[str, str]:
     for column in ("device_name", "versions", "backend"):
         listed = sorted(set(run.traces[column].dropna()))
         known[column.removesuffix("_name")] = ", ".join(listed) or "not known"
-    config = run.config.get("config")
-    if isinstance(config, dict):
-        known |= {str(key): str(value) for key, value in config.items() if key not in ("out", "run_name")}
-    return known
+    options = lenient(run.config, RunFile).record.config
+    return known | {key: str(value) for key, value in options.items() if key not in ("out", "run_name")}
 
 
 def _listed(values: list[str]) -> str:

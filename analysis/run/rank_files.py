@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from ..core.small_files import MOST_RANKS, NotJson, json_file
-from ..errors import DuplicateRank, MixedJobs, UnreadableFile
+from ..core.small_files import MOST_RANKS
+from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
 from ..recording.header import Header
-from .side_files import probe_rows
+from .side_files import Side, notes_on_side, rank_file
 
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 _LONG_AGO_MS = 10**12  # in 2001
@@ -44,7 +44,7 @@ class Member(Generic[F]):
     file: F
     rank: int
     rank_from: str
-    side: dict[str, Any]
+    side: Side
     worker: str
     digits: int
     cycle: int = 0
@@ -56,7 +56,7 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
     With `keep_going`, side files that cannot be read are left out, and said. Raises DuplicateRank, MixedJobs,
     UnreadableFile.
     """
-    sides: dict[Path, dict[str, Any]] = {}
+    sides: dict[Path, Side] = {}
     lost: list[str] = []
     by_rank: dict[int, list[Member[F]]] = {}
     for file in files:
@@ -76,18 +76,18 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
     return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank])], lost
 
 
-def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]], lost: list[str] | None) -> Member[F]:
+def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | None) -> Member[F]:
     name = name_parts(file.path.name)
     worker = name.worker if name else file.path.name
     side_path = file.path.with_name(f"{worker}.meta.json")
     if side_path not in sides:
-        sides[side_path] = side_file(side_path, lost)
+        sides[side_path] = rank_file(side_path, lost)
     side = sides[side_path]
     in_name = _RANK_IN_NAME.search(file.path.name)
     if file.header.rank is not None:
         rank, source = file.header.rank, "trace"
-    elif is_count(side.get("rank"), 0):
-        rank, source = side["rank"], "side file"
+    elif side.record.rank is not None:
+        rank, source = side.record.rank, "side file"
     elif in_name:
         rank, source = int(in_name[1]), "file name"
     elif alone:
@@ -98,34 +98,6 @@ def _member(file: F, *, alone: bool, sides: dict[Path, dict[str, Any]], lost: li
             "name); analyse it alone, or rename it"
         )
     return Member(file, rank, source, side, worker, name.cycle if name else 0)
-
-
-def side_file(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
-    """The content of a JSON side file, empty if there is none.
-
-    One that cannot be read is empty, too, and what is wrong with it is added to `lost`; without, raises UnreadableFile.
-    """
-    try:
-        return _side(json_file(path))
-    except FileNotFoundError:
-        return {}
-    except (OSError, NotJson) as err:
-        what = err.strerror if isinstance(err, OSError) else err
-        message = f"{path}: side file cannot be read: {what}; repair or remove it"
-        if lost is None:
-            raise UnreadableFile(message) from err
-        lost.append(message)
-        return {}
-
-
-def _side(content: object) -> dict[str, Any]:
-    """The content, empty if it is no object. Raises NotJson where it tells of more ranks than any job has."""
-    side = mapping_of(content)
-    for name in ("rank", "world_size"):
-        number = side.get(name)
-        if isinstance(number, int) and number > MOST_RANKS:
-            raise NotJson(f"its {name} is {str(number)[:40]}, expected {MOST_RANKS:,} at most")
-    return side
 
 
 def _check_one_job(members: list[Member[F]]) -> None:
@@ -182,21 +154,6 @@ def host_in_name(member: Member[F]) -> str | None:
     return host if number == str(member.file.pid) else None
 
 
-def mapping_of(value: object) -> dict[str, Any]:
-    """A side file's object, empty if it is something else."""
-    return value if isinstance(value, dict) else {}
-
-
-def is_count(value: object, least: int) -> bool:
-    """Can it count ranks?"""
-    return type(value) is int and least <= value <= MOST_RANKS
-
-
-def text_of(value: object) -> str | None:
-    """A side file's text, None if it is something else."""
-    return value if isinstance(value, str) else None
-
-
 def notes_on(member: Member[F], gloo_beside_gpu: int) -> Iterator[str]:
     """What there is to say of a file in its place; so many gloo operations are on the CPU beside a GPU."""
     yield from member.file.notes
@@ -206,9 +163,5 @@ def notes_on(member: Member[F], gloo_beside_gpu: int) -> Iterator[str]:
         yield f"rank {member.rank}: {gloo_beside_gpu} gloo operations on the CPU beside the GPU are not counted"
     if not member.file.has_known_clock:
         yield f"rank {member.rank}: the zero of its times is lost to the damage, so its clock is taken as unknown"
-    if member.side.get("complete") is False and member.cycle == 0:
-        reason = text_of(member.side.get("reason")) or "no reason given"
-        yield f"rank {member.rank}: the capture ended early: {reason}"
-    probe_note = probe_rows(member.rank, member.side)[1] if member.cycle == 0 else None
-    if probe_note:
-        yield probe_note
+    if member.cycle == 0:
+        yield from notes_on_side(member.rank, member.side)

@@ -28,8 +28,8 @@ from ..reading.trace_files import run_name
 from ..recording.options import Progress, ReadOptions
 from .cpu_activities import cpu_activities
 from .file_tables import TraceFile, times_ns, trace_file
-from .rank_files import Member, host_in_name, is_count, mapping_of, members_of, notes_on, side_file, text_of
-from .side_files import probe_rows, step_rows
+from .rank_files import Member, host_in_name, members_of, notes_on
+from .side_files import probe_rows, side_content, step_rows
 
 # Half of what 64 bits hold, as sums of floats are rounded.
 _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
@@ -129,7 +129,7 @@ def run_of(
     members, lost = members_of(read, keep_going=keep_going)
     if not members:
         raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
-    config = side_file(members[0].file.path.with_name("run.json"), lost if keep_going else None)
+    config = side_content(members[0].file.path.with_name("run.json"), lost if keep_going else None)
     run = _assemble(run_name(paths), members, config)
     return replace(run, failed=(*failed, *lost), details=reading.options.details)
 
@@ -195,7 +195,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         }
         for key, table in parts.items():
             tables[key].append(placed(table, member.rank, member.cycle))
-    probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)[0]]
+    probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)]
     joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
         name=name,
@@ -230,11 +230,11 @@ def listed_groups(file: TraceFile) -> pd.DataFrame:
 
 
 def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
-    header, side = member.file.header, member.side
-    torch_version = text_of(mapping_of(side.get("versions")).get("torch"))
+    header, side = member.file.header, member.side.record
+    torch_version = side.versions.torch
     nccl = f"NCCL {header.nccl_version}" if header.nccl_version else None
     versions = [f"torch {torch_version}" if torch_version else None, header.cuda_version, nccl]
-    complete, reason, world_size = side.get("complete"), text_of(side.get("reason")), side.get("world_size")
+    complete, reason = side.complete, side.reason
     if member.file.damage is not None:
         complete, reason = False, member.file.damage
     # Ranks of one host share a clock, which one without a zero does not.
@@ -243,16 +243,16 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
         "rank": member.rank,
         "cycle": member.cycle,
         "trace": as_text(member.file.path.name),
-        "world_size": header.world_size or (world_size if is_count(world_size, 1) else None),
+        "world_size": header.world_size or side.world_size,
         "rank_from": member.rank_from,
         "host": host,
         "host_from": host_from,
         "window_end_ns": member.file.window_end_ns,
-        "boot_id": text_of(mapping_of(side.get("machine")).get("boot_id")) if member.file.has_known_clock else None,
+        "boot_id": side.machine.boot_id if member.file.has_known_clock else None,
         "pid": member.file.pid,
         "backend": header.backend,
         "device_name": _device_name(member),
-        "complete": complete if isinstance(complete, bool) else None,
+        "complete": complete,
         "incomplete_reason": reason,
         "partial": member.file.damage is not None,
         "read_bytes": member.file.extent.read_bytes,
@@ -265,7 +265,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
 def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
     """The host of a file, and what tells it."""
     sources = {
-        "side file": text_of(member.side.get("host")),
+        "side file": member.side.record.host,
         "trace": member.file.header.host,
         "file name": host_in_name(member),
     }
@@ -275,11 +275,11 @@ def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
 def _device_name(member: Member[TraceFile]) -> str | None:
     """Name of the device the rank used, from the trace's list of devices, else from the side file."""
     names, used = member.file.header.device_names, member.file.activities["device"]
-    device = mapping_of(member.side.get("device"))
-    index = int(used.iloc[0]) if len(used) else device.get("index")
+    device = member.side.record.device
+    index = int(used.iloc[0]) if len(used) else device.index
     if isinstance(index, int) and 0 <= index < len(names):
         return names[index]
-    return text_of(device.get("name"))
+    return device.name
 
 
 _Group = tuple[str, str, str, Sequence[int]]  # name, description, backend and ranks
@@ -287,11 +287,9 @@ _Group = tuple[str, str, str, Sequence[int]]  # name, description, backend and r
 
 def _groups_of(member: Member[TraceFile]) -> list[_Group]:
     """The process groups of a rank, as its trace has them, else its side file."""
-    listed = member.side.get("process_groups")
     return _groups_in(member.file) or [
-        (str(g.get("name")), str(g.get("desc")), str(g.get("backend")), tuple(g["ranks"]))
-        for g in (listed if isinstance(listed, list) else [])
-        if isinstance(g, dict) and isinstance(g.get("ranks"), list) and all(is_count(rank, 0) for rank in g["ranks"])
+        (str(group.name), str(group.desc), str(group.backend), tuple(group.ranks))
+        for group in member.side.record.process_groups
     ]
 
 

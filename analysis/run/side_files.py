@@ -1,45 +1,82 @@
-"""The clock probe and the steps of a rank's side file -> rows of tables, as far as they make sense."""
+"""Side files of a run -> what is known of its ranks beside their traces, as far as that makes sense."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ..core.contract.rank import RankFile
+from ..core.contract.reader import OtherVersion, lenient, read_json
 from ..core.schema import Row
+from ..core.small_files import MOST_RANKS, NotJson
+from ..errors import UnreadableFile
 
-_NUMBERS = ("unix_ns", "offset_ns", "uncertainty_ns", "against_rank")
-_MOST_NS = 2**62
+
+@dataclass(frozen=True)
+class Side:
+    """The side file of a rank; `odd` are the names of its fields in which something makes no sense."""
+
+    record: RankFile = field(default_factory=RankFile)
+    odd: frozenset[str] = frozenset()
 
 
-def probe_rows(rank: int, side: Mapping[str, Any]) -> tuple[list[Row], str | None]:
-    """Rows of `clock_probes`, and a note if the side file has something else under that name."""
-    content = side.get("clock_probe")
-    entries = content if isinstance(content, list) else [] if content is None else [content]
-    good = [entry for entry in entries if _makes_sense(entry)]
-    note = None
-    if len(good) < len(entries):
-        note = f"rank {rank}: the clock probe in its side file makes no sense, and is left out"
+def rank_file(path: Path, lost: list[str] | None = None) -> Side:
+    """The side file of a rank, empty if there is none. `lost` and errors: see `side_content`."""
+    return Side(*lenient(side_content(path, lost), RankFile))
+
+
+def side_content(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
+    """The content of a JSON side file, empty if there is none.
+
+    One that cannot be read is empty, too, and what is wrong with it is added to `lost`; without, raises UnreadableFile.
+    """
+    try:
+        return _sensible(read_json(path))
+    except FileNotFoundError:
+        return {}
+    except (OtherVersion, OSError, NotJson) as err:
+        message = f"{path}: {_why(err)}"
+        if lost is None:
+            raise UnreadableFile(message) from err
+        lost.append(message)
+        return {}
+
+
+def _why(error: OtherVersion | OSError | NotJson) -> str:
+    """Why a side file is not read, and what to do."""
+    if isinstance(error, OtherVersion):
+        return f"{error}, or remove the file"
+    what = error.strerror if isinstance(error, OSError) else error
+    return f"side file cannot be read: {what}; repair or remove it"
+
+
+def _sensible(content: object) -> dict[str, Any]:
+    """The content, empty if it is no object. Raises NotJson where it tells of more ranks than any job has."""
+    side = content if isinstance(content, dict) else {}
+    for name in ("rank", "world_size"):
+        number = side.get(name)
+        if isinstance(number, int) and number > MOST_RANKS:
+            raise NotJson(f"its {name} is {str(number)[:40]}, expected {MOST_RANKS:,} at most")
+    return side
+
+
+def probe_rows(rank: int, side: Side) -> list[Row]:
+    """Rows of `clock_probes`."""
     names = ("at", "unix_ns", "offset_ns", "uncertainty_ns")
-    return [{"rank": rank} | {name: entry[name] for name in names} for entry in good], note
+    return [{"rank": rank} | {name: getattr(one, name) for name in names} for one in side.record.clock_probe]
 
 
-def step_rows(rank: int, side: Mapping[str, Any]) -> Iterator[Row]:
+def step_rows(rank: int, side: Side) -> Iterator[Row]:
     """Rows of `step_times`; what is no step, in a file edited by hand for example, is left out."""
-    listed = side.get("steps")
-    for step in listed if isinstance(listed, list) else []:
-        number, phase, dur_ns = (step.get(k) if isinstance(step, dict) else None for k in ("step", "phase", "dur_ns"))
-        if _is_count(number) and _is_count(dur_ns):
-            yield {"rank": rank, "step": number, "phase": phase if isinstance(phase, str) else None, "dur_ns": dur_ns}
+    for one in side.record.steps:
+        yield {"rank": rank, "step": one.step, "phase": one.phase, "dur_ns": one.dur_ns}
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MOST_NS
-
-
-def _makes_sense(entry: object) -> bool:
-    if not isinstance(entry, dict) or entry.get("at") not in ("start", "end"):
-        return False
-    numbers = [entry.get(name) for name in _NUMBERS]
-    if not all(isinstance(n, int) and not isinstance(n, bool) and abs(n) < _MOST_NS for n in numbers):
-        return False
-    return bool(entry["uncertainty_ns"] >= 0 and entry["unix_ns"] > 0 and entry["against_rank"] == 0)
+def notes_on_side(rank: int, side: Side) -> Iterator[str]:
+    """What there is to say of a rank's side file."""
+    if side.record.complete is False:
+        yield f"rank {rank}: the capture ended early: {side.record.reason or 'no reason given'}"
+    if "clock_probe" in side.odd:
+        yield f"rank {rank}: the clock probe in its side file makes no sense, and is left out"

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..core.contract.rank import ModelSize, TimedRank
+from ..core.contract.sweep import SweepCell
 from ..core.escaping import as_text
 from ..core.schema import Row
 from ..core.tables.sweeps import TIMINGS
 from ..errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
-from .files import RUN_FILE, SWEEP_FILE, Cell, Model, Side, run_file, side_files, sweep_file
+from .files import RUN_FILE, SWEEP_FILE, run_file, side_files, sweep_file
 from .timings_csv import MODES, csv_rows
 
 _KEY = ("model", "parallel", "workers", "batch_size_per_worker")
@@ -119,7 +121,7 @@ def _sweep_rows(folder: Path, failed: list[str] | None) -> list[Row]:
     return rows
 
 
-def _planned(folder: Path, cell: Cell) -> Row:
+def _planned(folder: Path, cell: SweepCell) -> Row:
     return {
         "run": cell.run,
         "source": str(folder),
@@ -132,7 +134,7 @@ def _planned(folder: Path, cell: Cell) -> Row:
     }
 
 
-def _cell_row(folder: Path, cell: Cell) -> Row:
+def _cell_row(folder: Path, cell: SweepCell) -> Row:
     planned = _planned(folder, cell)
     if cell.run in ("", ".", "..") or any(c in cell.run for c in "/\\\0"):
         raise DamagedTimings(f"{folder / SWEEP_FILE}: run {cell.run!r} is no name of a folder beside it; repair it")
@@ -158,7 +160,7 @@ def _run_row(folder: Path) -> Row:
         if len(values) > 1:
             listed = " and ".join(map(str, sorted(values, key=str)))
             raise DamagedTimings(f"{folder}: the ranks differ in {name}: {listed}; run it again")
-    config, model = run.config, first.model or Model()
+    config, model = run.config, first.model or ModelSize()
     epoch = whole_epoch([_rank_epoch(folder, side) for side in sides])
     if max(epoch["epoch_ns"], epoch["data_ns"]) > _LONGEST_NS:
         raise DamagedTimings(f"{folder}: its epoch would take more than {_YEARS} years; run it again")
@@ -187,7 +189,7 @@ def _run_row(folder: Path) -> Row:
     }
 
 
-def _rank_epoch(folder: Path, side: Side) -> RankEpoch:
+def _rank_epoch(folder: Path, side: TimedRank) -> RankEpoch:
     timed = [epoch for epoch in side.epochs if epoch.phase == "timed"]
     if len(timed) != 1:
         raise DamagedTimings(

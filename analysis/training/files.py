@@ -9,73 +9,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 import pandas as pd
 
+from ..core.contract.reader import OtherVersion, read_json, typed
+from ..core.contract.run import TrainedRun
+from ..core.contract.training import TrainedEpoch, TrainingFile
 from ..core.escaping import as_text
 from ..core.schema import Row
-from ..core.small_files import MOST_RANKS, NotJson, json_file
+from ..core.small_files import NotJson
 from ..core.tables.training import TRAINING_EPOCHS
 from ..errors import AnalysisError, DamagedTraining, NoTraining, UnreadableFile
 
 TRAINING_FILE, _RUN_FILE = "training.json", "run.json"
-_SCHEMA_VERSION = 1
-
-_Count = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
-_Duration = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-_Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
-
-
-class Score(msgspec.Struct):
-    """Loss and accuracy over some images; the loss is None where it was not finite."""
-
-    loss: float | None
-    accuracy: _Fraction
-    samples: _Count
-
-
-class Epoch(msgspec.Struct):
-    """One epoch, all ranks together; times are those of the slowest."""
-
-    epoch: _Duration
-    phase: Literal["warmup", "timed"]
-    batch_size: _Count
-    global_batch_size: _Count
-    steps: _Count
-    full_steps: _Count
-    last_lr: float
-    train: Score
-    test: Score
-    data_ns: _Duration
-    step_ns: _Count
-
-
-class TrainingFile(msgspec.Struct):
-    """training.json."""
-
-    schema_version: int
-    planned_epochs: _Count
-    dataset_samples: _Count
-    workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
-    optimizer: str
-    lr_scaling: str
-    epochs: Annotated[list[Epoch], msgspec.Meta(min_length=1)]
-
-
-class Config(msgspec.Struct):
-    """The options of a run, as far as they matter here."""
-
-    model: str
-    parallel: str
-    data: str
-
-
-class RunFile(msgspec.Struct):
-    """run.json."""
-
-    config: Config
 
 
 @dataclass(frozen=True)
@@ -150,11 +98,7 @@ def _folders(path: Path) -> list[Path]:
 def _rows(folder: Path) -> list[Row]:
     """The epochs of one training. Raises UnreadableFile, DamagedTraining, NoTraining."""
     path = folder / TRAINING_FILE
-    content, config = _read(path, TrainingFile), _read(folder / _RUN_FILE, RunFile).config
-    if content.schema_version != _SCHEMA_VERSION:
-        raise DamagedTraining(
-            f"{path}: has schema_version {content.schema_version}, expected {_SCHEMA_VERSION}; update commtrace"
-        )
+    content, config = _read(path, TrainingFile), _read(folder / _RUN_FILE, TrainedRun).config
     numbers = [epoch.epoch for epoch in content.epochs]
     if numbers != list(range(len(numbers))) or len(numbers) > content.planned_epochs:
         raise DamagedTraining(
@@ -175,7 +119,7 @@ def _rows(folder: Path) -> list[Row]:
     return [same | _epoch_row(epoch) for epoch in content.epochs]
 
 
-def _epoch_row(epoch: Epoch) -> Row:
+def _epoch_row(epoch: TrainedEpoch) -> Row:
     return {
         "after_epochs": epoch.epoch + 1,
         "phase": epoch.phase,
@@ -200,7 +144,7 @@ _File = TypeVar("_File", bound=msgspec.Struct)
 
 def _read(path: Path, kind: type[_File]) -> _File:
     try:
-        return msgspec.convert(json_file(path), kind)
+        return typed(read_json(path), kind)
     except (FileNotFoundError, NotADirectoryError) as err:
         raise NoTraining(
             f"{path}: is not there; expected a run directory of `train --epochs`, which has it once the first epoch is "
@@ -208,5 +152,7 @@ def _read(path: Path, kind: type[_File]) -> _File:
         ) from err
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
+    except OtherVersion as err:
+        raise DamagedTraining(f"{path}: {err}") from err
     except (NotJson, msgspec.ValidationError) as err:
         raise DamagedTraining(f"{path}: is not as a training writes it: {err}; copy it again, or train again") from err

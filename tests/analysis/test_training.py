@@ -134,7 +134,7 @@ def damaged(tmp_path, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema_version": 2}, "has schema_version 2, expected 1; update commtrace"),
+        ({"schema_version": 2}, "has schema_version 2, expected 1; upgrade commtrace"),
         ({"planned_epochs": 1}, "expected epochs from 0, each once, and 1 at most; found 0, 1"),
         ({"epochs": []}, "is not as a training writes it"),
         ({"epochs": None}, "missing required field `epochs`"),

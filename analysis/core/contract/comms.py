@@ -1,0 +1,56 @@
+"""comms.json, and the JSON of nccl-tests (src/util.cu, option -J), which has the same keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+from .limits import Ranks
+
+COMMS_TOOL = "commtrace comms"
+
+
+class Measured(Struct, frozen=True):
+    """`time` in us, None where that is the CPU's (`cpu_time`); `alg_bw` in GB/s."""
+
+    time: float | str | None = None
+    alg_bw: float | str | None = None
+    nwrong: float | str | None = None
+
+
+class CommsResult(Struct, frozen=True):
+    """One collective at one size; nccl-tests names the program instead, as `experiment_name`."""
+
+    size: Annotated[int, Meta(ge=0, le=2**62)]
+    collective: str | None = None
+    experiment_name: str | None = None
+    out_of_place: Measured | None = None
+    in_place: Measured | None = None
+
+
+class NcclDevice(Struct, frozen=True):
+    """A device as nccl-tests lists it."""
+
+    group: int = 0
+
+
+class NcclOptions(Struct, frozen=True):
+    """How many ranks nccl-tests had."""
+
+    nthreads: Ranks = 1
+    ngpus: Ranks = 1
+    devices: list[NcclDevice] | None = None
+
+
+class CommsFile(Struct, frozen=True):
+    """All of it that is read; `config` and `args` of nccl-tests only."""
+
+    results: list[CommsResult]
+    config: NcclOptions = field(default_factory=NcclOptions)
+    args: list[str] = []
+    world_size: Ranks | None = None
+    complete: bool = True
+    reason: str | None = None
+    tool: Any = None
+    schema_version: Any = None

@@ -1,0 +1,38 @@
+"""Numbers as side files may have them: beyond these bounds they are mistakes, or made to break sums."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from ..small_files import MOST_RANKS
+
+_MOST = 2**62
+
+Count = Annotated[int, Meta(ge=1, le=_MOST)]
+"""Of things of which there is one at least; a time that cannot be 0."""
+
+Duration = Annotated[int, Meta(ge=0, le=_MOST)]
+"""A time, or a number that may be 0."""
+
+Instant = Annotated[int, Meta(ge=1, lt=_MOST)]
+"""A time of a clock, in ns since 1970."""
+
+Offset = Annotated[int, Meta(gt=-_MOST, lt=_MOST)]
+"""A difference between two clocks, in ns."""
+
+Rank = Annotated[int, Meta(ge=0, le=MOST_RANKS)]
+"""Of a job."""
+
+Ranks = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+"""How many a job has."""
+
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+"""From 0 to 1."""
+
+Mode = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
+"""How a model was spread over ranks."""
+
+EpochPhase = Literal["warmup", "timed"]
+"""Whether an epoch is one that counts."""

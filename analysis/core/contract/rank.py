@@ -1,0 +1,107 @@
+"""<host>_<rank>.meta.json: a rank, as far as it is read beside its traces, and as a cell of a sweep."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from .limits import Count, Duration, EpochPhase, Instant, Offset, Rank, Ranks
+
+
+class RankVersions(Struct, frozen=True):
+    """Versions that it ran with."""
+
+    torch: str | None = None
+
+
+class RankMachine(Struct, frozen=True):
+    """The machine that it ran on."""
+
+    boot_id: str | None = None
+
+
+class RankDevice(Struct, frozen=True):
+    """The device that it used."""
+
+    index: int | None = None
+    name: str | None = None
+
+
+class GroupFacts(Struct, frozen=True):
+    """A process group that it is in."""
+
+    ranks: list[Rank]
+    name: Any = None
+    desc: Any = None
+    backend: Any = None
+
+
+class ClockOffset(Struct, frozen=True):
+    """How far its clock was ahead of rank 0's."""
+
+    at: Literal["start", "end"]
+    unix_ns: Instant
+    against_rank: Literal[0]
+    offset_ns: Offset
+    uncertainty_ns: Duration
+
+
+class StepTime(Struct, frozen=True):
+    """How long a step took."""
+
+    step: Duration
+    dur_ns: Duration
+    phase: str | None = None
+
+
+class RankFile(Struct, frozen=True):
+    """What is read beside traces, which can do without: each field that makes no sense is as if it were not there."""
+
+    schema_version: Any = None
+    rank: Rank | None = None
+    world_size: Ranks | None = None
+    host: str | None = None
+    device: RankDevice = RankDevice()
+    versions: RankVersions = RankVersions()
+    machine: RankMachine = RankMachine()
+    process_groups: list[GroupFacts] = []
+    clock_probe: list[ClockOffset] = []
+    complete: bool | None = None
+    reason: str | None = None
+    steps: list[StepTime] = []
+
+
+class EpochTime(Struct, frozen=True):
+    """One epoch of one rank."""
+
+    phase: EpochPhase
+    steps: Count
+    data_ns: Duration
+    step_ns: Count
+
+
+class ModelSize(Struct, frozen=True):
+    """The size of the model."""
+
+    parameters: Duration | None = None
+    bytes: Duration | None = None
+
+
+class DpFacts(Struct, frozen=True):
+    """What nn.DataParallel drives."""
+
+    devices: Annotated[list[Any], Meta(min_length=1)]
+
+
+class TimedRank(Struct, frozen=True):
+    """What timings need, all of it. The ranks of a pipeline share one batch: none has a size of its own."""
+
+    rank: Duration
+    batch_size_per_rank: Count | None
+    epochs: list[EpochTime]
+    dataset_samples: Count
+    full_epoch_steps: Count
+    schema_version: Any = None
+    model: ModelSize | None = None
+    dp: DpFacts | None = None

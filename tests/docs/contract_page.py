@@ -1,0 +1,137 @@
+"""docs/run-directory.md from the records of the contract: `python tests/docs/contract_page.py` writes it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+if TYPE_CHECKING:
+    from contract_files import ContractFile
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "run-directory.md"
+
+_INTRO = """<!-- Generated from profiling/base/contract. Do not edit: run `python tests/docs/contract_page.py`. -->
+
+# Run directories
+
+What a capture leaves on disk, and the only thing that `profiling` and `analysis` share.
+
+```text
+traces/<run>/
+  run.json                                  rank 0: what ran
+  <host>_<rank>.<cycle>.pt.trace.json.gz    a trace per rank and cycle of the profiler, exactly as torch wrote it
+  <host>_<rank>.meta.json                   each rank: its device, process groups, clock, the time of every step
+  training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
+  events.out.tfevents.*                     the same for TensorBoard
+  comms.json, capacity.json, layers.json    what the commands of these names measured
+traces/<sweep>/
+  sweep.json                                every cell, and how it ended; a run directory stands beside it for each
+```
+
+A name exists only once its content is complete: everything is first written to a hidden file, then renamed. Traces are
+enough for `analysis`: without the JSON files beside them it says less, not nothing. Fields beside those below are
+ignored.
+
+**Version.** Every JSON file has a `schema_version`. The analysis reads {versions}; a file of another one is refused,
+with an error that says what to do (in a run, `--keep-going` goes on without the file). Fields may be added without a
+new version; a field that changes its meaning, or goes, needs one.
+
+**Units** are the last word of a field's name, such as `_ns` or `_bytes`. "for" tells who reads a field: the analysis,
+or people only; of what is for people only, everything inside is, too. A field is null only where its type says so.
+"""
+
+
+def page() -> str:
+    """The whole of docs/run-directory.md."""
+    from contract_files import FILES, record_in
+
+    from analysis.core.contract.reader import UNDERSTOOD
+
+    intro = _INTRO.replace("{versions}", " and ".join(f"version {number}" for number in UNDERSTOOD))
+    parts: list[type] = []
+    for file in FILES:
+        _collect(file.written, parts, record_in)
+    shown = [_file_section(file) for file in FILES] + ["## Parts\n"] + [_part_section(part) for part in parts]
+    return "\n".join([intro, *shown])
+
+
+def _collect(kind: type, parts: list[type], record_in: Any) -> None:
+    from contract_files import hints
+
+    for hint in hints(kind).values():
+        inner = record_in(hint)
+        if inner is not None and inner not in parts:
+            parts.append(inner)
+            _collect(inner, parts, record_in)
+
+
+def _file_section(file: ContractFile) -> str:
+    lines = [f"## {file.name}".replace("<", "\\<"), "", _doc(file.written), "", *_fields(file.written)]
+    if file.name == "run.json":
+        lines += [_options(file), ""]
+    return "\n".join(lines)
+
+
+def _part_section(kind: type) -> str:
+    return "\n".join([f"### {kind.__name__}", "", _doc(kind), "", *_fields(kind)])
+
+
+def _doc(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split())
+
+
+def _fields(kind: type) -> list[str]:
+    from contract_files import hints
+
+    from profiling.base.contract.fields import docs
+
+    types = hints(kind)
+    lines = ["| field | type | unit | meaning | for |", "|---|---|---|---|---|"]
+    for name, doc in docs(kind).items():
+        meaning = f"{doc.meaning}; left out where there is none" if doc.may_lack else doc.meaning
+        kind_of = _type(types[name]).removesuffix(" or null") if doc.may_lack else _type(types[name])
+        reader = "analysis" if doc.read else "people"
+        unit = doc.unit or _unit(name)
+        lines.append(f"| `{name}` | {kind_of} | {unit} | {meaning.replace('<', '&lt;')} | {reader} |")
+    return [*lines, ""]
+
+
+def _unit(name: str) -> str:
+    last = name.rpartition("_")[2]
+    return {"ns": "ns", "us": "us", "s": "s", "bytes": "bytes"}.get(last, "")
+
+
+def _type(hint: Any) -> str:
+    from contract_files import choices, entry, is_literal, is_record
+
+    if is_literal(hint):
+        return " or ".join(f"`{value}`" for value in get_args(hint))
+    parts = choices(hint)
+    if type(None) in get_args(hint) or len(parts) > 1:
+        return " or ".join([*map(_type, parts), *(["null"] if type(None) in get_args(hint) else [])])
+    if entry(hint) is not None:
+        return f"list of {_type(entry(hint))}"
+    if is_record(hint):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(hint, "object")
+
+
+def _options(file: ContractFile) -> str:
+    from contract_files import hints
+
+    from analysis.core.contract.run import SweptOptions, TrainedOptions
+
+    names = dict.fromkeys([*hints(SweptOptions), *hints(TrainedOptions)])
+    listed = ", ".join(f"`{name}`" for name in names)
+    return (
+        f"Of `config` the analysis reads {listed}, and shows all options where it compares two runs. They are the "
+        "options of the command line, with `_` for `-`."
+    )
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
