@@ -8,7 +8,11 @@ import sys
 import pytest
 import torch
 from capturing import ROOT, environment, leftovers, metas, python, trace, traced_steps
+from contract_files import rewritten
 from process_tree import family, listening
+
+from profiling.base.contract.rank import RankFile
+from profiling.base.contract.run import RunFile
 
 STEP_KEYS = {"step", "phase", "start_unix_ns", "dur_ns"}
 
@@ -45,6 +49,12 @@ def test_side_files(gloo_run) -> None:
         assert meta["schedule"] == {"wait": 1, "warmup": 1, "active": 2, "repeat": 1}
         assert meta["batch_size_per_rank"] == 4
     assert found[0]["pid"] != found[1]["pid"]
+
+
+def test_its_json_is_what_the_contract_says(gloo_run) -> None:
+    for path in gloo_run.glob("*.json"):
+        kind = RunFile if path.name == "run.json" else RankFile
+        assert rewritten(path, kind) == path.read_text(encoding="utf-8")
 
 
 def test_every_step_has_a_time(gloo_run) -> None:
