@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from ..core.contract.comms import COMMS_TOOL, CommsFile, Measured
+from ..core.contract.comms import COMMS_TOOL, CommsFile, Measurement
 from ..core.contract.reader import OtherVersion, check_version, typed
 from ..core.nccl_tests import bus_factor, collective_name
 from ..core.schema import Row
@@ -112,7 +112,7 @@ def _from_text(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
             ranks = groups.count(groups[0]) if groups else 0
             for place in (figures[:_FIGURES], figures[each : each + _FIGURES]):
                 if len(place) == _FIGURES:
-                    measured = Measured(None if cpu_time else place[0], place[1], place[3])
+                    measured = Measurement(None if cpu_time else place[0], place[1], place[3])
                     rows.append(_row(file, program, ranks, int(found["size"]), measured))
     if not rows:
         raise NotACeiling(f"{file}: {_EXPECTED}, found neither JSON nor a row of nccl-tests")
@@ -125,7 +125,7 @@ def _lines(content: bytes) -> Iterator[str]:
     return (_TAG.sub("", line) for line in content.decode("utf-8", "replace").splitlines())
 
 
-def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measured) -> Row:
+def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measurement) -> Row:
     """One measurement; `name` is that of a collective, or of the program that measured it."""
     collective = _collective(file, name)
     return {
@@ -137,7 +137,7 @@ def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measu
     }
 
 
-def _busbw(collective: str, ranks: int, size_bytes: int, place: Measured) -> float | None:
+def _busbw(collective: str, ranks: int, size_bytes: int, place: Measurement) -> float | None:
     """In GB/s, from the time where it is there, since bandwidths are written with few digits.
 
     Not the bus bandwidth that was written: with NCCL_ALGO=NVLS nccl-tests takes another factor for all_reduce than it

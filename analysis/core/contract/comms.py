@@ -11,7 +11,7 @@ from .limits import Ranks
 COMMS_TOOL = "commtrace comms"
 
 
-class Measured(Struct, frozen=True):
+class Measurement(Struct, frozen=True):
     """`time` in us, None where that is the CPU's (`cpu_time`); `alg_bw` in GB/s."""
 
     time: float | str | None = None
@@ -25,8 +25,8 @@ class CommsResult(Struct, frozen=True):
     size: Annotated[int, Meta(ge=0, le=2**62)]
     collective: str | None = None
     experiment_name: str | None = None
-    out_of_place: Measured | None = None
-    in_place: Measured | None = None
+    out_of_place: Measurement | None = None
+    in_place: Measurement | None = None
 
 
 class NcclDevice(Struct, frozen=True):

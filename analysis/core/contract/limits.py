@@ -13,13 +13,13 @@ _MOST = 2**62
 Count = Annotated[int, Meta(ge=1, le=_MOST)]
 """Of things of which there is one at least; a time that cannot be 0."""
 
-Duration = Annotated[int, Meta(ge=0, le=_MOST)]
-"""A time, or a number that may be 0."""
+FromZero = Annotated[int, Meta(ge=0, le=_MOST)]
+"""A time in ns, or a number, that may be 0."""
 
 Instant = Annotated[int, Meta(ge=1, lt=_MOST)]
 """A time of a clock, in ns since 1970."""
 
-Offset = Annotated[int, Meta(gt=-_MOST, lt=_MOST)]
+ClockAhead = Annotated[int, Meta(gt=-_MOST, lt=_MOST)]
 """A difference between two clocks, in ns."""
 
 Rank = Annotated[int, Meta(ge=0, le=MOST_RANKS)]

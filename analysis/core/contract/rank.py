@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from .limits import Count, Duration, EpochPhase, Instant, Offset, Rank, Ranks
+from .limits import ClockAhead, Count, EpochPhase, FromZero, Instant, Rank, Ranks
 
 
 class RankVersions(Struct, frozen=True):
@@ -43,15 +43,15 @@ class ClockOffset(Struct, frozen=True):
     at: Literal["start", "end"]
     unix_ns: Instant
     against_rank: Literal[0]
-    offset_ns: Offset
-    uncertainty_ns: Duration
+    offset_ns: ClockAhead
+    uncertainty_ns: FromZero
 
 
 class StepTime(Struct, frozen=True):
     """How long a step took."""
 
-    step: Duration
-    dur_ns: Duration
+    step: FromZero
+    dur_ns: FromZero
     phase: str | None = None
 
 
@@ -77,15 +77,15 @@ class EpochTime(Struct, frozen=True):
 
     phase: EpochPhase
     steps: Count
-    data_ns: Duration
+    data_ns: FromZero
     step_ns: Count
 
 
 class ModelSize(Struct, frozen=True):
     """The size of the model."""
 
-    parameters: Duration | None = None
-    bytes: Duration | None = None
+    parameters: FromZero | None = None
+    bytes: FromZero | None = None
 
 
 class DpFacts(Struct, frozen=True):
@@ -97,7 +97,7 @@ class DpFacts(Struct, frozen=True):
 class TimedRank(Struct, frozen=True):
     """What timings need, all of it. The ranks of a pipeline share one batch: none has a size of its own."""
 
-    rank: Duration
+    rank: FromZero
     batch_size_per_rank: Count | None
     epochs: list[EpochTime]
     dataset_samples: Count

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from .limits import Count, Duration, EpochPhase, Fraction, Ranks
+from .limits import Count, EpochPhase, Fraction, FromZero, Ranks
 
 
 class Score(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Score(Struct, frozen=True):
 class TrainedEpoch(Struct, frozen=True):
     """One epoch, all ranks together; times are those of the slowest."""
 
-    epoch: Duration
+    epoch: FromZero
     phase: EpochPhase
     batch_size: Count
     global_batch_size: Count
@@ -29,7 +29,7 @@ class TrainedEpoch(Struct, frozen=True):
     last_lr: float
     train: Score
     test: Score
-    data_ns: Duration
+    data_ns: FromZero
     step_ns: Count
 
 
