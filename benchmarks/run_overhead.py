@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from profiling.base.schedule import Schedule  # noqa: E402
 from profiling.script.config import RunConfig, Target  # noqa: E402
-from profiling.script.observer import Observer  # noqa: E402
+from profiling.script.watch.observer import Observer  # noqa: E402
 
 WIDTHS = (None, 64, 256, 512)
 

@@ -1,1 +1,1 @@
-"""What all commands share, and what knows no torch."""
+"""What all commands share. Knows no torch, but for `torch_private`."""

@@ -1,5 +1,8 @@
 """What this package is called, and its commands: in a checkout by `python -m`, installed by their own names."""
 
+import os
+from collections.abc import Sequence
+
 ALIAS = "commtrace_"
 """What our name begins with while a script runs that may want the plain one for itself."""
 PACKAGE = str(__package__).rpartition(".")[0].removeprefix(ALIAS)
@@ -10,3 +13,8 @@ PROGRAM = "commtrace-profile" if _IS_INSTALLED else f"python -m {PACKAGE}"
 """How a user starts a command of this package."""
 ANALYSIS = "commtrace" if _IS_INSTALLED else "python -m analysis"
 """How a user starts the analysis of what this package wrote."""
+
+
+def tied_program(args: Sequence[str]) -> list[str]:
+    """What to have Python run for our command line, in a process that ends with this one."""
+    return ["-m", f"{PACKAGE}.tied", str(os.getpid()), *args]

@@ -60,7 +60,7 @@ def check_free(run_dir: Path) -> None:
             raise RunDirError(f"{run_dir}: expected a new or empty run directory, found {found}; choose another name")
 
 
-def create(run_dir: Path) -> None:
+def create_empty(run_dir: Path) -> None:
     """Make `run_dir`, with its parents. Raises RunDirError when something is in it already."""
     check_free(run_dir)
     make(run_dir)

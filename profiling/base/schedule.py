@@ -7,6 +7,9 @@ from ..errors import UsageError
 
 Phase = Literal["idle", "warmup", "active"]
 
+# Unprofiled steps that follow the schedule when nobody says how many: what the profiled ones are compared with.
+TRAILING_STEPS = 4
+
 
 @dataclass(frozen=True)
 class Schedule:

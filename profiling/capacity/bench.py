@@ -2,23 +2,23 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from ..base import measurement
 from ..base import run_directory as rundir
+from ..base.console.messages import tell
+from ..base.console.progress import Reporter
 from ..base.contract.single import CapacityFile, Try
-from ..base.messages import tell
 from ..errors import DeviceError, MeasurementError, UsageError
+from ..machine import measurement
 from ..ranks import process_group as parallel
-from ..train.progress import Reporter
 from ..workloads.stacks import StackShape
 from . import tries
 from .config import CapacityConfig, GrowName, Share
-from .results import CAPACITY_FILE, Capacity, Results
-from .search import Bounds, largest
+from .results import CAPACITY_FILE, Capacity, CapacityResults
+from .search import Bounds, largest_fitting
 from .stage import Stage
 
 # A second step meets what the first leaves behind.
@@ -30,13 +30,13 @@ RunStages = Callable[[Sequence[Stage]], Try]
 _Smaller = Callable[[Sequence[Share], int], list[Share] | None]
 
 
-def run(config: CapacityConfig, command: Sequence[str], *, run_stages: RunStages = tries.run) -> int:
+def run_capacity(config: CapacityConfig, command: Sequence[str], *, run_stages: RunStages = tries.run_stages) -> int:
     """Search, print the table, and write capacity.json; the exit code. Raises ProfilingError."""
     where = _device(config)
     folder = config.run_dir(where.type)
-    rundir.create(folder)
+    rundir.create_empty(folder)
     with Reporter(rank=0, steps=None, unit="try") as reporter:
-        bench = _Bench(config, where, folder, reporter, run_stages, Results(_facts(config, where, command)))
+        bench = _Bench(config, where, folder, reporter, run_stages, CapacityResults(_facts(config, where, command)))
         with measurement.recorded(bench.save):
             bench.search()
     tell("\n".join(bench.results.lines()))
@@ -48,7 +48,7 @@ def _device(config: CapacityConfig) -> torch.device:
     """Where it runs. Raises DeviceError, UsageError."""
     if parallel.under_torchrun():
         raise UsageError("capacity starts its processes itself: expected no launcher, found torchrun's; run it alone")
-    where = parallel.device(config.device, 0)
+    where = parallel.rank_device(config.device, 0)
     if where.type == "cuda" and torch.cuda.device_count() < config.devices:
         raise DeviceError(
             f"--devices {config.devices}: expected as many GPUs, found {torch.cuda.device_count()}; use fewer devices"
@@ -63,7 +63,7 @@ def _device(config: CapacityConfig) -> torch.device:
 
 def _facts(config: CapacityConfig, where: torch.device, command: Sequence[str]) -> CapacityFile:
     return CapacityFile(
-        **measurement.head("capacity", config.as_json(), where, command),
+        **measurement.measurement_head("capacity", config.as_json(), where, command),
         layers=_shape(config).describe(),
         peak_is_of="torch's allocator" if where.type == "cuda" else "resident memory of a process",
         assumes="what does not fit does not fit with more layers either",
@@ -74,35 +74,27 @@ def _shape(config: CapacityConfig) -> StackShape:
     return StackShape(config.batch_size, config.channels, config.image_size)
 
 
+@dataclass(frozen=True)
 class _Bench:
     """One search: what was tried, what was found, and where that is written."""
 
-    def __init__(
-        self,
-        config: CapacityConfig,
-        where: torch.device,
-        folder: Path,
-        reporter: Reporter,
-        run_stages: RunStages,
-        results: Results,
-    ) -> None:
-        self.results = results
-        self._config = config
-        self._where = where
-        self._folder = folder
-        self._reporter = reporter
-        self._run_stages = run_stages
+    config: CapacityConfig
+    where: torch.device
+    folder: Path
+    reporter: Reporter
+    run_stages: RunStages
+    results: CapacityResults
 
     def save(self, reason: str | None) -> None:
         """Replace capacity.json, whole or not at all."""
-        rundir.write_json(self._folder / CAPACITY_FILE, self.results.file(reason))
+        rundir.write_json(self.folder / CAPACITY_FILE, self.results.file(reason))
 
     def search(self) -> None:
         """Everything that was asked for. Raises MeasurementError."""
-        if self._config.stack is not None:
-            self._add(self._split(self._config.stack))
+        if self.config.stack is not None:
+            self._add(self._split(self.config.stack))
             return
-        for devices in dict.fromkeys((1, self._config.devices)):
+        for devices in dict.fromkeys((1, self.config.devices)):
             self._add(self._grown(devices))
 
     def _add(self, found: Capacity) -> None:
@@ -111,7 +103,7 @@ class _Bench:
 
     def _grown(self, devices: int) -> Capacity:
         """The largest stack with the fixed number of layers of the other kind, each device as full as it can be."""
-        grow, fixed = self._config.grow, self._config.fixed
+        grow, fixed = self.config.grow, self.config.fixed
         other: GrowName = "linear" if grow == "conv" else "conv"
         holds_fixed = devices - 1 if grow == "conv" else 0  # convolutions come first
         shares: list[Share] = []
@@ -125,12 +117,12 @@ class _Bench:
 
     def _most(self, base: Share, before: Sequence[Share], *, last: bool) -> Bounds:
         """How many layers to grow fit beside `base`, behind the shares `before`. Raises MeasurementError."""
-        grow = self._config.grow
+        grow = self.config.grow
 
         def fits(count: int) -> bool:
             return self._alone(base.with_count(grow, count), before, last=last)
 
-        bounds = largest(fits, max_tries=self._config.max_tries)
+        bounds = largest_fitting(fits, max_tries=self.config.max_tries)
         if bounds.fits == 0 and not (base.layers and fits(0)):
             least = base if base.layers else base.with_count(grow, 1)
             raise MeasurementError(
@@ -141,7 +133,7 @@ class _Bench:
 
     def _known(self, place: int, devices: int, base: Share, bounds: Bounds) -> str:
         """What the tries say of larger shares."""
-        grow, max_tries = self._config.grow, self._config.max_tries
+        grow, max_tries = self.config.grow, self.config.max_tries
         fit = f"device {place} of {devices}: {base.with_count(grow, bounds.fits)} fits"
         if bounds.fails is None:
             return f"{fit}; --max-tries {max_tries} ended the search"
@@ -151,14 +143,14 @@ class _Bench:
     def _split(self, stack: Share) -> Capacity:
         """The stack as it is: each device takes as many of the layers that are left as fit, from the front."""
         left, shares = stack, list[Share]()
-        for _ in range(self._config.devices):
+        for _ in range(self.config.devices):
             if self._alone(left, shares, last=True):
                 return self._timed([*shares, left], [], _moved_on)
             rest, before = left, tuple(shares)
-            bounds = largest(
+            bounds = largest_fitting(
                 lambda layers: self._alone(rest.front(layers), before, last=False),  # noqa: B023  (called at once)
                 most=rest.layers - 1,
-                max_tries=self._config.max_tries,
+                max_tries=self.config.max_tries,
             )
             shares.append(rest.front(bounds.fits))
             left = rest.without(shares[-1])
@@ -169,7 +161,7 @@ class _Bench:
         """All shares at once, timed. Messages and later steps may need more than a try saw: then it is made smaller."""
         devices = len(shares)
         for _ in range(1 + _SHRINKS):
-            found = self._try(self._stages(shares), self._config.warmup, self._config.iters)
+            found = self._try(self._stages(shares), self.config.warmup, self.config.iters)
             if found.fits:
                 return Capacity(devices, shares, notes, found.times_ns, found.peak_bytes)
             assert found.failed is not None
@@ -183,7 +175,7 @@ class _Bench:
 
     def _one_fewer(self, shares: Sequence[Share], place: int) -> list[Share] | None:
         """With one layer less of the kind that grows in that place; None when it has none."""
-        grow, share = self._config.grow, shares[place]
+        grow, share = self.config.grow, shares[place]
         count = share.conv if grow == "conv" else share.linear
         return [*shares[:place], share.with_count(grow, count - 1), *shares[place + 1 :]] if count else None
 
@@ -196,7 +188,7 @@ class _Bench:
         return [self._stage(one, shares[:place], last=place == last) for place, one in enumerate(shares)]
 
     def _stage(self, share: Share, before: Sequence[Share], *, last: bool) -> Stage:
-        config = self._config
+        config = self.config
         return Stage(
             conv=share.conv,
             linear=share.linear,
@@ -206,9 +198,9 @@ class _Bench:
             batch_size=config.batch_size,
             channels=config.channels,
             image_size=config.image_size,
-            device=self._where.type,
+            device=self.where.type,
             index=len(before),
-            backend=parallel.default_backend(self._where),
+            backend=parallel.default_backend(self.where),
             memory_limit_bytes=config.memory_limit_bytes,
             warmup=config.warmup,
             iters=config.iters,
@@ -219,12 +211,12 @@ class _Bench:
         first, tried = stages[0].index, self.results.tries
         on = f"device {first}" if len(stages) == 1 else f"devices {first}-{first + len(stages) - 1}"
         what = f"{on}  {', '.join(str(Share(stage.conv, stage.linear)) for stage in stages)}"
-        self._reporter.advance(len(tried), what)
-        found = self._run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
+        self.reporter.advance(len(tried), what)
+        found = self.run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
         tried.append(found)
         self.save(rundir.UNFINISHED)
         said = "fits" if found.fits else f"out of memory: {found.reason}"
-        self._reporter.say(f"try {len(tried):>3}  {what}  {found.dur_s:.1f} s  {said}")
+        self.reporter.say(f"try {len(tried):>3}  {what}  {found.dur_s:.1f} s  {said}")
         return found
 
 

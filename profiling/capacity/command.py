@@ -1,16 +1,18 @@
 """`python -m profiling capacity`. Importable without torch."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..base.exits import exit_with
+from ..base.commands.choices import DeviceName
+from ..base.commands.option_groups import takes
 from ..machine import memory
-from ..train.config import DeviceName
+from ..ranks.exits import exit_with
 from .config import CapacityConfig, GrowName, share
 
-EXAMPLES = """[bold]Examples[/bold]
+CAPACITY_EXAMPLES = """[bold]Examples[/bold]
 
     python -m profiling capacity
 
@@ -24,65 +26,71 @@ EXAMPLES = """[bold]Examples[/bold]
     """
 
 
-def capacity(
-    ctx: typer.Context,
+@dataclass(frozen=True)
+class _StackOptions:
+    """What is stacked, and on what."""
+
     grow: Annotated[GrowName, typer.Option(help="the kind of layers that are added until memory is exhausted")] = (
         CapacityConfig.grow
-    ),
-    fixed: Annotated[int, typer.Option(help="layers of the other kind")] = CapacityConfig.fixed,
+    )
+    fixed: Annotated[int, typer.Option(help="layers of the other kind")] = CapacityConfig.fixed
     stack: Annotated[
         str | None,
         typer.Option(
             metavar="CONV+LINEAR", help="split this stack over --devices instead of searching the largest, as in 138+62"
         ),
-    ] = None,
-    devices: Annotated[int, typer.Option(help="GPUs, or on CPU processes with a memory limit each")] = 1,
+    ] = None
+    devices: Annotated[int, typer.Option(help="GPUs, or on CPU processes with a memory limit each")] = 1
     memory_limit: Annotated[
         str | None,
         typer.Option(
             help="of each device: 4GiB, 500MB or bytes; on CPU what its process allocates in all",
             show_default="none on a GPU; on CPU there must be one",
         ),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="of the input")] = CapacityConfig.batch_size,
-    channels: Annotated[int, typer.Option(help="of the input and of every convolution")] = CapacityConfig.channels,
-    image_size: Annotated[int, typer.Option(help="pixels, of the input")] = CapacityConfig.image_size,
-    warmup: Annotated[int, typer.Option(help="steps before those that are timed")] = CapacityConfig.warmup,
-    iters: Annotated[int, typer.Option(help="timed steps")] = CapacityConfig.iters,
+    ] = None
+    batch_size: Annotated[int, typer.Option(help="of the input")] = CapacityConfig.batch_size
+    channels: Annotated[int, typer.Option(help="of the input and of every convolution")] = CapacityConfig.channels
+    image_size: Annotated[int, typer.Option(help="pixels, of the input")] = CapacityConfig.image_size
+
+
+@dataclass(frozen=True)
+class _HowOptions:
+    """How it is measured, and where everything goes."""
+
+    warmup: Annotated[int, typer.Option(help="steps before those that are timed")] = CapacityConfig.warmup
+    iters: Annotated[int, typer.Option(help="timed steps")] = CapacityConfig.iters
     max_tries: Annotated[int, typer.Option(help="of one search, each in a process of its own")] = (
         CapacityConfig.max_tries
-    ),
-    device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto",
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of the results' folder")] = Path("traces"),
+    )
+    device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto"
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of the results' folder")] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(rich_help_panel="Output", help="folder of the results", show_default="from device and time"),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@takes(stacked=_StackOptions, how=_HowOptions)
+def capacity(ctx: typer.Context, *, stacked: _StackOptions, how: _HowOptions) -> None:
     """Search how many convolutions and linear layers a device can train, and how more of them split over several.
 
     The table goes to stdout, with every try in capacity.json in the results' folder.
     """
     config = CapacityConfig(
-        grow=grow,
-        fixed=fixed,
-        stack=None if stack is None else share(stack),
-        devices=devices,
-        batch_size=batch_size,
-        channels=channels,
-        image_size=image_size,
-        warmup=warmup,
-        iters=iters,
-        max_tries=max_tries,
-        memory_limit_bytes=None if memory_limit is None else memory.parse_bytes(memory_limit),
-        device=device,
-        out=out,
-        run_name=run_name,
+        grow=stacked.grow,
+        fixed=stacked.fixed,
+        stack=None if stacked.stack is None else share(stacked.stack),
+        devices=stacked.devices,
+        batch_size=stacked.batch_size,
+        channels=stacked.channels,
+        image_size=stacked.image_size,
+        memory_limit_bytes=None if stacked.memory_limit is None else memory.parse_bytes(stacked.memory_limit),
+        **vars(how),
     )
 
     def start() -> int:
         from . import bench
 
-        return bench.run(config, ctx.obj)
+        return bench.run_capacity(config, ctx.obj)
 
     exit_with(start)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..base import options
+from ..base.commands import options
+from ..base.commands.choices import DeviceName
 from ..base.contract.single import LayerCounts
 from ..errors import UsageError
-from ..train.config import DeviceName
 
 GrowName = Literal["conv", "linear"]
 # Of the stack of one device, and of each share of the stack of several: more than a search up to 2^15 layers needs.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..base import text_table as plain_table
+from ..base.console import text_table as plain_table
 from ..base.contract.single import CapacityEntry, CapacityFile, Try
 from .config import Share
 
@@ -67,7 +67,7 @@ class Capacity:
 
 
 @dataclass
-class Results:
+class CapacityResults:
     """Everything so far. `facts` is capacity.json before the first try."""
 
     facts: CapacityFile

@@ -17,7 +17,7 @@ class Bounds:
         return self.fails == self.fits + 1
 
 
-def largest(fits: Callable[[int], bool], *, most: int | None = None, max_tries: int) -> Bounds:
+def largest_fitting(fits: Callable[[int], bool], *, most: int | None = None, max_tries: int) -> Bounds:
     """Try 1, 2, 4, ... until one fails, then halve what lies between; never beyond `most`, nor more than `max_tries`.
 
     0 is taken to fit, and what fails to fail for every larger number. The first is up to the caller to try, the second

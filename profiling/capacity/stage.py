@@ -47,7 +47,7 @@ class Stage:
     rendezvous: str | None = None
 
 
-def main(arguments: list[str]) -> int:
+def run_stage(arguments: list[str]) -> int:
     """Run the stage; the exit code: 0 when it says how it went."""
     tie_to_parent(int(arguments[0]))
     print(json.dumps(_outcome(Stage(**json.loads(arguments[1])))), flush=True)
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     os._exit(0)
 
 
-def command(package: str, parent_pid: int, stage: Stage) -> list[str]:
+def stage_command(package: str, parent_pid: int, stage: Stage) -> list[str]:
     """How to start a process for `stage`."""
     return [sys.executable, "-m", f"{package}.stage", str(parent_pid), json.dumps(asdict(stage))]
 
@@ -189,4 +189,4 @@ class _Link:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_stage(sys.argv[1:]))

@@ -17,7 +17,7 @@ from ..errors import MeasurementError
 from ..machine import memory
 from ..ranks import launch
 from .config import Share
-from .stage import Stage, command
+from .stage import Stage, stage_command
 
 _POLL_S = 0.02
 _PACKAGE = str(__package__)
@@ -38,7 +38,7 @@ class _Ended:
     errors: str
 
 
-def run(stages: Sequence[Stage]) -> Try:
+def run_stages(stages: Sequence[Stage]) -> Try:
     """Run the stages at the same time, linked if there are several. Raises MeasurementError for any other failure."""
     shares = [Share(stage.conv, stage.linear) for stage in stages]
     kills_before, begun = memory.kernel_kills(), time.monotonic()
@@ -80,7 +80,7 @@ def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
                 # A session of its own: Ctrl-C reaches only us.
                 processes.append(
                     subprocess.Popen(  # noqa: S603  (this program itself)
-                        command(_PACKAGE, os.getpid(), stage),
+                        stage_command(_PACKAGE, os.getpid(), stage),
                         stdin=subprocess.DEVNULL,
                         stdout=out,
                         stderr=err,
@@ -103,7 +103,7 @@ def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
 
 def _environment(ranks: int) -> dict[str, str]:
     """Of the processes: what the user has set, else as for ranks that `train` launches."""
-    return launch.settings(ranks) | {"TORCH_CPP_LOG_LEVEL": "ERROR"} | _MALLOC | os.environ
+    return launch.launch_settings(ranks) | {"TORCH_CPP_LOG_LEVEL": "ERROR"} | _MALLOC | os.environ
 
 
 def _killed(processes: Sequence["subprocess.Popen[bytes]"]) -> list["subprocess.Popen[bytes]"]:

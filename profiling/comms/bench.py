@@ -11,34 +11,34 @@ from signal import Signals
 import torch
 
 from ..base import run_directory as rundir
+from ..base.console.messages import tell
+from ..base.console.progress import Reporter
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
-from ..base.messages import tell
 from ..base.schedule import Schedule
 from ..errors import MeasurementError
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
-from ..sessions.session import Session
+from ..sessions.session import Session, SessionOptions
 from ..sessions.side_files import Subject
-from ..train.progress import Reporter
 from . import timing
 from .backends import backend_for
 from .collectives import COLLECTIVES, Buffers, Case, buffers, call_of, count_for, prepare, wrong_elements
 from .config import CollectiveName, CommsConfig, DtypeName
 from .exchange import Exchange
-from .facts import device_facts, head
-from .results import COMMS_FILE, Results, Row, Skipped, footer, header, title
+from .facts import comms_head, device_facts
+from .results import COMMS_FILE, CommsResults, CommsRow, Skipped, footer, header, title
 
 _TIMED, _CHECKED = 0, 1  # repetitions of the inputs
 _PROBE_BYTES = 64
 
 
-def run_rank(config: CommsConfig, command: Sequence[str]) -> Path:
+def measure_rank(config: CommsConfig, command: Sequence[str]) -> Path:
     """Measure as the rank this process is, and return the run directory. Raises ProfilingError."""
     who = parallel.identity()
-    where = parallel.device(config.device, who.local_rank)
+    where = parallel.rank_device(config.device, who.local_rank)
     backend = backend_for(config.backend, where)
     with parallel.joined(backend, where):
-        run_dir = parallel.agree_on_run_dir(who, config.run_dir(backend, who.world_size), rundir.create)
+        run_dir = parallel.agree_on_run_dir(who, config.run_dir(backend, who.world_size), rundir.create_empty)
         bench = Bench(config, who, where, run_dir, command)
         with bench.recorded():
             bench.measure()
@@ -63,7 +63,9 @@ class Bench:
         self._cases: list[Case] = []
         self._reporter = Reporter(rank=who.rank, steps=0)
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S)
-        self._results = Results(head(config, who, self._exchange.gathered(device_facts(who, where)), command))
+        self._results = CommsResults(
+            comms_head(config, who, self._exchange.gathered(device_facts(who, where)), command)
+        )
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -105,7 +107,7 @@ class Bench:
         """Capture a few calls of every measured case, each of them timed."""
         config, where = self._config, self._where
         subject = Subject(config=config.as_json(), command=self._command)
-        session = Session(self._path.parent, Schedule(0, 1, 1), where, subject, create=rundir.make)
+        session = Session(self._path.parent, Schedule(0, 1, 1), where, subject, SessionOptions(create=rundir.make))
         times_us: list[list[float]] = []
         try:
             with session:
@@ -177,7 +179,7 @@ class Bench:
             times_ns, wrong = zip(*of_ranks, strict=True)
             self._add(_row(case, self._config.iters, times_ns, sum(wrong)))
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: CommsRow) -> None:
         rows = self._results.rows
         if not rows or rows[-1].collective != row.collective:
             self._print([f"# {row.collective} ({'in place' if row.in_place else 'out of place'})", *header()])
@@ -252,9 +254,9 @@ def _traced_us(case: Case, times: int) -> list[float]:
     return [time_ns / 1e3 for time_ns in timing.one_by_one_ns(call_of(case, held), times, case.device)]
 
 
-def _row(case: Case, iters: int, times_ns: Sequence[float], wrong: int) -> Row:
+def _row(case: Case, iters: int, times_ns: Sequence[float], wrong: int) -> CommsRow:
     kind = COLLECTIVES[case.collective]
-    return Row(
+    return CommsRow(
         case.collective,
         case.size_bytes,
         case.count,

@@ -141,7 +141,7 @@ def _reduced(case: Case, got: Tensor, repetition: int, first: int = 0) -> int:
     assert case.op is not None
     expected = patterns.reduced(case.op, case.ranks, repetition, case.dtype)
     tolerance = patterns.average_tolerance(case.ranks, case.dtype) if case.op == "avg" else 0.0
-    return patterns.wrong_elements(got, expected, first, tolerance=tolerance)
+    return patterns.count_wrong(got, expected, first, tolerance=tolerance)
 
 
 def _reduced_share(case: Case, got: Tensor, repetition: int) -> int:
@@ -155,7 +155,7 @@ def _reduced_on_root(case: Case, got: Tensor, repetition: int) -> int:
 def _all_inputs(case: Case, got: Tensor, repetition: int) -> int:
     """The inputs of all ranks, one after another."""
     parts = enumerate(torch.split(got, case.count))
-    return sum(patterns.wrong_elements(part, case.input(repetition, rank)) for rank, part in parts)
+    return sum(patterns.count_wrong(part, case.input(repetition, rank)) for rank, part in parts)
 
 
 def _all_inputs_on_root(case: Case, got: Tensor, repetition: int) -> int:
@@ -165,19 +165,19 @@ def _all_inputs_on_root(case: Case, got: Tensor, repetition: int) -> int:
 def _my_share_of_all(case: Case, got: Tensor, repetition: int) -> int:
     """Of every rank's input the share that is for this one."""
     first, parts = case.rank * case.count, enumerate(torch.split(got, case.count))
-    return sum(patterns.wrong_elements(part, case.input(repetition, rank), first) for rank, part in parts)
+    return sum(patterns.count_wrong(part, case.input(repetition, rank), first) for rank, part in parts)
 
 
 def _share_of_root(case: Case, got: Tensor, repetition: int) -> int:
-    return patterns.wrong_elements(got, case.input(repetition, case.root), case.rank * case.count)
+    return patterns.count_wrong(got, case.input(repetition, case.root), case.rank * case.count)
 
 
 def _input_of_root(case: Case, got: Tensor, repetition: int) -> int:
-    return patterns.wrong_elements(got, case.input(repetition, case.root))
+    return patterns.count_wrong(got, case.input(repetition, case.root))
 
 
 def _input_of_previous(case: Case, got: Tensor, repetition: int) -> int:
-    return patterns.wrong_elements(got, case.input(repetition, (case.rank - 1) % case.ranks))
+    return patterns.count_wrong(got, case.input(repetition, (case.rank - 1) % case.ranks))
 
 
 def _op(case: Case) -> dist.ReduceOp.RedOpType:

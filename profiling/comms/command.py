@@ -1,13 +1,15 @@
 """`python -m profiling comms`. Importable without torch."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
-from ..base.exits import exit_with
-from ..train.config import DeviceName
+from ..base.commands.choices import DeviceName
+from ..base.commands.option_groups import takes
+from ..ranks.exits import exit_with
 from .config import CollectiveName, CommsConfig, DtypeName, OpName, distinct, size_bytes
 
 _COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
@@ -16,7 +18,7 @@ _OPS: tuple[OpName, ...] = get_args(OpName)
 # What `all` stands for: float8 is for those who ask for it.
 _ALL_DTYPES = tuple(name for name in _DTYPES if not name.startswith("float8"))
 
-EXAMPLES = """[bold]Examples[/bold]
+COMMS_EXAMPLES = """[bold]Examples[/bold]
 
     python -m profiling comms
 
@@ -53,22 +55,24 @@ def _expanded(names: Sequence[str], every: Sequence[str]) -> tuple[Any, ...]:
     return distinct([one for name in names for one in (every if name == "all" else (name,))])
 
 
-def comms(
-    ctx: typer.Context,
+@dataclass(frozen=True)
+class _WhatOptions:
+    """Which collectives, of which sizes, on which numbers."""
+
     collectives: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[COLLECTIVE]...", parser=_one_of(_COLLECTIVES), help=", ".join(_COLLECTIVES), show_default="all"
         ),
-    ] = None,
+    ] = None
     min_bytes: Annotated[
         int, typer.Option("--min-bytes", "-b", parser=_size, metavar="SIZE", help="smallest size; K, M, G: 1024-based")
-    ] = 8,
+    ] = 8
     max_bytes: Annotated[
         int,
         typer.Option("--max-bytes", "-e", parser=_size, metavar="SIZE", help="largest size", show_default="64M"),
-    ] = CommsConfig.max_bytes,
-    factor: Annotated[int, typer.Option("--factor", "-f", help="each size is so many times the one before")] = 2,
+    ] = CommsConfig.max_bytes
+    factor: Annotated[int, typer.Option("--factor", "-f", help="each size is so many times the one before")] = 2
     dtype: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +83,7 @@ def comms(
             help=f"{', '.join(_DTYPES)}, or all without float8; may be repeated",
             show_default="float32",
         ),
-    ] = None,
+    ] = None
     op: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,53 +94,68 @@ def comms(
             help=f"what reductions do: {', '.join(_OPS)}, or all; may be repeated",
             show_default="sum",
         ),
-    ] = None,
-    root: Annotated[int, typer.Option("--root", "-r", help="rank, of collectives that have one")] = 0,
-    warmup: Annotated[int, typer.Option("--warmup", "-w", help="calls before those that are timed")] = 5,
-    iters: Annotated[int, typer.Option("--iters", "-n", help="timed calls, back to back")] = 20,
-    backend: Annotated[
-        str, typer.Option(help="gloo, nccl, ...", show_default="auto: nccl on GPUs, gloo on CPU")
-    ] = "auto",
+    ] = None
+    root: Annotated[int, typer.Option("--root", "-r", help="rank, of collectives that have one")] = 0
+
+
+@dataclass(frozen=True)
+class _HowOptions:
+    """How they are measured, and where."""
+
+    warmup: Annotated[int, typer.Option("--warmup", "-w", help="calls before those that are timed")] = 5
+    iters: Annotated[int, typer.Option("--iters", "-n", help="timed calls, back to back")] = 20
+    backend: Annotated[str, typer.Option(help="gloo, nccl, ...", show_default="auto: nccl on GPUs, gloo on CPU")] = (
+        "auto"
+    )
     workers: Annotated[
         int | None, typer.Option(min=1, help="ranks to launch here", show_default="one per GPU, else 2")
-    ] = None,
-    device: Annotated[DeviceName, typer.Option(help="where the data is")] = "auto",
+    ] = None
+    device: Annotated[DeviceName, typer.Option(help="where the data is")] = "auto"
+
+
+@dataclass(frozen=True)
+class _OutputOptions:
+    """What is captured besides, and where everything goes."""
+
     trace: Annotated[
         bool, typer.Option("--trace", rich_help_panel="Output", help="capture some calls too, after the measurement")
-    ] = False,
-    trace_iters: Annotated[int, typer.Option(min=1, rich_help_panel="Output", help="calls per size, with --trace")] = 5,
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces"),
+    ] = False
+    trace_iters: Annotated[int, typer.Option(min=1, rich_help_panel="Output", help="calls per size, with --trace")] = 5
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(rich_help_panel="Output", help="run directory", show_default="from backend, ranks and time"),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@takes(what=_WhatOptions, how=_HowOptions, output=_OutputOptions)
+def comms(ctx: typer.Context, *, what: _WhatOptions, how: _HowOptions, output: _OutputOptions) -> None:
     """Measure collectives over sizes as nccl-tests does, and check their results: the ceiling of this machine.
 
     The table goes to stdout, with more in comms.json in the run directory. Under torchrun this process is one rank.
     Alone, it launches --workers of them. Exit code 1 if a result is wrong.
     """
     config = CommsConfig(
-        collectives=distinct(collectives or _COLLECTIVES),
-        dtypes=_expanded(dtype or ["float32"], _ALL_DTYPES),
-        ops=_expanded(op or ["sum"], _OPS),
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        factor=factor,
-        warmup=warmup,
-        iters=iters,
-        root=root,
-        backend=backend,
-        device=device,
-        trace_iters=trace_iters if trace else 0,
-        out=out,
-        run_name=run_name,
+        collectives=distinct(what.collectives or _COLLECTIVES),
+        dtypes=_expanded(what.dtype or ["float32"], _ALL_DTYPES),
+        ops=_expanded(what.op or ["sum"], _OPS),
+        min_bytes=what.min_bytes,
+        max_bytes=what.max_bytes,
+        factor=what.factor,
+        warmup=how.warmup,
+        iters=how.iters,
+        root=what.root,
+        backend=how.backend,
+        device=how.device,
+        trace_iters=output.trace_iters if output.trace else 0,
+        out=output.out,
+        run_name=output.run_name,
     )
 
     def start() -> int:
         from ..ranks.task import run_task
         from .task import task
 
-        return run_task(task(config), workers, ctx.obj)
+        return run_task(task(config), how.workers, ctx.obj)
 
     exit_with(start)

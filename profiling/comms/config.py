@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..base import options
+from ..base.commands import options
+from ..base.commands.choices import DeviceName
 from ..errors import UsageError
-from ..train.config import DeviceName
 
 CollectiveName = Literal[
     "all_reduce",

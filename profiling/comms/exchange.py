@@ -8,8 +8,7 @@ import json
 import time
 from typing import Any
 
-import torch.distributed as dist
-
+from ..base.torch_private import store_of_default_group
 from ..errors import CaptureError
 from ..ranks.process_group import Identity
 
@@ -23,7 +22,7 @@ class Exchange:
 
     def __init__(self, who: Identity) -> None:
         self._who = who
-        self._store = dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
+        self._store = store_of_default_group()
         self._calls = 0
 
     def gathered(self, fact: Any) -> list[Any] | None:

@@ -15,7 +15,7 @@ from ..ranks.process_group import Identity
 from .config import CommsConfig
 
 
-def head(
+def comms_head(
     config: CommsConfig, who: Identity, devices: Sequence[Mapping[str, Any]] | None, command: Sequence[str]
 ) -> CommsFile:
     """comms.json before the first row."""

@@ -66,7 +66,7 @@ def fill(target: Tensor, values: Tensor, first: int = 0) -> None:
         part.copy_(block[: len(part)])
 
 
-def wrong_elements(got: Tensor, values: Tensor, first: int = 0, *, tolerance: float = 0.0) -> int:
+def count_wrong(got: Tensor, values: Tensor, first: int = 0, *, tolerance: float = 0.0) -> int:
     """How many elements of the flat `got` are not elements `first`, ... of the sequence with the period `values`.
 
     `tolerance` is a fraction of what is expected; NaN is always wrong.

@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class CommsRow:
     """One collective at one size. `times_ns`: mean time of a call on each rank; `wrong`: elements, all ranks together.
 
     `root` is -1 and `redop` `none` where there is none, as in nccl-tests. `traced_us` has the single traced calls of
@@ -118,11 +118,11 @@ class Skipped:
 
 
 @dataclass
-class Results:
+class CommsResults:
     """Everything so far, in the order of the measurement. `facts` is comms.json before the first row."""
 
     facts: CommsFile
-    rows: list[Row] = field(default_factory=list)
+    rows: list[CommsRow] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
     @property
@@ -166,7 +166,7 @@ def header() -> list[str]:
     return ["#" + names[1:], "#" + units[1:]]
 
 
-def footer(results: Results) -> list[str]:
+def footer(results: CommsResults) -> list[str]:
     """The comment line that nccl-tests ends with, without its average: of many collectives that says nothing."""
     return [f"# Out of bounds values : {results.wrong} {'FAILED' if results.wrong else 'OK'}"]
 

@@ -19,12 +19,12 @@ def task(config: CommsConfig) -> Task:
     """What `ranks.run_task` runs."""
 
     def check(ranks: int) -> None:
-        backend_for(config.backend, parallel.device(config.device, 0))
+        backend_for(config.backend, parallel.rank_device(config.device, 0))
         if config.root >= ranks:
             raise UsageError(f"--root {config.root}: there are {ranks} ranks, counted from 0; choose one of them")
 
     def run_rank(command: Sequence[str]) -> Path:
-        return bench.run_rank(config, command)
+        return bench.measure_rank(config, command)
 
     run_dir = config.out / config.run_name if config.run_name is not None else None
     return Task(config.device, run_dir, check, run_rank, _say_done)

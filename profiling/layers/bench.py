@@ -6,34 +6,33 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..base import measurement
 from ..base import run_directory as rundir
+from ..base.console.messages import tell
+from ..base.console.progress import Reporter
 from ..base.contract.single import LayersFile
-from ..base.messages import tell
 from ..errors import OutOfMemoryError, UsageError
-from ..machine import environment, memory
+from ..machine import environment, measurement, memory
 from ..ranks import process_group as parallel
-from ..train.progress import Reporter
 from .config import LayersConfig
 from .measure import Plan, measured
 from .memory_use import memory_use
-from .results import LAYERS_FILE, Results
-from .subjects import Subject, subjects
+from .results import LAYERS_FILE, LayersResults
+from .subjects import LayerSubject, subjects
 
 Save = Callable[[str | None], None]
 
 
-def run(config: LayersConfig, command: Sequence[str]) -> int:
+def run_layers(config: LayersConfig, command: Sequence[str]) -> int:
     """Measure, print the table, and write layers.json; the exit code. Raises ProfilingError."""
     if parallel.under_torchrun():
         raise UsageError("layers measures one device: expected no launcher, found torchrun's; run it alone")
-    where = parallel.device(config.device, 0)
+    where = parallel.rank_device(config.device, 0)
     folder = config.run_dir(where.type)
     rundir.check_free(folder)
     todo = subjects(config, where)
-    rundir.create(folder)
+    rundir.create_empty(folder)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler, which sees allocations, talks on stderr
-    results, path = Results(_facts(config, where, command)), folder / LAYERS_FILE
+    results, path = LayersResults(_facts(config, where, command)), folder / LAYERS_FILE
     plan = Plan(config.warmup, config.iters, config.power_s, where, environment.device(where).uuid)
 
     def save(reason: str | None) -> None:
@@ -48,7 +47,7 @@ def run(config: LayersConfig, command: Sequence[str]) -> int:
     return 0
 
 
-def _measure(todo: Sequence[Subject], plan: Plan, results: Results, save: Save) -> None:
+def _measure(todo: Sequence[LayerSubject], plan: Plan, results: LayersResults, save: Save) -> None:
     with Reporter(rank=0, steps=len(todo), unit="layer") as reporter:
         for number, subject in enumerate(todo):
             if not reporter.advance(number, subject.name):
@@ -72,7 +71,7 @@ def _limit(limit_bytes: int, where: torch.device) -> None:
 
 def _facts(config: LayersConfig, where: torch.device, command: Sequence[str]) -> LayersFile:
     return LayersFile(
-        **measurement.head("layers", config.as_json(), where, command),
+        **measurement.measurement_head("layers", config.as_json(), where, command),
         memory_is_of=(
             "torch's CUDA allocator" if where.type == "cuda" else "torch's CPU allocator, as its profiler sees it"
         ),

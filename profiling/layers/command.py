@@ -1,19 +1,21 @@
 """`python -m profiling layers`. Importable without torch."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
-from ..base.exits import exit_with
+from ..base.commands.choices import CIFAR_IMAGE_SIZE, DeviceName, ModelName
+from ..base.commands.option_groups import takes
 from ..errors import UsageError
 from ..machine import memory
-from ..train.config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
+from ..ranks.exits import exit_with
 from .config import DEFAULT_MODEL, MODEL_BATCH_SIZE, LayerName, LayersConfig
 
 _LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
-EXAMPLES = """[bold]Examples[/bold]
+LAYERS_EXAMPLES = """[bold]Examples[/bold]
 
     python -m profiling layers --model vgg16 --batch-size 128
 
@@ -33,12 +35,14 @@ def _layers(names: list[str]) -> tuple[LayerName, ...]:
     return tuple(layer for layer in _LAYERS if "all" in names or layer in names)
 
 
-def layers(
-    ctx: typer.Context,
+@dataclass(frozen=True)
+class _SubjectOptions:
+    """What is measured."""
+
     model: Annotated[
         ModelName | None,
         typer.Option(help="measure every layer of this model, and the model as a whole", show_default=DEFAULT_MODEL),
-    ] = None,
+    ] = None
     layer: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,59 +50,68 @@ def layers(
             help=f"measure report E's layers instead: {', '.join(_LAYERS)}, or all; may be repeated",
             show_default="none",
         ),
-    ] = None,
+    ] = None
     batch_size: Annotated[
         int | None, typer.Option(help="of the input", show_default=f"{MODEL_BATCH_SIZE}; 256 with --layer")
-    ] = None,
+    ] = None
     image_size: Annotated[
         int | None, typer.Option(help="pixels, of a model's input", show_default=str(CIFAR_IMAGE_SIZE))
-    ] = None,
+    ] = None
     scale: Annotated[
         float | None, typer.Option(help="of report E's image sides and features, with --layer", show_default="1")
-    ] = None,
-    warmup: Annotated[int, typer.Option(help="repetitions before those that are timed")] = LayersConfig.warmup,
-    iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters,
+    ] = None
+
+
+@dataclass(frozen=True)
+class _HowOptions:
+    """How it is measured, and where everything goes."""
+
+    warmup: Annotated[int, typer.Option(help="repetitions before those that are timed")] = LayersConfig.warmup
+    iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters
     power_s: Annotated[float, typer.Option(help="seconds that each layer runs for its power, on a GPU")] = (
         LayersConfig.power_s
-    ),
+    )
     memory_limit: Annotated[
         str | None,
         typer.Option(
             help="4GiB, 500MB or bytes; on CPU what this process allocates in all, on a GPU torch's share of it",
             show_default="none",
         ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="of weights and inputs")] = 0,
-    device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto",
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of the results' folder")] = Path("traces"),
+    ] = None
+    seed: Annotated[int, typer.Option(help="of weights and inputs")] = 0
+    device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto"
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of the results' folder")] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(rich_help_panel="Output", help="folder of the results", show_default="from subject and time"),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@takes(subject=_SubjectOptions, how=_HowOptions)
+def layers(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOptions) -> None:
     """Measure every layer by itself: time of forward and backward, memory, and power.
 
     The table goes to stdout, with single times and reasons in layers.json in the results' folder.
     """
     config = LayersConfig(
-        model=model,
-        layers=_layers(layer or []),
-        batch_size=batch_size,
-        image_size=image_size,
-        scale=scale,
-        warmup=warmup,
-        iters=iters,
-        power_s=power_s,
-        memory_limit_bytes=None if memory_limit is None else memory.parse_bytes(memory_limit),
-        seed=seed,
-        device=device,
-        out=out,
-        run_name=run_name,
+        model=subject.model,
+        layers=_layers(subject.layer or []),
+        batch_size=subject.batch_size,
+        image_size=subject.image_size,
+        scale=subject.scale,
+        warmup=how.warmup,
+        iters=how.iters,
+        power_s=how.power_s,
+        memory_limit_bytes=None if how.memory_limit is None else memory.parse_bytes(how.memory_limit),
+        seed=how.seed,
+        device=how.device,
+        out=how.out,
+        run_name=how.run_name,
     )
 
     def start() -> int:
         from . import bench
 
-        return bench.run(config, ctx.obj)
+        return bench.run_layers(config, ctx.obj)
 
     exit_with(start)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..base import options
+from ..base.commands import options
+from ..base.commands.choices import CIFAR_IMAGE_SIZE, DeviceName, ModelName
 from ..errors import UsageError
-from ..train.config import CIFAR_IMAGE_SIZE, DeviceName, ModelName
 
 LayerName = Literal["relu", "maxpool", "conv", "linear"]
 DEFAULT_MODEL: ModelName = "resnet18"

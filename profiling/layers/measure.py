@@ -13,8 +13,8 @@ from ..machine.power import Power, power
 from ..sessions.step_clock import finish, mark
 from ..workloads.stacks import activation_bytes
 from .memory_use import memory_use, saved_bytes
-from .results import Row
-from .subjects import Subject
+from .results import LayerRow
+from .subjects import LayerSubject
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Plan:
     uuid: str | None
 
 
-def measured(subject: Subject, plan: Plan) -> Row:
+def measured(subject: LayerSubject, plan: Plan) -> LayerRow:
     """Everything about the layer; or only what it is, and why nothing else, when memory is exhausted."""
     try:
         module = subject.made()
@@ -40,7 +40,7 @@ def measured(subject: Subject, plan: Plan) -> Row:
         if not memory.exhausted(err):
             raise
         reason = f"out of memory: {memory.first_line(err)}"
-    return Row(**_facts(subject), reason=reason, power=Power(None, reason=reason))
+    return LayerRow(**_facts(subject), reason=reason, power=Power(None, reason=reason))
 
 
 class _Repeated:
@@ -50,7 +50,7 @@ class _Repeated:
     starts from, and inside a model it does not either.
     """
 
-    def __init__(self, subject: Subject, module: nn.Module, where: torch.device) -> None:
+    def __init__(self, subject: LayerSubject, module: nn.Module, where: torch.device) -> None:
         self._module = module
         self._source = torch.randn(subject.input_shape, device=where, requires_grad=subject.input_requires_grad)
         self._input = self._source
@@ -76,14 +76,14 @@ class _Repeated:
             torch.autograd.backward(output, self._gradient)
 
 
-def _measured(subject: Subject, module: nn.Module, plan: Plan) -> Row:
+def _measured(subject: LayerSubject, module: nn.Module, plan: Plan) -> LayerRow:
     repeated = _Repeated(subject, module, plan.where)
     forward_ns, backward_ns = _times(repeated, plan)
     repeated.renew()
     saved = saved_bytes(repeated.forward, module)
     repeated.renew()
     used = memory_use(repeated.forward, repeated.backward, plan.where)
-    return Row(
+    return LayerRow(
         **_facts(subject),
         output_shape=repeated.output_shape,
         saved_bytes=saved,
@@ -125,7 +125,7 @@ def _power_work(repeated: _Repeated, plan: Plan, forward_ns: list[int], backward
     return work
 
 
-def _facts(subject: Subject) -> dict[str, Any]:
+def _facts(subject: LayerSubject) -> dict[str, Any]:
     parameters = list(subject.described.parameters())
     return {
         "layer": subject.name,
@@ -137,7 +137,7 @@ def _facts(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _kind(subject: Subject) -> str:
+def _kind(subject: LayerSubject) -> str:
     """As torch writes the layer; of a model its class."""
     children = list(subject.described.children())
     return type(subject.described).__name__ if children else repr(subject.described)

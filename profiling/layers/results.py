@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ..base import text_table as plain_table
+from ..base.console import text_table as plain_table
 from ..base.contract.single import LayerEntry, LayersFile
 from ..machine.power import Power
 
@@ -31,7 +31,7 @@ _KIND_WIDTH = 40
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """One layer. Bytes are of float32 and torch's allocator, times are single forwards and backwards in ns.
 
     What could not be measured is None, or empty, and has a `reason`; so has `power`, for itself.
@@ -90,11 +90,11 @@ class Row:
 
 
 @dataclass
-class Results:
+class LayersResults:
     """Everything so far. `facts` is layers.json before the first layer."""
 
     facts: LayersFile
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LayerRow] = field(default_factory=list)
 
     def file(self, reason: str | None) -> LayersFile:
         """The content of layers.json; `reason` says why it is not complete, None that it is."""

@@ -13,12 +13,12 @@ from ..workloads.models import MODELS
 from ..workloads.stacks import LAYERS, REPORT_BATCH_SIZE
 from .config import LayersConfig
 
-WHOLE = "(model)"
+WHOLE_MODEL = "(model)"
 _META = torch.device("meta")  # shapes without memory
 
 
 @dataclass(frozen=True)
-class Subject:
+class LayerSubject:
     """A module, and the input it gets: its shape, and whether backward has to go on through it.
 
     `described` is on the meta device; `made` gives it on the one that is measured, which may lack the memory.
@@ -31,7 +31,7 @@ class Subject:
     input_requires_grad: bool = True
 
 
-def subjects(config: LayersConfig, where: torch.device) -> list[Subject]:
+def subjects(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
     """The single layers that were asked for; or the whole model, then its layers in order of use. Raises UsageError."""
     torch.manual_seed(config.seed)
     if not config.layers:
@@ -43,11 +43,11 @@ def subjects(config: LayersConfig, where: torch.device) -> list[Subject]:
         with _META:
             described = single.make(scale)
         made = partial(_made, partial(single.make, scale), where)
-        found.append(Subject(name, described, made, single.input_shape(batch_size, scale)))
+        found.append(LayerSubject(name, described, made, single.input_shape(batch_size, scale)))
     return found
 
 
-def _of_model(config: LayersConfig, where: torch.device) -> list[Subject]:
+def _of_model(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
     shape = config.input_shape
     with _META:
         described = MODELS[config.of_model]()
@@ -59,10 +59,10 @@ def _of_model(config: LayersConfig, where: torch.device) -> list[Subject]:
             f"trained with, found that it cannot: {str(err).splitlines()[0]}; use larger ones"
         ) from err
     model = _made(MODELS[config.of_model], where)
-    found = [Subject(WHOLE, described, lambda: model, shape, input_requires_grad=False)]
+    found = [LayerSubject(WHOLE_MODEL, described, lambda: model, shape, input_requires_grad=False)]
     for name, input_shape, requires_grad in calls:
         made = partial(model.get_submodule, name)
-        found.append(Subject(name, described.get_submodule(name), made, input_shape, requires_grad))
+        found.append(LayerSubject(name, described.get_submodule(name), made, input_shape, requires_grad))
     return found
 
 

@@ -3,17 +3,9 @@
 import ctypes
 import os
 import signal
-from collections.abc import Sequence
 from contextlib import suppress
 
-from ..base.program import PACKAGE
-
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def program(args: Sequence[str]) -> list[str]:
-    """What to have Python run for our command line, in a process that ends with this one."""
-    return ["-m", f"{PACKAGE}.tied", str(os.getpid()), *args]
 
 
 def tie_to_parent(parent_pid: int) -> None:

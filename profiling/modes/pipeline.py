@@ -1,159 +1,114 @@
-"""Pipeline stages: consecutive blocks of a model on each rank, and microbatches that pass through them."""
+"""`pipeline`: consecutive blocks of the model on each rank, and microbatches that pass through them. See stages.py."""
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, combinations, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.func import functional_call
+import sys
+from typing import TYPE_CHECKING, Any
 
-from ..base.contract.modes import PipelineFacts, TensorShape
+from ..base.contract.modes import PipelineFacts
 from ..errors import UsageError
-from ..train.config import ScheduleName, TrainConfig
-from ..workloads.models import BLOCKS, MODELS
+from .mode import LeadingSteps, ModeOptions, ParallelMode
 
-if TYPE_CHECKING:  # torch's pipelines take two seconds to import, so only runs of this mode do it
-    from torch.distributed.pipelining import PipelineStage
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
-_SCHEDULES: Mapping[ScheduleName, str] = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
+    from .mode import Batch
 
-
-class Pipeline(nn.Module):
-    """This rank's stage of a model; its parameters are those of the stage. Made by `pipeline()`."""
-
-    def __init__(self, stage: "PipelineStage", config: TrainConfig, facts: PipelineFacts) -> None:
-        from torch.distributed import pipelining
-
-        super().__init__()
-        self.part = stage.submod
-        self.facts = facts
-        self._stage = stage
-        self._make_schedule = getattr(pipelining, _SCHEDULES[config.pipeline_schedule])
-        self._schedule: Any = None
-
-    def learn(self, images: Tensor, labels: Tensor, criterion: nn.Module) -> Tensor | None:
-        """Forward and backward pass of one batch, which every rank has to start; gradients are those of its mean loss.
-
-        The first stage uses the images and the last one the labels. The loss, detached, on the last; None elsewhere.
-        """
-        if self._schedule is None:
-            self._schedule = self._make_schedule(self._stage, self.facts.microbatches, loss_fn=criterion)
-        losses: list[Tensor] = []
-        where = self._stage.device
-        inputs = (images.to(where, non_blocking=True),) if self._stage.is_first else ()
-        if not self._stage.is_last:
-            self._schedule.step(*inputs)
-            return None
-        self._schedule.step(*inputs, target=labels.to(where, non_blocking=True), losses=losses)
-        return torch.stack(losses).mean().detach()
-
-    def predict(self, images: Tensor) -> Tensor | None:
-        """The model's outputs for images, any number of them, on the last stage; None elsewhere.
-
-        Every rank has to start it. Stage by stage and without gradients: schedules take one batch size only, and 1F1B
-        no forward pass alone.
-        """
-        index, where = self._stage.stage_index, self._stage.device
-        if self._stage.is_first:
-            passing = images.to(where)
-        else:
-            given = self.facts.input
-            passing = torch.empty((len(images), *given.shape[1:]), dtype=getattr(torch, given.dtype), device=where)
-            dist.recv(passing, index - 1)
-        outputs = cast("Tensor", self.part(passing))
-        if self._stage.is_last:
-            return outputs
-        dist.send(outputs.contiguous(), index + 1)
-        return None
+# With two microbatches per stage a pipeline is full for about half of the time or more.
+_MICROBATCHES_PER_STAGE = 2
 
 
-def pipeline(model: nn.Module, where: torch.device, config: TrainConfig) -> Pipeline:
-    """This rank's stage: its share of the model's blocks, so that the largest stage computes as little as possible.
+def microbatches_of(options: ModeOptions, stages: int) -> int:
+    """Parts that a pipeline cuts each batch into: at most two per stage, and as many as divide the batch evenly.
 
-    Shapes are given to torch beforehand. Left alone it finds them by a forward pass over memory that nobody has
-    written, which would go into the running statistics of batch normalisation. Raises UsageError.
+    Raises UsageError when those are fewer than 1F1B needs: it keeps every stage busy with one of its own.
     """
-    from torch.distributed.pipelining import PipelineStage
-
-    index, stages = dist.get_rank(), dist.get_world_size()
-    check_stages(config, stages)
-    microbatches, blocks = config.microbatches_of(stages), BLOCKS[config.model](model)
-    images = torch.empty((config.batch_size // microbatches, 3, config.image_size, config.image_size), device="meta")
-    costs = _costs(blocks, images)
-    first, end = _cut([cost.forward_flops for cost in costs], stages)[index]
-    own, passing = costs[first:end], [images, *(cost.output for cost in costs)]
-    part = nn.Sequential(OrderedDict((name.replace(".", "_"), blocks[name]) for name in list(blocks)[first:end]))
-    # A gradient goes back along every way but that of the images.
-    given, handed_on = passing[first].requires_grad_(index > 0), passing[end].requires_grad_()
-    stage = PipelineStage(part.to(where), index, stages, where, input_args=given, output_args=handed_on)
-    facts = PipelineFacts(
-        stage=index,
-        stages=stages,
-        schedule=config.pipeline_schedule,
-        microbatches=microbatches,
-        batch_size=config.batch_size,
-        blocks=list(blocks)[first:end],
-        parameters=sum(p.numel() for p in part.parameters()),
-        forward_flops_per_microbatch=sum(cost.forward_flops for cost in own),
-        input=_tensor_facts(passing[first]),
-        output=_tensor_facts(passing[end]),
-    )
-    return Pipeline(stage, config, facts)
+    most = min(options.batch_size, _MICROBATCHES_PER_STAGE * stages)
+    count = options.microbatches or next(n for n in range(most, 0, -1) if options.batch_size % n == 0)
+    if options.pipeline_schedule == "1f1b" and count < stages:
+        raise UsageError(
+            f"--batch-size {options.batch_size}: {stages} stages need at least {stages} microbatches of one size, "
+            f"found {count}; use a multiple of {stages} with as many --microbatches, or --pipeline-schedule gpipe"
+        )
+    return count
 
 
-def check_stages(config: TrainConfig, stages: int) -> None:
+def check_stages(options: ModeOptions, stages: int) -> None:
     """Raise UsageError when the model or its batch cannot be cut into that many parts."""
-    config.microbatches_of(stages)
+    import torch
+
+    from ..workloads.models import BLOCKS, MODELS
+
+    microbatches_of(options, stages)
     with torch.device("meta"):
-        most = len(BLOCKS[config.model](MODELS[config.model]()))
+        most = len(BLOCKS[options.model](MODELS[options.model]()))
     if stages > most:
         raise UsageError(
-            f"--parallel pipeline: {config.model} consists of {most} blocks, so it can be cut into {most} stages at "
+            f"--parallel pipeline: {options.model} consists of {most} blocks, so it can be cut into {most} stages at "
             f"most, but there are {stages} ranks; use fewer"
         )
 
 
-def pipeline_facts(model: nn.Module) -> PipelineFacts | None:
+def _check_options(options: ModeOptions) -> None:
+    if options.batch_size_changes:
+        raise UsageError(
+            "--batch-size-schedule: the stages of a pipeline exchange arrays of one size; use another --parallel"
+        )
+    count = options.microbatches
+    if count is not None and (count < 1 or options.batch_size % count):
+        raise UsageError(
+            f"--microbatches {count}: expected a number that divides --batch-size {options.batch_size}, so that all "
+            "microbatches are of one size; change either"
+        )
+
+
+def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Module:
+    import torch.distributed as dist
+
+    from .stages import pipeline
+
+    stages = dist.get_world_size()
+    check_stages(options, stages)
+    return pipeline(model, where, options, microbatches_of(options, stages))
+
+
+def _in_microbatches(options: ModeOptions, ranks: int) -> str:
+    return f"in {microbatches_of(options, ranks)} microbatches"
+
+
+def _learn(model: Any, batch: Batch, criterion: nn.Module, where: torch.device) -> Tensor | None:  # noqa: ARG001
+    loss: Tensor | None = model.learn(*batch, criterion)
+    return loss
+
+
+def _predict(model: Any, images: Tensor, where: torch.device) -> Tensor | None:  # noqa: ARG001
+    outputs: Tensor | None = model.predict(images)
+    return outputs
+
+
+def _facts(model: nn.Module) -> PipelineFacts | None:
     """The stage, its schedule, and what one microbatch brings in and hands on; None for other models."""
-    return model.facts if isinstance(model, Pipeline) else None
+    module = sys.modules.get(f"{__package__}.stages")  # where nobody has imported it, nobody has made a pipeline
+    if module is None or not isinstance(model, module.Pipeline):
+        return None
+    facts: PipelineFacts = model.facts
+    return facts
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """What one microbatch costs in a block; `output` is on the meta device, so that it has a shape and no memory."""
-
-    forward_flops: int
-    output: Tensor
-
-
-def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
-    """Of every block in order, without computing anything."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    found = []
-    passing = images
-    for block in blocks.values():
-        held = chain(block.named_parameters(), block.named_buffers())
-        state = {name: tensor.detach().to("meta") for name, tensor in held}
-        with FlopCounterMode(display=False) as counter:
-            passing = cast("Tensor", functional_call(block, state, (passing,)))
-        found.append(_Cost(counter.get_total_flops(), passing))
-    return found
-
-
-def _cut(costs: Sequence[int], stages: int) -> list[tuple[int, int]]:
-    """(first, end) of each of `stages` runs of consecutive blocks, the most expensive run as cheap as can be."""
-    ways = (list(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), stages - 1))
-    return min(ways, key=lambda runs: max(sum(costs[first:end]) for first, end in runs))
-
-
-def _tensor_facts(tensor: Tensor) -> TensorShape:
-    return TensorShape(
-        shape=list(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        bytes=tensor.numel() * tensor.element_size(),
-    )
+PIPELINE = ParallelMode(
+    "pipeline",
+    "consecutive blocks of the model on each rank (the last one alone knows the loss, which is then not shown)",
+    _build,
+    shares_batch=True,
+    splits_model=True,
+    batch_help="of all ranks together, which share each batch",
+    leading_steps=LeadingSteps(1, "the stages agree on the shapes they exchange in the first iteration"),
+    own_options={"microbatches": "only a pipeline has them; add --parallel pipeline"},
+    check_options=_check_options,
+    check_ranks=check_stages,
+    batch_share=_in_microbatches,
+    learn=_learn,
+    predict=_predict,
+    facts=_facts,
+)

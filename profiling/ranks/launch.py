@@ -39,7 +39,7 @@ def launch(program: Sequence[str], workers: int) -> int:
     ranks: list[_Rank] = []
     with _signals() as received, _store_port() as port, _error_files(workers) as files:
         env = dict(os.environ)
-        env = settings(workers) | env | _of_all(workers, port)  # what the user has set stays
+        env = launch_settings(workers) | env | _of_all(workers, port)  # what the user has set stays
         try:
             for rank, file in enumerate(files):
                 own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
@@ -58,7 +58,7 @@ def launch(program: Sequence[str], workers: int) -> int:
     return 128 + received[0] if received else 0
 
 
-def settings(workers: int) -> dict[str, str]:
+def launch_settings(workers: int) -> dict[str, str]:
     """Environment variables for so many ranks on this machine, for those that the user has not set."""
     found = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     # gloo looks its own host name up, which on many machines leads nowhere; one node needs no more than the loopback.

@@ -1,4 +1,4 @@
-"""Which rank this process is, and process groups from start to end."""
+"""Which rank this process is, its device, and process groups from start to end."""
 
 import gc
 import json
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..base import torch_private
 from ..base.contract.rank import GroupFacts
-from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError, UsageError
-from ..modes import ParallelMode
+from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
 ENTRY_PATIENCE = timedelta(minutes=5)
@@ -46,7 +46,7 @@ def under_torchrun(env: Mapping[str, str] = os.environ) -> bool:
     return "RANK" in env and "WORLD_SIZE" in env
 
 
-def device(name: str, local_rank: int) -> torch.device:
+def rank_device(name: str, local_rank: int) -> torch.device:
     """The device of this rank for `--device auto|cpu|cuda`. Raises DeviceError."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -73,27 +73,6 @@ def default_workers(name: str) -> int:
     return torch.cuda.device_count() if use_cuda else 2
 
 
-def check_launch(mode: ParallelMode, world_size: int) -> None:
-    """Raise UsageError when a mode of one process was launched as several."""
-    if not mode.distributed and world_size > 1:
-        raise UsageError(f"--parallel {mode.name} is one process, but was launched as one of {world_size}")
-
-
-@contextmanager
-def process_group(mode: ParallelMode, where: torch.device) -> Iterator[None]:
-    """The default process group for the block: NCCL for CUDA, gloo for CPU, none where `mode` needs none.
-
-    Nothing may refer to a wrapped model any more when the block ends. After an error the group is left alone: its peers
-    may be gone, and destroying it would wait for them.
-    """
-    check_launch(mode, int(os.environ.get("WORLD_SIZE", 1)))
-    if not mode.distributed:
-        yield
-        return
-    with joined(default_backend(where), where):
-        yield
-
-
 def default_backend(where: torch.device) -> str:
     """NCCL for CUDA, gloo for CPU."""
     return "nccl" if where.type == "cuda" else "gloo"
@@ -101,7 +80,11 @@ def default_backend(where: torch.device) -> str:
 
 @contextmanager
 def joined(backend_name: str, where: torch.device) -> Iterator[None]:
-    """The default process group of all ranks for the block, on that backend; see `process_group` for its end."""
+    """The default process group of all ranks for the block, on that backend.
+
+    Nothing may refer to a wrapped model any more when the block ends. After an error the group is left alone: its peers
+    may be gone, and destroying it would wait for them.
+    """
     if where.type == "cuda":
         torch.cuda.set_device(where)
     if backend_name == "nccl":
@@ -118,7 +101,6 @@ def process_groups() -> list[GroupFacts]:
     """Every process group this rank is in, with the full list of its ranks; empty without torch.distributed."""
     if not (dist.is_available() and dist.is_initialized()):
         return []
-    configs = dist.distributed_c10d._get_all_pg_configs()  # noqa: SLF001  (what torch.profiler itself records)
     return [
         GroupFacts(
             name=config["pg_name"],
@@ -126,7 +108,7 @@ def process_groups() -> list[GroupFacts]:
             backend=config["backend_config"],
             ranks=[int(rank) for rank in config["ranks"]],
         )
-        for config in configs
+        for config in torch_private.process_group_configs()
     ]
 
 
@@ -176,7 +158,7 @@ def default_store() -> Any:
     """The store of the default process group; None without one."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    return dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
+    return torch_private.store_of_default_group()
 
 
 def entries(store: Any, who: Identity) -> int:
@@ -188,7 +170,7 @@ def abort_process_groups() -> None:
     """Make communication that waits for a lost peer fail, as far as the backend can: NCCL does, gloo does not."""
     if dist.is_available() and dist.is_initialized():
         with suppress(RuntimeError, ValueError, AssertionError):  # the main thread may be destroying them
-            dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
+            torch_private.abort_every_process_group()
 
 
 def lost_peer(error: BaseException) -> bool:

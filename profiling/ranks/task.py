@@ -1,27 +1,18 @@
 """From checked options to ranks at work: this process as one rank, or as the launcher of several; and how they end."""
 
 import os
-import shlex
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
 from ..base import run_directory as rundir
-from ..base.messages import tell
-from ..base.program import ANALYSIS, PACKAGE
-from ..errors import OutOfMemoryError, ProfilingError, RunDirRefusedError, UsageError
-from ..machine import memory, tether
-from ..modes import MODES
-from ..modes.pipeline import check_stages
-from ..modes.replicated import driven_devices
-from ..train import loop as train
-from ..train.config import DeviceName, TrainConfig
-from ..train.optimizers import require_optimizer
-from ..workloads.data import check_cifar10
+from ..base.commands.choices import DeviceName
+from ..base.program import PACKAGE, tied_program
+from ..errors import ProfilingError, RunDirRefusedError, UsageError
 from . import launch
 from . import process_group as parallel
 
@@ -44,48 +35,24 @@ class Task:
     say_done: Callable[[Path], None]
 
 
-def run(config: TrainConfig, workers: int | None, args: Sequence[str]) -> int:
-    """Train as `config` says; the exit code. Raises ProfilingError for what is found before ranks start."""
-    alone = not MODES[config.parallel].distributed and not parallel.under_torchrun()
-    if alone:
-        config = _of_one_process(config, workers)
-    task = Task(
-        config.device,
-        config.out / config.run_name if config.run_name is not None else None,
-        lambda ranks: _check_training(config, ranks),
-        lambda command: _trained(config, command),
-        _print_next_steps,
-    )
-    if alone:
-        _check(task, ranks=1, ranks_here=1)
-        return _run_alone(task, _command(args))
-    return run_task(task, workers, args)
-
-
-def _of_one_process(config: TrainConfig, workers: int | None) -> TrainConfig:
-    if config.parallel == "dp":
-        return replace(config, devices=workers)
-    if workers not in (None, 1):
-        raise UsageError(f"--workers {workers}: --parallel single is one process; use --parallel ddp")
-    return config
-
-
 def run_task(task: Task, workers: int | None, args: Sequence[str]) -> int:
     """Be one rank of the task under torchrun, else launch `workers` of them; the exit code. Raises ProfilingError."""
     if parallel.under_torchrun():
         return _run_launched_rank(task, workers, _command(args))
     workers = workers or parallel.default_workers(task.device)
     _check(task, workers, workers)
-    return launch.launch(tether.program(args), workers)
+    return launch.launch(tied_program(args), workers)
 
 
 def _command(args: Sequence[str]) -> list[str]:
     return ["python", "-m", PACKAGE, *args]
 
 
-def _run_alone(task: Task, command: Sequence[str]) -> int:
+def run_alone(task: Task, args: Sequence[str]) -> int:
+    """Do the task in this process, as rank 0 of 1; the exit code. Raises ProfilingError."""
+    _check(task, ranks=1, ranks_here=1)
     try:
-        run_dir = task.run_rank(command)
+        run_dir = task.run_rank(_command(args))
     except KeyboardInterrupt:
         return _stopped(0, 128 + Signals.SIGINT)
     except SystemExit as err:
@@ -118,37 +85,12 @@ def _run_launched_rank(task: Task, workers: int | None, command: Sequence[str]) 
     os._exit(code)
 
 
-def _trained(config: TrainConfig, command: Sequence[str]) -> Path:
-    """The run directory. Raises ProfilingError, OutOfMemoryError for whatever way of saying so."""
-    try:
-        return train.run_rank(config, command)
-    except (RuntimeError, MemoryError, OSError) as err:
-        if not memory.exhausted(err):
-            raise
-        memory.lift_limit()
-        raise OutOfMemoryError(
-            f"out of memory with --batch-size {config.batch_size}: {memory.first_line(err)}; use a smaller one"
-        ) from err
-
-
 def _check(task: Task, ranks: int, ranks_here: int) -> None:
     """What can be known before ranks start; `ranks_here` are those of this host. Raises ProfilingError."""
-    parallel.device(task.device, ranks_here - 1)
+    parallel.rank_device(task.device, ranks_here - 1)
     task.check(ranks)
     if task.run_dir is not None and not parallel.under_torchrun():
         rundir.check_free(task.run_dir)
-
-
-def _check_training(config: TrainConfig, ranks: int) -> None:
-    if parallel.under_torchrun():
-        parallel.check_launch(MODES[config.parallel], ranks)
-    require_optimizer(config.optimizer)
-    if config.parallel == "dp":
-        driven_devices(config)
-    if config.parallel == "pipeline":
-        check_stages(config, ranks)
-    if config.data == "cifar10":
-        check_cifar10(config.data_root)
 
 
 def _report(error: BaseException, rank: int) -> int:
@@ -174,8 +116,3 @@ def _stopped(rank: int, code: str | int | None) -> int:
     if number > 128:
         print(f"rank {rank}: stopped by {Signals(number - 128).name}", file=sys.stderr)
     return number
-
-
-def _print_next_steps(run_dir: Path) -> None:
-    run, folder = shlex.quote(str(run_dir)), shlex.quote(str(run_dir.parent))
-    tell(f"{run_dir}\n  tables:       {ANALYSIS} {run}\n  TensorBoard:  tensorboard --logdir {folder}")

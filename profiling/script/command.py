@@ -2,21 +2,23 @@
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..base.exits import Afterwards
-from ..base.schedule import Schedule
+from ..base.commands.option_groups import takes
+from ..base.commands.profiler_options import RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
+from ..ranks.exits import Afterwards
 from . import own_name
-from .config import WHOLE, Limits, RunConfig, Target
+from .config import WHOLE_RUN, Limits, RunConfig, Target
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _LIMITS = ("max_seconds", "max_memory_gb")
 
-EXAMPLES = """[bold]Examples[/bold]
+RUN_EXAMPLES = """[bold]Examples[/bold]
 
     python -m profiling run train.py --epochs 3
 
@@ -28,36 +30,57 @@ EXAMPLES = """[bold]Examples[/bold]
     """
 
 
-def run(
-    ctx: typer.Context,
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="what to run; with -m, the name of a module")],
-    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="its own arguments")] = None,
-    is_module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as after python -m")] = False,
+@dataclass(frozen=True)
+class _ScriptOptions:
+    """What is run, and by how many."""
+
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="what to run; with -m, the name of a module")]
+    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="its own arguments")] = None
+    is_module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as after python -m")] = False
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="ranks to launch here", show_default="this process is the script"),
-    ] = None,
-    wait: Annotated[int, typer.Option(rich_help_panel="Profiler", help="steps before the profiler warms up")] = 2,
-    warmup: Annotated[int, typer.Option(rich_help_panel="Profiler", help="profiled steps that are discarded")] = 1,
-    active: Annotated[int, typer.Option(rich_help_panel="Profiler", help="traced steps")] = 3,
-    repeat: Annotated[int, typer.Option(rich_help_panel="Profiler", help="cycles; a trace file for each")] = 1,
+    ] = None
+
+
+@dataclass(frozen=True)
+class _LimitOptions:
+    """Whether all of it is traced, and for how long."""
+
     whole_run: Annotated[
         bool, typer.Option("--whole-run", rich_help_panel="Profiler", help="trace all of it, whatever its steps are")
-    ] = False,
+    ] = False
     max_seconds: Annotated[
         float, typer.Option(rich_help_panel="Profiler", help="of --whole-run, which stops tracing then")
-    ] = Limits.seconds,
+    ] = Limits.seconds
     max_memory_gb: Annotated[
         float,
         typer.Option(rich_help_panel="Profiler", help="of --whole-run, which stops when the process has grown so much"),
-    ] = Limits.memory_gb,
-    with_stack: Annotated[bool, typer.Option(rich_help_panel="Profiler", help="record source lines")] = False,
-    profile_memory: Annotated[bool, typer.Option(rich_help_panel="Profiler", help="record allocations")] = False,
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces"),
+    ] = Limits.memory_gb
+
+
+@dataclass(frozen=True)
+class _OutputOptions:
+    """Where the run directory goes."""
+
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(rich_help_panel="Output", help="run directory", show_default="from script, ranks and time"),
-    ] = None,
+    ] = None
+
+
+@takes(
+    of=_ScriptOptions, profiled=ScheduleOptions, limits=_LimitOptions, recording=RecordingOptions, output=_OutputOptions
+)
+def run(
+    ctx: typer.Context,
+    *,
+    of: _ScriptOptions,
+    profiled: ScheduleOptions,
+    limits: _LimitOptions,
+    recording: RecordingOptions,
+    output: _OutputOptions,
 ) -> None:
     """Run a training script as it is, and trace a few of its steps on every rank.
 
@@ -65,22 +88,21 @@ def run(
     one is step 0. Under torchrun this process is one rank; --workers launches ranks here; processes that the script
     starts with torch.multiprocessing are captured too. What the script prints and how it ends are its own.
     """
-    _check_options(ctx, whole_run=whole_run)
+    _check_options(ctx, whole_run=limits.whole_run)
     config = RunConfig(
-        target=Target(script, tuple(args or ()), is_module),
-        out=out.absolute(),
-        schedule=WHOLE if whole_run else Schedule(wait, warmup, active, repeat),
-        limits=Limits(max_seconds, max_memory_gb) if whole_run else None,
-        run_name=run_name,
-        with_stack=with_stack,
-        profile_memory=profile_memory,
+        target=Target(of.script, tuple(of.args or ()), of.is_module),
+        out=output.out.absolute(),
+        schedule=WHOLE_RUN if limits.whole_run else profiled.schedule(),
+        limits=Limits(limits.max_seconds, limits.max_memory_gb) if limits.whole_run else None,
+        run_name=output.run_name,
+        **vars(recording),
     )
     command_line = ctx.obj
 
     def start(failed: Callable[[ProfilingError], int]) -> int:
         script = f"{own_name.leave()}.script"
         same = importlib.import_module(f"{script}.config").RunConfig.from_json(config.as_json())
-        code: int = importlib.import_module(f"{script}.run").run_script(same, workers, command_line, failed)
+        code: int = importlib.import_module(f"{script}.run").run_script(same, of.workers, command_line, failed)
         return code
 
     raise Afterwards(start)

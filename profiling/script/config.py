@@ -9,7 +9,7 @@ from typing import Any
 from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
 
-WHOLE = Schedule(wait=0, warmup=0, active=1)
+WHOLE_RUN = Schedule(wait=0, warmup=0, active=1)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RunConfig:
 
     target: Target
     out: Path
-    schedule: Schedule = WHOLE
+    schedule: Schedule = WHOLE_RUN
     limits: Limits | None = None
     run_name: str | None = None
     with_stack: bool = False

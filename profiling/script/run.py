@@ -4,19 +4,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..base import run_directory as rundir
-from ..base.program import PACKAGE
+from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, TargetError, UsageError
-from ..machine import tether
 from . import main_module
 from .config import RunConfig
 from .on_import import after_import
-from .saying import say
+from .stderr import say
 
 if TYPE_CHECKING:
-    from .observer import Observer
+    from .watch.observer import Observer
 
 # The signals for which our handlers raise SystemExit, where Python's own would have ended the process.
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -35,7 +35,7 @@ def run_script(
         if workers is not None and not launched:
             from ..ranks import launch
 
-            return launch.launch(tether.program(args), workers)
+            return launch.launch(tied_program(args), workers)
     except ProfilingError as err:
         return _said_once(err, failed, launched=launched)
     try:
@@ -72,9 +72,10 @@ class _Watch:
         """torch has been imported."""
         if os.getpid() != self._pid:
             return
-        from .observer import Observer
+        from .watch.children import wrap_spawned
+        from .watch.observer import Observer
 
-        self.observer = Observer(*self._given)
+        self.observer = Observer(*self._given, wrap_spawned=partial(wrap_spawned, *self._given))
         self.observer.attach()
 
     def finish(self, error: BaseException | None) -> None:

@@ -26,7 +26,7 @@ from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from ..base.torch_private import Store
 
 # Ranks come to the block, and leave it, at different times; rank 0 serves for so long, and then nobody any more.
 _PATIENCE_S = 5.0

@@ -5,7 +5,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from ..base import run_directory as rundir
 from ..base.contract.rank import ProfilerOptions, RankFile, StepTime
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.schedule import Schedule
+from ..base.torch_private import profiler_is_on
 from ..errors import CaptureError
 from ..modes import FACTS
 from ..ranks import process_group as parallel
@@ -33,11 +33,32 @@ _UNFINISHED = rundir.UNFINISHED
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 
 
-class Session:
-    """What `capture()` returns; for the block it guards, see there. `run_dir` is final once the block is entered.
+@dataclass(frozen=True)
+class SessionOptions:
+    """What is recorded besides times and shapes, and how a session begins.
 
     `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
     rank 0 to enter, for `patience`.
+    """
+
+    with_stack: bool = False
+    profile_memory: bool = False
+    create: Callable[[Path], None] = rundir.create_empty
+    patience: timedelta = parallel.ENTRY_PATIENCE
+
+
+class Session:
+    """What `capture()` returns, and the block it guards. `run_dir` is final once the block is entered.
+
+    With torch.distributed, every rank enters the block after init_process_group, and rank 0 decides the directory; the
+    process group may be destroyed before the block ends. Without it, this is rank 0 of 1.
+
+    When the block ends early - by an exception, SIGINT, SIGTERM, or too few steps - what was traced so far is written
+    all the same, and the side file says `"complete": false` and why. Signals that the program handles itself are left
+    to it.
+
+    With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
+    the interpreter exits makes some runs abort there.
     """
 
     def __init__(
@@ -46,21 +67,19 @@ class Session:
         schedule: Schedule,
         device: torch.device,
         subject: Subject,
-        *,
-        with_stack: bool = False,
-        profile_memory: bool = False,
-        create: Callable[[Path], None] = rundir.create,
-        patience: timedelta = parallel.ENTRY_PATIENCE,
+        options: SessionOptions = SessionOptions(),
     ) -> None:
         self.run_dir = run_dir
-        self._create = create
-        self._patience = patience
+        self._create = options.create
+        self._patience = options.patience
         self.schedule = schedule
         self.traces: list[str] = []
         self.steps_done = 0
         self._device = device
         self._subject = subject
-        self._options = ProfilerOptions(record_shapes=True, with_stack=with_stack, profile_memory=profile_memory)
+        self._options = ProfilerOptions(
+            record_shapes=True, with_stack=options.with_stack, profile_memory=options.profile_memory
+        )
         self._clock = StepClock(device)
         self._probe = ClockProbe()
         leaving = type(self).__exit__.__code__
@@ -168,12 +187,12 @@ class Session:
         return _ACTIONS[self.schedule.phase(step)]
 
     def _check_no_other_profiler(self) -> None:
-        if _profiler_enabled():
+        if profiler_is_on():
             raise CaptureError("another profiler runs in this process, and torch has one at a time; stop that first")
 
     def _notice_displacement(self) -> None:
         """Exporting from a profiler that another one has ended would crash the process."""
-        if self.schedule.phase(self.steps_done) == "active" and not _profiler_enabled():
+        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on():
             self._displaced = True
 
     def _write_trace(self, profiler: profile) -> None:
@@ -262,21 +281,10 @@ def capture(
                 session.step()     # the step is over
 
     The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times; tensor shapes
-    are always recorded, source lines and allocations on request. Under DistributedDataParallel keep wait + warmup >= 2:
-    its first iteration uses buckets that it rebuilds before the second. FSDP and pipelines set themselves up in their
-    first iteration: there keep it >= 1.
-
-    With torch.distributed, every rank enters the block after init_process_group, and rank 0 decides the directory; the
-    process group may be destroyed before the block ends. Without it, this is rank 0 of 1. `device` is the current CUDA
-    device where there is one. `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files,
-    `batch_size` is per rank, `config` is kept as it is.
-
-    When the block ends early - by an exception, SIGINT, SIGTERM, or too few steps - what was traced so far is written
-    all the same, and the side file says `"complete": false` and why. Signals that the program handles itself are left
-    to it.
-
-    With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
-    the interpreter exits makes some runs abort there.
+    are always recorded, source lines and allocations on request. DDP rebuilds its buckets before its second iteration:
+    there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is the current CUDA device where there is one.
+    `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank,
+    `config` is kept as it is. What happens where the block ends early, and with several ranks: see `Session`.
 
     Raises UsageError for a schedule that cannot be; on entering, RunDirError when `out` has files in it, and
     CaptureError when another profiler is running in this process.
@@ -284,5 +292,5 @@ def capture(
     where = torch.device(device) if device is not None else parallel.current_device()
     held = weakref.ref(model) if model is not None else None
     subject = Subject(model=held, batch_size=batch_size, config=config, command=sys.argv)
-    schedule = Schedule(wait, warmup, active, repeat)
-    return Session(Path(out), schedule, where, subject, with_stack=with_stack, profile_memory=profile_memory)
+    options = SessionOptions(with_stack, profile_memory)
+    return Session(Path(out), Schedule(wait, warmup, active, repeat), where, subject, options)

@@ -11,8 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..base.console.messages import tell
 from ..base.contract.run import SCHEMA_VERSION
-from ..base.messages import tell
 from ..base.program import ANALYSIS, PROGRAM
 from ..errors import DeviceError, ProfilingError, UsageError
 from . import directory as sweep_dir
@@ -48,7 +48,7 @@ class Request:
     resume: bool = False
 
 
-def run(request: Request, *, run_cell: RunCell = run_cell) -> int:
+def run_sweep(request: Request, *, run_cell: RunCell = run_cell) -> int:
     """Run what is not done yet; the exit code: 0, 1 when cells failed, 128 + N when signal N came.
 
     Raises ProfilingError for what is found before the first cell.
@@ -71,8 +71,12 @@ def _run(request: Request, run_cell: RunCell, reporter: SweepReporter) -> SweepF
     everything = request.resume and not any(key in request.given for key in GRID)
     with sweep_dir.locked(folder, reporter.say) as lock:
         content = _reopened(_planned(request, sweep_dir.read(folder)), folder, reporter)
-        sweep_dir.write(folder, content)
-        return _loop(content, folder, lock, run_cell, reporter, everything=everything)
+        sweep_dir.write_sweep(folder, content)
+
+        def run(one: Cell, config: SweepConfig) -> Cell:
+            return run_cell(one, train_arguments(config, one, folder), folder, lock)
+
+        return _loop(content, folder, run, reporter, everything=everything)
 
 
 def _planned(request: Request, recorded: SweepFile | None) -> SweepFile:
@@ -110,7 +114,7 @@ def _fault(config: SweepConfig, one: Cell) -> ProfilingError | None:
         if config.device != "cpu":
             from ..ranks import process_group as parallel  # torch takes seconds
 
-            parallel.device(config.device, one.workers - 1)  # however a mode uses them, it needs that many GPUs
+            parallel.rank_device(config.device, one.workers - 1)  # however a mode uses them, it needs that many GPUs
     except (UsageError, DeviceError) as err:
         return err
     return None
@@ -129,7 +133,12 @@ def _reopened(content: SweepFile, folder: Path, reporter: SweepReporter) -> Swee
 
 
 def _loop(
-    content: SweepFile, folder: Path, lock: int, run_cell: RunCell, reporter: SweepReporter, *, everything: bool
+    content: SweepFile,
+    folder: Path,
+    run: Callable[[Cell, SweepConfig], Cell],
+    reporter: SweepReporter,
+    *,
+    everything: bool,
 ) -> SweepFile:
     """Every cell once that is asked for and not final, with sweep.json rewritten after each."""
     config, tried = content.config, set[str]()
@@ -148,10 +157,10 @@ def _loop(
             reporter.begin(one, left, asked, growing=config.batch_size_until_oom)
             if aside := sweep_dir.set_aside(folder, one.run):
                 reporter.say(f"{one.run}: what was there of it is now in {aside}")
-            ended = run_cell(one, train_arguments(config, one, folder), folder, lock)
+            ended = run(one, config)
         reporter.end(ended)
         content = replace(content, cells=[ended if other.run == one.run else other for other in content.cells])
-        sweep_dir.write(folder, content)
+        sweep_dir.write_sweep(folder, content)
 
 
 def _skip_reason(config: SweepConfig, one: Cell, found: Sequence[Cell]) -> str | None:

@@ -13,8 +13,9 @@ from signal import Signals
 
 from ..base import run_directory as rundir
 from ..base.contract.sweep import Status
+from ..base.program import tied_program
 from ..errors import OutOfDataError, OutOfMemoryError, UsageError
-from ..machine import memory, tether
+from ..machine import memory
 from .directory import missing
 from .grid import Cell
 
@@ -72,7 +73,7 @@ def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
 
 def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
     """The exit code, negative after a signal."""
-    command = [sys.executable, *tether.program(arguments)]
+    command = [sys.executable, *tied_program(arguments)]
     with rundir.explained(log):
         file = log.open("wb")
     with file:

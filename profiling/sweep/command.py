@@ -1,22 +1,23 @@
 """The command `sweep`: its options, and nothing else."""
-# ruff: noqa: ARG001  (typer declares options as parameters; here they are read from the context, by their names)
 
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
+from ..base.commands.choices import ModelName
+from ..base.commands.option_groups import takes
+from ..base.commands.options import check_run_name
 from ..base.libraries import require
-from ..base.options import check_run_name
 from ..base.program import PACKAGE
 from ..errors import UsageError
-from ..train.config import ModelName, ParallelName
-from . import bench as sweep
-from . import grid
+from ..modes import MODES
+from . import bench, grid
 from .grid import SweepConfig
 
-EXAMPLES = """[bold]Examples[/bold]
+SWEEP_EXAMPLES = """[bold]Examples[/bold]
 
     python -m profiling sweep
 
@@ -46,12 +47,14 @@ def _shared(key: str, text: str) -> Any:
     return typer.Option(help=text, show_default=_default(key), rich_help_panel=_EVERY_CELL)
 
 
-def command(
-    ctx: typer.Context,
-    model: Annotated[list[str] | None, _grid("model", ", ".join(get_args(ModelName)))] = None,
-    parallel: Annotated[list[str] | None, _grid("parallel", ", ".join(get_args(ParallelName)))] = None,
-    batch_size: Annotated[list[str] | None, _grid("batch_size", "batch sizes per rank, as in 32,128")] = None,
-    workers: Annotated[list[str] | None, _grid("workers", "ranks, or the GPUs of one process, as in 1,2,4")] = None,
+@dataclass(frozen=True)
+class _GridOptions:
+    """The grid."""
+
+    model: Annotated[list[str] | None, _grid("model", ", ".join(get_args(ModelName)))] = None
+    parallel: Annotated[list[str] | None, _grid("parallel", ", ".join(MODES))] = None
+    batch_size: Annotated[list[str] | None, _grid("batch_size", "batch sizes per rank, as in 32,128")] = None
+    workers: Annotated[list[str] | None, _grid("workers", "ranks, or the GPUs of one process, as in 1,2,4")] = None
     batch_size_until_oom: Annotated[
         bool | None,
         typer.Option(
@@ -59,28 +62,40 @@ def command(
             help="go on from the largest batch, 4 times as large each time, until memory or the data set is exhausted",
             rich_help_panel="Grid",
         ),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class _CellOptions:
+    """What is the same in every cell."""
+
     steps_per_epoch: Annotated[
         int | None,
         _shared("steps_per_epoch", "steps of the warm-up epoch and of the timed one; 0: the whole data set"),
-    ] = None,
-    data: Annotated[str | None, _shared("data", "synthetic, or cifar10 from --data-root")] = None,
-    data_root: Annotated[str | None, _shared("data_root", "folder that holds cifar-10-batches-py")] = None,
-    image_size: Annotated[int | None, _shared("image_size", "pixels, of synthetic images")] = None,
-    dataset_samples: Annotated[int | None, _shared("dataset_samples", "synthetic images in an epoch")] = None,
-    seed: Annotated[int | None, _shared("seed", "of weights and data")] = None,
-    device: Annotated[str | None, _shared("device", "auto, cpu or cuda")] = None,
-    bucket_cap_mb: Annotated[int | None, _shared("bucket_cap_mb", "MiB in a bucket of DDP's gradients")] = None,
-    memory_limit: Annotated[str | None, _shared("memory_limit", "of each rank: 4GiB, 500MB or bytes")] = None,
-    wait: Annotated[int | None, _shared("wait", "steps after the timed epoch, before the profiler warms up")] = None,
-    warmup: Annotated[int | None, _shared("warmup", "profiled steps that are discarded")] = None,
-    active: Annotated[int | None, _shared("active", "traced steps")] = None,
+    ] = None
+    data: Annotated[str | None, _shared("data", "synthetic, or cifar10 from --data-root")] = None
+    data_root: Annotated[str | None, _shared("data_root", "folder that holds cifar-10-batches-py")] = None
+    image_size: Annotated[int | None, _shared("image_size", "pixels, of synthetic images")] = None
+    dataset_samples: Annotated[int | None, _shared("dataset_samples", "synthetic images in an epoch")] = None
+    seed: Annotated[int | None, _shared("seed", "of weights and data")] = None
+    device: Annotated[str | None, _shared("device", "auto, cpu or cuda")] = None
+    bucket_cap_mb: Annotated[int | None, _shared("bucket_cap_mb", "MiB in a bucket of DDP's gradients")] = None
+    memory_limit: Annotated[str | None, _shared("memory_limit", "of each rank: 4GiB, 500MB or bytes")] = None
+    wait: Annotated[int | None, _shared("wait", "steps after the timed epoch, before the profiler warms up")] = None
+    warmup: Annotated[int | None, _shared("warmup", "profiled steps that are discarded")] = None
+    active: Annotated[int | None, _shared("active", "traced steps")] = None
+
+
+@dataclass(frozen=True)
+class _PlaceOptions:
+    """Where the options come from, and where the sweep goes."""
+
     config: Annotated[
         Path | None, typer.Option(help="TOML file with any of these options; the command line goes first")
-    ] = None,
+    ] = None
     out: Annotated[
         str | None, typer.Option(help="folder of the sweep's directory", show_default="traces", rich_help_panel=_OUT)
-    ] = None,
+    ] = None
     run_name: Annotated[
         str | None,
         typer.Option(
@@ -88,28 +103,31 @@ def command(
             show_default="sweep- and the time",
             rich_help_panel=_OUT,
         ),
-    ] = None,
+    ] = None
     resume: Annotated[
         Path | None,
         typer.Option(
             help="a sweep's directory: go on with its own options, and add what others add to the grid",
             rich_help_panel=_OUT,
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@takes(points=_GridOptions, cells=_CellOptions, place=_PlaceOptions)
+def sweep(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptions, place: _PlaceOptions) -> None:
     """Time and trace every cell of a grid: models x parallel modes x workers x batch sizes.
 
     A cell is one train command in processes of its own: a warm-up epoch, a timed epoch, then a few traced steps, which
     are never among the timed ones. It may be interrupted at any moment; the same command again goes on.
     """
     require("torchvision")
-    sweep.check_not_launched()
-    options = {key: value for key, value in ctx.params.items() if key not in ("config", "resume")}
+    bench.check_not_launched()
+    options = vars(points) | vars(cells) | {"out": place.out, "run_name": place.run_name}
     given = grid.from_command_line({key: value for key, value in options.items() if value not in (None, ())})
-    raise typer.Exit(sweep.run(_request(given, config, resume, list(ctx.obj))))
+    raise typer.Exit(bench.run_sweep(_request(given, place.config, place.resume, list(ctx.obj))))
 
 
-def _request(given: dict[str, Any], config: Path | None, resume: Path | None, args: list[str]) -> sweep.Request:
+def _request(given: dict[str, Any], config: Path | None, resume: Path | None, args: list[str]) -> bench.Request:
     """Where to, and what is given: by the file, and over it by the command line. Raises UsageError."""
     given = (grid.from_file(config) if config else {}) | given
     if resume is not None and given.keys() & {"out", "run_name"}:
@@ -118,4 +136,4 @@ def _request(given: dict[str, Any], config: Path | None, resume: Path | None, ar
     check_run_name(name)
     folder = resume or Path(given.get("out", "traces")) / name
     command_line = ["python", "-m", PACKAGE, *args]
-    return sweep.Request(folder, given, command_line, resume=resume is not None)
+    return bench.Request(folder, given, command_line, resume=resume is not None)

@@ -63,7 +63,7 @@ def read(folder: Path) -> SweepFile | None:
     return found
 
 
-def write(folder: Path, content: SweepFile) -> None:
+def write_sweep(folder: Path, content: SweepFile) -> None:
     """Replace sweep.json, whole or not at all. Raises RunDirError."""
     rundir.write_json(folder / SWEEP_FILE, content)
 

@@ -16,11 +16,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from ..base.commands.choices import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, DataName, DeviceName, ModelName
 from ..base.contract.sweep import Status, SweepCell
 from ..base.schedule import Schedule
 from ..errors import UsageError
 from ..machine.memory import parse_bytes
-from ..train.config import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, DataName, DeviceName, ModelName, ParallelName, TrainConfig
+from ..modes import DEFAULT_MODE, ParallelName
+from ..train.config import TrainConfig
 
 # What running a cell once more would not change.
 FINAL: tuple[Status, ...] = ("done", "out_of_memory", "out_of_data")
@@ -40,7 +42,7 @@ class SweepConfig:
     """A grid, and what is the same in all of its cells: options of `train`, under their own names."""
 
     model: tuple[ModelName, ...] = ("resnet18",)
-    parallel: tuple[ParallelName, ...] = ("ddp",)
+    parallel: tuple[ParallelName, ...] = (DEFAULT_MODE,)
     batch_size: tuple[_AtLeast1, ...] = (8, 32)
     workers: tuple[_AtLeast1, ...] = (1, 2)
     batch_size_until_oom: bool = False

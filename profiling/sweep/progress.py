@@ -9,8 +9,8 @@ from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..base import text_table as plain_table
-from ..base.messages import Talk
+from ..base.console import text_table as plain_table
+from ..base.console.messages import Talk
 from .directory import side_files
 from .grid import Cell
 

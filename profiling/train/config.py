@@ -5,33 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..base import options
+from ..base.commands import options
+from ..base.commands.choices import (
+    CIFAR10_SAMPLES,
+    CIFAR_IMAGE_SIZE,
+    DataName,
+    DeviceName,
+    ModelName,
+    PipelineScheduleName,
+)
 from ..base.schedule import Schedule, check_leading_steps, check_steps, check_wait
 from ..errors import UsageError
+from ..modes import DEFAULT_MODE, MODES, ParallelName
+from ..modes.mode import ParallelMode
 from .plan import NO_TRAINING, TrainingPlan, check_plan
 
-ModelName = Literal["resnet18", "vgg16", "vgg16-swapped"]
-DataName = Literal["synthetic", "cifar10"]
-ParallelName = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
-ScheduleName = Literal["gpipe", "1f1b"]
-DeviceName = Literal["auto", "cpu", "cuda"]
 OptimizerName = Literal["sgd", "lars"]
-
-# Unprofiled steps that follow the schedule when --steps is not given: what the profiled ones are compared with.
-TRAILING_STEPS = 4
-CIFAR_IMAGE_SIZE = 32
-CIFAR10_SAMPLES = 50_000  # its training images
-
-
-# Steps that have to come before the traced ones, and why.
-_LEADING_STEPS: Mapping[ParallelName, tuple[int, str]] = {
-    "dp": (1, "nn.DataParallel sets up NCCL in its first iteration"),
-    "ddp": (2, "DDP's first iteration uses buckets that it rebuilds before the second"),
-    "fsdp": (1, "FSDP sets up its groups of parameters in its first iteration"),
-    "pipeline": (1, "the stages agree on the shapes they exchange in the first iteration"),
-}
-# With two microbatches per stage a pipeline is full for about half of the time or more.
-_MICROBATCHES_PER_STAGE = 2
 
 # VGG-16 has no batch normalisation and diverges at 0.1; torchvision's own recipe for it uses 0.01.
 DEFAULT_LR: Mapping[ModelName, float] = {"resnet18": 0.1, "vgg16": 0.01, "vgg16-swapped": 0.01}
@@ -52,7 +41,7 @@ class TrainConfig:
     """One training run. `image_size` is in pixels.
 
     `batch_size` is that of one rank; of one GPU with dp, whose single rank drives `devices` GPUs (None: all); of the
-    whole pipeline, whose ranks all work on the same batch, in `microbatches` parts (None: see `microbatches_of`).
+    whole pipeline, whose ranks all work on the same batch, in `microbatches` parts (None: as many as suit the stages).
     `bucket_cap_mb` is the size of DDP's gradient buckets in MiB, for the first bucket too; 0 leaves it to torch, whose
     default is 25 with a first bucket of 1.
 
@@ -68,12 +57,12 @@ class TrainConfig:
     data: DataName = "synthetic"
     data_root: Path = Path("data")
     image_size: int = CIFAR_IMAGE_SIZE
-    parallel: ParallelName = "ddp"
+    parallel: ParallelName = DEFAULT_MODE
     batch_size: int = 32
     bucket_cap_mb: int = 25
     devices: int | None = None
     microbatches: int | None = None
-    pipeline_schedule: ScheduleName = "1f1b"
+    pipeline_schedule: PipelineScheduleName = "1f1b"
     optimizer: OptimizerConfig = OptimizerConfig()
     seed: int = 0
     device: DeviceName = "auto"
@@ -101,39 +90,28 @@ class TrainConfig:
         check_plan(self.training, self.batch_size, self.warmup_epochs, self.timed_epochs)
         if self.timed_epochs or self.warmup_epochs or self.training.epochs:
             check_wait(self.schedule, "the profiler would be on in the timed epochs before")
-        if self.parallel in _LEADING_STEPS:
-            check_leading_steps(self.schedule, *_LEADING_STEPS[self.parallel])
-        if self.parallel == "pipeline" and self.training.batch_size_schedule:
-            raise UsageError(
-                "--batch-size-schedule: the stages of a pipeline exchange arrays of one size; use another --parallel"
-            )
-        if self.parallel == "dp" and self.device == "cpu":
-            raise UsageError("--parallel dp --device cpu: nn.DataParallel is for GPUs; use --parallel ddp")
-        if self.microbatches is not None:
-            self._check_microbatches(self.microbatches)
+        if self.mode.leading_steps is not None:
+            check_leading_steps(self.schedule, self.mode.leading_steps.least, self.mode.leading_steps.why)
+        self._check_own_options_of_modes()
+        self.mode.check_options(self)
 
-    def _check_microbatches(self, count: int) -> None:
-        if self.parallel != "pipeline":
-            raise UsageError(f"--microbatches {count}: only a pipeline has them; add --parallel pipeline")
-        if count < 1 or self.batch_size % count:
-            raise UsageError(
-                f"--microbatches {count}: expected a number that divides --batch-size {self.batch_size}, so that all "
-                "microbatches are of one size; change either"
-            )
+    def _check_own_options_of_modes(self) -> None:
+        """Raise UsageError for an option that only another mode takes."""
+        for other in MODES.values():
+            for name, why in other.own_options.items():
+                given = getattr(self, name)
+                if other is not self.mode and given is not None:
+                    raise UsageError(f"--{name.replace('_', '-')} {given}: {why}")
 
-    def microbatches_of(self, stages: int) -> int:
-        """Parts that a pipeline cuts each batch into: at most two per stage, and as many as divide the batch evenly.
+    @property
+    def mode(self) -> ParallelMode:
+        """How it is spread over devices."""
+        return MODES[self.parallel]
 
-        Raises UsageError when those are fewer than 1F1B needs: it keeps every stage busy with one of its own.
-        """
-        most = min(self.batch_size, _MICROBATCHES_PER_STAGE * stages)
-        count = self.microbatches or next(n for n in range(most, 0, -1) if self.batch_size % n == 0)
-        if self.pipeline_schedule == "1f1b" and count < stages:
-            raise UsageError(
-                f"--batch-size {self.batch_size}: {stages} stages need at least {stages} microbatches of one size, "
-                f"found {count}; use a multiple of {stages} with as many --microbatches, or --pipeline-schedule gpipe"
-            )
-        return count
+    @property
+    def batch_size_changes(self) -> bool:
+        """Whether later epochs have another batch size."""
+        return bool(self.training.batch_size_schedule)
 
     def run_dir(self, world_size: int) -> Path:
         """Where this run goes when rank 0 starts it now."""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from ..base import run_directory as rundir
 from ..base.contract.rank import EpochTime
@@ -18,12 +17,13 @@ from ..ranks import process_group as parallel
 from ..sessions.session import Session
 from ..workloads.data import Batch, Batches, DataSpec, epoch_steps
 from ..workloads.held_out import HeldOut
-from . import scalars, scoring
+from . import scalars
 from .config import TrainConfig
+from .learning import scoring
+from .learning.trainee import Trainee, TrainOn
 from .plan import LrPolicy, PlannedEpoch, lr_policy, planned_epochs
-from .progress import Reporter
-from .scoring import ScoredLoss
-from .timed_epochs import timed_epoch
+from .progress import TrainReporter
+from .timed_epochs import Epoch, timed_epoch
 
 
 class ScheduledBatches:
@@ -36,25 +36,25 @@ class ScheduledBatches:
         self.spec = spec
         self.current = load(replace(spec, batch_size=spec.batch_size * devices))
         self.workers = spec.world_size * devices
+        self.devices = devices
         self.resized = False
         self._size = spec.batch_size
-        self._devices = devices
         self._load = load
 
     @property
     def loaded_size(self) -> int:
         """Samples in a batch as this rank loads it now."""
-        return self._size * self._devices
+        return self._size * self.devices
 
     def full_steps(self, batch_size: int) -> int:
         """Steps of an epoch with batches of that size. Raises OutOfDataError."""
-        return epoch_steps(self.current.dataset_samples, self.spec.world_size, batch_size * self._devices)
+        return epoch_steps(self.current.dataset_samples, self.spec.world_size, batch_size * self.devices)
 
     def resize(self, batch_size: int, epoch: int) -> None:
         """Have `current` make batches of that size from `epoch` on; nothing happens if it does."""
         if batch_size != self._size:
             self.current.close()
-            loaded = replace(self.spec, batch_size=batch_size * self._devices, first_epoch=epoch)
+            loaded = replace(self.spec, batch_size=batch_size * self.devices, first_epoch=epoch)
             self.current, self._size, self.resized = self._load(loaded), batch_size, True
 
     def close(self) -> None:
@@ -63,26 +63,18 @@ class ScheduledBatches:
 
 
 @dataclass(frozen=True)
-class Trainee:
-    """A wrapped model, and what trains it. `train_on` takes one step with the criterion and the optimizer."""
+class TrainRun:
+    """A run of `train` on this rank: what was asked for, what it trains on, who records it, and who tells of it."""
 
-    model: nn.Module
-    criterion: ScoredLoss
-    optimizer: Optimizer
-    train_on: Callable[[Batch], Tensor | None]
-    where: torch.device
+    config: TrainConfig
+    batches: ScheduledBatches
+    session: Session
+    reporter: TrainReporter
 
 
-def train_in_epochs(
-    config: TrainConfig,
-    trainee: Trainee,
-    batches: ScheduledBatches,
-    held_out: HeldOut,
-    session: Session,
-    reporter: Reporter,
-) -> None:
+def train_in_epochs(run: TrainRun, trainee: Trainee, train_on: TrainOn, held_out: HeldOut) -> None:
     """Train and test for the epochs of `config.training`. Raises OutOfDataError before the first, RunDirError."""
-    plan = config.training
+    config, batches, reporter, plan = run.config, run.batches, run.reporter, run.config.training
     epochs = planned_epochs(plan, config.warmup_epochs, config.steps_per_epoch, config.batch_size, batches.full_steps)
     policy = lr_policy(plan, config.optimizer.lr, config.batch_size * batches.workers, epochs)
     first_rank = parallel.identity().rank == 0
@@ -91,21 +83,21 @@ def train_in_epochs(
     times: list[EpochTime] = []
     if not scalars.available():
         reporter.say(scalars.MISSING)
-    with scalars.scalars(session.run_dir, write=first_rank and scalars.available()) as add:
+    with scalars.scalars(run.session.run_dir, write=first_rank and scalars.available()) as add:
         for epoch in epochs:
             batches.resize(epoch.batch_size, epoch.epoch)
-            reporter.begin_epoch(f"epoch {epoch.epoch} of {plan.epochs}: {epoch.steps} steps")
-            time, train = _trained(trainee, epoch, policy, batches.current)
-            reporter.begin_epoch(f"epoch {epoch.epoch} of {plan.epochs}: {held_out.samples} test images")
-            test = scoring.total(scoring.tested(trainee.model, held_out, trainee.where))
+            reporter.begin(f"epoch {epoch.epoch} of {plan.epochs}: {epoch.steps} steps")
+            time, train = _trained(trainee, train_on, epoch, policy, batches.current)
+            reporter.begin(f"epoch {epoch.epoch} of {plan.epochs}: {held_out.samples} test images")
+            test = scoring.total(scoring.tested(trainee.mode, trainee.model, held_out, trainee.where))
             times.append(time)
             slowest = _slowest(time, trainee.where)
             rows.append(_row(epoch, policy, epoch.batch_size * batches.workers, (train, test), slowest))
             reporter.trained_epoch(time, epoch.full_steps, train, test, rows[-1].last_lr)
             if first_rank:
-                rundir.write_json(session.run_dir / rundir.TRAINING_FILE, replace(facts, epochs=rows))
+                rundir.write_json(run.session.run_dir / rundir.TRAINING_FILE, replace(facts, epochs=rows))
                 add(epoch.epoch + 1, _scalars(rows[-1]))
-            _note(session, epoch, batches, times)
+            _note(run.session, epoch, batches, times)
 
 
 def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, times: list[EpochTime]) -> None:
@@ -115,19 +107,21 @@ def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, time
     session.note(dataset_samples=samples, full_epoch_steps=epoch.full_steps, epochs=times, **resized)
 
 
-def _trained(trainee: Trainee, epoch: PlannedEpoch, policy: LrPolicy, batches: Batches) -> tuple[EpochTime, Score]:
+def _trained(
+    trainee: Trainee, train_on: TrainOn, epoch: PlannedEpoch, policy: LrPolicy, batches: Batches
+) -> tuple[EpochTime, Score]:
     """Train for one epoch: this rank's times, and the score of all ranks."""
     step = epoch.first_step
 
-    def train_on(batch: Batch) -> Tensor | None:
+    def train_at_rate(batch: Batch) -> Tensor | None:
         nonlocal step
         for group in trainee.optimizer.param_groups:
             group["lr"] = policy.lr(step)
         step += 1
-        return trainee.train_on(batch)
+        return train_on(batch)
 
     with trainee.criterion.counted(trainee.where) as counts:
-        time, _ = timed_epoch(epoch.epoch, epoch.phase, epoch.steps, batches, train_on, trainee.where)
+        time, _ = timed_epoch(Epoch(epoch.epoch, epoch.phase, epoch.steps), batches, train_at_rate, trainee.where)
     return time, scoring.total(counts)
 
 
@@ -136,7 +130,7 @@ def _facts(config: TrainConfig, policy: LrPolicy, batches: ScheduledBatches) -> 
     return TrainingFile(
         planned_epochs=config.training.epochs,
         dataset_samples=batches.current.dataset_samples,
-        workers=parallel.identity().world_size if config.parallel == "pipeline" else batches.workers,
+        workers=parallel.identity().world_size * batches.devices,
         optimizer=config.optimizer.name,
         lr_scaling=config.training.lr_scaling,
         lr_reference_batch=config.training.lr_reference_batch,

@@ -1,11 +1,23 @@
-"""Options of `train` in groups: its optimizer, and the epochs before the profiled steps."""
+"""Options of `train` in groups, in the order of its help."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .config import DEFAULT_LR, ModelName, OptimizerConfig, OptimizerName
+from ..base.commands.choices import (
+    CIFAR10_SAMPLES,
+    CIFAR_IMAGE_SIZE,
+    DataName,
+    DeviceName,
+    ModelName,
+    PipelineScheduleName,
+)
+from ..base.schedule import TRAILING_STEPS
+from ..machine.memory import parse_bytes
+from ..modes import DEFAULT_MODE, MODES, ParallelName
+from .config import DEFAULT_LR, OptimizerConfig, OptimizerName, TrainConfig
 from .plan import LrScaling, TrainingPlan, parse_batch_size_schedule
 
 _DEFAULTS = ", ".join(f"{name}: {lr}" for name, lr in DEFAULT_LR.items())
@@ -13,6 +25,34 @@ _DEFAULTS = ", ".join(f"{name}: {lr}" for name, lr in DEFAULT_LR.items())
 
 def _epochs(text: str, **settings: Any) -> Any:
     return typer.Option(help=text, rich_help_panel="Epochs before the profiled steps", **settings)
+
+
+_BATCH_HELP = "; ".join(f"{mode.name}: {mode.batch_help}" for mode in MODES.values() if mode.batch_help)
+_WORKERS_HELP = "; ".join(f"{mode.name}: {mode.workers_help}" for mode in MODES.values() if mode.workers_help)
+
+
+@dataclass(frozen=True)
+class SubjectOptions:
+    """What is trained, on what, and for how long."""
+
+    model: Annotated[
+        ModelName,
+        typer.Option(help="resnet18: the CIFAR variant; vgg16: torchvision's; vgg16-swapped: with ReLU after max pool"),
+    ] = "resnet18"
+    data: Annotated[DataName, typer.Option(help="synthetic: seeded, no files; cifar10: from --data-root")] = "synthetic"
+    data_root: Annotated[Path, typer.Option(help="folder that holds cifar-10-batches-py")] = Path("data")
+    image_size: Annotated[int, typer.Option(help="pixels, of synthetic images")] = CIFAR_IMAGE_SIZE
+    dataset_samples: Annotated[int, typer.Option(help="synthetic images in an epoch, over all ranks")] = CIFAR10_SAMPLES
+    batch_size: Annotated[int, typer.Option(help=f"per rank; {_BATCH_HELP}")] = 32
+    steps: Annotated[
+        int | None,
+        typer.Option(help="training steps", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"),
+    ] = None
+    seed: Annotated[int, typer.Option(help="of weights and data")] = 0
+
+    def settings(self) -> dict[str, Any]:
+        """As TrainConfig takes them, without the steps."""
+        return {name: value for name, value in vars(self).items() if name != "steps"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +74,63 @@ class OptimizerOptions:
         """The settings, for a model that may have a learning rate of its own."""
         lr = DEFAULT_LR[model] if self.optimizer_lr is None else self.optimizer_lr
         return OptimizerConfig(lr, self.optimizer_momentum, self.optimizer_weight_decay, self.optimizer)
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """How it is spread, and what single modes can be told."""
+
+    parallel: Annotated[
+        ParallelName, typer.Option(help="; ".join(f"{mode.name}: {mode.help}" for mode in MODES.values()))
+    ] = DEFAULT_MODE
+    bucket_cap_mb: Annotated[
+        int,
+        typer.Option(min=0, help="MiB in a bucket of DDP's gradients; 0: torch's default, 25 with a first one of 1"),
+    ] = TrainConfig.bucket_cap_mb
+    microbatches: Annotated[
+        int | None,
+        typer.Option(
+            help="of a pipeline: parts of a batch; has to divide it", show_default="what divides it, to 2 per stage"
+        ),
+    ] = None
+    pipeline_schedule: Annotated[
+        PipelineScheduleName,
+        typer.Option(help="of a pipeline; gpipe: all forward passes first; 1f1b: one forward, one back"),
+    ] = TrainConfig.pipeline_schedule
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where it runs, and on how many."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"ranks to launch here; {_WORKERS_HELP}", show_default="one per GPU, else 2"),
+    ] = None
+    device: Annotated[DeviceName, typer.Option(help="cuda communicates through NCCL, cpu through gloo")] = "auto"
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="of each rank: 4GiB, 500MB or bytes; on CPU what it allocates in all, on a GPU torch's share of it",
+            show_default="none",
+        ),
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """As TrainConfig takes them. Raises UsageError."""
+        limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
+        return {"device": self.device, "memory_limit_bytes": limit}
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where the run directory goes."""
+
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces")
+    run_name: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="Output", help="run directory", show_default="from model, mode, ranks and time"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +172,12 @@ class EpochOptions:
         ),
     ] = None
 
-    def plan(self) -> TrainingPlan:
+    def settings(self) -> dict[str, Any]:
+        """As TrainConfig takes them. Raises UsageError."""
+        own = {name: getattr(self, name) for name in ("warmup_epochs", "timed_epochs", "steps_per_epoch")}
+        return own | {"training": self._plan()}
+
+    def _plan(self) -> TrainingPlan:
         """The training that is asked for. Raises UsageError."""
         text = self.batch_size_schedule
         schedule = () if text is None else parse_batch_size_schedule(text)

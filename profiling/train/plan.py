@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..base.contract.rank import EpochPhase
 from ..errors import UsageError
-from .lr_policy import REFERENCE_BATCH, linearly_scaled, warmed_up
+from .learning.lr_policy import REFERENCE_BATCH, linearly_scaled, warmed_up
 
 LrScaling = Literal["none", "linear"]
 _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,12})\s*")

@@ -1,7 +1,8 @@
 """Epochs that are timed and not profiled, waiting for data apart from the rest."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -10,17 +11,22 @@ from torch import Tensor
 from ..base.contract.rank import EpochPhase, EpochTime
 from ..sessions.step_clock import finish, mark
 from ..workloads.data import Batch
+from .learning.trainee import TrainOn
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Which epoch it is, counted from 0, and how many steps of it are run."""
+
+    number: int
+    phase: EpochPhase
+    steps: int
 
 
 def timed_epoch(
-    epoch: int,
-    phase: EpochPhase,
-    steps: int,
-    batches: Iterator[Batch],
-    step: Callable[[Batch], Tensor | None],
-    where: torch.device,
+    epoch: Epoch, batches: Iterator[Batch], step: TrainOn, where: torch.device
 ) -> tuple[EpochTime, Tensor | None]:
-    """Run `step` on `steps` batches; their times in ns, and the last loss that `step` returned.
+    """Run `step` on the batches of an epoch; their times in ns, and the last loss that `step` returned.
 
     The boundaries between waiting and working are marks: on CUDA events on the stream, which the host does not wait for
     but at the end. So the host runs ahead as in training that nobody times, and `data_ns` is what the device waited,
@@ -29,7 +35,7 @@ def timed_epoch(
     finish(where)
     start_unix_ns, samples, loss = time.time_ns(), 0, None
     marks = [mark(where)]
-    for _ in range(steps):
+    for _ in range(epoch.steps):
         batch = next(batches)
         marks.append(mark(where))
         loss = step(batch)
@@ -38,5 +44,5 @@ def timed_epoch(
     finish(where)
     parts_ns = [begin.ns_until(end) for begin, end in pairwise(marks)]
     data_ns, step_ns = sum(parts_ns[0::2]), sum(parts_ns[1::2])
-    found = EpochTime(epoch, phase, steps, samples, start_unix_ns, data_ns + step_ns, data_ns, step_ns)
-    return found, loss
+    times = {"dur_ns": data_ns + step_ns, "data_ns": data_ns, "step_ns": step_ns}
+    return EpochTime(epoch.number, epoch.phase, epoch.steps, samples, start_unix_ns, **times), loss

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
+from ..base.commands.choices import CIFAR10_SAMPLES
 from ..errors import DataError, OutOfDataError
-from ..train.config import CIFAR10_SAMPLES
 from .torchvision_import import torchvision
 
 Batch = tuple[Tensor, Tensor]

@@ -28,6 +28,23 @@ LAYERS: dict[str, dict[str, str]] = {
             "errors"
         ),
     },
+    "profiling": {
+        "errors": "",
+        "base": "errors",
+        "machine": "base errors",
+        "ranks": "machine base errors",
+        "workloads": "base errors",
+        "modes": "workloads machine base errors",
+        "sessions": "modes ranks machine base errors",
+        "train": "sessions modes workloads ranks machine base errors",
+        "script": "sessions ranks machine base errors",
+        "sweep": "train modes workloads ranks machine base errors",
+        "comms": "sessions ranks machine base errors",
+        "layers": "sessions workloads ranks machine base errors",
+        "capacity": "workloads ranks machine base errors",
+        "cli": "train script sweep comms layers capacity ranks base errors",
+        "tied": "cli machine",
+    },
 }
 """A package -> its folders, and single modules beside them -> what they may import, besides themselves."""
 

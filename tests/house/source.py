@@ -62,6 +62,20 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
     yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef, *, keywords: bool = True) -> list[str]:
+    """The names of its parameters, without `self` and `cls`, with or without those that are given by name only."""
+    given = function.args
+    found = [*given.posonlyargs, *given.args, *(given.kwonlyargs if keywords else ())]
+    return [one.arg for one in found if one.arg not in ("self", "cls")]
+
+
+def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether it is a command of a command line: typer hands it its context."""
+    given = function.args
+    annotations = (one.annotation for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+    return any(one is not None and ast.unparse(one) == "typer.Context" for one in annotations)
+
+
 def exported(tree: ast.Module) -> set[str]:
     """The public names that a module defines."""
     found = set()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from profiling.capacity import bench, tries
 from profiling.capacity.config import CapacityConfig, Share, share
-from profiling.capacity.search import largest
+from profiling.capacity.search import largest_fitting
 from profiling.capacity.stage import Stage
 from profiling.capacity.tries import Try
 from profiling.cli import main
@@ -55,7 +55,7 @@ def test_search_finds_what_a_walk_finds(threshold, most) -> None:
         tried.append(number)
         return number <= threshold
 
-    found = largest(fits, most=most, max_tries=64)
+    found = largest_fitting(fits, most=most, max_tries=64)
     limit = threshold if most is None else min(threshold, most)
     assert found.fits == limit
     assert found.fails == (threshold + 1 if most is None or most > threshold else None)
@@ -64,9 +64,9 @@ def test_search_finds_what_a_walk_finds(threshold, most) -> None:
 
 
 def test_search_stops_after_so_many_tries_and_says_what_it_knows() -> None:
-    found = largest(lambda number: number <= 100, max_tries=8)
+    found = largest_fitting(lambda number: number <= 100, max_tries=8)
     assert (found.fits, found.fails, found.exact) == (64, 128, False)
-    assert largest(lambda number: True, max_tries=3).fails is None
+    assert largest_fitting(lambda number: True, max_tries=3).fails is None
 
 
 # --- splits, with memory that is only counted ------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def counted(room: int, *, together: int = 0) -> Any:
 
 def searched(tmp_path: Path, room: int, *, together: int = 0, **options: Any) -> list[dict[str, Any]]:
     config = CapacityConfig(device="cpu", memory_limit_bytes=1, out=tmp_path, run_name="run", **options)
-    assert bench.run(config, ["test"], run_stages=counted(room, together=together)) == 0
+    assert bench.run_capacity(config, ["test"], run_stages=counted(room, together=together)) == 0
     found = written(tmp_path / "run")
     assert found["complete"] is True
     capacities: list[dict[str, Any]] = found["capacities"]
@@ -126,7 +126,7 @@ def test_report_e_with_its_own_numbers(tmp_path, capsys) -> None:
         return Try(shares, not full, 0.1, "full" if full else None, full[0] if full else None, [10] * stages[0].iters)
 
     config = CapacityConfig(device="cpu", memory_limit_bytes=1, devices=2, out=tmp_path, run_name="run")
-    assert bench.run(config, ["test"], run_stages=room_for) == 0
+    assert bench.run_capacity(config, ["test"], run_stages=room_for) == 0
     out = capsys.readouterr().out
     assert "device 0 of 1: 61+62 fits, 62+62 does not" in out
     assert [shares_of(one) for one in written(tmp_path / "run")["capacities"]] == [[(61, 62)], [(84, 0), (54, 62)]]
@@ -175,7 +175,7 @@ def test_nothing_fits_is_an_error(tmp_path) -> None:
     with pytest.raises(
         MeasurementError, match=r"expected that at least 0\+100 layers fit, found .* counted out; raise"
     ):
-        bench.run(config, ["test"], run_stages=counted(400))
+        bench.run_capacity(config, ["test"], run_stages=counted(400))
     found = written(tmp_path / "run")
     assert (found["complete"], found["capacities"]) == (False, [])
     assert len(found["tries"]) == 2
@@ -195,7 +195,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def limit_bytes() -> int:
     """A limit that leaves room for a few layers, whatever this build of torch needs to start."""
-    found = tries.run([stage(1, None)])
+    found = tries.run_stages([stage(1, None)])
     (baseline_bytes,) = found.baseline_bytes
     assert found.fits
     assert baseline_bytes is not None
@@ -206,7 +206,7 @@ def limit_bytes() -> int:
 def walked(limit_bytes) -> int:
     """How many linear layers fit behind a convolution, by trying every number up to one that does not."""
     with ThreadPoolExecutor(2) as pool:
-        fits = list(pool.map(lambda count: tries.run([stage(count, limit_bytes)]).fits, range(1, 4)))
+        fits = list(pool.map(lambda count: tries.run_stages([stage(count, limit_bytes)]).fits, range(1, 4)))
     assert fits == sorted(fits, reverse=True)
     return sum(fits)
 
@@ -245,7 +245,7 @@ def test_a_stack_too_large_for_one_runs_on_two(limit_bytes, walked, tmp_path) ->
 
 def test_convolutions_run_linked() -> None:
     small = {"batch_size": 2, "channels": 2, "image_size": 8}
-    found = tries.run([stage(0, None, sends=True, **small), stage(1, None, receives=True, index=1, **small)])
+    found = tries.run_stages([stage(0, None, sends=True, **small), stage(1, None, receives=True, index=1, **small)])
     assert found.fits, found.reason
     assert list(found.shares) == [Share(1, 0), Share(1, 1)]
     assert len(found.times_ns) == 2
@@ -260,11 +260,11 @@ def test_a_stage_is_not_blamed_for_being_ended_with_another(monkeypatch) -> None
         monkeypatch.setattr(tries, "command", lambda *args, codes=codes: [sys.executable, "-c", next(codes)])
         stages = [stage(0, None, sends=True), stage(2, None, receives=True, index=1)]
         if what == "oom":
-            found = tries.run(stages)
+            found = tries.run_stages(stages)
             assert (found.fits, found.failed, found.reason) == (False, 1, "full")
         else:
             with pytest.raises(MeasurementError, match=r"a try of 1\+2 layers: .* exit code 1: RuntimeError: broken"):
-                tries.run(stages)
+                tries.run_stages(stages)
 
 
 def test_signals_do_not_fade_in_deep_stacks() -> None:
@@ -330,7 +330,7 @@ def test_it_starts_its_processes_itself(monkeypatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="found torchrun's; run it alone"):
-        bench.run(CapacityConfig(device="cpu", memory_limit_bytes=1), [])
+        bench.run_capacity(CapacityConfig(device="cpu", memory_limit_bytes=1), [])
 
 
 def test_help_has_examples(capsys) -> None:
@@ -345,7 +345,7 @@ def test_help_has_examples(capsys) -> None:
 )
 def test_capacity_of_a_gpu_is_what_a_walk_finds(tmp_path) -> None:
     walked = 0
-    while tries.run([stage(walked + 1, 2**30, device="cuda", backend="nccl")]).fits:
+    while tries.run_stages([stage(walked + 1, 2**30, device="cuda", backend="nccl")]).fits:
         walked += 1
     options = [
         "--grow",

@@ -4,7 +4,7 @@ import pytest
 
 from profiling.cli import main
 from profiling.modes import MODES
-from profiling.ranks import task as ranks
+from profiling.train import task as training
 from profiling.train.config import TrainConfig
 from profiling.workloads.data import DATA
 from profiling.workloads.models import MODELS
@@ -21,11 +21,11 @@ def configs(monkeypatch) -> list[tuple[TrainConfig, int | None]]:
     """What the command line would run."""
     seen: list[tuple[TrainConfig, int | None]] = []
 
-    def run(config, workers, package, args) -> int:
+    def run(config, workers, args) -> int:
         seen.append((config, workers))
         return 0
 
-    monkeypatch.setattr(ranks, "run", run)
+    monkeypatch.setattr(training, "run_training", run)
     return seen
 
 

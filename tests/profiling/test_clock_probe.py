@@ -12,12 +12,12 @@ import torch.distributed as dist
 from capturing import SCRIPTS, metas, torchrun
 from hypothesis import given
 from hypothesis import strategies as st
-from profiling.capture import clock_probe
 
 from profiling import capture
 from profiling.machine import environment
 from profiling.ranks import process_group as parallel
 from profiling.ranks.process_group import Identity
+from profiling.sessions import clock_probe
 from profiling.sessions.clock_probe import ClockProbe, asked, serve
 
 MS = 1_000_000

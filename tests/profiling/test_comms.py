@@ -17,7 +17,7 @@ from profiling.cli import main
 from profiling.comms.bus import bus_factor
 from profiling.comms.collectives import COLLECTIVES
 from profiling.comms.config import CollectiveName, CommsConfig, DtypeName, OpName, size_bytes
-from profiling.comms.results import Row
+from profiling.comms.results import CommsRow
 
 SMALL = ["--device", "cpu", "--warmup", "1", "--iters", "2"]
 
@@ -151,7 +151,7 @@ def test_both_packages_know_the_same_factors(ranks) -> None:
 
 def test_a_row_is_what_nccl_tests_printed() -> None:
     # coreweave/nccl-tests pull request 43: all_reduce_perf on 72 ranks.
-    row = Row("all_reduce", 536870912, 134217728, "float32", "sum", -1, True, 20, [1806.7e3] * 72, 0)
+    row = CommsRow("all_reduce", 536870912, 134217728, "float32", "sum", -1, True, 20, [1806.7e3] * 72, 0)
     cells = row.line().split()
     assert cells == [
         "536870912",

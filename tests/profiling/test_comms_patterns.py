@@ -49,7 +49,7 @@ def test_what_is_filled_is_found_right(dtype, first, elements) -> None:
     values = patterns.period(None, 2, 4, 0, dtype)
     target = torch.zeros(elements, dtype=dtype)
     patterns.fill(target, values, first)
-    assert patterns.wrong_elements(target, values, first) == 0
+    assert patterns.count_wrong(target, values, first) == 0
     for index in {0, elements - 1}:
         assert int(target[index].double()) == int(values[(first + index) % patterns.PERIOD])
 
@@ -61,7 +61,7 @@ def test_each_wrong_element_counts() -> None:
     wrong = [0, 1, 251, 1_500_000, 2_999_999]
     target[wrong] += 1
     target[7] = float("nan")
-    assert patterns.wrong_elements(target, values) == len(wrong) + 1
+    assert patterns.count_wrong(target, values) == len(wrong) + 1
 
 
 @pytest.mark.parametrize("shift", [1, 2, 64, 256, 4096, 1 << 20])
@@ -69,7 +69,7 @@ def test_a_shift_is_seen(shift) -> None:
     values = patterns.period(None, 0, 2, 0, torch.int32)
     target = torch.zeros(10_000, dtype=torch.int32)
     patterns.fill(target, values, shift)
-    assert patterns.wrong_elements(target, values) > 9_900
+    assert patterns.count_wrong(target, values) > 9_900
 
 
 def test_an_average_over_three_may_be_rounded_but_not_wrong() -> None:
@@ -78,7 +78,7 @@ def test_an_average_over_three_may_be_rounded_but_not_wrong() -> None:
     expected = patterns.reduced("avg", ranks, 0, dtype)
     inputs = [patterns.period("avg", rank, ranks, 0, dtype).to(dtype) for rank in range(ranks)]
     scaled = sum(values * torch.tensor(1 / ranks) for values in inputs)  # as NCCL does it
-    assert patterns.wrong_elements(scaled, expected, tolerance=tolerance) == 0
+    assert patterns.count_wrong(scaled, expected, tolerance=tolerance) == 0
     scaled[5] += 0.25
-    assert patterns.wrong_elements(scaled, expected, tolerance=tolerance) == 1
+    assert patterns.count_wrong(scaled, expected, tolerance=tolerance) == 1
     assert patterns.average_tolerance(4, dtype) == patterns.average_tolerance(3, torch.int32) == 0

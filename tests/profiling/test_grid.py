@@ -95,11 +95,11 @@ def test_file_that_is_not_there(tmp_path) -> None:
 def test_arguments_of_a_cell_are_those_that_train_understands(tmp_path, monkeypatch) -> None:
     """The command line that a user may repeat makes the very configuration that was checked."""
     from profiling.cli import main
-    from profiling.ranks import task as ranks
+    from profiling.train import task as training
 
     seen = []
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(ranks, "run", lambda config, workers, package, args: seen.append((config, workers)) or 0)
+    monkeypatch.setattr(training, "run_training", lambda config, workers, args: seen.append((config, workers)) or 0)
     config = SweepConfig(batch_size=(7,), workers=(3,), seed=9, memory_limit="2GiB", steps_per_epoch=0, active=5)
     (one,) = grid.cells(config)
     assert main(["train", *grid.train_arguments(config, one, tmp_path)]) == 0

@@ -10,7 +10,6 @@ from capturing import ROOT, SCRIPTS, environment
 from process_tree import mark, survivors
 
 from profiling.errors import RankFailedError
-from profiling.machine import tether
 from profiling.ranks import launch
 
 
@@ -70,7 +69,7 @@ def test_a_rank_that_ignores_signals_is_killed_at_the_second_ctrl_c() -> None:
 def test_a_rank_ends_with_its_launcher_from_the_first_moment(after_s) -> None:
     """The rank is a script that imports torch, which takes it longer than that."""
     variable = mark()
-    program = ["-m", f"{tether.__package__}.tether"]
+    program = ["-m", "profiling.tied"]
     rank = ["run", str(SCRIPTS / "users" / "endless.py")]
     code = (
         f"import os, subprocess, sys, time; subprocess.Popen([sys.executable, *{program}, str(os.getpid()), *{rank}], "

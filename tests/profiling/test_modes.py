@@ -12,9 +12,9 @@ from profiling.base.schedule import Schedule
 from profiling.cli import main
 from profiling.errors import UsageError
 from profiling.modes import FACTS, MODES
-from profiling.modes.pipeline import check_stages
+from profiling.modes.pipeline import check_stages, microbatches_of
 from profiling.ranks import task as ranks
-from profiling.ranks.process_group import check_launch
+from profiling.train import task as training
 from profiling.train.config import TrainConfig
 from profiling.workloads.models import BLOCKS, MODELS
 
@@ -127,7 +127,7 @@ def test_contradictions_are_usage_errors(options, message, capsys) -> None:
 )
 def test_microbatches_divide_the_batch_and_are_two_per_stage_at_most(batch_size, stages, microbatches) -> None:
     config = TrainConfig(SHORT, 3, parallel="pipeline", pipeline_schedule="gpipe", batch_size=batch_size)
-    assert config.microbatches_of(stages) == microbatches
+    assert microbatches_of(config, stages) == microbatches
 
 
 def test_stages_are_checked_without_building_the_model_in_memory() -> None:
@@ -162,13 +162,13 @@ def test_one_process_launched_as_several_is_said_once(mode, monkeypatch, capsys)
             assert f"--parallel {mode} is one process, but was launched as one of 2" in error_line(capsys)
         else:
             assert capsys.readouterr().err == ""
-    check_launch(MODES["fsdp"], 2)
+    MODES["fsdp"].check_world(2)
 
 
 def test_workers_of_data_parallel_are_the_gpus_it_drives(monkeypatch) -> None:
     seen: list[TrainConfig] = []
     monkeypatch.setattr(ranks, "_check", lambda *args, **options: None)
-    monkeypatch.setattr(ranks, "_trained", lambda config, command: seen.append(config) or Path("run"))
+    monkeypatch.setattr(training, "_trained", lambda config, command: seen.append(config) or Path("run"))
     for options in ([], ["--workers", "3"]):
         assert main(["train", "--parallel", "dp", *options]) == 0
     assert [config.devices for config in seen] == [None, 3]

@@ -5,18 +5,16 @@ NO_TORCH = "import sys; sys.modules['torch'] = None; "
 
 
 def test_importing_the_package_and_its_command_line_does_not_import_torch() -> None:
-    done = fresh_python(
-        "-c", "import sys, profiling, profiling.cli, profiling.rundir; sys.exit('torch' in sys.modules)"
-    )
+    modules = "profiling, profiling.cli, profiling.modes, profiling.base.run_directory"
+    done = fresh_python("-c", f"import sys, {modules}; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 
 
 def test_capture_is_importable_whatever_was_imported_before() -> None:
-    import profiling.session
-
+    import profiling.sessions.session
     from profiling import capture
 
-    assert capture is profiling.session.capture
+    assert capture is profiling.sessions.session.capture
 
 
 def test_unknown_attribute_is_an_attribute_error() -> None:
@@ -32,7 +30,10 @@ def test_standard_library_package_of_the_same_name_stays_importable(tmp_path) ->
     (other / "tracing").mkdir(parents=True)
     (other / "__init__.py").write_text("raise RuntimeError('shadowed by the checkout, never run')")
     (other / "tracing" / "__init__.py").write_text("Profile = 'from the standard library'")
-    code = "import profiling.tracing, profiling.rundir; print(profiling.tracing.Profile, profiling.rundir.RUN_FILE)"
+    code = (
+        "import profiling.tracing; from profiling.base.run_directory import RUN_FILE; "
+        "print(profiling.tracing.Profile, RUN_FILE)"
+    )
     done = fresh_python("-c", code, folders=())
     assert done.returncode != 0  # without it there is no such module: the next lines show something
     done = fresh_python("-c", f"import sys; sys.path.append({str(tmp_path)!r}); {code}")

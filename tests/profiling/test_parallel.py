@@ -31,38 +31,38 @@ def test_identity_comes_from_torchrun_when_there_is_no_process_group() -> None:
 
 
 def test_rank_0_names_the_run_directory_for_all(store, tmp_path) -> None:
-    mine = parallel.agree_on_run_dir(who(0), tmp_path / "of-rank-0", rundir.create)
-    theirs = parallel.agree_on_run_dir(who(1), tmp_path / "of-rank-1", rundir.create)
+    mine = parallel.agree_on_run_dir(who(0), tmp_path / "of-rank-0", rundir.create_empty)
+    theirs = parallel.agree_on_run_dir(who(1), tmp_path / "of-rank-1", rundir.create_empty)
     assert mine == theirs == tmp_path / "of-rank-0"
     assert not (tmp_path / "of-rank-1").exists()
 
 
 def test_a_second_run_is_agreed_on_anew(store, tmp_path) -> None:
     for name in ("first", "second"):
-        parallel.agree_on_run_dir(who(0), tmp_path / name, rundir.create)
-        assert parallel.agree_on_run_dir(who(1), tmp_path / "x", rundir.create) == tmp_path / name
+        parallel.agree_on_run_dir(who(0), tmp_path / name, rundir.create_empty)
+        assert parallel.agree_on_run_dir(who(1), tmp_path / "x", rundir.create_empty) == tmp_path / name
 
 
 def test_what_rank_0_refuses_is_refused_everywhere(store, tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match="found files in it"):
-        parallel.agree_on_run_dir(who(0), tmp_path, rundir.create)
+        parallel.agree_on_run_dir(who(0), tmp_path, rundir.create_empty)
     with pytest.raises(RunDirRefusedError, match="found files in it"):
-        parallel.agree_on_run_dir(who(1), tmp_path, rundir.create)
+        parallel.agree_on_run_dir(who(1), tmp_path, rundir.create_empty)
 
 
 def test_rank_0_that_never_comes_is_said(store, tmp_path) -> None:
     with pytest.raises(CaptureError, match=r"rank 0 did not enter capture\(\) within 0.01 s; every rank has to"):
-        parallel.agree_on_run_dir(who(1), tmp_path, rundir.create, timedelta(milliseconds=10))
+        parallel.agree_on_run_dir(who(1), tmp_path, rundir.create_empty, timedelta(milliseconds=10))
 
 
 def test_a_rank_needs_a_gpu_of_its_own(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert parallel.device("auto", 1) == torch.device("cuda", 1)
-    assert parallel.device("cpu", 5) == torch.device("cpu")
+    assert parallel.rank_device("auto", 1) == torch.device("cuda", 1)
+    assert parallel.rank_device("cpu", 5) == torch.device("cpu")
     with pytest.raises(DeviceError, match="local rank 2: needs a GPU of its own, found 2"):
-        parallel.device("auto", 2)
+        parallel.rank_device("auto", 2)
     assert parallel.default_workers("auto") == 2
     assert parallel.default_workers("cpu") == 2
 

@@ -90,13 +90,13 @@ def test_export_that_wrote_nothing_is_an_error(tmp_path) -> None:
 
 def test_run_directory_with_files_is_refused(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
-    rundir.create(tmp_path / "empty")
-    rundir.create(tmp_path / "new" / "deep")
+    rundir.create_empty(tmp_path / "empty")
+    rundir.create_empty(tmp_path / "new" / "deep")
     (tmp_path / "new" / "deep" / "run.json").write_text("{}")
     with pytest.raises(RunDirError, match="found files in it"):
-        rundir.create(tmp_path / "new" / "deep")
+        rundir.create_empty(tmp_path / "new" / "deep")
     with pytest.raises(RunDirError, match="found a file"):
-        rundir.create(tmp_path / "new" / "deep" / "run.json")
+        rundir.create_empty(tmp_path / "new" / "deep" / "run.json")
 
 
 def test_files_of_a_worker_are_claimed_once(tmp_path) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from profiling.script.on_import import after_import
-from profiling.script.patches import Patches
+from profiling.script.watch.patches import Patches
 
 
 @pytest.fixture

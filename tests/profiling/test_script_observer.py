@@ -14,9 +14,9 @@ from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 
 from profiling.base.schedule import Schedule
-from profiling.script import guard
-from profiling.script.config import WHOLE, Limits, RunConfig, Target
-from profiling.script.observer import Observer
+from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
+from profiling.script.watch import limit_watchdog
+from profiling.script.watch.observer import Observer
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,9 @@ def watch(tmp_path):
     started = []
 
     def start(wait=1, warmup=1, active=2, repeat=1, limits=None, child=None) -> Observer:
-        schedule = WHOLE if limits else Schedule(wait, warmup, active, repeat)
+        schedule = WHOLE_RUN if limits else Schedule(wait, warmup, active, repeat)
         config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run")
-        started.append(Observer(config, ["python", "a.py", "x"], child))
+        started.append(Observer(config, ["python", "a.py", "x"], child=child))
         started[-1].attach()
         return started[-1]
 
@@ -296,7 +296,7 @@ def test_the_whole_run(tmp_path, watch, model) -> None:
 def test_the_whole_run_stops_at_a_limit(tmp_path, watch, model, limits, monkeypatch, capfd) -> None:
     if limits.memory_gb == 1.0:
         sizes = iter([int(1e9), int(1.5e9)])
-        monkeypatch.setattr(guard, "_resident_bytes", lambda: next(sizes, int(2.1e9)))
+        monkeypatch.setattr(limit_watchdog, "_resident_bytes", lambda: next(sizes, int(2.1e9)))
     before = signal.getsignal(signal.SIGURG)
     watch(limits=limits)
     until = time.monotonic() + 20

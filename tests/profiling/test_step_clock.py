@@ -1,7 +1,7 @@
 import pytest
 import torch
-from profiling.capture import step_clock
 
+from profiling.sessions import step_clock
 from profiling.sessions.step_clock import Overhead, StepClock, StepTime, overhead
 
 

@@ -64,17 +64,17 @@ def statuses(folder: Path) -> dict[str, str]:
 
 def test_every_cell_once_and_nothing_again(tmp_path, capsys) -> None:
     cells = Cells()
-    assert sweep.run(request(tmp_path), run_cell=cells) == 0
+    assert sweep.run_sweep(request(tmp_path), run_cell=cells) == 0
     first = capsys.readouterr().out
     assert cells.ran == [f"resnet18-ddp-w{workers}-b{batch}" for workers in (1, 2) for batch in (8, 32)]
     again = Cells()
-    assert sweep.run(request(tmp_path), run_cell=again) == 0
+    assert sweep.run_sweep(request(tmp_path), run_cell=again) == 0
     assert again.ran == []
     assert capsys.readouterr().out == first
 
 
 def test_table_has_the_slowest_rank_scaled_to_the_data_set(tmp_path, capsys) -> None:
-    sweep.run(request(tmp_path, batch_size=(8,)), run_cell=Cells())
+    sweep.run_sweep(request(tmp_path, batch_size=(8,)), run_cell=Cells())
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("  ")[0] == "cell"
     assert lines[2].split() == ["resnet18-ddp-w1-b8", "done", "4", "of", "8", "2.000", "0.200"]
@@ -87,7 +87,7 @@ def test_table_has_the_slowest_rank_scaled_to_the_data_set(tmp_path, capsys) -> 
 
 
 def test_progress_says_what_is_done_and_left(tmp_path, capsys) -> None:
-    sweep.run(request(tmp_path, workers=(1,)), run_cell=Cells())
+    sweep.run_sweep(request(tmp_path, workers=(1,)), run_cell=Cells())
     assert capsys.readouterr().err.splitlines() == [
         "cell 1/2  resnet18-ddp-w1-b8; 2 left",
         "resnet18-ddp-w1-b8: done after 2.0 s",
@@ -98,7 +98,7 @@ def test_progress_says_what_is_done_and_left(tmp_path, capsys) -> None:
 
 def test_exhausted_memory_ends_the_cell_and_larger_ones_but_not_the_sweep(tmp_path, capsys) -> None:
     cells = Cells()
-    assert sweep.run(request(tmp_path, batch_size=(4, 101, 400)), run_cell=cells) == 0
+    assert sweep.run_sweep(request(tmp_path, batch_size=(4, 101, 400)), run_cell=cells) == 0
     expected = {"b4": "done", "b101": "out_of_memory", "b400": "skipped"}
     assert statuses(tmp_path) == {f"w{w}-{batch}": status for w in (1, 2) for batch, status in expected.items()}
     assert [run for run in cells.ran if run.endswith("b400")] == []
@@ -107,55 +107,55 @@ def test_exhausted_memory_ends_the_cell_and_larger_ones_but_not_the_sweep(tmp_pa
 
 def test_batches_grow_until_something_is_exhausted(tmp_path) -> None:
     grid = {"batch_size": (2, 8), "workers": (1,), "batch_size_until_oom": True}
-    assert sweep.run(request(tmp_path, **grid), run_cell=Cells(b32="out_of_data")) == 0
+    assert sweep.run_sweep(request(tmp_path, **grid), run_cell=Cells(b32="out_of_data")) == 0
     assert statuses(tmp_path) == {"w1-b2": "done", "w1-b8": "done", "w1-b32": "out_of_data"}
-    assert sweep.run(request(tmp_path / "2", **grid), run_cell=Cells()) == 0
+    assert sweep.run_sweep(request(tmp_path / "2", **grid), run_cell=Cells()) == 0
     assert list(statuses(tmp_path / "2").items())[-2:] == [("w1-b32", "done"), ("w1-b128", "out_of_memory")]
 
 
 def test_failed_cells_are_said_and_run_again(tmp_path, capsys) -> None:
-    assert sweep.run(request(tmp_path, workers=(1,)), run_cell=Cells(b8="failed")) == 1
+    assert sweep.run_sweep(request(tmp_path, workers=(1,)), run_cell=Cells(b8="failed")) == 1
     out, err = capsys.readouterr()
     assert err.splitlines()[-1] == f"error: 1 of 2 cells failed; see {tmp_path}/resnet18-ddp-w1-b8.log"
     assert "resnet18-ddp-w1-b8: it failed" in out.splitlines()
     again = Cells()
-    assert sweep.run(request(tmp_path, workers=(1,)), run_cell=again) == 0
+    assert sweep.run_sweep(request(tmp_path, workers=(1,)), run_cell=again) == 0
     assert again.ran == ["resnet18-ddp-w1-b8"]
 
 
 def test_interrupted_and_resumed_ends_in_the_same_table(tmp_path, capsys) -> None:
-    assert sweep.run(request(tmp_path / "a"), run_cell=Cells()) == 0
+    assert sweep.run_sweep(request(tmp_path / "a"), run_cell=Cells()) == 0
     whole = capsys.readouterr().out
-    assert sweep.run(request(tmp_path / "b"), run_cell=Cells(b32="interrupt")) == 143
+    assert sweep.run_sweep(request(tmp_path / "b"), run_cell=Cells(b32="interrupt")) == 143
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1].endswith(f"this goes on: python -m profiling sweep --resume {tmp_path / 'b'}")
     assert statuses(tmp_path / "b") == {"w1-b8": "done", "w1-b32": "open", "w2-b8": "open", "w2-b32": "open"}
     rest = Cells()
-    assert sweep.run(request(tmp_path / "b", resume=True), run_cell=rest) == 0
+    assert sweep.run_sweep(request(tmp_path / "b", resume=True), run_cell=rest) == 0
     assert "resnet18-ddp-w1-b8" not in rest.ran
     assert capsys.readouterr().out == whole.replace(str(tmp_path / "a"), str(tmp_path / "b"))
 
 
 def test_stopped_before_anything_is_written(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sweep_dir, "read", lambda folder: signal.raise_signal(signal.SIGINT))
-    assert sweep.run(request(tmp_path / "new"), run_cell=Cells()) == 130
+    assert sweep.run_sweep(request(tmp_path / "new"), run_cell=Cells()) == 130
     assert capsys.readouterr().err == "stopped by SIGINT before anything was written\n"
     assert not (tmp_path / "new").exists()
 
 
 def test_signals_are_as_before_afterwards(tmp_path) -> None:
     before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    sweep.run(request(tmp_path, workers=(1,)), run_cell=Cells(b32="interrupt"))
+    sweep.run_sweep(request(tmp_path, workers=(1,)), run_cell=Cells(b32="interrupt"))
     assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_half_written_cell_is_set_aside(tmp_path, capsys) -> None:
     half = tmp_path / "resnet18-ddp-w1-b8"
-    sweep.run(request(tmp_path, workers=(1,)), run_cell=Cells(b8="interrupt"))
+    sweep.run_sweep(request(tmp_path, workers=(1,)), run_cell=Cells(b8="interrupt"))
     half.mkdir()
     (half / "host_0.meta.json").write_text('{"complete": false}')
-    sweep.run(request(tmp_path, workers=(1,)), run_cell=Cells())
+    sweep.run_sweep(request(tmp_path, workers=(1,)), run_cell=Cells())
     assert statuses(tmp_path)["w1-b8"] == "done"
     aside = tmp_path / "set-aside" / "resnet18-ddp-w1-b8.1"
     assert (aside / "host_0.meta.json").read_text() == '{"complete": false}'
@@ -163,44 +163,44 @@ def test_half_written_cell_is_set_aside(tmp_path, capsys) -> None:
 
 
 def test_cell_whose_files_are_gone_is_run_again(tmp_path, capsys) -> None:
-    sweep.run(request(tmp_path), run_cell=Cells())
+    sweep.run_sweep(request(tmp_path), run_cell=Cells())
     (tmp_path / "resnet18-ddp-w2-b8" / "host_1.meta.json").unlink()
     again = Cells()
-    sweep.run(request(tmp_path), run_cell=again)
+    sweep.run_sweep(request(tmp_path), run_cell=again)
     assert again.ran == ["resnet18-ddp-w2-b8"]
     assert "was done, but" in capsys.readouterr().err
 
 
 def test_grid_may_grow_and_what_is_not_asked_for_stays(tmp_path) -> None:
-    sweep.run(request(tmp_path, workers=(1,), batch_size=(2,)), run_cell=Cells(b2="interrupt"))
+    sweep.run_sweep(request(tmp_path, workers=(1,), batch_size=(2,)), run_cell=Cells(b2="interrupt"))
     wider = Cells()
-    sweep.run(request(tmp_path, workers=(1,), batch_size=(4,)), run_cell=wider)
+    sweep.run_sweep(request(tmp_path, workers=(1,), batch_size=(4,)), run_cell=wider)
     assert wider.ran == ["resnet18-ddp-w1-b4"]
     assert statuses(tmp_path) == {"w1-b2": "open", "w1-b4": "done"}
     rest = Cells()
-    sweep.run(sweep.Request(tmp_path, {}, ["sweep"], resume=True), run_cell=rest)
+    sweep.run_sweep(sweep.Request(tmp_path, {}, ["sweep"], resume=True), run_cell=rest)
     assert rest.ran == ["resnet18-ddp-w1-b2"]
 
 
 def test_other_options_than_the_recorded_are_refused(tmp_path) -> None:
-    sweep.run(request(tmp_path, seed=1), run_cell=Cells())
+    sweep.run_sweep(request(tmp_path, seed=1), run_cell=Cells())
     before = (tmp_path / "sweep.json").read_bytes()
     with pytest.raises(UsageError, match="were made with --steps-per-epoch 4, now 2; --seed 1, now 0"):
-        sweep.run(request(tmp_path, steps_per_epoch=2), run_cell=Cells())
+        sweep.run_sweep(request(tmp_path, steps_per_epoch=2), run_cell=Cells())
     with pytest.raises(UsageError, match="--seed 1, now 3"):
-        sweep.run(request(tmp_path, resume=True, seed=3), run_cell=Cells())
+        sweep.run_sweep(request(tmp_path, resume=True, seed=3), run_cell=Cells())
     assert (tmp_path / "sweep.json").read_bytes() == before
-    assert sweep.run(request(tmp_path, resume=True), run_cell=Cells()) == 0
+    assert sweep.run_sweep(request(tmp_path, resume=True), run_cell=Cells()) == 0
 
 
 def test_what_is_wrong_with_every_cell_is_an_error_and_leaves_nothing(tmp_path, monkeypatch) -> None:
     with pytest.raises(UsageError, match="CIFAR-10 images are 32 pixels wide"):
-        sweep.run(request(tmp_path, data="cifar10", image_size=8), run_cell=Cells())
+        sweep.run_sweep(request(tmp_path, data="cifar10", image_size=8), run_cell=Cells())
     with pytest.raises(DataError, match="CIFAR-10 is not there"):
-        sweep.run(request(tmp_path, data="cifar10", data_root=str(tmp_path)), run_cell=Cells())
+        sweep.run_sweep(request(tmp_path, data="cifar10", data_root=str(tmp_path)), run_cell=Cells())
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(DeviceError, match="finds no GPU here"):
-        sweep.run(request(tmp_path, device="cuda"), run_cell=Cells())
+        sweep.run_sweep(request(tmp_path, device="cuda"), run_cell=Cells())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -208,7 +208,7 @@ def test_more_workers_than_gpus_are_skipped(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     cells = Cells()
-    assert sweep.run(request(tmp_path, device="cuda", workers=(2, 4), batch_size=(8,)), run_cell=cells) == 0
+    assert sweep.run_sweep(request(tmp_path, device="cuda", workers=(2, 4), batch_size=(8,)), run_cell=cells) == 0
     assert statuses(tmp_path) == {"w2-b8": "done", "w4-b8": "skipped"}
     assert cells.ran == ["resnet18-ddp-w2-b8"]
 
@@ -253,7 +253,7 @@ def test_usage_errors_are_one_line(options, message, tmp_path, monkeypatch, caps
 
 def test_command_line_goes_before_the_file(tmp_path, monkeypatch) -> None:
     seen: list[sweep.Request] = []
-    monkeypatch.setattr(sweep, "run", lambda found: seen.append(found) or 0)
+    monkeypatch.setattr(sweep, "run_sweep", lambda found: seen.append(found) or 0)
     (tmp_path / "sweep.toml").write_text('batch-size = [2, 4]\nworkers = 3\nrun-name = "mine"\nout = "there"')
     assert main(["sweep", "--config", str(tmp_path / "sweep.toml"), "--workers", "1,2", "--seed", "0"]) == 0
     (found,) = seen
@@ -279,4 +279,4 @@ def test_help_has_examples_and_modes(capsys) -> None:
 def test_read_only_folder_is_said(tmp_path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(RunDirError, match="cannot be written"):
-        sweep.run(request(tmp_path / "new"), run_cell=Cells())
+        sweep.run_sweep(request(tmp_path / "new"), run_cell=Cells())

@@ -23,12 +23,12 @@ def content(**changes) -> SweepFile:
 
 def test_what_is_written_is_read(tmp_path) -> None:
     cells = [replace(one, status="failed", reason="bad luck", dur_s=1.5) for one in content().cells]
-    sweep_dir.write(tmp_path, content(cells=cells))
+    sweep_dir.write_sweep(tmp_path, content(cells=cells))
     assert sweep_dir.read(tmp_path) == content(cells=cells)
 
 
 def test_file_has_the_keys_that_readers_depend_on(tmp_path) -> None:
-    sweep_dir.write(tmp_path, content())
+    sweep_dir.write_sweep(tmp_path, content())
     found = json.loads((tmp_path / "sweep.json").read_text())
     assert found.keys() == {"schema_version", "sweep", "created_utc", "command", "config", "cells"}
     assert found["cells"][0].items() >= {
@@ -58,7 +58,7 @@ def test_damaged_file_is_said(tmp_path, text, message) -> None:
 
 
 def test_file_of_another_version_is_refused(tmp_path) -> None:
-    sweep_dir.write(tmp_path, content(schema_version=2))
+    sweep_dir.write_sweep(tmp_path, content(schema_version=2))
     with pytest.raises(RunDirError, match="expected schema_version 1, found 2"):
         sweep_dir.read(tmp_path)
 
@@ -87,7 +87,7 @@ def test_two_at_once_are_refused(tmp_path) -> None:
 def test_processes_of_a_killed_sweep_are_waited_for(tmp_path) -> None:
     """They hold its lock. That is no second sweep, and it does not last."""
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom profiling import sweep_dir\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom profiling.sweep import directory as sweep_dir\n"
         f"with sweep_dir.locked(Path({str(tmp_path)!r}), print) as lock:\n"
         "    if os.fork():\n        os.kill(os.getpid(), 9)\n    time.sleep(1.5)\n"
     )
@@ -104,13 +104,14 @@ def test_processes_of_a_killed_sweep_are_waited_for(tmp_path) -> None:
 
 def test_death_between_write_and_rename_leaves_the_old_file(tmp_path) -> None:
     code = (
-        "import os\nfrom dataclasses import replace\nfrom pathlib import Path\nfrom profiling import sweep_dir\n"
+        "import os\nfrom dataclasses import replace\nfrom pathlib import Path\n"
+        "from profiling.sweep import directory as sweep_dir\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "Path.replace = lambda self, target: os.kill(os.getpid(), 9)\n"
         "with sweep_dir.locked(folder, print):\n"
-        "    sweep_dir.write(folder, replace(sweep_dir.read(folder), sweep='new'))\n"
+        "    sweep_dir.write_sweep(folder, replace(sweep_dir.read(folder), sweep='new'))\n"
     )
-    sweep_dir.write(tmp_path, content())
+    sweep_dir.write_sweep(tmp_path, content())
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -9, killed.stderr
     assert len(list(tmp_path.glob(".sweep.json.*.tmp"))) == 1

@@ -8,7 +8,7 @@ import sys
 import pytest
 from capturing import ROOT, environment
 
-IMPORTS = "from profiling.sweep.progress import SweepReporter\nfrom profiling.base.messages import tell\n"
+IMPORTS = "from profiling.sweep.progress import SweepReporter\nfrom profiling.base.console.messages import tell\n"
 
 
 def told(code: str, **streams: int) -> int:

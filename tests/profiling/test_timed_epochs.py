@@ -1,9 +1,9 @@
 import pytest
 import torch
-from profiling.capture import step_clock
 
+from profiling.sessions import step_clock
 from profiling.train import timed_epochs
-from profiling.train.timed_epochs import EpochTime, timed_epoch
+from profiling.train.timed_epochs import Epoch, EpochTime, timed_epoch
 
 CPU = torch.device("cpu")
 
@@ -28,7 +28,7 @@ class Clock:
 def test_waiting_for_data_is_apart_from_the_rest_and_both_make_the_epoch(monkeypatch) -> None:
     clock = Clock(monkeypatch)
     monkeypatch.setattr(timed_epochs.time, "time_ns", lambda: 7)
-    found, loss = timed_epoch(1, "timed", 3, clock.batches(20, 0, 5), clock.step, CPU)
+    found, loss = timed_epoch(Epoch(1, "timed", 3), clock.batches(20, 0, 5), clock.step, CPU)
     assert found == EpochTime(1, "timed", 3, 9, start_unix_ns=7, dur_ns=175, data_ns=25, step_ns=150)
     assert loss.item() == 1175
     assert found.dur_ns == found.data_ns + found.step_ns
@@ -37,7 +37,7 @@ def test_waiting_for_data_is_apart_from_the_rest_and_both_make_the_epoch(monkeyp
 def test_no_batch_more_is_taken_than_there_are_steps(monkeypatch) -> None:
     clock = Clock(monkeypatch)
     batches = clock.batches(1, 1, 1)
-    timed_epoch(0, "warmup", 2, batches, clock.step, CPU)
+    timed_epoch(Epoch(0, "warmup", 2), batches, clock.step, CPU)
     assert len(list(batches)) == 1
 
 
@@ -76,7 +76,7 @@ def test_on_cuda_only_what_the_device_waits_for_is_waiting(monkeypatch) -> None:
         return torch.zeros(())
 
     cuda = torch.device("cuda", 0)
-    found, _ = timed_epoch(0, "timed", 5, batches(), step, cuda)
+    found, _ = timed_epoch(Epoch(0, "timed", 5), batches(), step, cuda)
     assert (found.data_ns, found.step_ns, found.dur_ns) == (4_000_000, 50_000_000, 54_000_000)
     assert waited_for == [cuda, cuda], "the host waits for the device where the epoch begins and ends"
 
@@ -92,5 +92,5 @@ def test_events_and_host_agree_on_a_whole_epoch() -> None:
     weights = torch.ones(2048, 2048, device=where)
     batch = (torch.ones(2048, 2048), torch.ones(2048))
     begun = time.perf_counter_ns()
-    found, _ = timed_epoch(0, "timed", 20, iter([batch] * 20), lambda b: (b[0].to(where) @ weights).sum(), where)
+    found, _ = timed_epoch(Epoch(0, "timed", 20), iter([batch] * 20), lambda b: (b[0].to(where) @ weights).sum(), where)
     assert 0 < found.dur_ns <= time.perf_counter_ns() - begun

@@ -17,7 +17,7 @@ from profiling import cli
 from profiling.train import loop as train
 from profiling.train import scalars
 from profiling.train.config import OptimizerConfig
-from profiling.train.optimizers import optimizer_of
+from profiling.train.learning.optimizers import optimizer_of
 from profiling.workloads import models
 from profiling.workloads.torchvision_import import torchvision
 
@@ -61,9 +61,9 @@ def watched(monkeypatch) -> SimpleNamespace:
             seen.rates.append(self.param_groups[0]["lr"])
             return super().step(*args, **kwargs)
 
-    def step(model, criterion, optimizer, batch, where):
+    def step(trainee, batch):
         seen.images.append(len(batch[0]))
-        return genuine(model, criterion, optimizer, batch, where)
+        return genuine(trainee, batch)
 
     genuine = train.train_step
     monkeypatch.setattr(train, "train_step", step)

@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 
 from profiling.errors import OutOfDataError, UsageError
-from profiling.train.lr_policy import linearly_scaled, warmed_up
+from profiling.train.learning.lr_policy import linearly_scaled, warmed_up
 from profiling.train.plan import TrainingPlan, lr_policy, parse_batch_size_schedule, planned_epochs
 from profiling.workloads.data import epoch_steps
 

@@ -12,9 +12,10 @@ from torch.distributed.tensor import DTensor
 
 from profiling.base.schedule import Schedule
 from profiling.modes import MODES
-from profiling.modes.pipeline import Pipeline
+from profiling.modes.stages import Pipeline
 from profiling.train.config import TrainConfig
-from profiling.train.loop import train_step
+from profiling.train.learning.scoring import ScoredLoss
+from profiling.train.learning.trainee import Trainee, train_step
 from profiling.workloads.models import MODELS
 
 CPU = torch.device("cpu")
@@ -36,9 +37,10 @@ def seeded():
 
 def trained(model, config):
     """What `train` does, all ranks on the same batches; the losses of this rank."""
-    wrapped = MODES[config.parallel].wrap(model, CPU, config)
+    wrapped = MODES[config.parallel].build(model, CPU, config)
     optimizer = torch.optim.SGD(wrapped.parameters(), LR, 0.9)
-    losses = [train_step(wrapped, torch.nn.CrossEntropyLoss(), optimizer, batch, CPU) for batch in batches()]
+    trainee = Trainee(config.mode, wrapped, ScoredLoss(), optimizer, CPU)
+    losses = [train_step(trainee, batch) for batch in batches()]
     return wrapped, losses
 
 
@@ -84,7 +86,7 @@ def main():
     for schedule in sys.argv[1:]:
         pipelined = replace(config, parallel="pipeline", pipeline_schedule=schedule, microbatches=MICROBATCHES)
         model, own_losses = trained(seeded(), pipelined)
-        twin = MODES["pipeline"].wrap(copy.deepcopy(reference), CPU, pipelined)
+        twin = MODES["pipeline"].build(copy.deepcopy(reference), CPU, pipelined)
         assert isinstance(model, Pipeline)
         report(schedule, apart(model.parameters(), twin.parameters()))
         statistics = [[b for b in m.buffers() if b.is_floating_point()] for m in (model, twin)]

@@ -13,9 +13,9 @@ from profiling.base.schedule import Schedule
 from profiling.modes import MODES
 from profiling.ranks.process_group import joined
 from profiling.train.config import OptimizerConfig, TrainConfig
-from profiling.train.loop import train_step
-from profiling.train.optimizers import optimizer_of
-from profiling.train.scoring import ScoredLoss, largest, tested, total
+from profiling.train.learning.optimizers import optimizer_of
+from profiling.train.learning.scoring import ScoredLoss, largest, tested, total
+from profiling.train.learning.trainee import Trainee, train_step
 from profiling.workloads.data import DataSpec
 from profiling.workloads.held_out import synthetic_test
 from profiling.workloads.models import MODELS
@@ -31,12 +31,12 @@ def batch():
 
 def trained(config):
     torch.manual_seed(0)
-    model = MODES[config.parallel].wrap(MODELS["resnet18"](), CPU, config)
+    model = MODES[config.parallel].build(MODELS["resnet18"](), CPU, config)
     optimizer = optimizer_of(model.parameters(), config.optimizer)
     criterion = ScoredLoss()
     with criterion.counted(CPU) as counts:
         for _ in range(2):
-            train_step(model, criterion, optimizer, batch(), CPU)
+            train_step(Trainee(config.mode, model, criterion, optimizer, CPU), batch())
     return model, total(counts)
 
 
@@ -72,13 +72,13 @@ def main():
         if mode == "single":
             reference = whole(model.parameters())
             # Not `total`: each rank is alone.
-            loss, correct, samples = tested(model, held_out(replace(config, parallel=mode)), CPU).tolist()
+            loss, correct, samples = tested(MODES[mode], model, held_out(replace(config, parallel=mode)), CPU).tolist()
             say(mode, dist.get_rank(), loss / samples, correct / samples, int(samples))
             continue
         if dist.get_rank() and mode != "pipeline":
             for buffer in model.buffers():
                 buffer.add_(1)  # as if this rank had seen other images
-        test = total(tested(model, held_out(replace(config, parallel=mode)), CPU))
+        test = total(tested(MODES[mode], model, held_out(replace(config, parallel=mode)), CPU))
         say(mode, dist.get_rank(), test.loss, test.accuracy, test.samples)
         say(f"{mode}-trained", dist.get_rank(), train.loss, train.accuracy, train.samples)
         if mode != "pipeline":

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from profiling.capture import clock_probe
 
 from profiling import capture
 from profiling.machine import environment
+from profiling.sessions import clock_probe
 
 PROBES = ("at_start", "at_end")
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from ..machine import environment
-from .interrupts import BLOCKED_GRACE_S, Interrupts
-from .run_directory import UNFINISHED
+from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
+from ..base.run_directory import UNFINISHED
+from . import environment
 
 
-def head(tool: str, config: Mapping[str, Any], where: torch.device, command: Sequence[str]) -> dict[str, Any]:
+def measurement_head(
+    tool: str, config: Mapping[str, Any], where: torch.device, command: Sequence[str]
+) -> dict[str, Any]:
     """The fields of a `MeasurementFile`: what was asked for, and of what."""
     return {
         "tool": f"commtrace {tool}",

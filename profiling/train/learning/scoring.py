@@ -3,17 +3,14 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from ..base.contract.training import Score
-from ..modes.pipeline import Pipeline
-from ..modes.sharded import is_sharded
-from ..workloads.held_out import HeldOut
+from ...base.contract.training import Score
+from ...modes.mode import ParallelMode
+from ...workloads.held_out import HeldOut
 
 
 class ScoredLoss(nn.CrossEntropyLoss):
@@ -42,25 +39,25 @@ class ScoredLoss(nn.CrossEntropyLoss):
             self._counts = None
 
 
-def tested(model: nn.Module, images: HeldOut, where: torch.device) -> Tensor:
-    """Test a model that a mode of MODES has wrapped: sum of losses, correct ones, samples of this rank.
+def tested(mode: ParallelMode, model: nn.Module, images: HeldOut, where: torch.device) -> Tensor:
+    """Test a model that `mode` has built: sum of losses, correct ones, samples of this rank.
 
     Every rank has to call this. What ranks keep of their own, the running statistics of batch normalisation, is rank
     0's, as a checkpoint of rank 0 would have it, and as DistributedDataParallel makes it in its next step anyway.
     """
     counts = torch.zeros(3, dtype=torch.float64, device=where)
-    _share_buffers(model)
+    if not mode.splits_model:
+        _share_buffers(model)
     model.eval()
     with torch.no_grad():
         for batch in images:
-            outputs = _outputs(model, batch.images, where)
+            outputs = mode.predict(model, batch.images, where)
             if outputs is not None:
                 labels = batch.labels[: batch.counted].to(where)
                 used = outputs[: batch.counted]
                 _count(counts, used, labels, nn.functional.cross_entropy(used, labels, reduction="sum"))
     model.train()
-    if is_sharded(model):
-        cast("Any", model).reshard()  # what its root gathered waits for a backward pass that does not come
+    mode.end_test(model)
     return counts
 
 
@@ -87,18 +84,8 @@ def _count(counts: Tensor, outputs: Tensor, labels: Tensor, loss_sum: Tensor) ->
     counts[2] += len(labels)
 
 
-def _outputs(model: nn.Module, images: Tensor, where: torch.device) -> Tensor | None:
-    """What the model makes of the images; None on the stages of a pipeline that do not end it."""
-    if isinstance(model, Pipeline):
-        return model.predict(images)
-    if isinstance(model, DistributedDataParallel):
-        model = model.module  # which communicates nothing
-    outputs: Tensor = model(images.to(where))
-    return outputs
-
-
 def _share_buffers(model: nn.Module) -> None:
-    if _several_ranks() and not isinstance(model, Pipeline):  # whose ranks have different ones
+    if _several_ranks():
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 

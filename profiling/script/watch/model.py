@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..base.contract.run import ModelSize
+from ...base.contract.run import ModelSize
+from ...base.torch_private import is_set_up, own_modules, own_parameters
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
@@ -31,12 +32,12 @@ def outermost(optimizer: Optimizer) -> nn.Module | None:
     """The module that holds the optimizer's first parameter and is in no other one: DDP's, where there is DDP."""
     first = next(parameters(optimizer), None)
     # `type()`, because isinstance() asks objects for their class, and lazy ones would wake up.
-    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module) and "_modules" in vars(found)]
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module) and is_set_up(found)]
     above: dict[int, list[nn.Module]] = {}
     for module in modules:
-        for child in vars(module)["_modules"].values():
+        for child in own_modules(module).values():
             above.setdefault(id(child), []).append(module)
-    held = next((m for m in modules if any(p is first for p in vars(m).get("_parameters", {}).values())), None)
+    held = next((m for m in modules if any(p is first for p in own_parameters(m).values())), None)
     seen: set[int] = set()
     while held is not None and id(held) in above and id(held) not in seen:
         seen.add(id(held))

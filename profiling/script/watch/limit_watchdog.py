@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from .config import Limits
+from ..config import Limits
 
 # Ignored where nobody handles it, so that one which comes late does no harm; Go's runtime picked it for that.
 _SIGNAL = signal.SIGURG
@@ -16,7 +16,7 @@ _POLL_S = 0.2
 _STATM = "/proc/self/statm"
 
 
-class Guard:
+class LimitWatchdog:
     """Calls `end` with the reason, in the main thread between two bytecodes, when a limit is reached.
 
     A profiler has to be stopped by the thread that started it, and the script has that thread: hence the signal.
@@ -33,7 +33,7 @@ class Guard:
         """Begin to watch; in the main thread only."""
         self._previous = signal.signal(_SIGNAL, self._reached)
         signal.siginterrupt(_SIGNAL, False)
-        threading.Thread(target=self._watch, name="commtrace-guard", daemon=True).start()
+        threading.Thread(target=self._watch, name="commtrace-limits", daemon=True).start()
 
     def stop(self) -> None:
         """Watch no longer."""

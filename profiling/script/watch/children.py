@@ -13,37 +13,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .config import RunConfig
+from ...base.torch_private import SPAWN_MODULE, SPAWN_WRAPPER
+from ..config import RunConfig
+from .observer import Observer
 from .patches import Patches
 
-_PACKAGE = str(__package__).rpartition(".")[0]  # of `profiling`, wherever it is
-_FOLDER = Path(__file__).resolve().parents[1]
-_NAME = "_wrap"
+_PACKAGE = str(__package__).removesuffix(".script.watch")  # of `profiling`, wherever it is
+_FOLDER = Path(__file__).resolve().parents[2]
 
 
-def stand_in(patches: Patches, config: RunConfig, command: Sequence[str]) -> "Stand | None":
+def wrap_spawned(config: RunConfig, command: Sequence[str], patches: Patches) -> "SpawnWrapper | None":
     """Have the processes that torch.multiprocessing starts watched; None where torch has no place for it."""
-    module = sys.modules.get("torch.multiprocessing.spawn")
-    if module is None or _NAME not in vars(module):
+    module = sys.modules.get(SPAWN_MODULE)
+    if module is None or SPAWN_WRAPPER not in vars(module):
         return None
-    stand = Stand(config, command)
-    patches.replace(module, _NAME, stand)
-    return stand
+    wrapper = SpawnWrapper(config, command)
+    patches.replace(module, SPAWN_WRAPPER, wrapper)
+    return wrapper
 
 
-class Stand:
+class SpawnWrapper:
     """Called in the child in place of `_wrap(function, index, args, error_file)`."""
 
     def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
         # In a spawned child this is the original as well: there nothing has been replaced.
-        self._original = vars(importlib.import_module("torch.multiprocessing.spawn"))[_NAME]
+        self._original = vars(importlib.import_module(SPAWN_MODULE))[SPAWN_WRAPPER]
         self._given = (config, list(command))
         self.taken = False  # to a child
 
     def __call__(self, function: Any, index: int, args: Any, error_file: str) -> None:
         """Run the child to its end."""
-        from .observer import Observer  # which imports this module
-
         observer = Observer(*self._given, child=index)
         observer.attach()
         error: BaseException | None = None
@@ -59,7 +58,7 @@ class Stand:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call that needs nothing of ours on the child's `sys.path`, where a checkout is not."""
         self.taken = True
-        return operator.itemgetter("stand"), (_Found(self._given),)
+        return operator.itemgetter("wrapper"), (_Found(self._given),)
 
 
 class _Found:

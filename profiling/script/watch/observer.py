@@ -10,27 +10,28 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..errors import CaptureError, ProfilingError, RunDirRefusedError
-from ..ranks import process_group as parallel
-from ..ranks.process_group import Identity
-from ..sessions.side_files import Subject
-from ..sessions.step_clock import overhead
-from ..train.config import TRAILING_STEPS
+from ...base.schedule import TRAILING_STEPS
+from ...base.torch_private import PROFILER_START
+from ...errors import CaptureError, ProfilingError, RunDirRefusedError
+from ...ranks import process_group as parallel
+from ...ranks.process_group import Identity
+from ...sessions.session import SessionOptions
+from ...sessions.side_files import Subject
+from ...sessions.step_clock import overhead
+from ..config import RunConfig
+from ..stderr import say
 from . import model
-from .children import Stand, stand_in
-from .config import RunConfig
 from .forks import end_without_kineto
-from .guard import Guard
+from .limit_watchdog import LimitWatchdog
 from .patches import Patches
-from .saying import say
-from .session import ScriptSession, device_of
+from .session import PATIENCE, ScriptSession, device_of
 
 # Launchers other than torchrun, and the variable by which each of their processes knows its place.
 _PLACES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -38,13 +39,27 @@ _PLACES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _GLOO_EXIT_S = 0.1
 
 
+class SpawnWatch(Protocol):
+    """Has the processes watched that a script spawns."""
+
+    taken: bool
+    """Whether there was one."""
+
+
 class Observer:
     """One process: `attach()` once torch is there, `finish()` when the script is over. Neither disturbs the script.
 
-    `child` is the index of a process that torch.multiprocessing started.
+    `child` is the index of a process that torch.multiprocessing started. `wrap_spawned` has such processes watched too.
     """
 
-    def __init__(self, config: RunConfig, command: Sequence[str], child: int | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        command: Sequence[str],
+        *,
+        child: int | None = None,
+        wrap_spawned: Callable[[Patches], "SpawnWatch | None"] = lambda _: None,
+    ) -> None:
         self._config = config
         self._command = list(command)
         self._child = child
@@ -52,11 +67,12 @@ class Observer:
         self._patches = Patches()
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._session: ScriptSession | None = None
-        self._guard: Guard | None = None
+        self._watchdog: LimitWatchdog | None = None
         self._begun = False
         self._hook_calls = 0
         self._used_gloo = False
-        self._stand: Stand | None = None
+        self._wrap_spawned = wrap_spawned
+        self._spawned: SpawnWatch | None = None
         self.stopped_by: int | None = None
 
     def attach(self) -> None:
@@ -65,9 +81,8 @@ class Observer:
 
     def _hook_in(self) -> None:
         os.register_at_fork(after_in_child=_leaver(self))
-        self._patches.wrap(torch.autograd.profiler.profile, "_prepare_trace", self._before_other_profiler)
-        if self._child is None:
-            self._stand = stand_in(self._patches, self._config, self._command)
+        self._patches.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
+        self._spawned = self._wrap_spawned(self._patches)
         if self._config.limits is None:
             self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
             self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
@@ -85,7 +100,7 @@ class Observer:
         if session is not None and self._config.limits is not None and _ended_well(error):
             self._attempt(session.step)
         self._end(error)
-        if not self._begun and not (self._stand and self._stand.taken):
+        if not self._begun and not (self._spawned and self._spawned.taken):
             say(_nothing_captured(self._config))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
@@ -142,8 +157,8 @@ class Observer:
         if threading.current_thread() is not threading.main_thread():
             raise CaptureError("--whole-run needs the main thread, and the script began its work in another one")
         self._begin(Subject(config=self._config.as_json(), command=self._command), parallel.current_device())
-        self._guard = Guard(limits, self._stop_whole)
-        self._guard.start()
+        self._watchdog = LimitWatchdog(limits, self._stop_whole)
+        self._watchdog.start()
 
     def _stop_whole(self, why: str) -> None:
         session = self._session
@@ -166,8 +181,7 @@ class Observer:
             self._config.schedule,
             device,
             subject,
-            with_stack=self._config.with_stack,
-            profile_memory=self._config.profile_memory,
+            SessionOptions(self._config.with_stack, self._config.profile_memory, patience=PATIENCE),
             say=say,
         )
         session.__enter__()
@@ -202,8 +216,8 @@ class Observer:
         """Close the capture and take every hook away; what is left is the script."""
         self._patches.undo()
         session, self._session = self._session, None
-        if self._guard is not None:
-            self._guard.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if session is None:
             return
         try:
@@ -241,8 +255,8 @@ class Observer:
     def _give_up(self, error: Exception) -> None:
         session, self._session = self._session, None
         self._patches.undo()
-        if self._guard is not None:
-            self._guard.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if session is not None:
             with suppress(Exception):  # it has been said what is wrong
                 session.__exit__(type(error), error, None)

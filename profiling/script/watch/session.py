@@ -7,21 +7,21 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch.profiler import ProfilerAction, profile
 
-from ..sessions.session import Session
+from ...base.torch_private import drop_profiler, profiler_is_on
+from ...sessions.session import Session
 
 # Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
-_PATIENCE = timedelta(seconds=30)
+PATIENCE = timedelta(seconds=30)
 _OTHER_RUNS = "the script ran a profiler of its own"
 
 
 class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user what becomes of the capture."""
 
-    def __init__(self, *args: Any, say: Callable[[str], None], **options: Any) -> None:
-        super().__init__(*args, patience=_PATIENCE, **options)
+    def __init__(self, *args: Any, say: Callable[[str], None]) -> None:
+        super().__init__(*args)
         self._say = say
         self._aside = False  # for the rest of this cycle
         self._own_call = False
@@ -49,8 +49,8 @@ class ScriptSession(Session):
 
     def leave(self) -> None:
         """In a forked child: record nothing of it."""
-        if self.schedule.phase(self.steps_done) == "active" and _profiler_enabled():
-            _disable_profiler()
+        if self.schedule.phase(self.steps_done) == "active" and profiler_is_on():
+            drop_profiler()
 
     def make_way(self) -> None:
         """The script is about to start a profiler: end ours, and write what it has seen."""
@@ -81,7 +81,7 @@ class ScriptSession(Session):
         return self.steps_done - position + self.schedule.wait - 1 if position < self.schedule.wait else 0
 
     def _check_no_other_profiler(self) -> None:
-        if not _profiler_enabled():
+        if not profiler_is_on():
             self._aside = False
         elif self._started or self.schedule.phase(self.steps_done) != "idle":
             self._stand_aside("was running")

@@ -1,0 +1,11 @@
+"""Names that options of several commands choose from, and sizes that they share. Knows no torch."""
+
+from typing import Literal
+
+ModelName = Literal["resnet18", "vgg16", "vgg16-swapped"]
+DataName = Literal["synthetic", "cifar10"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+PipelineScheduleName = Literal["gpipe", "1f1b"]
+
+CIFAR_IMAGE_SIZE = 32
+CIFAR10_SAMPLES = 50_000  # its training images

@@ -1,0 +1,94 @@
+"""The parts of torch that have no public name, all of them: what a new torch may move is found here and nowhere else.
+
+`tests/house/test_torch_private.py` finds private names of torch anywhere else. Each function says what it is for; where
+torch lacks it, AttributeError or ImportError comes out, unless something else is said.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import nn
+from torch._C._autograd import _disable_profiler, _profiler_enabled
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store as Store
+
+SPAWN_MODULE = "torch.multiprocessing.spawn"
+SPAWN_WRAPPER = "_wrap"
+"""What every process that torch.multiprocessing spawns runs: `_wrap(function, index, args, error_file)`."""
+PROFILER_START = "_prepare_trace"
+"""The method of `torch.autograd.profiler.profile` that every profiler of torch begins with."""
+
+
+def profiler_is_on() -> bool:
+    """Whether a profiler of torch runs in this process, ours or another one."""
+    return bool(_profiler_enabled())
+
+
+def drop_profiler() -> None:
+    """End the profiler of this process without a trace: in a forked child, which has a copy of its parent's."""
+    _disable_profiler()
+
+
+def process_group_configs() -> Sequence[Any]:
+    """Every process group of this rank with the ranks in it, as torch.profiler itself records them."""
+    configs: Sequence[Any] = dist.distributed_c10d._get_all_pg_configs()  # noqa: SLF001  (no public counterpart)
+    return configs
+
+
+def store_of_default_group() -> Any:
+    """The store of the default process group, which has to be there."""
+    return dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
+
+
+def abort_every_process_group() -> None:
+    """Make communication of all process groups fail, as far as the backend can."""
+    dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
+
+
+def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:
+    """DDP's own logging data: sizes of buckets, of which nothing public tells, and times."""
+    return dict(model._get_ddp_logging_data())  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+def fsdp_groups(modules: Sequence[nn.Module]) -> list[Any]:
+    """The groups of parameters that FSDP2 gathers and reduces as one, each once. Raises AttributeError."""
+    states = [_fsdp_state(module) for module in modules]
+    found = [state._fsdp_param_group for state in states]  # noqa: SLF001  (no public way to the groups)
+    return list({id(group): group for group in found if group is not None}.values())  # several modules may make up one
+
+
+def _fsdp_state(module: Any) -> Any:
+    return module._get_fsdp_state()  # noqa: SLF001
+
+
+def fsdp_whole_bytes(group: Any) -> int:
+    """Bytes of the parameters of a group without what fills them up. Raises AttributeError."""
+    return sum(p._orig_size.numel() * p.sharded_param.element_size() for p in group.fsdp_params)  # noqa: SLF001
+
+
+def fsdp_reshards(group: Any) -> bool:
+    """Whether the group's parameters are freed after the forward pass. Raises AttributeError."""
+    return bool(group._reshard_after_forward)  # noqa: SLF001
+
+
+def is_set_up(module: nn.Module) -> bool:
+    """Whether nn.Module's own constructor has run.
+
+    As below, no code of the module runs: it may be lazy, and would wake up.
+    """
+    return "_modules" in vars(module)
+
+
+def own_modules(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """The modules that a module holds itself."""
+    held: Mapping[str, nn.Module | None] = vars(module)["_modules"]
+    return held
+
+
+def own_parameters(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
+    """The parameters that a module holds itself."""
+    held: Mapping[str, nn.Parameter | None] = vars(module).get("_parameters", {})
+    return held

@@ -1,0 +1,143 @@
+"""What a parallel mode is to the rest of this package. Knows no torch, so that the command line can list the modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from ..base.commands.choices import DeviceName, ModelName, PipelineScheduleName
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    Batch = tuple[Tensor, Tensor]
+
+
+class ModeOptions(Protocol):
+    """What a mode may know of the training that it spreads: a part of `train.config.TrainConfig`."""
+
+    @property
+    def model(self) -> ModelName:
+        """What is trained."""
+
+    @property
+    def device(self) -> DeviceName:
+        """Where, as the user has said."""
+
+    @property
+    def batch_size(self) -> int:
+        """As --batch-size; whose batch that is depends on the mode."""
+
+    @property
+    def image_size(self) -> int:
+        """Width of images in pixels."""
+
+    @property
+    def batch_size_changes(self) -> bool:
+        """Whether later epochs have another batch size."""
+
+    @property
+    def bucket_cap_mb(self) -> int:
+        """MiB in a bucket of gradients; 0: torch's default."""
+
+    @property
+    def devices(self) -> int | None:
+        """Devices of the one process of a mode that is one; None: all."""
+
+    @property
+    def microbatches(self) -> int | None:
+        """Parts of a batch, if the user has said how many."""
+
+    @property
+    def pipeline_schedule(self) -> PipelineScheduleName:
+        """The order in which stages work."""
+
+
+def _nothing_to_check(options: ModeOptions) -> None:
+    pass
+
+
+def _any_number_of_ranks(options: ModeOptions, ranks: int) -> None:
+    pass
+
+
+def _one_device(options: ModeOptions) -> int:  # noqa: ARG001  (of every mode)
+    return 1
+
+
+def _per_rank(options: ModeOptions, ranks: int) -> str:  # noqa: ARG001  (of every mode)
+    return "per rank"
+
+
+def _learn(model: nn.Module, batch: Batch, criterion: nn.Module, where: torch.device) -> Tensor | None:
+    images, labels = (part.to(where, non_blocking=True) for part in batch)
+    loss = cast("Tensor", criterion(model(images), labels))
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def _predict(model: nn.Module, images: Tensor, where: torch.device) -> Tensor | None:
+    outputs: Tensor = model(images.to(where))
+    return outputs
+
+
+def _nothing_to_clear(model: nn.Module) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class LeadingSteps:
+    """So many steps have to come before the traced ones, and why."""
+
+    least: int
+    why: str
+
+
+@dataclass(frozen=True)
+class ParallelMode:
+    """One way to spread training, complete: a module of this folder makes one, and `MODES` lists them.
+
+    `help` is its part of the help of --parallel; `batch_help` and `workers_help` those of --batch-size and --workers,
+    where these are not a rank's batch and ranks. `distributed` modes need a process group, also for one rank; the
+    others are one process. `shares_batch`: all ranks work on the same batch, where otherwise each has batches of its
+    own. `splits_model`: each rank has another part of the model. `drives_workers`: the one process drives --workers
+    devices, where another mode of one process takes no workers. `own_options` are those that no other mode takes, with
+    the reason.
+    """
+
+    name: str
+    help: str
+    build: Callable[[nn.Module, torch.device, Any], nn.Module]
+    """Gives a model, on any device, its place on this rank; the options are `ModeOptions`."""
+    distributed: bool = True
+    shares_batch: bool = False
+    splits_model: bool = False
+    drives_workers: bool = False
+    batch_help: str | None = None
+    workers_help: str | None = None
+    leading_steps: LeadingSteps | None = None
+    own_options: Mapping[str, str] = field(default_factory=dict)
+    check_options: Callable[[ModeOptions], None] = _nothing_to_check
+    """Raises UsageError for options that contradict each other."""
+    check_ranks: Callable[[ModeOptions, int], None] = _any_number_of_ranks
+    """Raises ProfilingError for what this machine, or so many ranks, cannot do; before they start."""
+    devices: Callable[[ModeOptions], int] = _one_device
+    """How many devices one rank drives. Raises DeviceError."""
+    batch_share: Callable[[ModeOptions, int], str] = _per_rank
+    """Whose batch --batch-size is, with so many ranks, for the line that a run begins with."""
+    learn: Callable[[nn.Module, Batch, nn.Module, torch.device], Tensor | None] = _learn
+    """Forward and backward pass with a criterion; the loss, detached, or None on ranks that do not compute it."""
+    predict: Callable[[nn.Module, Tensor, torch.device], Tensor | None] = _predict
+    """What the model makes of images, on a rank that ends it; None elsewhere."""
+    end_test: Callable[[nn.Module], None] = _nothing_to_clear
+    """Clears what predictions leave behind in a model."""
+    facts: Callable[[nn.Module], object] | None = None
+    """What meta.json says of a model under the mode's name; None for models of other modes."""
+
+    def check_world(self, ranks: int) -> None:
+        """Raise UsageError when a mode of one process was launched as several."""
+        if not self.distributed and ranks > 1:
+            raise UsageError(f"--parallel {self.name} is one process, but was launched as one of {ranks}")

@@ -1,0 +1,141 @@
+"""Pipeline stages: consecutive blocks of a model on each rank, and microbatches that pass through them."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations, pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..base.commands.choices import PipelineScheduleName
+from ..base.contract.modes import PipelineFacts, TensorShape
+from ..workloads.models import BLOCKS
+from .mode import ModeOptions
+
+if TYPE_CHECKING:  # torch's pipelines take two seconds to import, so only runs of this mode do it
+    from torch.distributed.pipelining import PipelineStage
+
+_SCHEDULES: Mapping[PipelineScheduleName, str] = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
+
+
+class Pipeline(nn.Module):
+    """This rank's stage of a model; its parameters are those of the stage. Made by `pipeline()`."""
+
+    def __init__(self, stage: "PipelineStage", schedule: PipelineScheduleName, facts: PipelineFacts) -> None:
+        from torch.distributed import pipelining
+
+        super().__init__()
+        self.part = stage.submod
+        self.facts = facts
+        self._stage = stage
+        self._make_schedule = getattr(pipelining, _SCHEDULES[schedule])
+        self._schedule: Any = None
+
+    def learn(self, images: Tensor, labels: Tensor, criterion: nn.Module) -> Tensor | None:
+        """Forward and backward pass of one batch, which every rank has to start; gradients are those of its mean loss.
+
+        The first stage uses the images and the last one the labels. The loss, detached, on the last; None elsewhere.
+        """
+        if self._schedule is None:
+            self._schedule = self._make_schedule(self._stage, self.facts.microbatches, loss_fn=criterion)
+        losses: list[Tensor] = []
+        where = self._stage.device
+        inputs = (images.to(where, non_blocking=True),) if self._stage.is_first else ()
+        if not self._stage.is_last:
+            self._schedule.step(*inputs)
+            return None
+        self._schedule.step(*inputs, target=labels.to(where, non_blocking=True), losses=losses)
+        return torch.stack(losses).mean().detach()
+
+    def predict(self, images: Tensor) -> Tensor | None:
+        """The model's outputs for images, any number of them, on the last stage; None elsewhere.
+
+        Every rank has to start it. Stage by stage and without gradients: schedules take one batch size only, and 1F1B
+        no forward pass alone.
+        """
+        index, where = self._stage.stage_index, self._stage.device
+        if self._stage.is_first:
+            passing = images.to(where)
+        else:
+            given = self.facts.input
+            passing = torch.empty((len(images), *given.shape[1:]), dtype=getattr(torch, given.dtype), device=where)
+            dist.recv(passing, index - 1)
+        outputs = cast("Tensor", self.part(passing))
+        if self._stage.is_last:
+            return outputs
+        dist.send(outputs.contiguous(), index + 1)
+        return None
+
+
+def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microbatches: int) -> Pipeline:
+    """This rank's stage: its share of the model's blocks, so that the largest stage computes as little as possible.
+
+    Shapes are given to torch beforehand. Left alone it finds them by a forward pass over memory that nobody has
+    written, which would go into the running statistics of batch normalisation.
+    """
+    from torch.distributed.pipelining import PipelineStage
+
+    index, stages = dist.get_rank(), dist.get_world_size()
+    blocks = BLOCKS[options.model](model)
+    images = torch.empty((options.batch_size // microbatches, 3, options.image_size, options.image_size), device="meta")
+    costs = _costs(blocks, images)
+    first, end = _cut([cost.forward_flops for cost in costs], stages)[index]
+    own, passing = costs[first:end], [images, *(cost.output for cost in costs)]
+    part = nn.Sequential(OrderedDict((name.replace(".", "_"), blocks[name]) for name in list(blocks)[first:end]))
+    # A gradient goes back along every way but that of the images.
+    given, handed_on = passing[first].requires_grad_(index > 0), passing[end].requires_grad_()
+    stage = PipelineStage(part.to(where), index, stages, where, input_args=given, output_args=handed_on)
+    facts = PipelineFacts(
+        stage=index,
+        stages=stages,
+        schedule=options.pipeline_schedule,
+        microbatches=microbatches,
+        batch_size=options.batch_size,
+        blocks=list(blocks)[first:end],
+        parameters=sum(p.numel() for p in part.parameters()),
+        forward_flops_per_microbatch=sum(cost.forward_flops for cost in own),
+        input=_tensor_facts(passing[first]),
+        output=_tensor_facts(passing[end]),
+    )
+    return Pipeline(stage, options.pipeline_schedule, facts)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What one microbatch costs in a block; `output` is on the meta device, so that it has a shape and no memory."""
+
+    forward_flops: int
+    output: Tensor
+
+
+def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
+    """Of every block in order, without computing anything."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    found = []
+    passing = images
+    for block in blocks.values():
+        held = chain(block.named_parameters(), block.named_buffers())
+        state = {name: tensor.detach().to("meta") for name, tensor in held}
+        with FlopCounterMode(display=False) as counter:
+            passing = cast("Tensor", functional_call(block, state, (passing,)))
+        found.append(_Cost(counter.get_total_flops(), passing))
+    return found
+
+
+def _cut(costs: Sequence[int], stages: int) -> list[tuple[int, int]]:
+    """(first, end) of each of `stages` runs of consecutive blocks, the most expensive run as cheap as can be."""
+    ways = (list(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), stages - 1))
+    return min(ways, key=lambda runs: max(sum(costs[first:end]) for first, end in runs))
+
+
+def _tensor_facts(tensor: Tensor) -> TensorShape:
+    return TensorShape(
+        shape=list(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        bytes=tensor.numel() * tensor.element_size(),
+    )

@@ -1,0 +1,1 @@
+"""What watches a process of a script while it runs, and captures it."""

@@ -1,0 +1,78 @@
+"""`python -m profiling train`. Importable without torch."""
+
+import typer
+
+from ..base.commands.option_groups import takes
+from ..base.commands.profiler_options import RecordingOptions, ScheduleOptions
+from ..base.libraries import require
+from ..base.schedule import TRAILING_STEPS
+from ..ranks.exits import exit_with
+from .config import TrainConfig
+from .options import EpochOptions, OptimizerOptions, OutputOptions, ParallelOptions, PlaceOptions, SubjectOptions
+
+TRAIN_EXAMPLES = """[bold]Examples[/bold]
+
+    python -m profiling train --workers 2
+
+    python -m profiling train --parallel single --with-stack --profile-memory
+
+    python -m profiling train --parallel fsdp --workers 2 --device cpu
+
+    python -m profiling train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
+
+    python -m profiling train --warmup-epochs 1 --timed-epochs 1 --steps-per-epoch 20 --batch-size 8
+
+    python -m profiling train --data cifar10 --epochs 5 --warmup-epochs 1 --batch-size 2048 --lr-scaling linear
+
+    torchrun --nproc-per-node 4 -m profiling train --batch-size 128 --data cifar10
+
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m profiling train
+    """
+
+
+@takes(
+    subject=SubjectOptions,
+    optimizer=OptimizerOptions,
+    parallel=ParallelOptions,
+    place=PlaceOptions,
+    epochs=EpochOptions,
+    profiled=ScheduleOptions,
+    recording=RecordingOptions,
+    output=OutputOptions,
+)
+def train(
+    ctx: typer.Context,
+    *,
+    subject: SubjectOptions,
+    optimizer: OptimizerOptions,
+    parallel: ParallelOptions,
+    place: PlaceOptions,
+    epochs: EpochOptions,
+    profiled: ScheduleOptions,
+    recording: RecordingOptions,
+    output: OutputOptions,
+) -> None:
+    """Train a model, and trace a few of its steps on every rank.
+
+    Under torchrun this process is one rank. Alone, it launches --workers of them.
+    """
+    require("torchvision")
+    schedule = profiled.schedule()
+    config = TrainConfig(
+        schedule,
+        schedule.total_steps + TRAILING_STEPS if subject.steps is None else subject.steps,
+        **subject.settings(),
+        **vars(parallel),
+        **epochs.settings(),
+        **place.settings(),
+        **vars(recording),
+        **vars(output),
+        optimizer=optimizer.config(subject.model),
+    )
+
+    def start() -> int:
+        from .task import run_training
+
+        return run_training(config, place.workers, ctx.obj)
+
+    exit_with(start)
