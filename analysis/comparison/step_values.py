@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..core import markers
+
 Values = NDArray[np.float64]
 Key = tuple[str | None, ...]
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they tell nothing of the others.
 _START_UP_STEPS = 2
-_PREFIX = "ProfilerStep#"
 _OF_BREAKDOWN = {
     "compute": "compute_ns",
     "comm": "comm_ns",
@@ -117,8 +118,8 @@ def best_source(captures: Sequence[Mapping[str, Values]], enough: int) -> str | 
 
 def _marks(annotations: pd.DataFrame) -> pd.DataFrame:
     """The annotations of steps, with the number of the step."""
-    found = annotations[annotations["name"].str.startswith(_PREFIX).fillna(False)]
-    return found.assign(step=found["name"].str.removeprefix(_PREFIX).astype("int64"))
+    found = annotations[annotations["name"].str.startswith(markers.STEP).fillna(False)]
+    return found.assign(step=found["name"].str.removeprefix(markers.STEP).astype("int64"))
 
 
 def _floats(series: pd.Series[Any]) -> pd.Series[float]:

@@ -25,6 +25,8 @@ import functools
 import re
 from collections.abc import Iterable
 
+from . import markers
+
 COMPUTE, COMM, MEMORY = KINDS = "compute", "comm", "memory"
 
 # Kernels of other libraries: what each does, by the first pattern that fits. None: its name does not tell.
@@ -114,7 +116,7 @@ def name_on_all_ranks(name: str) -> str | None:
 
     Of NCCL and RCCL it is the whole name, of the libraries above the function without its template arguments.
     """
-    if name.startswith(("nccl", "rccl")):
+    if name.startswith(markers.KERNEL_PREFIXES):
         return name
     return _function(name) if any(pattern.search(name) for _, pattern in _OTHERS) else None
 

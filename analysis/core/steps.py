@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from . import markers
+
 if TYPE_CHECKING:
     import pandas as pd
 
-_PREFIX = "ProfilerStep#"
 NO_STEP = -1
 """The step of an activity that belongs to none."""
 _UNKNOWN = np.iinfo(np.int64).min
@@ -43,7 +44,7 @@ def launch_times(correlation: Ints, launches: Ints, start_ns: Ints) -> Ints:
 
 def steps_at(times_ns: Ints, marks: Iterable[tuple[str, int, int]]) -> Ints:
     """The step at each time, NO_STEP outside of every step; `marks` are annotations: name, start and duration in ns."""
-    steps = sorted(((s, s + d, int(n.removeprefix(_PREFIX))) for n, s, d in marks if n.startswith(_PREFIX)))
+    steps = sorted(((s, s + d, int(n.removeprefix(markers.STEP))) for n, s, d in marks if n.startswith(markers.STEP)))
     if not steps:
         return np.full(len(times_ns), NO_STEP)
     starts, ends, numbers = np.array(steps, dtype=np.int64).T
@@ -59,7 +60,7 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd
     """
     import pandas as pd
 
-    marks = annotations[annotations["name"].str.startswith(_PREFIX).fillna(False)]
+    marks = annotations[annotations["name"].str.startswith(markers.STEP).fillna(False)]
     if not len(marks):
         return activities
     times = launch_times(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
+from ..core import markers
 from .header import Header
 from .memory_limit import tables_bytes
 from .values import Duration, Int64, Time
@@ -157,7 +158,7 @@ def raw_trace(
 
 
 def _place_of(annotation: Annotation) -> int:
-    begins = ("c10d::", "enumerate(")
+    begins = (markers.C10D, markers.LOADING)
     return next((place for place, begin in enumerate(begins) if annotation.name.startswith(begin)), -1)
 
 

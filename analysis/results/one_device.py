@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core import markers
 from ..core.kinds import COMM, KINDS
 from ..core.schema import PlainTable
 from ..core.steps import launch_times, steps_at
@@ -59,7 +60,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:
         return None
     side_content(path.with_name("run.json"))  # one that cannot be read is an error, here as elsewhere
-    on_gloo = sum(annotation.name.startswith("gloo:") for annotation in raw.annotations)
+    on_gloo = sum(annotation.name.startswith(markers.GLOO_MARK) for annotation in raw.annotations)
     return LoneDevice(member.rank, str(devices[0]), _ran(raw), tuple(notes_on(member, on_gloo)))
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..core import markers
 from ..core.kinds import COMM, COMPUTE
 from ..core.tables.communication import ACTIVITIES
 from .file_tables import TraceFile
 
 # Sent and received on the thread that calls, not on one of gloo's.
-POINT_TO_POINT = ("gloo:send", "gloo:recv", "gloo:recvAnySource")
+POINT_TO_POINT = tuple(f"{markers.GLOO_MARK}{what}" for what in ("send", "recv", "recvAnySource"))
 
 
 def cpu_activities(file: TraceFile) -> pd.DataFrame:
@@ -24,11 +25,12 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
     """
     annotations = file.annotations
     names = annotations["name"].astype(str)
-    gpu_run = names.str.startswith("nccl:").any() or (file.header.backend or "gloo") == "nccl"
+    gpu_run = names.str.startswith(markers.NCCL_MARK).any() or (file.header.backend or markers.GLOO) == markers.NCCL
     gpu_run |= file.damage is not None and bool(file.header.device_names or len(file.launches))
     if len(file.activities) or gpu_run:
         return file.activities
-    gloo = _with_issue(annotations[names.str.startswith("gloo:")], annotations[names.str.startswith("c10d::")])
+    of_gloo, of_c10d = (annotations[names.str.startswith(mark)] for mark in (markers.GLOO_MARK, markers.C10D))
+    gloo = _with_issue(of_gloo, of_c10d)
     threads = file.gloo_threads | set(gloo["thread"][~gloo["name"].isin(POINT_TO_POINT)])
     ops = _outermost(file.cpu_ops[~file.cpu_ops["thread"].isin(threads)])
     return ACTIVITIES.concat([_activities(ops, COMPUTE), _activities(gloo, COMM)])

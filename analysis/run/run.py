@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..core import markers
 from ..core.escaping import as_text
 from ..core.schema import Schema, records
 from ..core.steps import with_steps
@@ -311,4 +312,4 @@ def _group_rows(rank: int, groups: list[_Group]) -> list[dict[str, Any]]:
 
 
 def _gloo_beside_gpu(file: TraceFile) -> int:
-    return int(file.annotations["name"].str.startswith("gloo:").sum()) if len(file.activities) else 0
+    return int(file.annotations["name"].str.startswith(markers.GLOO_MARK).sum()) if len(file.activities) else 0

@@ -135,6 +135,35 @@ def test_only_the_reader_knows_raw_keys():
             assert not any('"traceEvents"' in text for text in _texts(tree)), module
 
 
+MARKERS = ("ProfilerStep", "c10d::", "gloo:", "nccl:", "record_param_comms", "enumerate(", "pt_gloo")
+NAMES = ("nccl", "gloo", "rccl")
+WITH_MARKERS = ("formats", "core.markers", "core.tables")  # tables tell people what their columns hold
+
+
+def _markers_in(tree: ast.Module) -> list[str]:
+    """Texts that the program compares with what stands in traces: no docstrings or types."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    said |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    typed = [node.annotation for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    said |= {id(part) for annotation in typed for part in ast.walk(annotation)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    ]
+    return [text for text in texts if text in NAMES or text.startswith(MARKERS)]
+
+
+@pytest.mark.parametrize("module", [m for m in modules("analysis") if not m.startswith(WITH_MARKERS)])
+def test_markers_of_traces_stand_in_one_place(module):
+    assert _markers_in(modules("analysis")[module]) == []
+
+
+def test_markers_are_found_where_they_stand():
+    tree = ast.parse("""'''c10d:: in a docstring.'''\nx = name.startswith(("c10d::", "nccl")) or "ProfilerStep#"\n""")
+    assert sorted(_markers_in(tree)) == ["ProfilerStep#", "c10d::", "nccl"]
+
+
 def _texts(tree: ast.Module) -> set[str]:
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 

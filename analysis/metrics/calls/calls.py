@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...core import markers
 from ...core.kinds import COMM
 from ...core.nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
 from ...core.schema import Row, bare, grouped, plain
@@ -41,9 +42,9 @@ def communication(
     of_kind = bare(activities["kind"])
     communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
-    steps = _rows_by_rank(annotations[annotations["name"].str.startswith("ProfilerStep#", na=False)])
+    steps = _rows_by_rank(annotations[annotations["name"].str.startswith(markers.STEP, na=False)])
     if "cpu" not in communicating["device"].unique():  # then what c10d says is of no use
-        annotations = annotations[annotations["name"].str.startswith("nccl:", na=False)]
+        annotations = annotations[annotations["name"].str.startswith(markers.NCCL_MARK, na=False)]
     annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)
     groups_of = _rows_by(process_groups, ["rank"])
     shown = _rows_by_rank(communicating[[*KEPT, "correlation", "external_id"]])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from ...core import markers
 from ...core.nccl_tests import collective_name, dtype_name, elements
 from ...core.schema import Row
 
@@ -80,10 +81,10 @@ def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str,
     `group` as far as it is known.
     """
     size = group.get("group_size")
-    c10d = sorted(_named("c10d::", annotations), key=itemgetter("start_ns"))
+    c10d = sorted(_named(markers.C10D, annotations), key=itemgetter("start_ns"))
     issued = [i for a in c10d if (i := _issued(a, size)) is not None]
     # A send begins earlier as an activity than as an annotation, so the end is what they share.
-    by_end = {(a["thread"], a["start_ns"] + a["dur_ns"]): a for a in _named("gloo:", annotations)}
+    by_end = {(a["thread"], a["start_ns"] + a["dur_ns"]): a for a in _named(markers.GLOO_MARK, annotations)}
     rows: list[Row] = []
     for activity in activities:
         annotation = by_end[activity["stream"], activity["start_ns"] + activity["dur_ns"]]
@@ -108,7 +109,7 @@ def _named(prefix: str, annotations: list[Row]) -> list[Row]:
 
 
 def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
-    op = _OPS.get(annotation["name"].removeprefix("c10d::"))
+    op = _OPS.get(annotation["name"].removeprefix(markers.C10D))
     if op is None:
         return None
     given, got = _tensors(annotation, op.input), _tensors(annotation, op.output)
@@ -139,7 +140,11 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
 
 def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
     """The earliest operator that could have issued this gloo operation; its use is counted off."""
-    kind, shapes, start_ns = annotation["name"].removeprefix("gloo:"), annotation["in_dims"], annotation["start_ns"]
+    kind, shapes, start_ns = (
+        annotation["name"].removeprefix(markers.GLOO_MARK),
+        annotation["in_dims"],
+        annotation["start_ns"],
+    )
     for candidate in issued:
         if candidate.start_ns > start_ns:
             return None
@@ -158,7 +163,7 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
     if source is not None:
         return _of(source) | {"dtype": dtype, "metadata_from": "c10d"}
     elems = _elems(annotation["in_dims"])
-    collective = collective_name(annotation["name"].removeprefix("gloo:"))
+    collective = collective_name(annotation["name"].removeprefix(markers.GLOO_MARK))
     symmetric = collective in ("all_reduce", "broadcast", "reduce", "all_to_all", "send", "recv")
     return {
         "collective": collective,

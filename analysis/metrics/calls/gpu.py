@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from ...core import markers
 from ...core.kinds import COMPUTE, collective_in_name
 from ...core.nccl_tests import POINT_TO_POINT, collective_name, dtype_name, elements
 from ...core.schema import Row, records
-from .issued import COALESCED, coalesced_parts
+from .issued import coalesced_parts
 from .phases import with_phases
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
 
     NCCL gives every communicator a stream of its own, but for collectives that run on a stream that computes.
     """
-    lacking = [r for r in rows if r.get("process_group") is None and r["name"].lower().startswith(("nccl", "rccl"))]
+    lacking = [
+        r for r in rows if r.get("process_group") is None and r["name"].lower().startswith(markers.KERNEL_PREFIXES)
+    ]
     if not lacking:
         return rows
     groups: dict[tuple[object, object], set[tuple[object, ...]]] = {}
@@ -72,7 +75,7 @@ class Sources:
         self.ids_name_ops = any(map(_names_operator, activities)) or bool(
             (launches["external_id"] != launches["correlation"]).any()
         )
-        self.annotations = [a for a in annotations if (a["name"] or "").startswith("nccl:")]
+        self.annotations = [a for a in annotations if (a["name"] or "").startswith(markers.NCCL_MARK)]
         self.annotation_of = _enclosing(self.annotations)
         self.parts_under = coalesced_parts(self.records, self.annotations)
         self.activities = activities
@@ -101,7 +104,7 @@ class Sources:
             rows = [
                 {"rank": a["rank"], "cycle": a["cycle"], "issue_ns": a["start_ns"]} | self._from_annotation(a)
                 for a in self.annotations
-                if id(a) not in of_kernels and a["name"] != COALESCED
+                if id(a) not in of_kernels and a["name"] != markers.COALESCED
             ]
         return [row | {"issued_ns": row["issue_ns"]} for row in rows]
 
@@ -110,7 +113,7 @@ class Sources:
         issue_ns = launch["start_ns"] if launch else None
         row = {key: activity[key] for key in KEPT} | {"issue_ns": issue_ns, "issued_ns": issue_ns}
         kernel = self.kernel.get(activity["correlation"])
-        if annotation is not None and annotation["name"] == COALESCED and kernel is None:
+        if annotation is not None and annotation["name"] == markers.COALESCED and kernel is None:
             parts = self.parts_under[id(annotation)]
             if parts:
                 self.claimed.update(map(id, parts))
@@ -131,7 +134,7 @@ class Sources:
 
     def _from_record(self, record: Row) -> Row:
         self.claimed.add(id(record))
-        return _from_args(record) | {"issued_ns": record["start_ns"], "metadata_from": "record_param_comms"}
+        return _from_args(record) | {"issued_ns": record["start_ns"], "metadata_from": markers.RECORD}
 
     def _record(self, activity: Row) -> Row | None:
         if self.ids_name_ops and activity["external_id"] is not None:
@@ -148,7 +151,7 @@ class Sources:
         return None if launch is None else self.annotation_of(launch["thread"], launch["start_ns"])
 
     def _from_annotation(self, annotation: Row) -> Row:
-        op = annotation["name"].removeprefix("nccl:")
+        op = annotation["name"].removeprefix(markers.NCCL_MARK)
         row: Row = {
             **self.group,
             "collective": collective_name(op),
@@ -222,7 +225,7 @@ def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
 def _with_peer(told: Row, annotation: Row | None) -> Row:
     """The peer of a send or receive from its annotation, where its arguments do not tell: before torch 2.5."""
     if told["collective"] in ("send", "recv") and told["root"] is None and told["peer"] is None and annotation:
-        return told | {"root": _peer(annotation["name"].removeprefix("nccl:"))}
+        return told | {"root": _peer(annotation["name"].removeprefix(markers.NCCL_MARK))}
     return told
 
 

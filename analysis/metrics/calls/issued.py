@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ...core import markers
 from ...core.nccl_tests import POINT_TO_POINT
 from ...core.schema import Row
 from ...core.steps import NO_STEP, steps_at
-
-COALESCED = "nccl:coalesced"
 
 
 def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[int, list[Row]]:
@@ -36,7 +35,7 @@ def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[
         before = waiting.setdefault(row["thread"], [])
         if not is_annotation:
             before.append(row)
-        elif row["name"] == COALESCED:
+        elif row["name"] == markers.COALESCED:
             found[id(row)], waiting[row["thread"]] = before, []
         elif before:
             before.pop()

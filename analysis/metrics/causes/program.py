@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ...core import markers
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
 from ...core.kinds import COMM, COMPUTE, MEMORY
 from ..clocks.frame import Flags, Floats
@@ -20,7 +21,7 @@ from ..clocks.frame import Flags, Floats
 PARTS = ("compute", "memory", "comm", "data", "cpu")
 SPENT = (*PARTS, "own")  # communication of the compared group apart from other communication
 _NEVER = np.iinfo(np.int64).min
-_DATA = "enumerate(DataLoader)"
+_DATA = markers.DATA_LOADER
 
 
 class Waits(NamedTuple):
@@ -90,7 +91,7 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     where that is not known. In `waits` it waited for other ranks in a call; `marks` are the annotations of its CPU.
     """
     steps = np.sort(
-        marks["start_ns"][marks["name"].str.startswith("ProfilerStep").fillna(False)].to_numpy(dtype=np.int64)
+        marks["start_ns"][marks["name"].str.startswith(markers.STEP).fillna(False)].to_numpy(dtype=np.int64)
     )
     data = _data_loading(marks)
     kind = activities["kind"].to_numpy(dtype=object)

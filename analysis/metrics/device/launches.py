@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...core import markers
+
 Ints = NDArray[np.int64]
 
 _NONE = -1
@@ -21,7 +23,7 @@ def launched_in(
 
     c10d operators, which stand among the `annotations`, count. On CPU runs an activity is its own operator.
     """
-    handed_over = annotations[annotations["name"].str.startswith("c10d::").fillna(False)]
+    handed_over = annotations[annotations["name"].str.startswith(markers.C10D).fillna(False)]
     columns = ["rank", "cycle", "thread", "name", "start_ns", "dur_ns"]
     every = pd.concat([t[columns] for t in (cpu_operators, handed_over) if len(t)] or [cpu_operators[columns]])
     found = activities["name"].where(activities["device"] == "cpu")

@@ -1,0 +1,22 @@
+"""What profilers, torch and its backends write into traces, as prefixes and names: all of it that is looked for."""
+
+from __future__ import annotations
+
+STEP = "ProfilerStep#"
+"""torch.profiler, around a step: its number follows."""
+LOADING = "enumerate("
+"""torch, around getting a batch from whatever loads data."""
+DATA_LOADER = "enumerate(DataLoader)"
+"""The same from a DataLoader: the kind of iterator follows."""
+C10D = "c10d::"
+"""An operator of torch that hands a collective to its backend."""
+RECORD = "record_param_comms"
+"""torch's record of a collective's arguments."""
+NCCL, GLOO = "nccl", "gloo"
+"""Backends, as process groups name them."""
+NCCL_MARK, GLOO_MARK = "nccl:", "gloo:"
+"""torch, around what a backend does: the collective follows."""
+COALESCED = "nccl:coalesced"
+"""torch, around several calls that are launched as one."""
+KERNEL_PREFIXES = ("nccl", "rccl")
+"""With which kernels of NCCL and RCCL begin, in lower case."""
