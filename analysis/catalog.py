@@ -83,7 +83,7 @@ _ENTRIES = (
     TableEntry(
         communication.BREAKDOWN,
         Topic.time,
-        "Where every device's time went: compute, communication, both, copies, nothing.",
+        "Where every device's time went: compute, communication, idle.",
         "breakdown.md#window-and-breakdown",
         command="breakdown",
         shown=(
@@ -109,7 +109,7 @@ _ENTRIES = (
     TableEntry(
         communication.CALLS,
         Topic.communication,
-        "Every communication call of every rank, with what is known of it.",
+        "Every communication call of every rank.",
         "calls.md#what-is-known-of-a-call",
         command="calls",
         shown=(
@@ -120,7 +120,7 @@ _ENTRIES = (
     TableEntry(
         communication.COLLECTIVES,
         Topic.communication,
-        "Every collective, all ranks together: arrival skew, transfer time, bandwidth.",
+        "Every collective: arrival skew, transfer time, bandwidth.",
         "matching.md#methods",
         command="collectives",
         shown=(
@@ -143,7 +143,7 @@ _ENTRIES = (
     TableEntry(
         communication.BANDWIDTH,
         Topic.communication,
-        "Bandwidth as nccl-tests defines it, by process group, collective, dtype and size.",
+        "Bandwidth as nccl-tests defines it, by collective and size.",
         "bandwidth.md#the-bandwidth-table",
         command="bandwidth",
         shown=(
@@ -172,7 +172,7 @@ _ENTRIES = (
     TableEntry(
         communication.FITS,
         Topic.communication,
-        "Latency and bandwidth of every collective, fitted over its sizes.",
+        "Latency and bandwidth of every collective, fitted over sizes.",
         "latency.md#latency-and-bandwidth",
         command="fits",
         shown=(
@@ -184,7 +184,7 @@ _ENTRIES = (
     TableEntry(
         lateness.RANKS,
         Topic.waiting,
-        "Who waits, and for whom, and why: one row per rank.",
+        "Who waits, for whom, and why: one row per rank.",
         "ranks-and-hosts.md#who-waits-and-for-whom",
         command="ranks",
         shown=(
@@ -205,7 +205,7 @@ _ENTRIES = (
     TableEntry(
         lateness.LATENESS,
         Topic.waiting,
-        "Every collective with a late rank, why it was late, and where that began.",
+        "Every collective with a late rank, and why it was late.",
         "lateness.md#why-a-rank-was-late",
         command="lateness",
         shown=(
@@ -236,7 +236,7 @@ _ENTRIES = (
     TableEntry(
         lateness.VERDICTS,
         Topic.overview,
-        "What limits the run, and every collective, in one sentence each.",
+        "What limits the run and every collective, in a sentence each.",
         "verdicts.md#of-the-run",
         command="verdicts",
         shown=(
@@ -248,8 +248,7 @@ _ENTRIES = (
     TableEntry(
         device_time.KERNELS,
         Topic.time,
-        "Device time by kernel or operator: share, calls, and how much of communication waited, moved data, was "
-        "hidden.",
+        "Device time by kernel or operator.",
         "kernels.md#by-kernel",
         command="kernels",
         shown=(*_DEVICE_TIME, "name", "partial"),
@@ -281,8 +280,7 @@ _ENTRIES = (
     TableEntry(
         device_time.GPUS,
         Topic.time,
-        "Utilisation, SM efficiency and achieved occupancy of every GPU, as TensorBoard's profiler plugin defines "
-        "them.",
+        "GPU utilisation and occupancy, as TensorBoard defines them.",
         "kernels.md#gpus",
         command="gpus",
         shown=(
@@ -333,7 +331,7 @@ _ENTRIES = (
     TableEntry(
         sweeps.SCALING,
         Topic.across,
-        "Epoch time, both speedups, strong and weak efficiency of every cell of a sweep.",
+        "Speedups and efficiencies of every cell of a sweep.",
         "scaling.md#scaling",
         of=InputKind.sweep,
         command="scaling",
@@ -346,7 +344,7 @@ _ENTRIES = (
     TableEntry(
         sweeps.SUBTRACTION,
         Topic.across,
-        "Communication by subtracting epoch times, beside what the traces of the same cells measured.",
+        "Communication by subtraction, beside what traces measured.",
         "subtraction.md#communication-by-subtraction",
         of=InputKind.sweep,
         command="subtraction",
@@ -373,7 +371,7 @@ _ENTRIES = (
     TableEntry(
         training.TRAINING,
         Topic.across,
-        "Loss, accuracy and time of trainings after the same number of epochs, against a baseline.",
+        "Loss, accuracy and time of trainings, against a baseline.",
         "training.md#comparing-trainings",
         of=InputKind.trainings,
         command="training",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import typer
 
 from .base.libraries import require
-from .base.program import PROGRAM
+from .base.program import PROGRAM, as_called
 from .capacity.command import CAPACITY_EXAMPLES, capacity
 from .comms.command import COMMS_EXAMPLES, comms
 from .errors import ProfilingError
@@ -21,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Capture distributed training: one Kineto trace per rank, and what is needed to read them.",
 )
 
@@ -30,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         require("torch")
-        app(args, obj=args, prog_name=PROGRAM)
+        commands = typer.main.get_command(app)
+        for command in getattr(commands, "commands", {}).values():
+            command.epilog = command.epilog and as_called(command.epilog)
+        commands(args, obj=args, prog_name=PROGRAM)
     except Afterwards as then:
         start = then.start
     except ProfilingError as err:
@@ -54,6 +58,7 @@ app.command(epilog=CAPACITY_EXAMPLES)(capacity)
 app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command(epilog=SWEEP_EXAMPLES)(sweep)
 app.command(epilog=RUN_EXAMPLES, context_settings={"allow_interspersed_args": False})(run)
+app.command("capture", help="The same as run.", context_settings={"allow_interspersed_args": False})(run)
 
 
 def _failed(error: ProfilingError) -> int:

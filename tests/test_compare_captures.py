@@ -13,8 +13,8 @@ import pytest
 from capturing import SCRIPTS, python
 
 from analysis import Analysis, Comparison, analyse
-from analysis.cli import compare as cli_compare
 from analysis.cli.app import main
+from analysis.cli.commands import compare as cli_compare
 from analysis.core.schema import records
 
 pytest.importorskip("torch")

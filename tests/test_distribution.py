@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("analysis/", "commtrace/", "profiling/")
 
 
-def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+def run(*command: str | Path, path: str = "", **options: object) -> subprocess.CompletedProcess[str]:
+    """In that environment alone, or with the libraries in the folder `path`."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHONPATH": path}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **options)  # type: ignore[call-overload, no-any-return]
 
 
@@ -33,7 +35,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if listed.returncode:
         pytest.skip("needs a git checkout to copy the sources from")
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file() and name.startswith(("analysis/", "profiling/", "pyproject", "README", "LICENSE")):
+        if (ROOT / name).is_file() and name.startswith((*PACKAGES, "pyproject", "README", "LICENSE")):
             (sources / name).parent.mkdir(parents=True, exist_ok=True)
             (sources / name).write_bytes((ROOT / name).read_bytes())
     built = run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, sources)
@@ -67,3 +69,59 @@ def test_the_library_is_importable_under_its_own_name(scripts: Path, gloo_run: P
     code = f"from commtrace.analysis import analyse; print(len(analyse({str(gloo_run)!r}).calls))"
     done = run(scripts / "python", "-c", code, cwd=scripts)
     assert done.stdout.strip() == "16", done.stderr
+
+
+@pytest.mark.slow
+def test_one_import_has_everything(scripts: Path, gloo_run: Path) -> None:
+    code = (
+        "import sys, commtrace; from commtrace import capture; assert not {'torch', 'pandas'} & {*sys.modules}; "
+        f"print(len(commtrace.analyse({str(gloo_run)!r}).calls), commtrace.__version__, commtrace.__path__)"
+    )
+    done = run(scripts / "python", "-c", code, cwd=scripts)
+    calls, version, *folders = done.stdout.split(maxsplit=2)
+    assert (calls, version) == ("16", "0.1.0"), done.stderr
+    assert str(folders).count("commtrace") == 1  # nothing else of the environment is to be found within it
+    code = "import commtrace; commtrace.capture('run')"
+    assert "commtrace[profiling]" in run(scripts / "python", "-c", code, cwd=scripts).stderr
+
+
+@pytest.mark.slow
+def test_one_command_lists_everything_and_says_what_is_missing(scripts: Path) -> None:
+    shown = run(scripts / "commtrace", "--help", cwd=scripts)
+    assert shown.returncode == 0, shown.stderr
+    assert "Usage: commtrace [OPTIONS]" in shown.stdout
+    assert "  train  " in shown.stdout
+    assert "--install-completion" in shown.stdout
+    for command in ("train", "capture", "run", "sweep", "comms", "layers", "capacity"):
+        done = run(scripts / "commtrace", command, "x", cwd=scripts)
+        assert done.returncode == 2
+        assert done.stderr.splitlines() == [
+            'error: capturing needs torch, which is not installed: pip install "commtrace[profiling]"'
+        ]
+    assert run(scripts / "commtrace", "--version", cwd=scripts).stdout == "commtrace 0.1.0\n"
+
+
+@pytest.mark.slow
+def test_a_shell_completes_the_command(scripts: Path) -> None:
+    code = (
+        'eval "$(./commtrace --show-completion)"; complete -p commtrace; COMP_WORDS=(./commtrace lat); COMP_CWORD=1; '
+    )
+    code += '_commtrace_completion ./commtrace; echo "${COMPREPLY[@]}"'
+    done = run("bash", "-c", code, cwd=scripts)
+    assert done.stdout.split("\n")[-2:] == ["lateness", ""], done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_with_torch_the_command_captures_and_analyses(scripts: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    libraries = str(Path(torch.__file__).parents[1])
+    shown = run(scripts / "commtrace", "train", "-h", path=libraries, cwd=scripts)
+    assert "commtrace train --workers 2" in shown.stdout, shown.stderr
+    assert "-m profiling" not in shown.stdout
+    options = ("--parallel", "single", "--device", "cpu", "--batch-size", "2", "--out", tmp_path, "--run-name", "one")
+    done = run(scripts / "commtrace", "train", *options, path=libraries, cwd=scripts)
+    assert done.returncode == 0, done.stderr
+    assert f"commtrace {tmp_path / 'one'}" in done.stdout + done.stderr
+    done = run(scripts / "commtrace", tmp_path / "one", cwd=scripts)
+    assert done.returncode == 0, done.stderr
+    assert "Where the time went" in done.stdout

@@ -16,10 +16,15 @@ from ..reading.trace_files import is_side_file, trace_files
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
 _CACHE_SUFFIX = ".cache"
+AGAINST = "--against"
 
 
 class SparingInputs(TyperCommand):
     """A command that refuses, before it reads anything, to write to what it reads."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As click does, with --against before each path behind it: shells expand patterns to many."""
+        return super().parse_args(ctx, _each_against(args))
 
     def invoke(self, ctx: Any) -> Any:
         """Raises BadParameter."""
@@ -31,6 +36,20 @@ class SparingInputs(TyperCommand):
                 message = f"{output}: is {read}, which is read; name another file"
                 raise typer.BadParameter(message, param_hint=f"--{name}")
         return super().invoke(ctx)
+
+
+def _each_against(args: list[str]) -> list[str]:
+    """`--against B1 B2` as `--against B1 --against B2`, up to the next option."""
+    result: list[str] = []
+    open_ = False
+    for arg in args:
+        if open_ and arg.startswith("-"):
+            open_ = False
+        if open_ and result[-1] != AGAINST:
+            result.append(AGAINST)
+        result.append(arg)
+        open_ = open_ or arg == AGAINST
+    return result
 
 
 def _same_file(output: Path, paths: list[Path]) -> Path | None:

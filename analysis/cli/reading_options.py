@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
 ]
+CeilingFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ceiling",
+        metavar="FILE",
+        help="Compare with what `profiling comms` (comms.json or its folder) or nccl-tests (-J, or text) measured.",
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Processes that read.", show_default="one per core"),

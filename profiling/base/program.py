@@ -9,10 +9,17 @@ PACKAGE = str(__package__).rpartition(".")[0].removeprefix(ALIAS)
 """What `python -m` knows us by: `profiling` in a checkout, `commtrace.profiling` where it is installed."""
 _IS_INSTALLED = "." in PACKAGE
 
-PROGRAM = "commtrace-profile" if _IS_INSTALLED else f"python -m {PACKAGE}"
+PROGRAM = "commtrace" if _IS_INSTALLED else f"python -m {PACKAGE}"
 """How a user starts a command of this package."""
 ANALYSIS = "commtrace" if _IS_INSTALLED else "python -m analysis"
 """How a user starts the analysis of what this package wrote."""
+
+
+def as_called(examples: str) -> str:
+    """Examples that are written for a checkout, with the names of commands as they are called here."""
+    if not _IS_INSTALLED:
+        return examples
+    return examples.replace("python -m profiling", PROGRAM).replace("-m profiling", "-m commtrace")
 
 
 def tied_program(args: Sequence[str]) -> list[str]:

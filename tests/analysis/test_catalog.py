@@ -9,11 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer
 
 from analysis import Analysis, Comparison, Run, SweepAnalysis, TrainingAnalysis
 from analysis.catalog import CATALOG, InputKind, TableEntry
-from analysis.cli.app import app
+from analysis.cli.app import command_group
 from analysis.core.schema import Schema
 from analysis.core.tables import communication as everything
 from analysis.core.tables import comparison, device_time, lateness, sweeps, training
@@ -51,8 +50,8 @@ def test_its_command_takes_the_options_it_names(entry: TableEntry) -> None:
     if entry.command is None:
         return
     name, *options = shlex.split(entry.command)
-    commands = typer.main.get_group(app).commands
-    commands[name].make_context(name, [*options, "A", "B"])  # raises where an option or its value is unknown
+    command = command_group(name, "commtrace", {}).commands[name]
+    command.make_context(name, [*options, "A", "B"])  # raises where an option or its value is unknown
 
 
 @EVERY

@@ -12,8 +12,8 @@ import pytest
 from builders import MS, Collective, Trace, traces_of, write_run
 
 from analysis import Analysis, Comparison, analyse, compare
-from analysis.cli import compare as cli_compare
 from analysis.cli.app import main
+from analysis.cli.commands import compare as cli_compare
 from analysis.core.contract.rank import RankFile
 from analysis.core.contract.reader import lenient
 from analysis.core.schema import records

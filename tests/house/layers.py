@@ -10,6 +10,7 @@ from source import PACKAGES, ROOT, folder_of, modules
 LAYERS: dict[str, dict[str, str]] = {
     "analysis": {
         "errors": "",
+        "version": "",
         "core": "errors",
         "catalog": "core errors",
         "render": "catalog core errors",
@@ -25,7 +26,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "comparison": "results recording render catalog core errors",
         "cli": (
             "sweeps comparison training results metrics run reading formats recording ceilings render catalog core "
-            "errors"
+            "version errors"
         ),
     },
     "profiling": {

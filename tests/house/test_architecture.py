@@ -35,7 +35,7 @@ RAW_KEYS = (
 )  # fmt: skip
 # Still to be shortened, or taken apart.
 LONG = {
-    "cli.compare": "compare_command", "formats.kineto.stream": "_batches", "reading.pool": "__init__",
+    "formats.kineto.stream": "_batches", "reading.pool": "__init__",
 }  # fmt: skip
 # Where nobody takes many parameters, and no name is exported twice.
 STRICT = ("profiling",)
@@ -173,6 +173,7 @@ def test_only_readers_and_the_command_line_touch_files():
     readers = {"recording", "formats", "reading", "run"}
     single = {
         "cli.output",
+        "version",
         "core.disk",
         "core.small_files",
         "sweeps.files",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .output import Format, KeepGoing, Output, OutputFormat, complain, show, write
+from ..output import Format, KeepGoing, Output, OutputFormat, complain, show, write
 
 
-class By(str, Enum):
+class TrainingBy(str, Enum):
     """What a row is."""
 
     run = "run"
@@ -45,7 +44,7 @@ Plot = Annotated[
 
 def training_command(
     runs: Trainings,
-    by: Annotated[By, typer.Option(help="A row per run, or per run and epoch.")] = By.run,
+    by: Annotated[TrainingBy, typer.Option(help="A row per run, or per run and epoch.")] = TrainingBy.run,
     baseline: Baseline = None,
     epoch: AfterEpochs = None,
     plot: Plot = None,
@@ -53,32 +52,30 @@ def training_command(
     output: Output = None,
     keep_going: KeepGoing = False,
 ) -> None:
-    """Loss, accuracy and time of trainings after the same number of epochs, against a baseline."""
+    """Print loss, accuracy and time.
+
+    All are those after the same number of epochs.
+
+    \b
+    Examples:
+      {prog} training traces/small-batch traces/large-batch
+      {prog} training --epoch 10 --baseline small-batch --plot training.html traces
+      {prog} training --by epoch --format csv traces/large-batch
+    """
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter(f"{plot}: is drawn as HTML; name a file that ends with .html", param_hint="--plot")
-    from ..training.analysis import analyse_training
+    from ...training.analysis import analyse_training
 
     analysis = analyse_training(*runs, baseline=baseline, after_epochs=epoch, keep_going=keep_going)
-    if by is By.run:
+    if by is TrainingBy.run:
         show("training", analysis.training, output_format, output)
     else:
         show("training_epochs", analysis.training_epochs, output_format, output)
     if plot is not None:
-        from ..render.training_plot import training_plot
+        from ...render.training_plot import training_plot
 
         write(training_plot(analysis.training_epochs), plot)
     for failure in analysis.trainings.failed:
         complain(failure)
     if analysis.trainings.failed:
         raise typer.Exit(1)
-
-
-COMMANDS: dict[str, Callable[..., None]] = {"training": training_command}
-EXAMPLES = {
-    "training": """\b
-Examples:
-  {prog} training traces/small-batch traces/large-batch
-  {prog} training --epoch 10 --baseline small-batch --plot training.html traces
-  {prog} training --by epoch --format csv traces/large-batch
-"""
-}

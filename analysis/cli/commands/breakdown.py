@@ -1,0 +1,39 @@
+"""Where time went, by device or step: of one device alone without pandas, which takes as long as reading it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..output import Format, Output, OutputFormat
+from ..reading_options import Runs, analysed, one_device, opened, reads_traces
+from ..tables import print_device_table, print_table
+
+
+class BreakdownBy(str, Enum):
+    """What a row of the breakdown is."""
+
+    device = "device"
+    step = "step"
+
+
+@reads_traces
+def breakdown_command(
+    runs: Runs,
+    by: Annotated[BreakdownBy, typer.Option(help="A row per device, or per device and step.")] = BreakdownBy.device,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    *,
+    reading: ReadOptions,
+) -> None:
+    """Print the breakdown."""
+    name = "breakdown" if by is BreakdownBy.device else "breakdown_steps"
+    with opened(runs, reading) as run:
+        device = one_device(run)
+        if device is None:
+            print_table(name, analysed(run), output_format, output)
+            return
+    print_device_table(name, run.name, device, output_format, output)

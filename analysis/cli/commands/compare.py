@@ -1,0 +1,129 @@
+"""The command that compares captures of two configurations."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..inputs import AGAINST
+from ..output import Format, Output, OutputFormat, ascii_only, complain, write
+from ..reading_options import analysis_of, finish, reads_traces
+
+if TYPE_CHECKING:
+    from ...comparison.analysis import Comparison
+
+_SLOWER = 3
+
+
+class ComparedBy(str, Enum):
+    """Which table of a comparison."""
+
+    measure = "measure"
+    kernel = "kernel"
+    operator = "operator"
+
+
+Captures = Annotated[
+    list[Path],
+    typer.Argument(metavar="A...", help="Two runs, A and B; or captures of A, with those of B behind --against."),
+]
+Against = Annotated[list[Path] | None, typer.Option(AGAINST, metavar="B...", help="Captures of B, behind those of A.")]
+OneTable = Annotated[
+    ComparedBy | None, typer.Option(help="One table only; CSV, which holds one, has that of the measures without it.")
+]
+FailAbove = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PERCENT",
+        min=0,
+        help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 1 if there are "
+        "too few steps to tell.",
+    ),
+]
+RunSpread = Annotated[
+    float,
+    typer.Option(
+        metavar="PERCENT",
+        min=0,
+        help="By so much (standard deviation) runs of one configuration are taken to differ, where there is one run of "
+        "each.",
+    ),
+]
+Rows = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of kernels and operators, for people.")]
+
+
+@reads_traces
+def compare_command(
+    runs: Captures,
+    against: Against = None,
+    by: OneTable = None,
+    fail_above: FailAbove = None,
+    run_spread: RunSpread = 10.0,
+    top: Rows = 10,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    *,
+    reading: ReadOptions,
+) -> None:
+    """Print what a step of B takes longer for.
+
+    \b
+    Captures of one configuration differ, as whole machines drift. Several of each, taken by turns, show how much: give
+    those of A, then --against and those of B. Of one run each, the cycles of --repeat count as captures; a single
+    capture each shows large differences only.
+
+    \b
+    The length of a step is that of the side files' unprofiled steps where there are enough; else of profiled ones,
+    else of the traces' step windows. The rest is measured in the traced steps: capture 10 or more.
+
+    \b
+    Examples:
+      {prog} compare traces/before traces/after
+      {prog} compare traces/before-* --against traces/after-*
+      {prog} compare --by kernel --format csv traces/before traces/after
+      {prog} compare --fail-above 5 traces/main-1 traces/main-2 traces/main-3 --against traces/candidate
+    """
+    a, b = _sides(runs, against)
+    analyses = [[analysis_of([path], reading, details=True) for path in side] for side in (a, b)]
+    from ...comparison.analysis import Comparison
+
+    comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
+    write(_text(comparison, by, output_format, top), output)
+    for analysis in (*analyses[0], *analyses[1]):
+        finish(analysis)
+    if fail_above is not None:
+        _gate(*comparison.slower_by(fail_above / 100))
+
+
+def _text(comparison: Comparison, by: ComparedBy | None, output_format: Format, top: int) -> str:
+    """The report, or one table of it."""
+    from ...comparison.summary import one_table, report
+
+    if by is None and output_format not in (Format.csv, Format.latex):
+        return report(comparison, output_format.value, top=top, ascii_only=ascii_only())
+    complain(comparison.basis, kind="note")
+    return one_table(comparison, (by or ComparedBy.measure).value, output_format.value, ascii_only=ascii_only())
+
+
+def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], list[Path]]:
+    """The captures of A, and of B. Raises BadParameter."""
+    for side in (runs, against or []):
+        twice = [path for number, path in enumerate(side) if path.resolve() in [p.resolve() for p in side[:number]]]
+        if twice and against:
+            raise typer.BadParameter(f"{twice[0]} is given twice, but is one capture", param_hint=AGAINST)
+    if against:
+        return runs, against
+    if len(runs) != 2:
+        message = f"takes two runs, found {len(runs)}; of several captures give those of B behind {AGAINST}"
+        raise typer.BadParameter(message, param_hint="A B")
+    return runs[:1], runs[1:]
+
+
+def _gate(slower: bool, because: str) -> None:
+    complain(because, kind="slower" if slower else "note")
+    if slower:
+        raise typer.Exit(_SLOWER)

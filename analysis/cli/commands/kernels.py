@@ -1,0 +1,82 @@
+"""Device time by kernel or operator."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..output import Format, Output, OutputFormat, complain, show
+from ..reading_options import Runs, analysis_of, finish, reads_traces
+from ..tables import nothing_measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ...results.analysis import Analysis
+
+
+class KernelsBy(str, Enum):
+    """What a row of the device time is."""
+
+    kernel = "kernel"
+    operator = "operator"
+
+
+Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="Only the N longest rows of each device.")]
+
+
+@reads_traces
+def kernels_command(
+    runs: Runs,
+    by: Annotated[
+        KernelsBy, typer.Option(help="A row per kernel, or per operator that launched kernels.")
+    ] = KernelsBy.kernel,
+    rank: Annotated[
+        str | None,
+        typer.Option(metavar="N|all", help="Rows for each device of this rank, or of every rank, not of all together."),
+    ] = None,
+    top: Top = None,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    *,
+    reading: ReadOptions,
+) -> None:
+    """Print device time: share, calls, and how much of communication waited, moved data, was hidden.
+
+    \b
+    Examples:
+      {prog} kernels traces/my-run
+      {prog} kernels --by operator --top 20 traces/my-run
+      {prog} kernels --rank 0 --format csv --output rank0.csv traces/my-run
+    """
+    if rank is not None and rank != "all" and not (rank.isascii() and rank.isdecimal()):
+        raise typer.BadParameter(f"{rank!r} is neither a rank nor all", param_hint="--rank")
+    analysis = analysis_of(runs, reading, details=by is KernelsBy.operator)
+    table = _device_time(analysis, by, rank)
+    if top is not None:
+        table = table.head(top) if rank is None else table.groupby(["rank", "device"]).head(top)
+    _show(f"{by.value}s" if rank is None else f"{by.value}s_devices", table, analysis, output_format, output)
+
+
+def _device_time(analysis: Analysis, by: KernelsBy, rank: str | None) -> pd.DataFrame:
+    """The rows of all ranks together, of each (all), or of one. Raises NothingMeasured where there are none."""
+    table: pd.DataFrame = getattr(analysis, f"{by.value}s" if rank is None else f"{by.value}s_devices")
+    if rank is not None and rank != "all":
+        if int(rank) not in analysis.run.ranks:
+            nothing_measured(
+                analysis, f"has no trace of rank {rank}, only of {', '.join(map(str, analysis.run.ranks))}"
+            )
+        table = table[table["rank"] == int(rank)]
+    if not len(table):
+        nothing_measured(analysis, "the traces show no kernel; capture with ProfilerActivity.CUDA")
+    return table
+
+
+def _show(name: str, table: pd.DataFrame, analysis: Analysis, output_format: Format, output: Output) -> None:
+    for note in analysis.run.notes:
+        complain(note, kind="note")
+    show(name, table, output_format, output)
+    finish(analysis)

@@ -1,0 +1,31 @@
+"""Epoch times, speedups and efficiencies of a sweep."""
+
+from __future__ import annotations
+
+from ..output import Format, KeepGoing, Output, OutputFormat, show
+from ..sweep_input import Sweeps, finish_sweep
+
+
+def scaling_command(
+    runs: Sweeps,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    keep_going: KeepGoing = False,
+) -> None:
+    """Print epoch time, both speedups, strong and weak efficiency.
+
+    \b
+    A CSV of timings has the header
+      model,parallel,workers,batch_size_per_rank,epoch_s[,dataset_samples][,parameters]
+
+    \b
+    Examples:
+      {prog} scaling traces/my-sweep
+      {prog} scaling --format latex --output scaling.tex traces/my-sweep
+      {prog} scaling timings.csv
+    """
+    from ...sweeps.analysis import analyse_sweep
+
+    analysis = analyse_sweep(*runs, keep_going=keep_going)
+    show("scaling", analysis.scaling, output_format, output)
+    finish_sweep(analysis)

@@ -1,0 +1,68 @@
+"""Communication by subtracting epoch times."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ...errors import NothingMeasured
+from ...recording.options import ReadOptions
+from ...sweeps.by_hand import MISTAKES
+from ..output import Format, Output, OutputFormat, progress, show
+from ..reading_options import reads_traces
+from ..sweep_input import Sweeps, finish_sweep
+
+Mistakes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mistake",
+        metavar="NAME",
+        help=f"Instead show the bandwidth with this mistake, and without: {', '.join(MISTAKES)}, or all.",
+    ),
+]
+
+
+@reads_traces
+def subtraction_command(
+    runs: Sweeps,
+    mistake: Mistakes = None,
+    output_format: OutputFormat = Format.table,
+    output: Output = None,
+    *,
+    reading: ReadOptions,
+) -> None:
+    """Print communication by subtraction.
+
+    With --keep-going, a cell with damaged traces is shown without what they measured.
+
+    \b
+    Examples:
+      {prog} subtraction traces/my-sweep
+      {prog} subtraction --mistake one-message --mistake gib timings.csv
+      {prog} subtraction --mistake all --format markdown traces/my-sweep
+    """
+    names = _checked(mistake or [])
+    from ...sweeps.analysis import sweep_analysis_of
+
+    with progress() as report:
+        analysis = sweep_analysis_of(runs, reading, report)
+        table = analysis.mistakes(names) if names else analysis.subtraction
+    if not len(table):
+        raise NothingMeasured(
+            f"{analysis.sweep.name}: no cell has more than one worker, so there is nothing to subtract; add cells with "
+            "2 or more workers, or use `scaling`"
+        )
+    show("mistakes" if names else "subtraction", table, output_format, output)
+    finish_sweep(analysis)
+
+
+def _checked(names: list[str]) -> list[str]:
+    """The mistakes asked for, each once. Raises BadParameter."""
+    if "all" in names:
+        return list(MISTAKES)
+    for name in names:
+        if name not in MISTAKES:
+            message = f"{name!r} is none of {', '.join(MISTAKES)}, all"
+            raise typer.BadParameter(message, param_hint="--mistake")
+    return list(dict.fromkeys(names))

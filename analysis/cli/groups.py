@@ -1,0 +1,70 @@
+"""The list of commands: grouped in --help, with a word for who mistypes one, and completed by shells."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_ALIKE = 0.7
+
+
+class CommandGroup(TyperGroup):
+    """Commands listed under the heading that each names as its panel, every one on one line where that is wide enough.
+
+    The order is that in which they were added, of headings that of their first command.
+    """
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click has it
+        """As click does, but for the headings."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            heading = getattr(command, "rich_help_panel", None) or "Commands"
+            sections.setdefault(str(heading), []).append((name, (command.help or "").split("\n")[0]))
+        longest = max(map(len, self.commands))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{longest}}", about) for name, about in rows])
+
+
+def listed_only(name: str, heading: str, about: str) -> TyperCommand:
+    """A command that help and completion know, and something else runs."""
+    return TyperCommand(name, help=about, rich_help_panel=heading)
+
+
+def words_to_complete(program: str) -> list[str]:
+    """What stands behind the program's name where a shell asks how that may go on."""
+    if f"_{program.upper()}_COMPLETE" not in os.environ:
+        return []
+    asked = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return asked.split()[1:]
+
+
+def add_completion(group: TyperGroup) -> None:
+    """The options --install-completion and --show-completion, and what shells then ask."""
+    from typer.main import get_install_completion_arguments
+
+    group.params.extend(get_install_completion_arguments())
+
+
+def meant(word: str, commands: Iterable[str]) -> str | None:
+    """The command that a first argument, which is none, was meant to be; None where it may be a path."""
+    if os.path.lexists(word) or not re.fullmatch("[A-Za-z_]+", word):
+        return None
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word.lower(), list(commands), n=1, cutoff=_ALIKE)), None)
+
+
+def print_version(ctx: typer.Context, value: bool) -> None:
+    """What --version does."""
+    if value and not ctx.resilient_parsing:
+        from ..version import version
+        from .output import write
+
+        write(f"commtrace {version()}\n", None)
+        raise typer.Exit

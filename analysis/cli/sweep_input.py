@@ -1,0 +1,26 @@
+"""What the commands on sweeps take, and how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import complain
+
+if TYPE_CHECKING:
+    from ..sweeps.analysis import SweepAnalysis
+
+Sweeps = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="A sweep directory, run directories of a sweep, or a CSV of timings."),
+]
+
+
+def finish_sweep(analysis: SweepAnalysis) -> None:
+    """Say which traces could not be used, and end with exit code 1 if there are any."""
+    for failure in analysis.failed:
+        complain(failure)
+    if analysis.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,88 @@
+"""Tables of a run: the command that prints any of them, and what is said where one has no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..catalog import CATALOG
+from ..errors import NothingMeasured
+from ..recording.options import ReadOptions
+from .output import Format, Output, OutputFormat, complain, show
+from .reading_options import Runs, analysis_of, finish, reads_traces
+
+if TYPE_CHECKING:
+    from ..render import Table
+    from ..results.analysis import Analysis
+    from ..results.one_device import LoneDevice
+
+
+def table_command(name: str) -> Callable[..., None]:
+    """A command that prints this table of the catalog."""
+
+    def command(
+        runs: Runs,
+        output_format: OutputFormat = Format.table,
+        output: Output = None,
+        *,
+        reading: ReadOptions,
+    ) -> None:
+        print_table(name, analysis_of(runs, reading), output_format, output)
+
+    command.__doc__ = f"""Print the table.
+
+    \b
+    Examples:
+      {{prog}} {name} traces/my-run
+      {{prog}} {name} --format json traces/my-run | jq '.rows[0]'
+    """
+    return reads_traces(command)
+
+
+def print_table(name: str, analysis: Analysis, output_format: Format, output: Path | None) -> None:
+    """Print one table of the run. Raises NothingMeasured where there are no rows, and that is no result."""
+    table, found_none = analysis.table(name), CATALOG[name].none_found
+    if not len(table) and not (found_none and len(analysis.calls)):
+        nothing_measured(analysis, _why_empty(name, analysis))
+    notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
+    none = () if len(table) else (found_none or "",)
+    _print_with_notes(name, table, (*notes, *analysis.run.notes, *none), output_format, output)
+    finish(analysis)
+
+
+def print_device_table(
+    name: str, run_name: str, device: LoneDevice, output_format: Format, output: Path | None
+) -> None:
+    """Print one table of the only device of a run. Raises NothingMeasured."""
+    table: Table = getattr(device, name)
+    if not len(table):
+        raise NothingMeasured(f"{run_name}: {CATALOG[name].none_measured}")
+    _print_with_notes(name, table, device.notes, output_format, output)
+
+
+def nothing_measured(analysis: Analysis, why: str) -> None:
+    """Say which files could not be used, then raise NothingMeasured."""
+    for failure in analysis.run.failed:
+        complain(failure)
+    raise NothingMeasured(f"{analysis.run.name}: {why}")
+
+
+def _print_with_notes(
+    name: str, table: Table, notes: Iterable[str], output_format: Format, output: Path | None
+) -> None:
+    for note in notes:
+        complain(note, kind="note")
+    show(name, table, output_format, output)
+
+
+def _why_empty(name: str, analysis: Analysis) -> str:
+    if not len(analysis.run.activities):
+        return (
+            "the traces show no device activity and no gloo operation; capture with ProfilerActivity.CUDA on GPUs, "
+            "ProfilerActivity.CPU on gloo"
+        )
+    because = CATALOG[name].none_measured
+    if because is not None and (len(analysis.calls) or not CATALOG[name].needs_calls):
+        return because
+    return "no communication in the profiled window; use `breakdown` for the rest"
