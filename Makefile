@@ -13,10 +13,11 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo test check bench lock clean
+.PHONY: help demo test test-all check bench lock clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
-	@echo "make test   lint, types and tests, in the same environment"
+	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
+	@echo "make test-all  and the slow tests: all that CI runs"
 	@echo "make check  lint and types only"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
@@ -44,12 +45,17 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All tests side by side, but for those that compare times. The files with many short tests last, to fill both processes;
-# no folder is named twice, or pytest orders them itself.
+# The files with many short tests last, to fill both processes; no folder is named twice, or pytest orders them itself.
+PYTEST = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+TESTS = tests/test_*.py tests/profiling tests/docs tests/shared tests/analysis tests/house
+
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not alone" \
-		tests/test_*.py tests/profiling tests/docs tests/analysis
+	$(PYTEST) -m "not slow and not alone" $(TESTS)
+
+# What the quick tests sample, in full, and those that compare times, beside which nothing else should run.
+test-all: test
 	$(BIN)/python -m pytest -m alone
+	$(PYTEST) -m "slow and not alone" $(TESTS)
 
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }

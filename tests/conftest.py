@@ -1,9 +1,11 @@
 """Fixtures that tests of both packages share."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,20 +15,44 @@ ROOT = Path(__file__).resolve().parents[1]
 # A shell ignores it for what it begins in the background, and so would every process that a test begins and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of these tests alone."""
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what tests/analysis/test_golden.py compares with"
+    )
+
+
 # What `gloo_run` captures: 2 traced steps, which are steps 2 and 3.
 GLOO_RUN_OPTIONS = [
     *("--workers", "2", "--device", "cpu", "--model", "resnet18", "--batch-size", "4", "--seed", "0"),
-    *("--wait", "1", "--warmup", "1", "--active", "2", "--steps", "7"),
+    *("--image-size", "16", "--wait", "1", "--warmup", "1", "--active", "2", "--steps", "7"),
 ]
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that all processes of one pytest share; the first that asks has `make` fill it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"{name}-shared"
+    folder.mkdir(exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".made").exists():
+            make(folder)
+            (folder / ".made").touch()
+    return folder
 
 
 @pytest.fixture(scope="session")
 def gloo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory captured for real: ResNet-18 under DDP in 2 processes, gloo on CPU."""
+    """A run directory captured for real: ResNet-18 under DDP in 2 processes, gloo on CPU; for reading only."""
     pytest.importorskip("torch")
-    out = tmp_path_factory.mktemp("captured")
+    return made_once(tmp_path_factory, "captured", capture_with_gloo) / "gloo"
+
+
+def capture_with_gloo(out: Path) -> None:
+    """As a user would, from the first import."""
     command = [sys.executable, "-m", "profiling", "train", *GLOO_RUN_OPTIONS, "--out", str(out), "--run-name", "gloo"]
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    return out / "gloo"

@@ -79,8 +79,9 @@ def peak_mib() -> int:
 def seeds() -> Seeds:
     """Real traces, cut to a size at which thousands can be read: their ends, and some events in between."""
     files = sorted(SHARED.rglob("*.json.gz")) if SHARED.is_dir() else []
-    files = [*[f for f in files if "rank0" in str(f) or "worker0" in str(f) or len(list(f.parent.iterdir())) < 8],
-             *sorted((ROOT / "traces").rglob("*.pt.trace.json.gz"))]  # fmt: skip
+    files = [f for f in files if "rank0" in str(f) or "worker0" in str(f) or len(list(f.parent.iterdir())) < 8]
+    for folder in ("traces", "tests/data"):
+        files += sorted((ROOT / folder).rglob("*.pt.trace.json.gz"))[::4]
     return Seeds(_shortened(gzip.decompress(file.read_bytes())) for file in files)
 
 
@@ -263,15 +264,21 @@ def _too_long(number: int, frame: object) -> None:
     raise Finding(f"reading takes more than {LIMIT_S} s")
 
 
-def fuzz(seconds: float, first_seed: int, folder: Path) -> Counter[str]:
-    """What became of the mutants of so many seconds. Raises what went wrong, after keeping the mutant in `folder`."""
+def fuzz(seconds: float, mutants_wanted: int, first_seed: int, folder: Path) -> Counter[str]:
+    """What became of so many mutants, or of those of so many seconds.
+
+    Raises what went wrong, after keeping the mutant in `folder`.
+    """
     texts, counts, until = seeds(), Counter[str](), time.monotonic() + seconds
     counts["seeds"] = len(texts)
     path = folder / "rank0.json"
     signal.signal(signal.SIGALRM, _too_long)
 
+    def is_enough() -> bool:
+        return time.monotonic() > until or counts["mutants"] >= mutants_wanted
+
     def one(mutant: bytes, chunk_bytes: int) -> None:
-        if time.monotonic() > until:
+        if is_enough():
             return
         signal.alarm(LIMIT_S)
         try:
@@ -283,7 +290,7 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Counter[str]:
             raise Finding(f"reading takes {used_mib} MiB")
 
     rounds = 0
-    while time.monotonic() < until:
+    while not is_enough():
         limits = settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck),
                           phases=(Phase.generate, Phase.shrink))  # fmt: skip
         test = given(mutant=mutants(texts), chunk_bytes=st.sampled_from([100, 3000]))(one)
@@ -295,11 +302,12 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Counter[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--mutants", type=int, default=sys.maxsize, help="end after so many")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-reader-"))
     try:
-        counts = fuzz(options.seconds, options.seed, folder)
+        counts = fuzz(options.seconds, options.mutants, options.seed, folder)
     except BaseException:
         print(f"the mutant is {folder / 'rank0.json'}", file=sys.stderr)
         raise

@@ -5,16 +5,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from samples import with_slow
 
 ATTACKS = Path(__file__).parent / "attacks"
 
 
 @pytest.mark.parametrize(
     ("name", "tries"),
-    [
-        *(("side_files", 8), ("caches", 6), ("outputs", 6), ("faults", 20), ("damaged_traces", 20)),
-        *(("kills_of_analysis", 2), ("kills_of_training", 1), ("ports", 1)),
-    ],
+    with_slow(
+        [("side_files", 4), ("caches", 4), ("outputs", 3), ("faults", 8), ("damaged_traces", 10)],
+        [
+            *(("side_files", 60), ("caches", 30), ("outputs", 30), ("faults", 100), ("damaged_traces", 100)),
+            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1)),
+        ],
+    ),
     ids=lambda value: str(value),
 )
 def test_attack(name, tries):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from capturing import metas, python
+from samples import with_slow
 
 from analysis import Analysis, analyse
 from analysis.core.schema import records
@@ -109,7 +110,7 @@ def test_side_files_tell_the_groups_of_fsdp(sharded) -> None:
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[(2, "gpipe"), (3, "1f1b")], ids=lambda p: f"{p[1]}-{p[0]}")
+@pytest.fixture(scope="module", params=with_slow([(2, "gpipe")], [((3, "1f1b"),)]), ids=lambda p: f"{p[1]}-{p[0]}")
 def pipelined(request, tmp_path_factory) -> tuple[int, Path]:
     stages, schedule = request.param
     options = ["--batch-size", 6, "--microbatches", MICROBATCHES, "--pipeline-schedule", schedule]

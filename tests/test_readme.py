@@ -1,5 +1,9 @@
-"""Every command of the README is run, and what it says they print is what they print."""
+"""Every command of the README is one, and what it says they print is what they print.
 
+All are parsed by the real parsers, and those that read the run in the repository called; `make test-all` runs them all.
+"""
+
+import importlib
 import os
 import re
 import shlex
@@ -7,8 +11,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from analysis.cli.app import app as analysis_app
+from analysis.cli.app import main as analysis_main
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -73,6 +82,63 @@ def test_make_targets_exist(command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def parse(app: typer.Typer, command: str) -> None:
+    """Parse `python -m PACKAGE ...` as that package would, and do nothing. Raises what the parser does."""
+    rest = shlex.split(command)[3:]
+    parser: Any = typer.main.get_command(app)
+    context = parser.make_context("commtrace", rest)
+    while hasattr(parser, "resolve_command"):
+        name, parser, rest = parser.resolve_command(context, [*context._protected_args, *context.args])
+        context = parser.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("command", matching("python -m profiling"))
+def test_profiling_commands_are_parsed(command: str) -> None:
+    pytest.importorskip("torch")
+    from profiling.cli import app
+
+    parse(app, command)
+
+
+@pytest.mark.parametrize("command", [c for c in matching("torchrun") if " -m profiling " in c])
+def test_commands_for_torchrun_are_parsed(command: str) -> None:
+    pytest.importorskip("torch")
+    from profiling.cli import app
+
+    launcher, _, ours = command.partition(" -m profiling ")
+    get_args_parser = importlib.import_module("torch.distributed.run").get_args_parser
+    assert get_args_parser().parse_args([*shlex.split(launcher)[1:], "script"]).training_script == "script"
+    parse(app, f"python -m profiling {ours}")
+
+
+def test_what_is_no_command_is_seen() -> None:
+    pytest.importorskip("torch")
+    from profiling.cli import app
+
+    for wrong in ("trian", "train --no-such-option", "train --workers many", "train extra"):
+        with pytest.raises(Exception, match=r"(?i)no such|not a valid|unexpected"):
+            parse(app, f"python -m profiling {wrong}")
+
+
+@pytest.mark.parametrize("command", matching("python -m analysis"))
+def test_analysis_commands_are_called_or_parsed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("traces").mkdir()
+    Path("traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
+    arguments = shlex.split(command)[3:]
+    others = [word for word in arguments if word.startswith("traces/") and not Path(word).exists()]
+    for word in others:
+        Path(word).mkdir()
+    if others:
+        parse(analysis_app, command)
+    else:
+        assert analysis_main(arguments) == 0
+        output = re.search(r"--output (\S+)", command)
+        assert Path(output[1]).stat().st_size if output else capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose traces are the run in the repository, and what the README's own commands wrote."""
@@ -89,12 +155,14 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_profiling_commands(captured: Path) -> None:
     written = {path.name for path in (captured / "traces").iterdir()}
     assert {"ceiling", "my-sweep"} < written
     assert len(written) == 1 + len(matching("python -m profiling"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", matching("python -m analysis"))
 def test_analysis_commands(command: str, captured: Path) -> None:
     done = run(command, captured)
@@ -109,6 +177,7 @@ def test_summary_is_the_one_shown() -> None:
     assert run("python -m analysis traces/resnet18-ddp-w2", ROOT).stdout == shown[1]
 
 
+@pytest.mark.slow
 def test_torchrun_captures_four_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     command = next(c for c in matching("torchrun") if "--nnodes" not in c)
@@ -117,6 +186,7 @@ def test_torchrun_captures_four_ranks(tmp_path: Path) -> None:
     assert len(list((tmp_path / "traces/four").glob("*.pt.trace.json.gz"))) == 4
 
 
+@pytest.mark.slow
 def test_torchrun_captures_two_nodes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     command = next(c for c in matching("torchrun") if "--nnodes" in c)

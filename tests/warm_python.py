@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import types
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -183,6 +184,8 @@ def _forget() -> None:
     atexit._clear()
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
     for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
         del sys.modules[name]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from builders import LAYOUTS, MS, US, Collective, Trace, traces_of, write_bytes, write_run
+from samples import with_slow
 from small_trace import KERNELS, content, good_events, read, trace
 
 import analysis.formats.kineto.reader
@@ -276,7 +277,9 @@ def test_a_time_that_is_none_in_another_order_of_keys(tmp_path, order, time):
     assert names(path, keep_damaged=True) == ["gemm 0", "gemm 1"]
 
 
-@pytest.mark.parametrize("piece", [b'{"name": "a"}, ', b'{"cat": "kernel", "name": "a"}, ', b'"cat": "", "name": "'])
+@pytest.mark.parametrize(
+    "piece", with_slow([b'{"cat": "kernel", "name": "a"}, '], [b'{"name": "a"}, ', b'"cat": "", "name": "'])
+)
 def test_many_names_without_end_take_no_hours(tmp_path, piece):
     begin = b'{"traceEvents": [{"ph": "X", "cat": "kernel", "args": ['
     with pytest.raises(DamagedTrace, match="0 events"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import random
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 from builders import LAYOUTS, MS, Collective, Trace, analysed, traces_of, write_bytes, write_run
 from oracle import Tables, oracle_tables, tables_of
+from samples import with_slow
 from small_trace import content, good_events, read, trace
 
 import analysis.formats.kineto.reader
@@ -65,12 +67,14 @@ def assert_what_is_left(path: Path, text: bytes) -> int:
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact", "crlf", "events first"])
 @pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
-def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz):
+@pytest.mark.parametrize("places", with_slow([60], [1500]))
+def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz, places):
     monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 700)
     text = LAYOUTS[layout](trace().document() | {"host_name": "naïve 核 🚀"})
     content = gzip.compress(text[:1500]) + gzip.compress(text[1500:]) if gz else text
     path, left = tmp_path / "rank0.json", []
-    for length in range(0, len(content) - 8 * gz, 5 if gz else 11):
+    last = len(content) - 8 * gz - 1
+    for length in sorted({*random.Random(places).sample(range(last), min(places, last)), last}):
         path.write_bytes(content[:length])
         left.append(assert_what_is_left(path, text))
     assert left == sorted(left)

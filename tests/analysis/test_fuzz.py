@@ -1,19 +1,20 @@
-"""Ten seconds of mutants; `python tests/fuzz_reader.py --seconds 600` runs longer."""
+"""A few mutants; `python tests/fuzz_reader.py --seconds 600` runs longer."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from samples import with_slow
 
 PROGRAM = Path(__file__).resolve().parents[1] / "fuzz_reader.py"
 
 
-@pytest.mark.slow
-def test_mutants_of_real_traces():
+@pytest.mark.parametrize("mutants", with_slow([100], [3000]))
+def test_mutants_of_real_traces(mutants):
     # In a process of its own, whose memory is its own.
-    command = [sys.executable, "-Wignore", str(PROGRAM), "--seconds", "10", "--seed", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-Wignore", str(PROGRAM), "--seconds", "600", "--mutants", str(mutants), "--seed", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     counts = {
         what: int(count) for count, what in (part.split(" ", 1) for part in done.stdout.split(";")[0].split(", "))

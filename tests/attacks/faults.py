@@ -27,6 +27,7 @@ import profiling.base.disk
 from analysis.reading.cache import Cache
 from analysis.recording.options import ReadOptions
 from profiling.base import run_directory as rundir
+from profiling.base.contract.comms import OutOfBounds
 from profiling.errors import RunDirError
 
 _ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -94,7 +95,7 @@ def cache(folder: Path, run: Path) -> str | None:
 
 def side_file(folder: Path, run: Path) -> str | None:
     """The same of a side file of a run directory."""
-    return _refused(lambda: rundir.write_json(folder / "kept", {"run": "new", "steps": list(range(999))}))
+    return _refused(lambda: rundir.write_json(folder / "kept", OutOfBounds(999, okay=False)))
 
 
 def trace(folder: Path, run: Path) -> str | None:

@@ -15,7 +15,6 @@ from capturing import ROOT, torchrun
 from analysis import Analysis, analyse
 from analysis.core.schema import records
 
-pytestmark = pytest.mark.alone
 PAGE = (ROOT / "docs" / "why-direct.md").read_text(encoding="utf-8")
 SCRIPT, OVERLAPPED = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 [(SLEEP, SLOW_RANK)] = set(re.findall(r"^SLEEP_S, SLOW_RANK = ([\d.]+), (\d+)$", PAGE, re.MULTILINE))
@@ -49,6 +48,7 @@ def test_every_all_reduce_is_found_on_all_four_ranks(straggler: Analysis) -> Non
     assert found["certain"].all()
 
 
+@pytest.mark.alone
 def test_the_others_wait_for_as_long_as_the_slow_rank_sleeps(straggler: Analysis) -> None:
     waits = straggler.participation
     others = waits.loc[waits["rank"] != LATE, "wait_ns"]
@@ -57,6 +57,7 @@ def test_the_others_wait_for_as_long_as_the_slow_rank_sleeps(straggler: Analysis
     assert waits.loc[waits["rank"] == LATE, "wait_ns"].median() < 0.1 * SLEEP_NS
 
 
+@pytest.mark.alone
 def test_the_slow_rank_is_named_with_what_it_did(straggler: Analysis) -> None:
     (run,) = records(straggler.verdicts.head(1))
     assert run["verdict"] == "skew-bound"
@@ -67,6 +68,7 @@ def test_the_slow_rank_is_named_with_what_it_did(straggler: Analysis) -> None:
     assert late["extra_cpu_ns"].median() == pytest.approx(SLEEP_NS, rel=0.1)
 
 
+@pytest.mark.alone
 def test_lateness_that_is_carried_over_is_no_new_one(overlapped: Analysis) -> None:
     late = overlapped.lateness[overlapped.lateness["rank"] == LATE]
     bucket = late["collective_id"] % 4
@@ -77,12 +79,14 @@ def test_lateness_that_is_carried_over_is_no_new_one(overlapped: Analysis) -> No
     assert late.loc[bucket == 1, "kernel"].str.contains("SlowBackward").all()
 
 
+@pytest.mark.alone
 def test_the_rank_behind_compute_is_named_with_what_took_longer(overlapped: Analysis) -> None:
     (run,) = records(overlapped.verdicts.head(1))
     assert f"for rank {LATE}, which computes " in run["because"]
     assert re.search(r" ms per step longer than the others, mostly in .*SlowBackward", run["because"])
 
 
+@pytest.mark.alone
 def test_whole_durations_understate_the_bandwidth(straggler: Analysis) -> None:
     (row,) = records(straggler.bandwidth)
     assert row["busbw_from_dur_gb_per_s"] < 0.5 * row["busbw_gb_per_s"]

@@ -34,6 +34,15 @@ def _leads_out(node: ast.AST, depth: int) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("../shared")
 
 
+def test_make_runs_every_folder_of_tests() -> None:
+    (line,) = [
+        line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if line.startswith("TESTS = ")
+    ]
+    named = set(line.removeprefix("TESTS = ").split())
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in TESTS.rglob("test_*.py")}
+    assert named == (folders - {"tests"}) | {"tests/test_*.py"}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
 def test_no_test_looks_outside_the_repository(path: Path) -> None:
     depth = len(path.relative_to(ROOT).parts) - 1

@@ -228,6 +228,7 @@ def test_capacity_is_what_a_walk_finds_under_the_same_limit(limit_bytes, walked,
     assert f"device 0  1+{walked}  " in err
 
 
+@pytest.mark.slow
 def test_a_stack_too_large_for_one_runs_on_two(limit_bytes, walked, tmp_path) -> None:
     options = ["--devices", "2", "--memory-limit", str(limit_bytes), "--warmup", "0", "--iters", "2"]
     stack = ["--stack", f"1+{walked + 1}", "--max-tries", "2"]  # which ends the search of the first share early

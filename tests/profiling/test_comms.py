@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun
+from samples import with_slow
 
 from analysis.core import nccl_tests
 from profiling.cli import main
@@ -43,7 +44,7 @@ def lines_of(out: str) -> list[list[str]]:
 # --- what is measured ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=with_slow([3], [2]))
 def everything(request, tmp_path_factory) -> tuple[int, Any, str]:
     """Every collective, dtype and reduction, on 2 and on 3 ranks."""
     out = tmp_path_factory.mktemp("comms")
@@ -218,7 +219,7 @@ def test_traced_calls_are_others_than_the_timed_ones(tmp_path) -> None:
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("signum", "code"), with_slow([(signal.SIGTERM, 143)], [(signal.SIGINT, 130)]))
 def test_stopped_midway_it_leaves_what_was_measured(tmp_path, signum, code) -> None:
     command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "1000000"]
     options = ["-b", "8", "-e", "8", "--dtype", "int8", "--out", tmp_path, "--run-name", "run"]

@@ -4,13 +4,14 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+import warm_python
 from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun, trace, traced_steps
 from process_tree import family, listening
+from samples import with_slow
 
 USERS = SCRIPTS / "users"
 RUN = ("-m", "profiling", "run")
@@ -22,10 +23,7 @@ def elsewhere(cwd: Path, *args: object, **variables: str) -> "subprocess.Complet
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from profiling.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     clean = {key: value for key, value in environment().items() if key != "PYTHONPATH"} | variables
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        cwd=cwd, env=clean, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    return warm_python.run(["-c", code, *map(str, args)], cwd=cwd, env=clean)
 
 
 def free_port() -> int:
@@ -120,7 +118,7 @@ def test_forked_children_and_names_are_the_scripts_own(tmp_path) -> None:
     assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", with_slow([signal.SIGINT], [signal.SIGTERM]))
 def test_a_stopped_script_leaves_what_was_traced_and_ends_by_the_signal(tmp_path, signum) -> None:
     options = ["--active", "100000", "--out", tmp_path, "--run-name", "run"]
     with begun(*RUN, *options, USERS / "endless.py") as process:

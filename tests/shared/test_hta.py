@@ -9,7 +9,7 @@ from beside_checkout import TRACES, needs_shared
 from analysis.results.opening import analyse
 
 DLRM = TRACES / "dlrm-v100-w8"
-pytestmark = needs_shared
+pytestmark = [needs_shared, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

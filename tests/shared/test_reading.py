@@ -18,6 +18,7 @@ from reading_checks import (
     assert_three_readings_agree,
     share_in_kineto_layout,
 )
+from samples import a_sample
 from small_trace import good_events, read
 
 from analysis.cli.app import main
@@ -42,7 +43,7 @@ def test_parts_join_to_the_whole(tmp_path, monkeypatch, path):
     assert_parts_join_to_the_whole(path, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("path", CHOSEN, ids=of_file)
+@pytest.mark.parametrize("path", a_sample(CHOSEN, 3), ids=of_file)
 def test_three_readings_agree(tmp_path, monkeypatch, path):
     assert_three_readings_agree(path, tmp_path, monkeypatch)
 
@@ -58,6 +59,7 @@ def test_one_file_alone(path):
     assert_same_alone(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "gz"),
     [
