@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from analysis.cli.app import app as analysis_app
+from analysis.cli.app import command_group
 from analysis.cli.app import main as analysis_main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,42 +82,39 @@ def test_make_targets_exist(command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def parse(app: typer.Typer, command: str) -> None:
-    """Parse `python -m PACKAGE ...` as that package would, and do nothing. Raises what the parser does."""
-    rest = shlex.split(command)[3:]
-    parser: Any = typer.main.get_command(app)
-    context = parser.make_context("commtrace", rest)
+def parse(parser: Any, arguments: list[str]) -> None:
+    """Parse what follows a program's name, and do nothing. Raises what the parser does."""
+    context = parser.make_context("commtrace", arguments)
     while hasattr(parser, "resolve_command"):
         name, parser, rest = parser.resolve_command(context, [*context._protected_args, *context.args])
         context = parser.make_context(name, rest, parent=context)
 
 
-@pytest.mark.parametrize("command", matching("python -m profiling"))
-def test_profiling_commands_are_parsed(command: str) -> None:
+def parse_for_profiling(command: str) -> None:
     pytest.importorskip("torch")
     from profiling.cli import app
 
-    parse(app, command)
+    parse(typer.main.get_command(app), shlex.split(command))
+
+
+@pytest.mark.parametrize("command", matching("python -m profiling"))
+def test_profiling_commands_are_parsed(command: str) -> None:
+    parse_for_profiling(command.partition(" -m profiling ")[2])
 
 
 @pytest.mark.parametrize("command", [c for c in matching("torchrun") if " -m profiling " in c])
 def test_commands_for_torchrun_are_parsed(command: str) -> None:
     pytest.importorskip("torch")
-    from profiling.cli import app
-
     launcher, _, ours = command.partition(" -m profiling ")
     get_args_parser = importlib.import_module("torch.distributed.run").get_args_parser
     assert get_args_parser().parse_args([*shlex.split(launcher)[1:], "script"]).training_script == "script"
-    parse(app, f"python -m profiling {ours}")
+    parse_for_profiling(ours)
 
 
 def test_what_is_no_command_is_seen() -> None:
-    pytest.importorskip("torch")
-    from profiling.cli import app
-
     for wrong in ("trian", "train --no-such-option", "train --workers many", "train extra"):
         with pytest.raises(Exception, match=r"(?i)no such|not a valid|unexpected"):
-            parse(app, f"python -m profiling {wrong}")
+            parse_for_profiling(wrong)
 
 
 @pytest.mark.parametrize("command", matching("python -m analysis"))
@@ -132,7 +129,7 @@ def test_analysis_commands_are_called_or_parsed(
     for word in others:
         Path(word).mkdir()
     if others:
-        parse(analysis_app, command)
+        parse(command_group(arguments[0], "commtrace", {}), arguments)
     else:
         assert analysis_main(arguments) == 0
         output = re.search(r"--output (\S+)", command)
