@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from os import PathLike
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
+from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
@@ -27,6 +29,7 @@ K = TypeVar("K", bound=Hashable)
 
 RUN_SPREAD_FRAC = 0.1
 """By so much, as a standard deviation, runs of one configuration are taken to differ where there is one of each."""
+_TOP = 10
 # Of one program memory hardly differs from run to run.
 _MEMORY_SPREAD_FRAC = 0.01
 # What is computed scales with itself. All else depends on the rest of a step and on other ranks, and may go from next
@@ -35,7 +38,7 @@ _SCALES_WITH_ITSELF = ("compute",)
 _OF_A_STEP = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The tables of two sides, each of one run or of several captures of it, all read with `details`.
 
@@ -45,6 +48,20 @@ class Comparison:
     a: tuple[Analysis, ...]
     b: tuple[Analysis, ...]
     run_spread_frac: float = RUN_SPREAD_FRAC
+
+    def __repr__(self) -> str:
+        a, b = (printable(", ".join(one.run.name for one in side)) for side in (self.a, self.b))
+        return f"<Comparison of {a} with {b}; see .summary()>"
+
+    def _repr_html_(self) -> str:
+        """The report, in notebooks."""
+        return f"<pre>{escape(self.summary())}</pre>"
+
+    def summary(self) -> str:
+        """What was compared, the verdict, and the tables, as text."""
+        from .summary import report
+
+        return report(self, "table", top=_TOP)
 
     @cached_property
     def comparison(self) -> pd.DataFrame:

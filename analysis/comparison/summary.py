@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -15,12 +15,27 @@ from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..render import FORMATS, as_markdown, as_text
 from ..render.people import escaped
-from .analysis import Comparison
+from ..results.analysis import Analysis
 
 _TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
 
 
-def one_table(comparison: Comparison, by: str, output_format: str, *, ascii_only: bool = False) -> str:
+class TwoSides(Protocol):
+    """What is told of two sides: a `Comparison`, which is not imported here as it has this text itself."""
+
+    @property
+    def a(self) -> tuple[Analysis, ...]: ...  # noqa: D102 - these are `Comparison`'s
+    @property
+    def b(self) -> tuple[Analysis, ...]: ...  # noqa: D102
+    @property
+    def basis(self) -> str: ...  # noqa: D102
+    @property
+    def verdict(self) -> str: ...  # noqa: D102
+    @property
+    def on_cpu(self) -> bool: ...  # noqa: D102
+
+
+def one_table(comparison: TwoSides, by: str, output_format: str, *, ascii_only: bool = False) -> str:
     """The table of the measures, kernels or operators alone."""
     name = _TABLES[by]
     table: pd.DataFrame = getattr(comparison, name)
@@ -29,7 +44,7 @@ def one_table(comparison: Comparison, by: str, output_format: str, *, ascii_only
     return FORMATS[output_format](name, table)
 
 
-def report(comparison: Comparison, output_format: str, *, top: int, ascii_only: bool = False) -> str:
+def report(comparison: TwoSides, output_format: str, *, top: int, ascii_only: bool = False) -> str:
     """What was compared, the verdict, and all tables; of kernels and operators, for people, the `top` rows."""
     known = list(facts(comparison))
     tables = {name: getattr(comparison, name) for name in _TABLES.values()}
@@ -57,7 +72,7 @@ def _for_people(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=[column for column in table if "_bytes" in str(column) and table[column].isna().all()])
 
 
-def facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
+def facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
     """What the two sides are, in what their settings differ, and the verdict, in words."""
     sides = {"A": comparison.a, "B": comparison.b}
     for name, side in sides.items():
@@ -77,7 +92,7 @@ def facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
                 yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
 
 
-def _settings(comparison: Comparison) -> dict[str, tuple[str, str]]:
+def _settings(comparison: TwoSides) -> dict[str, tuple[str, str]]:
     """Everything recorded of both sides that may explain a difference; where captures of a side differ, all of it."""
     found = [[_of_run(one.run) for one in side] for side in (comparison.a, comparison.b)]
     items = dict.fromkeys(item for side in found for run in side for item in run)

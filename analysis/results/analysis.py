@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 
 import pandas as pd
 
 from ..catalog import CATALOG, InputKind
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
+from ..core.escaping import printable
+from ..core.schema import records
 from ..core.tables.communication import CEILING, PARTICIPATION
 from ..errors import NothingMeasured, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
@@ -32,7 +35,7 @@ from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
     """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
 
@@ -43,6 +46,26 @@ class Analysis:
     run: Run
     ceiling: Ceiling | None = None
     early: calls_module.Communication | None = None
+
+    def __repr__(self) -> str:
+        run = self.run
+        return f"<Analysis of {printable(run.name)}: {len(run.ranks)} ranks, {len(run.traces)} traces; see .summary()>"
+
+    def _repr_html_(self) -> str:
+        """The summary, in notebooks."""
+        return f"<pre>{escape(self.summary())}</pre>"
+
+    @property
+    def verdict(self) -> str:
+        """What limits the run, in one sentence: the first row of `verdicts`."""
+        first = records(self.verdicts.head(1))
+        return str(first[0]["because"]) if first else "nothing was measured"
+
+    def summary(self) -> str:
+        """What was read, how far to trust it, and the main tables, as text."""
+        from .summary import summary
+
+        return summary(self, "table")
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""

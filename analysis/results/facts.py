@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
+from ..ceilings.files import Ceiling
 from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.matching.times import SAME_CLOCK_SLACK_NS
-from .analysis import Analysis
+from ..run.run import Run
 
 _MOST_GROUPS = 12
 
 
-def facts(analysis: Analysis) -> pd.DataFrame:
+class RunTables(Protocol):
+    """What is told of a run: an `Analysis`, which is not imported here as it has this text itself."""
+
+    @property
+    def run(self) -> Run: ...  # noqa: D102 - these are `Analysis`'s
+    @property
+    def ceiling(self) -> Ceiling | None: ...  # noqa: D102
+    @property
+    def calls(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def matches(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def clocks(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def verdicts(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def bandwidth_ceiling(self) -> pd.DataFrame: ...  # noqa: D102
+    def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
+
+
+def facts(analysis: RunTables) -> pd.DataFrame:
     """One row per fact: files, ranks, steps, device, versions, calls, matching, clocks, warnings."""
     return SUMMARY.frame({"item": item, "value": value} for item, value in _facts(analysis))
 
 
-def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _facts(analysis: RunTables) -> Iterator[tuple[str, str]]:
     run = analysis.run
     first = records(analysis.verdicts.head(1))
     yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
@@ -46,7 +69,7 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
         yield "warning", warning
 
 
-def warnings(analysis: Analysis) -> Iterator[str]:
+def warnings(analysis: RunTables) -> Iterator[str]:
     """What a reader of the numbers must know, one sentence each."""
     run = analysis.run
     yield from run.notes
@@ -103,20 +126,20 @@ def _bytes(traces: pd.DataFrame) -> str:
     return f"{read:,} read, {int(unknown.sum()):,} not understood{hidden}{decoded}"
 
 
-def _ranks(analysis: Analysis) -> str:
+def _ranks(analysis: RunTables) -> str:
     run = analysis.run
     of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say of how many)"
     return f"{len(run.ranks)} {of}: {_numbers(run.ranks)}"
 
 
-def _steps(analysis: Analysis) -> str:
+def _steps(analysis: RunTables) -> str:
     steps = sorted(set(analysis.run.activities["step"].dropna().astype(int)))
     outside = int(analysis.run.activities["step"].isna().sum())
     found = f"{len(steps)} ({_numbers(steps)})" if steps else "none marked: was profiler.step() called?"
     return found + (f"; {outside} activities outside every step" if outside and steps else "")
 
 
-def _calls(analysis: Analysis) -> str:
+def _calls(analysis: RunTables) -> str:
     calls = analysis.calls
     if not len(calls):
         return "none: this run does not communicate, or not in the profiled window"
@@ -124,7 +147,7 @@ def _calls(analysis: Analysis) -> str:
     return f"{len(calls)}, metadata from " + ", ".join(f"{source} {count}" for source, count in sources.items())
 
 
-def _collectives(analysis: Analysis) -> str:
+def _collectives(analysis: RunTables) -> str:
     found = analysis.collectives
     if not len(found):
         return "none"
@@ -137,7 +160,7 @@ def _collectives(analysis: Analysis) -> str:
     )
 
 
-def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _matching(analysis: RunTables) -> Iterator[tuple[str, str]]:
     """Per process group: how many calls were matched by which rung, and how many of these are partial or not certain.
 
     Why calls are unmatched stands among the warnings.
@@ -160,7 +183,7 @@ def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
         yield "...", f"{len(groups) - _MOST_GROUPS} more"
 
 
-def _clocks(analysis: Analysis) -> str:
+def _clocks(analysis: RunTables) -> str:
     clocks = analysis.clocks
     if len(clocks) < 2:
         return "one rank only: nothing to compare, so no wait and transfer"

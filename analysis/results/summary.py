@@ -12,13 +12,12 @@ from ..core.schema import records
 from ..render import as_csv, as_latex, as_markdown, as_text
 from ..render.latex import latex_escaped
 from ..render.people import escaped
-from .analysis import Analysis
-from .facts import facts
+from .facts import RunTables, facts
 
 _MOST_ROWS = 40
 
 
-def summary(analysis: Analysis, output_format: str, *, ascii_only: bool = False) -> str:
+def summary(analysis: RunTables, output_format: str, *, ascii_only: bool = False) -> str:
     """The facts about the run and its main tables.
 
     `output_format` is `table`, `markdown`, `latex`, `json`, with the table of traces, or `csv`, with the facts alone.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from os import PathLike
 from pathlib import Path
 
 import pandas as pd
 
+from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..errors import AnalysisError, NoTraces
 from ..recording.options import ReadOptions, cache_place
@@ -22,7 +24,7 @@ CellProgress = Callable[[Path, int, int], None]
 """Called with the folder of a cell whose traces are about to be read, its number, and how many there are."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SweepAnalysis:
     """The tables of one or more sweeps, each computed when first asked for. Columns: docs/tables.md.
 
@@ -33,6 +35,24 @@ class SweepAnalysis:
     sweep: Sweep
     options: ReadOptions = field(default_factory=ReadOptions)
     progress: CellProgress | None = None
+
+    def __repr__(self) -> str:
+        return f"<SweepAnalysis of {printable(self.sweep.name)}: {len(self.timings)} cells; see .summary()>"
+
+    def _repr_html_(self) -> str:
+        """The table of scaling, in notebooks."""
+        return f"<pre>{escape(self.summary())}</pre>"
+
+    @property
+    def verdict(self) -> str:
+        """What the most workers gain over one, in one sentence."""
+        return scaling_module.scaling_verdict(self.scaling)
+
+    def summary(self) -> str:
+        """The table of scaling, as text."""
+        from ..render import as_text
+
+        return as_text("scaling", self.scaling)
 
     @property
     def timings(self) -> pd.DataFrame:

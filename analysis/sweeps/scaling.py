@@ -153,3 +153,16 @@ def _own_batches(cell: Row) -> bool | None:
     if abs(cell["epoch_steps"] - samples / (workers * size)) < 1:
         return True
     return False if abs(cell["epoch_steps"] - samples / size) < 1 else None
+
+
+def scaling_verdict(table: pd.DataFrame) -> str:
+    """What the cell with the most workers, of those that can be compared, gains over one worker."""
+    rows = [row for row in records(table) if row["workers"] > 1 and row["weak_efficiency_frac"] is not None]
+    if not rows:
+        return "no cell with several workers can be compared with one worker"
+    row = max(rows, key=lambda one: one["workers"])
+    of = f"{row['model']} {row['parallel']}, {row['workers']} workers"
+    if row["strong_efficiency_frac"] is not None:
+        gain = f"an epoch is {row['speedup_fixed_work']:.2f} times as fast as with one"
+        return f"{of}: {gain}, a strong efficiency of {row['strong_efficiency_frac']:.0%}"
+    return f"{of}: a step has a weak efficiency of {row['weak_efficiency_frac']:.0%}"

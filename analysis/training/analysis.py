@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from os import PathLike
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from . import trainings as training_module
 from .files import Trainings, load_trainings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingAnalysis:
     """The tables of one or more trainings. Columns: docs/tables.md.
 
@@ -25,6 +26,25 @@ class TrainingAnalysis:
     trainings: Trainings
     baseline: str | None = None
     after_epochs: int | None = None
+
+    def __repr__(self) -> str:
+        count = self.trainings.epochs["training"].nunique()
+        return f"<TrainingAnalysis: trainings {count}; see .summary()>"
+
+    def _repr_html_(self) -> str:
+        """The table of trainings, in notebooks."""
+        return f"<pre>{escape(self.summary())}</pre>"
+
+    @property
+    def verdict(self) -> str:
+        """Which training is the most accurate, in one sentence. Raises NothingMeasured."""
+        return training_module.training_verdict(self.training)
+
+    def summary(self) -> str:
+        """The table of trainings, as text. Raises NothingMeasured."""
+        from ..render import as_text
+
+        return as_text("training", self.training)
 
     @property
     def training_epochs(self) -> pd.DataFrame:

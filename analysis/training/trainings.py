@@ -123,3 +123,12 @@ def _joined(notes: Sequence[str]) -> str | None:
 def _difference(row: Row, base: Row, name: str) -> float | None:
     ours, theirs = row.get(name), base.get(name)
     return None if ours is None or theirs is None else float(ours - theirs)
+
+
+def training_verdict(table: pd.DataFrame) -> str:
+    """Which training is the most accurate on test images, and by how much more than the baseline."""
+    scored = [row for row in records(table) if row["test_accuracy_frac"] is not None]
+    best = max(scored, key=lambda row: float(row["test_accuracy_frac"]))
+    said = f"{best['run']} is the most accurate after {best['after_epochs']} epochs: {best['test_accuracy_frac']:.1%}"
+    more = best["test_accuracy_difference_frac"]
+    return f"{said}, {100 * more:.1f} points more than the baseline" if more else said

@@ -15,14 +15,14 @@ LAYERS: dict[str, dict[str, str]] = {
         "catalog": "core errors",
         "render": "catalog core errors",
         "ceilings": "core errors",
-        "training": "core errors",
+        "training": "render catalog core errors",
         "recording": "core errors",
         "formats": "recording core errors",
         "reading": "formats recording core errors",
         "run": "reading formats recording core errors",
         "metrics": "core errors",
         "results": "metrics run reading recording ceilings render catalog core errors",
-        "sweeps": "results recording core errors",
+        "sweeps": "results recording render catalog core errors",
         "comparison": "results recording render catalog core errors",
         "cli": (
             "sweeps comparison training results metrics run reading formats recording ceilings render catalog core "

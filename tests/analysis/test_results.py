@@ -1,0 +1,78 @@
+"""What a result says of itself: a short repr, a verdict, a summary, and all of it in a notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import MS, Collective, traces_of
+from sweep_builders import Cell, write_sweep
+from training_builders import Trained, write_training
+
+from analysis import analyse, analyse_sweep, analyse_training, compare
+from analysis.cli.app import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks, the second 3 ms late, in a folder whose name is markup."""
+    folder: Path = tmp_path_factory.mktemp("runs") / "a<b>&c"
+    truth = [Collective((k * 100 * MS, k * 100 * MS + 3 * MS), 10 * MS, elems=250_000_000) for k in (0, 1)]
+    for trace in traces_of(2, truth):
+        trace.step(1, 0, 90 * MS).step(2, 90 * MS, 190 * MS).kernel("gemm", 5 * MS, 6 * MS).write(folder)
+    return folder
+
+
+def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = analyse(run)
+    assert repr(result) == "<Analysis of a<b>&c: 2 ranks, 2 traces; see .summary()>"
+    assert not {"calls", "verdicts", "breakdown"} & set(vars(result))  # which would take its time
+    assert main([str(run)]) == 0
+    assert result.summary() == capsys.readouterr().out
+    assert result.verdict == result.verdicts["because"][0]
+    assert "a&lt;b&gt;&amp;c" in result._repr_html_()
+    assert "<b>" not in result._repr_html_()
+
+
+def test_files_of_a_run_can_be_given_in_a_list(run: Path) -> None:
+    files = sorted(run.iterdir())
+    assert len(files) == 2
+    assert len(analyse(files).calls) == len(analyse(run).calls) == 4
+
+
+def test_two_sides(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = compare(run, run)
+    assert repr(result) == "<Comparison of a<b>&c with a<b>&c; see .summary()>"
+    assert not {"comparison", "changed_kernels"} & set(vars(result))
+    assert main(["compare", str(run), str(run)]) == 0
+    assert result.summary() == capsys.readouterr().out
+    assert "<b>" not in result._repr_html_()
+
+
+def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sweep(tmp_path / "s<w>", [Cell(1, epoch_s=10), Cell(2, epoch_s=6), Cell(4, epoch_s=4)])
+    result = analyse_sweep(folder)
+    assert repr(result) == "<SweepAnalysis of s<w>: 3 cells; see .summary()>"
+    assert "scaling" not in vars(result)
+    assert result.verdict == (
+        "resnet18 ddp, 4 workers: an epoch is 2.50 times as fast as with one, a strong efficiency of 62%"
+    )
+    assert main(["scaling", str(folder)]) == 0
+    assert result.summary() == capsys.readouterr().out
+    assert result._repr_html_().startswith("<pre>")
+    alone = analyse_sweep(write_sweep(tmp_path / "one", [Cell(1, epoch_s=10)]))
+    assert alone.verdict == "no cell with several workers can be compared with one worker"
+
+
+def test_trainings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training(tmp_path / "small", Trained(1, 128, [(0.9, 0.70), (0.4310, 0.8490)], planned=2))
+    write_training(tmp_path / "large", Trained(4, 2048, [(2.1, 0.20), (0.7415, 0.7390)], planned=2))
+    result = analyse_training(tmp_path)
+    assert repr(result) == "<TrainingAnalysis: trainings 2; see .summary()>"
+    assert "training" not in vars(result)
+    assert result.verdict == "small is the most accurate after 2 epochs: 84.9%"
+    other = analyse_training(tmp_path, baseline="large")
+    assert other.verdict == "small is the most accurate after 2 epochs: 84.9%, 11.0 points more than the baseline"
+    assert main(["training", str(tmp_path)]) == 0
+    assert result.summary() == capsys.readouterr().out
+    assert result._repr_html_().startswith("<pre>")
