@@ -1,6 +1,7 @@
-"""Every command of the README is one, and what it says they print is what they print.
+"""Every command of the README and of the guides is one, and what the README says they print is what they print.
 
-All are parsed by the real parsers, and those that read the run in the repository called; `make test-all` runs them all.
+All are parsed by the real parsers, and those that read the run in the repository called; `make test-all` runs them all,
+smaller.
 """
 
 import importlib
@@ -18,29 +19,47 @@ import typer
 
 from analysis.cli.app import command_group
 from analysis.cli.app import main as analysis_main
+from commtrace.cli import CAPTURING
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line.split("    #")[0].strip()
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
-    if line.strip()
-]
-# Small enough for two CPU cores; everything else stays as the README has it.
-SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
-TINY = "--workers 1 --image-size 16 --dataset-samples 16 --test-samples 16 --batch-size 2 --wait 1 --active 1 --steps 3"
-LARGE = {
-    "--batch-size 8,32": "--batch-size 2 --image-size 8 --steps-per-epoch 2 --active 1",
-    "--epochs 5 --batch-size 32": f"--epochs 2 {TINY}",
-    "--epochs 5 --warmup-epochs 1 --batch-size 512": f"--epochs 2 --warmup-epochs 1 {TINY}",
-    "--memory-limit 600MB": "--memory-limit 400MB",
-    "--batch-size 64": "--batch-size 8 --wait 1 --warmup 1 --active 1 --steps 4",
-    "--parallel fsdp": "--parallel fsdp --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4",
-    "--scale 0.25": "--scale 0.1",
-    "comms all_reduce": "comms all_reduce --max-bytes 1M --iters 2 --warmup 1",
-}
+GUIDES = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+del GUIDES["why-direct.md"]  # its commands follow each other: tests/docs/test_why_direct.py
 
+
+def commands_of(*pages: str) -> list[str]:
+    blocks = [block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)]
+    lines = [line.split(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    return sorted({line for line in lines if line})
+
+
+COMMANDS = commands_of(README, *GUIDES.values())
+MAKE = [c for c in COMMANDS if c.startswith("make ")]
+LAUNCHED = [c for c in COMMANDS if c.startswith("torchrun ")]
+CAPTURE = [
+    c for c in COMMANDS if c.startswith(tuple(f"commtrace {name} " for name in CAPTURING)) or c[10:] in CAPTURING
+]
+MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in CAPTURE]
+ELSEWHERE = ["pip install .", "tensorboard --logdir traces"]
+"""tests/test_distribution.py installs, tests/test_tensorboard.py looks."""
+
+# Small enough for two CPU cores; everything else stays as the pages have it.
+SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
+SHORT = "--wait 1 --warmup 1 --active 1 --steps 4"
+TINY = "--workers 1 --image-size 16 --dataset-samples 16 --test-samples 16 --batch-size 2 --wait 1 --active 1 --steps 3"
+SMALLER = {
+    r"train$": f"train {SMALL}",
+    r"--epochs 5 --batch-size 32": f"--epochs 2 {TINY}",
+    r"--epochs 5 --warmup-epochs 1 --batch-size 512": f"--epochs 2 --warmup-epochs 1 {TINY}",
+    r"--batch-size 8,32": "--batch-size 2 --image-size 8 --steps-per-epoch 2 --active 1",
+    r"--batch-size 64": f"--batch-size 8 {SHORT}",
+    r"--batch-size 128": f"--batch-size 2 {SHORT}",
+    r"--parallel fsdp": f"--parallel fsdp --batch-size 2 {SHORT}",
+    r"comms$": "comms all_gather --max-bytes 64K --iters 2 --warmup 1",
+    r"--run-name ceiling": "all_reduce --max-bytes 64K --iters 2 --warmup 1 --run-name ceiling",
+    r"--min-bytes 4M --max-bytes 1G": "--min-bytes 16K --max-bytes 64K --iters 2 --warmup 1",
+    r"--nproc-per-node \d": "--standalone --nproc-per-node 2",
+}
 
 TRAIN_PY = """
 import torch
@@ -52,12 +71,19 @@ for _ in range(12):
 """
 
 
+def smaller(command: str) -> str:
+    for full, small in SMALLER.items():
+        command = re.sub(full, small, command)
+    return command if " run " in command else f"{command} --device cpu"
+
+
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    words = shlex.split(command)
+    words = [sys.executable, "-m", *words] if words[0] == "commtrace" else words
+    words = [name for word in words for name in (sorted(map(str, cwd.glob(word))) if "*" in word else [word])]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        shlex.split(command), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def free_port() -> int:
@@ -66,16 +92,22 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def matching(start: str) -> list[str]:
-    return [command for command in COMMANDS if command.startswith(start)]
+def give_example(folder: Path) -> None:
+    """The run of the repository where the pages have it, and by the names of runs of one's own."""
+    (folder / "traces").mkdir()
+    for name in ("resnet18-ddp-w2", "mine", "my-run", "before-1", "after-1"):
+        (folder / "traces" / name).symlink_to(ROOT / "traces/resnet18-ddp-w2")
 
 
-def test_every_command_is_run_by_a_test() -> None:
-    run_below = [c for start in ("make", "torchrun", "tensorboard", "python -m ") for c in matching(start)]
-    assert sorted(COMMANDS) == sorted(run_below)
+def test_every_command_is_tested_below() -> None:
+    assert sorted(COMMANDS) == sorted([*MAKE, *LAUNCHED, *CAPTURE, *MEASURE, *ELSEWHERE])
 
 
-@pytest.mark.parametrize("command", matching("make"))
+def test_the_readme_is_short() -> None:
+    assert len(README.partition("\n## Read on\n")[0].splitlines()) <= 120
+
+
+@pytest.mark.parametrize("command", MAKE)
 def test_make_targets_exist(command: str) -> None:
     # Not run: this is one of them, and the other takes minutes. What they call is tested elsewhere.
     done = run(f"{command} --dry-run", ROOT)
@@ -90,41 +122,40 @@ def parse(parser: Any, arguments: list[str]) -> None:
         context = parser.make_context(name, rest, parent=context)
 
 
-def parse_for_profiling(command: str) -> None:
+def parse_capture(arguments: str) -> None:
     pytest.importorskip("torch")
     from profiling.cli import app
 
-    parse(typer.main.get_command(app), shlex.split(command))
+    parse(typer.main.get_command(app), shlex.split(arguments))
 
 
-@pytest.mark.parametrize("command", matching("python -m profiling"))
-def test_profiling_commands_are_parsed(command: str) -> None:
-    parse_for_profiling(command.partition(" -m profiling ")[2])
+@pytest.mark.parametrize("command", CAPTURE)
+def test_commands_that_capture_are_parsed(command: str) -> None:
+    parse_capture(command.removeprefix("commtrace "))
 
 
-@pytest.mark.parametrize("command", [c for c in matching("torchrun") if " -m profiling " in c])
+@pytest.mark.parametrize("command", LAUNCHED)
 def test_commands_for_torchrun_are_parsed(command: str) -> None:
     pytest.importorskip("torch")
-    launcher, _, ours = command.partition(" -m profiling ")
+    launcher, _, ours = command.partition(" -m commtrace ")
     get_args_parser = importlib.import_module("torch.distributed.run").get_args_parser
     assert get_args_parser().parse_args([*shlex.split(launcher)[1:], "script"]).training_script == "script"
-    parse_for_profiling(ours)
+    parse_capture(ours)
 
 
-def test_what_is_no_command_is_seen() -> None:
+def test_a_wrong_command_is_seen() -> None:
     for wrong in ("trian", "train --no-such-option", "train --workers many", "train extra"):
         with pytest.raises(Exception, match=r"(?i)no such|not a valid|unexpected"):
-            parse_for_profiling(wrong)
+            parse_capture(wrong)
 
 
-@pytest.mark.parametrize("command", matching("python -m analysis"))
-def test_analysis_commands_are_called_or_parsed(
+@pytest.mark.parametrize("command", MEASURE)
+def test_commands_that_measure_are_called_or_parsed(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("traces").mkdir()
-    Path("traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
-    arguments = shlex.split(command)[3:]
+    give_example(tmp_path)
+    arguments = shlex.split(command)[1:]
     others = [word for word in arguments if word.startswith("traces/") and not Path(word).exists()]
     for word in others:
         Path(word).mkdir()
@@ -138,46 +169,47 @@ def test_analysis_commands_are_called_or_parsed(
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose traces are the run in the repository, and what the README's own commands wrote."""
+    """A folder with the run of the repository, and what the commands that capture wrote."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("readme")
-    (folder / "traces").mkdir()
-    (folder / "traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
-    (folder / "train.py").write_text(TRAIN_PY)
-    for command in matching("python -m profiling"):
-        for full, small in LARGE.items():
-            command = command.replace(full, small)
-        done = run(f"{command} --device cpu", folder)
-        assert done.returncode == 0, done.stderr
+    give_example(folder)
+    (folder / "my_package").mkdir()
+    for script in ("train.py", "inference.py", "my_package/train.py"):
+        (folder / script).write_text(TRAIN_PY)
+    one_machine = [
+        c for c in [*CAPTURE, *LAUNCHED] if "--nnodes" not in c and c not in commands_of(GUIDES["layers.md"])
+    ]
+    for command in one_machine:
+        done = run(smaller(command), folder)
+        assert done.returncode == 0, f"{smaller(command)}\n{done.stderr}"
     return folder
 
 
 @pytest.mark.slow
-def test_profiling_commands(captured: Path) -> None:
-    written = {path.name for path in (captured / "traces").iterdir()}
-    assert {"ceiling", "my-sweep"} < written
-    assert len(written) == 1 + len(matching("python -m profiling"))
+def test_commands_that_capture_write_runs(captured: Path) -> None:
+    written = {path.name for path in (captured / "traces").iterdir() if not path.is_symlink()}
+    assert {"ceiling", "my-sweep", "small", "large"} < written
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", matching("python -m analysis"))
-def test_analysis_commands(command: str, captured: Path) -> None:
+@pytest.mark.parametrize("command", MEASURE)
+def test_commands_that_measure(command: str, captured: Path) -> None:
     done = run(command, captured)
     assert done.returncode == 0, done.stderr
-    output = re.search(r"--output (\S+)", command)
+    output = re.search(r"--(?:output|plot) (\S+)", command)
     assert (captured / output[1]).stat().st_size if output else done.stdout
 
 
-def test_summary_is_the_one_shown() -> None:
+def test_summary_begins_as_shown() -> None:
     shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None
-    assert run("python -m analysis traces/resnet18-ddp-w2", ROOT).stdout == shown[1]
+    assert run("commtrace traces/resnet18-ddp-w2", ROOT).stdout.startswith(shown[1])
 
 
 @pytest.mark.slow
 def test_torchrun_captures_four_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    command = next(c for c in matching("torchrun") if "--nnodes" not in c)
+    command = next(c for c in LAUNCHED if "train --batch-size 128" in c)
     done = run(f"{command.replace('--batch-size 128', '')} {SMALL} --run-name four", tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "traces/four").glob("*.pt.trace.json.gz"))) == 4
@@ -186,7 +218,7 @@ def test_torchrun_captures_four_ranks(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_torchrun_captures_two_nodes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    command = next(c for c in matching("torchrun") if "--nnodes" in c)
+    command = next(c for c in LAUNCHED if "--nnodes" in c)
     command = command.replace("--nproc-per-node 8", "--nproc-per-node 1").replace(
         "node0:29500", f"127.0.0.1:{free_port()}"
     )
@@ -200,13 +232,13 @@ def test_torchrun_captures_two_nodes(tmp_path: Path) -> None:
 
 def test_python_examples(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces/resnet18-ddp-w2").symlink_to(ROOT / "traces/resnet18-ddp-w2")
+    give_example(tmp_path)
+    (tmp_path / "traces/mine").unlink()
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(examples) == 2
     code = "import torch\nloader, train_step = range(12), lambda batch: torch.ones(8).sum()\n" + "\n".join(examples)
     (tmp_path / "example.py").write_text(code)
-    done = run("python example.py", tmp_path)
+    done = run(f"{sys.executable} example.py", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "process_group" in done.stdout
     assert list((tmp_path / "traces/mine").glob("*.pt.trace.json.gz"))

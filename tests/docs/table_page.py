@@ -22,24 +22,23 @@ _INTRO = """<!-- Generated from analysis/catalog.py. Do not edit: run `python te
 Every table the analysis makes, with all its columns. [metrics/](metrics/README.md) explains what the numbers mean and
 how they are computed.
 
-- **From the command line**, `python -m analysis COMMAND RUN` prints one table; the command stands below each heading.
-  `--format csv` and `--format json` give every column listed here, in this order, as full integers. `--format table`
-  (the default), `--format markdown` and `--format latex` are for people: the main columns, in units that keep the
-  numbers short. In CSV, control characters in text are written out, and what a spreadsheet would run as a formula (a
-  text, or what follows a `;` in it, that begins with `=`, `+`, `-` or `@`, also in full width, or with `'` before one
-  of these) stands after one more `'`; JSON has names as they are.
-  Without a command, `python -m analysis RUN` prints the summary: what was read, then breakdown, bandwidth, ranks and
-  verdicts. As JSON it has `traces`, too: a row per file, with `read_bytes` and `not_understood_bytes`.
-- **In Python**, `analysis.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame, and
-  `analysis.analyse_sweep(SWEEP)` those across runs; for those of operators it is `analysis.analyse(RUN, details=True)`,
-  which takes longer to read.
-  `analysis.compare(A, B)` has those of two sides, each one run or a list of captures. `workers`, `cache` and
-  `keep_going` are what `--workers`, `--cache` and `--keep-going` are, but that nothing is kept unless asked for:
-  `cache=True` keeps it beside the traces, or of those of other users in `~/.cache/commtrace`. In the installed
-  distribution the command is `commtrace` and the package `commtrace.analysis`.
+- **From the command line**, `commtrace COMMAND RUN` prints one table; the command stands below each heading. Without a
+  command, `commtrace RUN` prints the summary: what was read, then breakdown, bandwidth, ranks and verdicts.
+- **For programs**, `--format csv` and `--format json` give every column listed here, in this order, as full integers.
+  The summary as JSON has `traces` as well: a row per file, with `read_bytes` and `not_understood_bytes`. JSON has names
+  as they are. In CSV, control characters in text are written out. What a spreadsheet would run as a formula (a text, or
+  what follows a `;` in it, that begins with `=`, `+`, `-` or `@`, also in full width, or with `'` before one of these)
+  gets one more `'` in front.
+- **For people**, `--format table` (the default), `--format markdown` and `--format latex` show the main columns, in
+  units that keep the numbers short.
+- **In Python**, `commtrace.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. Those of operators
+  need `commtrace.analyse(RUN, details=True)`, which takes longer to read. `commtrace.analyse_sweep(SWEEP)` has the
+  tables across runs, and `commtrace.compare(A, B)` those of two sides, each one run or a list of captures. `workers`,
+  `cache` and `keep_going` are what `--workers`, `--cache` and `--keep-going` are, except that nothing is kept unless
+  asked for: `cache=True` keeps it beside the traces or, if these are another user's, in `~/.cache/commtrace`.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
-- **RUNS** are run directories of `python -m profiling train --epochs`, or folders that hold some; in Python,
-  `analysis.analyse_training(RUNS)` has their tables.
+- **RUNS** are run directories of `commtrace train --epochs`, or folders that hold some; in Python,
+  `commtrace.analyse_training(RUNS)` has their tables.
 
 The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,
 `_gb_per_s` 1e9 bytes per second, `_frac` a fraction from 0 to 1. A time called `start`, `issue` or `end` is a point on
@@ -93,7 +92,7 @@ def _printed_by(entry: TableEntry) -> str:
     also = ", and in the summary" if entry.title and entry.of.value == "RUN" and " " not in str(entry.command) else ""
     if entry.command is None:
         return f"No command prints it; in Python it is `{_in_python(entry)}`."
-    printed = f"Printed by `python -m analysis {entry.command} {entry.of.value}`{also}"
+    printed = f"Printed by `commtrace {entry.command} {entry.of.value}`{also}"
     return f"{printed}." if entry.of.value == "RUN" else f"{printed}; in Python it is `{_in_python(entry)}`."
 
 
@@ -105,7 +104,7 @@ def _in_python(entry: TableEntry) -> str:
         "RUNS": "analyse_training(RUNS)",
         "A B": "compare(A, B)",
     }[entry.of.value]
-    return f"analysis.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")
+    return f"commtrace.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")
 
 
 def _escaped(meaning: str) -> str:

@@ -32,21 +32,21 @@ def test_the_index_of_definitions_is_what_the_catalog_says() -> None:
 
 @pytest.mark.parametrize("table", [entry.schema for entry in CATALOG.values()], ids=lambda table: table.name)
 def test_a_table_can_be_had_in_python(table: Schema) -> None:
-    if f"analysis.analyse_sweep(SWEEP).{table.name}" in PAGE:
+    if f"commtrace.analyse_sweep(SWEEP).{table.name}" in PAGE:
         assert hasattr(SweepAnalysis, table.name)
         return
-    if f"analysis.analyse_training(RUNS).{table.name}`" in PAGE:
+    if f"commtrace.analyse_training(RUNS).{table.name}`" in PAGE:
         assert hasattr(TrainingAnalysis, table.name)
         return
-    if f"`analysis.compare(A, B).{table.name}`" in PAGE:
+    if f"`commtrace.compare(A, B).{table.name}`" in PAGE:
         assert hasattr(Comparison, table.name)
         return
-    in_run = f"`analysis.analyse(RUN).run.{table.name}`" in PAGE
+    in_run = f"`commtrace.analyse(RUN).run.{table.name}`" in PAGE
     holds = set(Run.__dataclass_fields__) if in_run else set(vars(Analysis))
     assert table.name in holds
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) RUN`", PAGE))))
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`commtrace ([a-z].*?) RUN`", PAGE))))
 def test_a_command_of_the_page_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # 2 would be an unknown command or option; 1 says that there is nothing in the folder.
     ceiling = tmp_path / "ceiling.json"
@@ -57,19 +57,19 @@ def test_a_command_of_the_page_exists(command: str, tmp_path: Path, capsys: pyte
     assert "holds no Kineto trace" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) A B`", PAGE))))
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`commtrace ([a-z].*?) A B`", PAGE))))
 def test_a_command_on_two_sides_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*shlex.split(command), str(tmp_path), str(tmp_path)]) == 1
     assert "holds no Kineto trace" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) SWEEP`", PAGE))))
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`commtrace ([a-z].*?) SWEEP`", PAGE))))
 def test_a_command_across_runs_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
     assert "expected a sweep" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m analysis ([a-z].*?) RUNS`", PAGE))))
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`commtrace ([a-z].*?) RUNS`", PAGE))))
 def test_a_command_of_trainings_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
     assert "holds no training" in capsys.readouterr().err
