@@ -56,3 +56,4 @@ def capture_with_gloo(out: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    (out / "said.txt").write_text(done.stderr, encoding="utf-8")

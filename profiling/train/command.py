@@ -67,7 +67,7 @@ def train(
         **place.settings(),
         **vars(recording),
         **vars(output),
-        optimizer=optimizer.config(subject.model),
+        optimizer=optimizer.config(subject.model, epochs.epochs),
     )
 
     def start() -> int:

@@ -17,10 +17,13 @@ from ..base.commands.choices import (
 from ..base.schedule import TRAILING_STEPS
 from ..machine.memory import parse_bytes
 from ..modes import DEFAULT_MODE, MODES, ParallelName
-from .config import DEFAULT_LR, OptimizerConfig, OptimizerName, TrainConfig
+from .config import DEFAULT_LR, FEW_STEPS_LR, OptimizerConfig, OptimizerName, TrainConfig
 from .plan import LrScaling, TrainingPlan, parse_batch_size_schedule
 
-_DEFAULTS = ", ".join(f"{name}: {lr}" for name, lr in DEFAULT_LR.items())
+_DEFAULTS = ", ".join(
+    f"{name}: {lr}" if lr == FEW_STEPS_LR[name] else f"{name}: {FEW_STEPS_LR[name]}, with --epochs {lr}"
+    for name, lr in DEFAULT_LR.items()
+)
 
 
 def _epochs(text: str, **settings: Any) -> Any:
@@ -70,9 +73,10 @@ class OptimizerOptions:
     optimizer_momentum: Annotated[float, typer.Option(help="its momentum")] = OptimizerConfig.momentum
     optimizer_weight_decay: Annotated[float, typer.Option(help="its weight decay")] = OptimizerConfig.weight_decay
 
-    def config(self, model: ModelName) -> OptimizerConfig:
-        """The settings, for a model that may have a learning rate of its own."""
-        lr = DEFAULT_LR[model] if self.optimizer_lr is None else self.optimizer_lr
+    def config(self, model: ModelName, epochs: int) -> OptimizerConfig:
+        """The settings; the learning rate suits the model, and whether it is trained for epochs or for a few steps."""
+        defaults = DEFAULT_LR if epochs else FEW_STEPS_LR
+        lr = defaults[model] if self.optimizer_lr is None else self.optimizer_lr
         return OptimizerConfig(lr, self.optimizer_momentum, self.optimizer_weight_decay, self.optimizer)
 
 

@@ -50,7 +50,7 @@ def test_defaults_are_the_reports(configs) -> None:
     assert main(["train"]) == 0
     config, workers = configs[0]
     assert workers is None
-    assert (config.optimizer.lr, config.optimizer.momentum, config.optimizer.weight_decay) == (0.1, 0.9, 5e-4)
+    assert (config.optimizer.lr, config.optimizer.momentum, config.optimizer.weight_decay) == (0.02, 0.9, 5e-4)
     assert (config.model, config.data, config.parallel) == ("resnet18", "synthetic", "ddp")
     assert config.steps > config.schedule.total_steps
 

@@ -1,6 +1,7 @@
 """The run directory of `python -m profiling train`, from real captures with gloo."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -32,9 +33,14 @@ def test_run_file(gloo_run) -> None:
     assert run["model"] == {"name": "resnet18", "parameters": 11_173_962, "bytes": 44_695_848, "buffer_bytes": 38_560}
     assert run["command"][:4] == ["python", "-m", "profiling", "train"]
     assert run["config"]["batch_size"] == 4
-    assert run["config"]["optimizer"] == {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "name": "sgd"}
+    assert run["config"]["optimizer"] == {"lr": 0.02, "momentum": 0.9, "weight_decay": 5e-4, "name": "sgd"}
     assert run["versions"]["torch"] == torch.__version__
     assert run["created_utc"].endswith("+00:00")
+
+
+def test_the_loss_falls(gloo_run) -> None:
+    losses = re.findall(r"loss ([\d.]+)", gloo_run.with_name("said.txt").read_text(encoding="utf-8"))
+    assert float(losses[-1]) < 0.9 * float(losses[0])
 
 
 def test_side_files(gloo_run) -> None:
