@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from .core.schema import Schema
+from .core.schema import PlainTable, Schema
 from .core.tables import communication, comparison, device_time, lateness, sweeps, training
 
 
@@ -31,6 +31,30 @@ class InputKind(str, Enum):
 
 
 @dataclass(frozen=True)
+class Worst:
+    """By which column rows are bad: the largest value is, or the smallest."""
+
+    column: str
+    smallest: bool = False
+
+    @property
+    def header(self) -> str:
+        """The column, in words."""
+        return self.column.removesuffix("_ns").removesuffix("_frac").replace("_", " ")
+
+    def ranked(self, values: PlainTable) -> list[int]:
+        """Numbers of the rows, the worst first; those without a value last."""
+        column = values.columns[self.column]
+        sign = 1 if self.smallest else -1
+        return sorted(range(len(column)), key=lambda row: (column[row] is None, sign * (column[row] or 0)))
+
+    def place(self, values: PlainTable) -> tuple[int, str] | None:
+        """Row and column of the worst value; None where no row is worse than the others."""
+        known = [value for value in values.columns[self.column] if value is not None]
+        return (self.ranked(values)[0], self.column) if known and min(known) < max(known) else None
+
+
+@dataclass(frozen=True)
 class TableEntry:
     """One table, and all that is said of it outside its schema."""
 
@@ -45,6 +69,10 @@ class TableEntry:
     """What prints it; None for tables that only the library has."""
     shown: tuple[str, ...] = ()
     """Columns for people; CSV and JSON have all. Empty: all of them."""
+    narrow: tuple[str, ...] = ()
+    """Those of them that matter most, in that order, where a terminal has not room for all; the others come after."""
+    worst: Worst | None = None
+    """Of a table with a row per rank: which ranks are shown where there are many."""
     title: str | None = None
     """Its heading in the summary or report that shows it, too."""
     none_found: str | None = None
@@ -66,6 +94,7 @@ _DEVICE_TIME = (
     "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
     "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
 )  # fmt: skip
+_COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
     "change_frac", "change_low_frac", "change_high_frac", "p_value", "significant", "steps_a", "steps_b",
@@ -92,6 +121,11 @@ _ENTRIES = (
             "hidden_comm_frac", "partial",
         ),
         title="Where the time went",
+        narrow=(
+            "rank", "device", "exposed_comm_ns", "exposed_comm_frac", "exposed_wait_ns", "exposed_transfer_ns",
+            "window_ns", "compute_ns", "hidden_comm_frac", "idle_ns", "comm_ns", "partial",
+        ),
+        worst=Worst("exposed_comm_ns"),
     ),
     TableEntry(
         communication.BREAKDOWN_STEPS,
@@ -105,6 +139,10 @@ _ENTRIES = (
         ),
         none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without "
         "--by step",
+        narrow=(
+            "rank", "device", "step", "exposed_comm_ns", "exposed_comm_frac", "exposed_wait_ns", "exposed_transfer_ns",
+            "window_ns", "compute_ns", "idle_ns", "comm_ns", "partial",
+        ),
     ),
     TableEntry(
         communication.CALLS,
@@ -115,6 +153,10 @@ _ENTRIES = (
         shown=(
             "rank", "device", "stream", "step", "collective", "process_group", "group_size", "dtype", "size_bytes",
             "seq", "start_ns", "dur_ns", "metadata_from", "partial",
+        ),
+        narrow=(
+            "rank", "device", "step", "collective", "size_bytes", "start_ns", "dur_ns", "process_group", "seq",
+            "group_size", "dtype",
         ),
     ),
     TableEntry(
@@ -128,6 +170,11 @@ _ENTRIES = (
             "first_start_ns", "arrival_skew_ns", "last_rank", "transfer_ns", "algbw_gb_per_s", "busbw_gb_per_s",
             "busbw_low_gb_per_s", "busbw_high_gb_per_s", "note", "partial",
         ),
+        narrow=(
+            "collective_id", "collective", "size_bytes", "arrival_skew_ns", "last_rank", "transfer_ns",
+            "busbw_gb_per_s", "matched_by", "process_group", "first_start_ns", "dtype", "busbw_low_gb_per_s",
+            "busbw_high_gb_per_s", "algbw_gb_per_s", "ranks", "note",
+        ),
     ),
     TableEntry(
         communication.PARTICIPATION,
@@ -138,6 +185,10 @@ _ENTRIES = (
         shown=(
             "collective_id", "rank", "arrived_ns", "dur_ns", "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns",
             "exposed_wait_ns", "exposed_transfer_ns", "partial",
+        ),
+        narrow=(
+            "collective_id", "rank", "wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "dur_ns",
+            "late_ns",
         ),
     ),
     TableEntry(
@@ -154,6 +205,10 @@ _ENTRIES = (
         title="Bandwidth (nccl-tests conventions, 1 GB = 1e9 bytes)",
         none_measured="no call has a size; capture with record_shapes=True, or with torch >= 2.3",
         needs_calls=True,
+        narrow=(
+            "collective", "size_bytes", "process_group", "calls", "time_us_median", "busbw_gb_per_s",
+            "busbw_low_gb_per_s", "busbw_high_gb_per_s", "dtype", "algbw_gb_per_s", "busbw_from_dur_gb_per_s",
+        ),
     ),
     TableEntry(
         communication.BANDWIDTH_CEILING,
@@ -168,6 +223,10 @@ _ENTRIES = (
         title="Bandwidth against the ceiling",
         none_measured="no call has a size; capture with record_shapes=True, or with torch >= 2.3",
         needs_calls=True,
+        narrow=(
+            "collective", "size_bytes", "process_group", "busbw_gb_per_s", "ceiling_busbw_gb_per_s",
+            "of_ceiling_frac", "calls", "ceiling_note", "dtype",
+        ),
     ),
     TableEntry(
         communication.FITS,
@@ -180,6 +239,7 @@ _ENTRIES = (
             "error_frac", "partial",
         ),
         none_found="no collective was measured with three sizes or more",
+        narrow=("collective", "process_group", "latency_us", "busbw_gb_per_s", "error_frac", "sizes", "calls"),
     ),
     TableEntry(
         lateness.RANKS,
@@ -193,6 +253,11 @@ _ENTRIES = (
             "partial",
         ),
         title="Who waits, and for whom",
+        narrow=(
+            "rank", "caused_wait_ns", "caused_wait_frac", "because", "wait_ns", "transfer_ns", "times_last",
+            "late_max_ns", "host", "late_median_ns", "wire_gb_per_s", "comm_call_ns", "calls",
+        ),
+        worst=Worst("caused_wait_ns"),
     ),
     TableEntry(
         lateness.HOSTS,
@@ -201,6 +266,8 @@ _ENTRIES = (
         "ranks-and-hosts.md#hosts",
         command="hosts",
         none_found="no trace tells its host",
+        narrow=("host", "caused_wait_ns", "caused_wait_frac", "wait_ns"),
+        worst=Worst("caused_wait_ns"),
     ),
     TableEntry(
         lateness.LATENESS,
@@ -213,6 +280,10 @@ _ENTRIES = (
             "kernel", "kernel_extra_ns", "operator", "partial",
         ),
         none_found="no rank was late by more than the clocks are uncertain",
+        narrow=(
+            "collective_id", "rank", "late_ns", "caused_wait_ns", "because", "origin_rank", "origin_because", "kernel",
+            "kernel_extra_ns", "operator",
+        ),
     ),
     TableEntry(
         lateness.HANGS,
@@ -232,6 +303,8 @@ _ENTRIES = (
             "rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "probe_offset_ns", "probe_uncertainty_ns",
             "basis", "partial",
         ),
+        narrow=("rank", "host", "offset_ns", "uncertainty_ns", "basis", "drift_ppm"),
+        worst=Worst("uncertainty_ns"),
     ),
     TableEntry(
         lateness.VERDICTS,
@@ -244,6 +317,10 @@ _ENTRIES = (
             "hidden_frac", "verdict", "because", "partial",
         ),
         title="What limits it",
+        narrow=(
+            "collective", "size_bytes", "exposed_ns", "verdict", "because", "process_group", "calls",
+            "exposed_wait_frac", "hidden_frac", "dtype",
+        ),
     ),
     TableEntry(
         device_time.KERNELS,
@@ -252,6 +329,7 @@ _ENTRIES = (
         "kernels.md#by-kernel",
         command="kernels",
         shown=(*_DEVICE_TIME, "name", "partial"),
+        narrow=("total_ns", "share_frac", "name", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.KERNELS_DEVICES,
@@ -260,6 +338,7 @@ _ENTRIES = (
         "kernels.md#by-kernel",
         command="kernels --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
+        narrow=("rank", "device", "total_ns", "share_frac", "name", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.OPERATORS,
@@ -268,6 +347,7 @@ _ENTRIES = (
         "kernels.md#by-operator",
         command="kernels --by operator",
         shown=(*_DEVICE_TIME, "operator", "partial"),
+        narrow=("total_ns", "share_frac", "operator", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.OPERATORS_DEVICES,
@@ -276,6 +356,7 @@ _ENTRIES = (
         "kernels.md#by-operator",
         command="kernels --by operator --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
+        narrow=("rank", "device", "total_ns", "share_frac", "operator", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.GPUS,
@@ -288,6 +369,11 @@ _ENTRIES = (
             "occupancy_frac", "note", "partial",
         ),
         none_measured="no GPU ran a kernel; capture with ProfilerActivity.CUDA, or use `kernels` for a CPU run",
+        narrow=(
+            "rank", "device", "utilisation_frac", "sm_efficiency_frac", "occupancy_frac", "busy_ns", "window_ns",
+            "steps", "device_name", "note",
+        ),
+        worst=Worst("utilisation_frac", smallest=True),
     ),
     TableEntry(
         comparison.COMPARISON,
@@ -300,6 +386,7 @@ _ENTRIES = (
             "measure", *_TIMES_COMPARED, "a_bytes", "b_bytes", "difference_bytes", *_CHANCE, "note",
         ),
         title="A step in B, compared with A",
+        narrow=("measure", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value", "note"),
     ),
     TableEntry(
         comparison.CHANGED_KERNELS,
@@ -310,6 +397,7 @@ _ENTRIES = (
         command="compare --by kernel",
         shown=(*_TIMES_COMPARED, *_CHANCE, "kind", "name", "note"),
         title="Kernels that differ most",
+        narrow=("name", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
     ),
     TableEntry(
         comparison.CHANGED_OPERATORS,
@@ -320,6 +408,7 @@ _ENTRIES = (
         command="compare --by operator",
         shown=(*_TIMES_COMPARED, *_CHANCE, "kind", "operator", "note"),
         title="Operators that differ most",
+        narrow=("operator", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
     ),
     TableEntry(
         sweeps.TIMINGS,
@@ -340,6 +429,10 @@ _ENTRIES = (
             "strong_efficiency_frac", "weak_efficiency_frac", "speedup_same_batch", "note",
         ),
         in_seconds=True,
+        narrow=(
+            "workers", "batch_size_per_worker", "epoch_ns", "speedup_fixed_work", "strong_efficiency_frac",
+            "speedup_scaled_work", "weak_efficiency_frac", "parallel", "model", "samples_per_s", "status", "note",
+        ),
     ),
     TableEntry(
         sweeps.SUBTRACTION,
@@ -354,6 +447,10 @@ _ENTRIES = (
             "subtracted_busbw_gb_per_s", "busbw_gb_per_s", "note",
         ),
         in_seconds=True,
+        narrow=(
+            "workers", "batch_size_per_worker", "epoch_ns", "subtracted_comm_ns", "exposed_comm_ns",
+            "exposed_wait_ns", "exposed_transfer_ns", "parallel", "model", "difference_ns", "status", "note",
+        ),
     ),
     TableEntry(
         sweeps.MISTAKES,
@@ -367,6 +464,7 @@ _ENTRIES = (
             "mistaken_busbw_gb_per_s", "mistaken_factor", "because", "note",
         ),
         in_seconds=True,
+        narrow=("workers", "batch_size_per_worker", "mistake", "mistaken_factor", "because", "parallel", "model"),
     ),
     TableEntry(
         training.TRAINING,
@@ -381,6 +479,10 @@ _ENTRIES = (
             "test_accuracy_difference_frac", "epoch_ns", "speedup_over_baseline", "note",
         ),
         in_seconds=True,
+        narrow=(
+            "run", "global_batch_size", "test_accuracy_frac", "test_loss", "test_accuracy_difference_frac", "epoch_ns",
+            "speedup_over_baseline", "lr", "workers", "parallel",
+        ),
     ),
     TableEntry(
         training.TRAINING_EPOCHS,
@@ -394,6 +496,10 @@ _ENTRIES = (
             "test_loss", "test_accuracy_frac", "steps", "epoch_steps", "step_ns", "data_ns",
         ),
         in_seconds=True,
+        narrow=(
+            "run", "after_epochs", "train_loss", "test_loss", "test_accuracy_frac", "train_accuracy_frac", "lr",
+            "step_ns", "global_batch_size",
+        ),
     ),
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,13 +19,17 @@ import typer
 
 from ..core.disk import replace_file, write_all
 from ..core.escaping import printable
+from ..core.wording import counted
 from ..errors import UnreadableFile
+from .bundles import with_bundle
+from .terminal import has_colours, marked, takes_only_ascii, width_of_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..reading.pool import Reading
     from ..render import Table
+    from ..render.screen import Screen
 
 _QUIET_S = 1.0
 _STDOUT = 1
@@ -42,6 +47,9 @@ class Format(str, Enum):
 
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="For people, or for programs.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="Show every column and rank, on a terminal too narrow or short for them as well.")
+]
 CommNames = Annotated[
     list[str] | None,
     typer.Option("--comm-kernel", metavar="REGEX", help="Also count kernels with such names as communication."),
@@ -88,7 +96,7 @@ def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int],
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    files = TextColumn(f"{{task.fields[files]}}/{len(reading.paths)} files")
+    files = TextColumn(f"{{task.fields[files]}}/{counted(len(reading.paths), 'file')}")
     columns = (BarColumn(), DownloadColumn(), files, TimeRemainingColumn(), TextColumn("left"))
     bar = Progress(TextColumn("reading"), *columns, console=_console(), transient=True)
     task = bar.add_task("", total=reading.total_bytes, files=0)
@@ -125,7 +133,7 @@ def take_any_text() -> None:
 
 def complain(message: str, kind: str = "error") -> None:
     """One line on stderr; names in it come from files."""
-    print(f"{kind}: {printable(message)}", file=sys.stderr)
+    print(f"{marked(kind, sys.stderr)}: {printable(message)}", file=sys.stderr)
 
 
 def write(text: str, output: Path | None) -> None:
@@ -173,16 +181,48 @@ def _is_stdout(status: os.stat_result) -> bool:
         return False
 
 
-def show(name: str, table: Table, output_format: Format, output: Path | None) -> None:
-    """Write a table in that format. Raises UnreadableFile."""
-    from ..render import FORMATS, as_text
+@dataclass(frozen=True)
+class Writing:
+    """In which format tables are written, and where to."""
 
-    if output_format is Format.table:
-        write(as_text(name, table, ascii_only=ascii_only()), output)
-    else:
-        write(FORMATS[output_format.value](name, table), output)
+    format: Format
+    output: Path | None
+    everything: bool
+
+    @property
+    def screen(self) -> Screen:
+        """The terminal that text goes to, or what is none."""
+        from ..render.screen import Screen
+
+        width = None if self.output is not None or self.everything else width_of_stdout()
+        return Screen(
+            width=width,
+            worst_only=width is not None,
+            everything=self.everything,
+            colour=self.output is None and has_colours(sys.stdout),
+            ascii_only=takes_only_ascii(sys.stdout),
+        )
+
+    def text(self, text: str) -> None:
+        """Write what is in the format already. Raises UnreadableFile."""
+        write(text, self.output)
+
+    def table(self, name: str, table: Table) -> None:
+        """Write a table. Raises UnreadableFile."""
+        from ..render import FORMATS, as_text
+
+        if self.format is Format.table:
+            self.text(as_text(name, table, self.screen))
+        else:
+            self.text(FORMATS[self.format.value](name, table))
 
 
-def ascii_only() -> bool:
-    """Whether stdout takes nothing but ASCII."""
-    return not (sys.stdout.encoding or "ascii").lower().startswith("utf")
+def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of its output, which it takes together as its argument `writing`."""
+
+    def writing(
+        output_format: OutputFormat = Format.table, output: Output = None, everything: Everything = False
+    ) -> Writing:
+        return Writing(output_format, output, everything)
+
+    return with_bundle(command, "writing", writing)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..recording.options import ReadOptions
+from .bundles import with_bundle
 from .output import CommNames, KeepGoing, checked_patterns, complain, reading_progress
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CeilingFile = Annotated[
     typer.Option(
         "--ceiling",
         metavar="FILE",
-        help="Compare with what `profiling comms` (comms.json or its folder) or nccl-tests (-J, or text) measured.",
+        help="Compare with what `commtrace comms` (comms.json or its folder) or nccl-tests (-J, or text) measured.",
     ),
 ]
 Workers = Annotated[
@@ -67,7 +67,7 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     """The command with these options, which it takes together as its argument `reading`."""
 
-    def with_options(
+    def reading(
         *,
         comm_kernel: CommNames = None,
         keep_going: KeepGoing = False,
@@ -76,11 +76,10 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         no_cache: NoCache = False,
         verify: Verify = False,
         memory: Memory = None,
-        **own: Any,
-    ) -> None:
+    ) -> ReadOptions:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
-        options = ReadOptions(
+        return ReadOptions(
             comm_names=tuple(checked_patterns(comm_kernel)),
             keep_going=keep_going,
             workers=workers,
@@ -88,19 +87,8 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             verify=verify,
             memory_gb=memory,
         )
-        command(**own, reading=options)
 
-    hints = get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "reading"
-    ]
-    shared = [p for p in inspect.signature(with_options, eval_str=True).parameters.values() if p.name != "own"]
-    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    with_options.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
-    return with_options
+    return with_bundle(command, "reading", reading)
 
 
 def analysis_of(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..catalog import CATALOG
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions
-from .output import Format, Output, OutputFormat, complain, show
+from .output import Writing, complain, writes_tables
 from .reading_options import Runs, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
@@ -23,12 +22,11 @@ def table_command(name: str) -> Callable[..., None]:
 
     def command(
         runs: Runs,
-        output_format: OutputFormat = Format.table,
-        output: Output = None,
         *,
+        writing: Writing,
         reading: ReadOptions,
     ) -> None:
-        print_table(name, analysis_of(runs, reading), output_format, output)
+        print_table(name, analysis_of(runs, reading), writing)
 
     command.__doc__ = f"""Print the table.
 
@@ -37,28 +35,26 @@ def table_command(name: str) -> Callable[..., None]:
       {{prog}} {name} traces/my-run
       {{prog}} {name} --format json traces/my-run | jq '.rows[0]'
     """
-    return reads_traces(command)
+    return reads_traces(writes_tables(command))
 
 
-def print_table(name: str, analysis: Analysis, output_format: Format, output: Path | None) -> None:
+def print_table(name: str, analysis: Analysis, writing: Writing) -> None:
     """Print one table of the run. Raises NothingMeasured where there are no rows, and that is no result."""
     table, found_none = analysis.table(name), CATALOG[name].none_found
     if not len(table) and not (found_none and len(analysis.calls)):
         nothing_measured(analysis, _why_empty(name, analysis))
     notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
     none = () if len(table) else (found_none or "",)
-    _print_with_notes(name, table, (*notes, *analysis.run.notes, *none), output_format, output)
+    _print_with_notes(name, table, (*notes, *analysis.run.notes, *none), writing)
     finish(analysis)
 
 
-def print_device_table(
-    name: str, run_name: str, device: LoneDevice, output_format: Format, output: Path | None
-) -> None:
+def print_device_table(name: str, run_name: str, device: LoneDevice, writing: Writing) -> None:
     """Print one table of the only device of a run. Raises NothingMeasured."""
     table: Table = getattr(device, name)
     if not len(table):
         raise NothingMeasured(f"{run_name}: {CATALOG[name].none_measured}")
-    _print_with_notes(name, table, device.notes, output_format, output)
+    _print_with_notes(name, table, device.notes, writing)
 
 
 def nothing_measured(analysis: Analysis, why: str) -> None:
@@ -68,12 +64,10 @@ def nothing_measured(analysis: Analysis, why: str) -> None:
     raise NothingMeasured(f"{analysis.run.name}: {why}")
 
 
-def _print_with_notes(
-    name: str, table: Table, notes: Iterable[str], output_format: Format, output: Path | None
-) -> None:
+def _print_with_notes(name: str, table: Table, notes: Iterable[str], writing: Writing) -> None:
     for note in notes:
         complain(note, kind="note")
-    show(name, table, output_format, output)
+    writing.table(name, table)
 
 
 def _why_empty(name: str, analysis: Analysis) -> str:

@@ -14,7 +14,8 @@ from ..core.contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..render import FORMATS, as_markdown, as_text
-from ..render.people import escaped
+from ..render.people import escaped, fact_lines, styled
+from ..render.screen import PAPER, Screen
 from ..results.analysis import Analysis
 
 _TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
@@ -35,16 +36,16 @@ class TwoSides(Protocol):
     def on_cpu(self) -> bool: ...  # noqa: D102
 
 
-def one_table(comparison: TwoSides, by: str, output_format: str, *, ascii_only: bool = False) -> str:
+def one_table(comparison: TwoSides, by: str, output_format: str, screen: Screen = PAPER) -> str:
     """The table of the measures, kernels or operators alone."""
     name = _TABLES[by]
     table: pd.DataFrame = getattr(comparison, name)
     if output_format == "table":
-        return as_text(name, _for_people(table), ascii_only=ascii_only)
+        return as_text(name, _for_people(table), screen)
     return FORMATS[output_format](name, table)
 
 
-def report(comparison: TwoSides, output_format: str, *, top: int, ascii_only: bool = False) -> str:
+def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
     """What was compared, the verdict, and all tables; of kernels and operators, for people, the `top` rows."""
     known = list(facts(comparison))
     tables = {name: getattr(comparison, name) for name in _TABLES.values()}
@@ -54,14 +55,14 @@ def report(comparison: TwoSides, output_format: str, *, top: int, ascii_only: bo
     if comparison.on_cpu:  # there an operator is its own kernel
         del tables["changed_operators"]
     markdown = output_format == "markdown"
-    parts = ["".join(f"- **{i}**: {escaped(v)}\n" if markdown else f"{i:<11}  {v}\n" for i, v in known)]
+    parts = ["".join(f"- **{i}**: {escaped(v)}\n" for i, v in known) if markdown else fact_lines(known, 11, screen)]
     for name, table in tables.items():
         if not len(table):
             continue
         shown = _for_people(table if name == "comparison" else table.head(top))
         title = CATALOG[name].title or name
-        text = as_markdown(name, shown) if markdown else as_text(name, shown, ascii_only=ascii_only)
-        parts.append(f"### {title}\n\n{text}" if markdown else f"{title}\n\n{text}")
+        text = as_markdown(name, shown) if markdown else as_text(name, shown, screen)
+        parts.append(f"### {title}\n\n{text}" if markdown else f"{styled(title, 'bold', screen)}\n\n{text}")
         if len(table) > len(shown):
             parts.append(f"{len(table) - len(shown)} more rows: use --top, or --by.\n")
     return "\n".join(parts)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Union
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -16,6 +15,9 @@ from rich.text import Text
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import PlainTable, plain
+from .fitting import GAP, Column, fitted, shortened
+from .screen import MOST_RANKS, PAPER, WORST, Screen
+from .worst import Label, worst_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,21 +32,89 @@ _POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns",
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
 _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
 _NOTHING = "-"
+_STYLES = {"verdict": "bold"}
+_FACT_STYLES = {"verdict": "bold", "hang": "bold red", "warning": "red"}
 # Underscores mark up at the edge of a word only.
 _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
-def as_text(name: str, table: Table, *, ascii_only: bool = False) -> str:
-    """A table for a terminal, as wide as it needs to be: never cropped, words of a header above each other."""
-    headers, rows, numeric = cells(name, table)
-    grid = Grid(box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for header, right in zip(headers, numeric, strict=True):
-        stacked = Text(header.replace("_", "\n").replace(" ", "\n"))
-        grid.add_column(stacked, justify="right" if right else "left", vertical="bottom", no_wrap=True)
-    for row in rows:
-        grid.add_row(*[Text(cell) for cell in row])
-    needed = sum(max(map(cell_len, column)) + 3 for column in zip(headers, *rows, strict=True)) + 4
-    console = Console(file=StringIO(), width=max(needed, 40), color_system=None, legacy_windows=False)
+def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
+    """A table for a terminal, words of a header above each other, no line wider than the screen.
+
+    Of a table that does not fit, the columns that matter least are left out, and named below it.
+    """
+    entry, values, omitted = CATALOG.get(name), plain(table), list[str]()
+    measure = entry.worst if entry else None
+    if measure and screen.worst_only and len(values) > MOST_RANKS:
+        omitted.append(f"{WORST} of {len(values)} rows, the worst by {measure.header}")
+        values = worst_of(values, measure, WORST)
+    columns = columns_of(name, values)
+    widths, left_out = {column.name: column.width for column in columns}, list[Column]()
+    if screen.width is not None:
+        widths, left_out = fitted(columns, entry.narrow if entry else (), screen.width)
+    if left_out:
+        omitted.append(f"no room for {', '.join(column.header.replace('_', ' ') for column in left_out)}")
+    shown = [column.within(widths[column.name]) for column in columns if column.name in widths]
+    lines = _drawn(shown, widths, measure.place(values) if measure else None, screen)
+    hint = wrapped(f"{'; '.join(omitted)} (--all shows all)", screen.width) if omitted else []
+    return lines + "".join(f"{line}\n" for line in hint)
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """The text in lines of that many cells, broken between words."""
+    if width is None:
+        return [text]
+    lines = Text(text).wrap(Console(file=StringIO(), width=width), width, overflow="fold")
+    return [line.plain.rstrip() for line in lines]
+
+
+def fact_lines(facts: Iterable[tuple[str, str]], indent: int, screen: Screen) -> str:
+    """Pairs of what and how much, a line each, or several that begin below each other."""
+    lines = []
+    for item, value in facts:
+        room = None if screen.width is None else max(screen.width - indent - 2, 20)
+        head, *rest = [styled(line, _FACT_STYLES.get(item, ""), screen) for line in wrapped(value, room)] or [""]
+        lines += [f"{item:<{indent}}  {head}", *(f"{'':<{indent}}  {line}" for line in rest)]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def styled(text: str, style: str, screen: Screen) -> str:
+    """One line of text in a style of rich, on a screen that has colours."""
+    if not screen.colour:
+        return text
+    console = Console(file=StringIO(), width=10**6, force_terminal=True, color_system="standard", legacy_windows=False)
+    console.print(Text(text, style), end="", soft_wrap=True)
+    written: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return written
+
+
+def _drawn(columns: list[Column], widths: dict[str, int], worst: tuple[int, str] | None, screen: Screen) -> str:
+    """The lines of a table; `worst` is the row and column of the value to stand out."""
+    grid = Grid(
+        box=box.ASCII2 if screen.ascii_only else box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
+    for column in columns:
+        grid.add_column(
+            Text("\n".join(column.words)),
+            justify="right" if column.is_number else "left",
+            vertical="top",
+            no_wrap=not column.is_sentence,
+            overflow="fold",
+            width=widths[column.name],
+        )
+    for number, row in enumerate(zip(*(column.texts for column in columns), strict=True)):
+        styles = ["bold red" if worst == (number, column.name) else _STYLES.get(column.name, "") for column in columns]
+        grid.add_row(*map(Text, row, styles))
+    console = Console(
+        file=StringIO(),
+        width=max(sum(widths.values()) + (len(columns) + 1) * (GAP + 1), 40),
+        force_terminal=screen.colour,
+        color_system="standard" if screen.colour else None,
+        legacy_windows=False,
+    )
     console.print(grid)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     return "\n".join(lines).strip("\n") + "\n"
@@ -68,13 +138,19 @@ def escaped(cell: str) -> str:
 
 def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headers, rows of text, and which columns are numbers."""
-    values = plain(table)
+    columns = columns_of(name, plain(table))
+    rows = zip(*(column.texts for column in columns), strict=True)
+    return [column.header for column in columns], [list(row) for row in rows], [c.is_number for c in columns]
+
+
+def columns_of(name: str, values: PlainTable) -> list[Column]:
+    """The columns that people see, with their values as text."""
     entry = CATALOG.get(name)
     columns = [c for c in (entry and entry.shown) or values.columns if c in values.columns]
     if "partial" in columns and not any(values.columns["partial"]):  # as in nearly every run
         columns.remove("partial")
     unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
-    headers, texts = [], []
+    found = []
     for column in columns:
         shown = values.columns[column]
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
@@ -82,9 +158,9 @@ def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[boo
         if column in _POINTS_IN_TIME:
             first = min((v for v in shown if v is not None), default=0)
             shown = [None if v is None else v - first for v in shown]
-        headers.append(header)
-        texts.append([_NOTHING if v is None else printable(text(v)) for v in shown])
-    return headers, [list(row) for row in zip(*texts, strict=True)], [values.is_number(c) for c in columns]
+        texts = [_NOTHING if v is None else v.text if isinstance(v, Label) else printable(text(v)) for v in shown]
+        found.append(Column(column, header, texts, values.is_number(column)))
+    return found
 
 
 def _time_unit(durations: list[list[Any]]) -> tuple[str, float]:
@@ -124,17 +200,13 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
     if column == "p_value":
         return column, lambda v: f"{v:.2g}"
     if column in ("name", "operator"):
-        return column, _shortened
+        return column, lambda v: shortened(v, _LONGEST_NAME)
     if "_us" in column and values.is_number(column) and not values.is_integer(column):
         return f"{column.replace('_us', '')} (us)", lambda v: f"{v:,.1f}"
     if column.endswith(("_bytes", "_elems")) and values.is_integer(column):
         unit_name = column[-5:].strip("_")
         return f"{column.removesuffix('_bytes').removesuffix('_elems')} ({unit_name})", lambda v: f"{v:,}"
     return column, str
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
 
 
 def _significant(value: float) -> str:

@@ -14,6 +14,7 @@ from ..ceilings.files import Ceiling
 from ..core.escaping import printable
 from ..core.schema import records
 from ..core.tables.communication import CEILING, PARTICIPATION
+from ..core.wording import counted
 from ..errors import NothingMeasured, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import rank_summary as ranks_module
@@ -49,7 +50,8 @@ class Analysis:
 
     def __repr__(self) -> str:
         run = self.run
-        return f"<Analysis of {printable(run.name)}: {len(run.ranks)} ranks, {len(run.traces)} traces; see .summary()>"
+        size = f"{counted(len(run.ranks), 'rank')}, {counted(len(run.traces), 'trace')}"
+        return f"<Analysis of {printable(run.name)}: {size}; see .summary()>"
 
     def _repr_html_(self) -> str:
         """The summary, in notebooks."""

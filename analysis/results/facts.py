@@ -11,6 +11,7 @@ from ..ceilings.files import Ceiling
 from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
+from ..core.wording import counted
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.matching.times import SAME_CLOCK_SLACK_NS
 from ..run.run import Run
@@ -50,7 +51,7 @@ def _facts(analysis: RunTables) -> Iterator[tuple[str, str]]:
     first = records(analysis.verdicts.head(1))
     yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
     yield "run", run.name
-    yield "files", f"{len(run.traces)} {_plural('trace', len(run.traces))}" + _completeness(run.traces)
+    yield "files", counted(len(run.traces), "trace") + _completeness(run.traces)
     yield "bytes", _bytes(run.traces)
     yield "ranks", _ranks(analysis)
     yield "steps", _steps(analysis)
@@ -89,14 +90,14 @@ def warnings(analysis: RunTables) -> Iterator[str]:
     impossible = _impossible(analysis.collectives)
     if impossible:
         yield (
-            f"{impossible} collectives end on one rank before they begin on another: calls were matched wrongly, or "
-            "ranks of one host do not share a clock"
+            f"{counted(impossible, 'collective')} ended on one rank before beginning on another: calls were matched "
+            "wrongly, or ranks of one host do not share a clock"
         )
     for row in records(analysis.clocks[analysis.clocks["basis"].str.startswith(CONTRADICTION)]):
         yield f"rank {row['rank']}: {row['basis']}; one of them is wrong, and the uncertainty covers both"
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
     for note, count in unmatched["note"].value_counts().items():
-        yield f"{count} {_plural('call', int(count))} unmatched: {note}"
+        yield f"{counted(int(count), 'call')} unmatched: {note}"
     no_size = int(analysis.collectives["size_bytes"].isna().sum())
     if no_size:
         count = len(analysis.collectives)
@@ -136,7 +137,8 @@ def _steps(analysis: RunTables) -> str:
     steps = sorted(set(analysis.run.activities["step"].dropna().astype(int)))
     outside = int(analysis.run.activities["step"].isna().sum())
     found = f"{len(steps)} ({_numbers(steps)})" if steps else "none marked: was profiler.step() called?"
-    return found + (f"; {outside} activities outside every step" if outside and steps else "")
+    activities = "activity" if outside == 1 else "activities"
+    return found + (f"; {outside:,} {activities} outside every step" if outside and steps else "")
 
 
 def _calls(analysis: RunTables) -> str:
@@ -144,7 +146,7 @@ def _calls(analysis: RunTables) -> str:
     if not len(calls):
         return "none: this run does not communicate, or not in the profiled window"
     sources = calls["metadata_from"].value_counts().to_dict()
-    return f"{len(calls)}, metadata from " + ", ".join(f"{source} {count}" for source, count in sources.items())
+    return f"{len(calls):,}, metadata from " + ", ".join(f"{source} {count:,}" for source, count in sources.items())
 
 
 def _collectives(analysis: RunTables) -> str:
@@ -155,8 +157,8 @@ def _collectives(analysis: RunTables) -> str:
     partial = int((matched & ~found["complete"].astype(bool)).sum())
     uncertain = int((matched & ~found["certain"].astype(bool)).sum())
     return (
-        f"{int(matched.sum())} matched across ranks, {partial} of them partial, {uncertain} not certain; "
-        f"{len(found) - int(matched.sum())} calls unmatched"
+        f"{int(matched.sum()):,} matched across ranks, {partial:,} of them partial, {uncertain:,} not certain; "
+        f"{counted(len(found) - int(matched.sum()), 'call')} unmatched"
     )
 
 
@@ -171,14 +173,14 @@ def _matching(analysis: RunTables) -> Iterator[tuple[str, str]]:
         return
     groups = list(joined.groupby(["process_group", "pg_ranks"], dropna=False, sort=True))
     for (name, ranks), own in groups[:_MOST_GROUPS]:
-        rungs = ", ".join(f"{count} by {rung}" for rung, count in own["matched_by"].value_counts().items())
+        rungs = ", ".join(f"{count:,} by {rung}" for rung, count in own["matched_by"].value_counts().items())
         known = name if isinstance(name, str) else "not known"
         of = f" (ranks {_numbers([int(r) for r in ranks.split()])})" if isinstance(ranks, str) else ""
         matched = own["matched_by"] != "none"
         partial = int((matched & ~own["complete"].astype(bool)).sum())
         uncertain = int((matched & ~own["certain"].astype(bool)).sum())
         doubts = [f"{n} {what}" for n, what in ((partial, "in partial collectives"), (uncertain, "not certain")) if n]
-        yield known, f"{len(own)} calls{of}: " + "; ".join([rungs.replace("by none", "unmatched"), *doubts])
+        yield known, f"{counted(len(own), 'call')}{of}: " + "; ".join([rungs.replace("by none", "unmatched"), *doubts])
     if len(groups) > _MOST_GROUPS:
         yield "...", f"{len(groups) - _MOST_GROUPS} more"
 
@@ -201,10 +203,6 @@ def _ceiling(name: str, compared: pd.DataFrame) -> str:
     reached = compared["of_ceiling_frac"].dropna()
     of = f"{name}: {len(reached)} of {len(compared)} rows of bandwidth can be compared"
     return of + (f", and reach {reached.min():.0%} to {reached.max():.0%} of it" if len(reached) else "")
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else noun + "s"
 
 
 def _numbers(values: list[Any]) -> str:

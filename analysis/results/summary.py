@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 
@@ -11,13 +12,14 @@ from ..core.escaping import printable
 from ..core.schema import records
 from ..render import as_csv, as_latex, as_markdown, as_text
 from ..render.latex import latex_escaped
-from ..render.people import escaped
+from ..render.people import escaped, fact_lines, styled
+from ..render.screen import PAPER, Screen
 from .facts import RunTables, facts
 
-_MOST_ROWS = 40
+_MOST_ROWS, _ON_A_TERMINAL = 40, 12
 
 
-def summary(analysis: RunTables, output_format: str, *, ascii_only: bool = False) -> str:
+def summary(analysis: RunTables, output_format: str, screen: Screen = PAPER) -> str:
     """The facts about the run and its main tables.
 
     `output_format` is `table`, `markdown`, `latex`, `json`, with the table of traces, or `csv`, with the facts alone.
@@ -30,29 +32,30 @@ def summary(analysis: RunTables, output_format: str, *, ascii_only: bool = False
     if output_format == "json":
         content = {"table": "summary", "facts": records(known), "traces": records(analysis.run.traces)}
         return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
-    parts = [_FACTS[output_format](known)]
+    screen, whole = replace(screen, worst_only=not screen.everything), screen.width is None
+    parts = [_fact_text(known, screen) if output_format == "table" else _FACTS[output_format](known)]
     for name, table in tables.items():
+        most = len(table) if screen.everything or CATALOG[name].worst else _MOST_ROWS if whole else _ON_A_TERMINAL
         if len(table):
-            parts.append(_part(name, table.head(_MOST_ROWS), output_format, ascii_only))
-        if len(table) > _MOST_ROWS:
-            more = f"{len(table) - _MOST_ROWS} more rows: use the command `{name}`."
+            parts.append(_part(name, table.head(most), output_format, screen))
+        if len(table) > most:
+            more = f"{len(table) - most} more rows: use --all, or the command `{name}`."
             parts.append((latex_escaped(more) if output_format == "latex" else more) + "\n")
     return "\n".join(parts)
 
 
-def _part(name: str, table: pd.DataFrame, output_format: str, ascii_only: bool) -> str:
+def _part(name: str, table: pd.DataFrame, output_format: str, screen: Screen) -> str:
     title = CATALOG[name].title or name
     if output_format == "markdown":
         return f"### {title}\n\n{as_markdown(name, table)}"
     if output_format == "latex":
         return f"\\paragraph{{{latex_escaped(title)}}}\n\n{as_latex(name, table)}"
-    return f"{title}\n\n{as_text(name, table, ascii_only=ascii_only)}"
+    return f"{styled(title, 'bold', screen)}\n\n{as_text(name, table, screen)}"
 
 
-def _facts_text(known: pd.DataFrame) -> str:
-    width = max(len(printable(item)) for item in known["item"])
-    rows = zip(known["item"], known["value"], strict=True)
-    return "".join(f"{printable(item):<{width}}  {printable(value)}\n" for item, value in rows)
+def _fact_text(known: pd.DataFrame, screen: Screen) -> str:
+    rows = [(printable(row["item"]), printable(row["value"])) for row in records(known)]
+    return fact_lines(rows, max(len(item) for item, _ in rows), screen)
 
 
 def _facts_markdown(known: pd.DataFrame) -> str:
@@ -66,4 +69,4 @@ def _facts_latex(known: pd.DataFrame) -> str:
     return f"\\begin{{description}}\n{items}\\end{{description}}\n"
 
 
-_FACTS = {"table": _facts_text, "markdown": _facts_markdown, "latex": _facts_latex}
+_FACTS = {"markdown": _facts_markdown, "latex": _facts_latex}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from ..base.contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
+from ..base.wording import counted
 from .bus import algbw_gb_per_s, bus_factor
 
 COMMS_FILE = "comms.json"
@@ -148,7 +149,7 @@ def title(facts: CommsFile) -> list[str]:
     config = facts.config
     step = f"step: {config.step_factor}(factor) warmup iters: {config.warmup_iters}"
     return [
-        f"# commtrace comms, torch {facts.versions.torch}, {facts.backend}, {facts.world_size} ranks",
+        f"# commtrace comms, torch {facts.versions.torch}, {facts.backend}, {counted(facts.world_size, 'rank')}",
         f"# minBytes {config.minimum_bytes} maxBytes {config.maximum_bytes} {step} iters: {config.iterations}",
         "# Using devices",
         *(

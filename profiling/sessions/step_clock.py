@@ -136,6 +136,10 @@ class Overhead:
         """What the profiler added, as a fraction of an unprofiled step; noise can make it negative."""
         return self.active_ns / self.idle_ns - 1
 
+    def __str__(self) -> str:
+        """In words, for people."""
+        return f"{self.frac:.1%} longer" if self.frac > 0 else "no longer, as far as can be measured"
+
 
 def overhead(times: Sequence[StepTime]) -> Overhead | None:
     """The profiler's overhead, without the first steps; None when there is no step of either sort."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.contract.rank import EpochPhase
+from ..base.wording import counted
 from ..machine import memory
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
@@ -101,7 +102,7 @@ def _epochs(run: TrainRun, train_on: TrainOn, where: torch.device) -> None:
     facts = {"dataset_samples": batches.dataset_samples, "full_epoch_steps": batches.epoch_steps}
     found = []
     for epoch, phase in enumerate(phases):
-        reporter.begin(f"epoch {epoch} ({phase}) of {steps} steps")
+        reporter.begin(f"epoch {epoch} ({phase}) of {counted(steps, 'step')}")
         time, loss = timed_epoch(Epoch(epoch, phase, steps), batches, train_on, where)
         reporter.epoch(time, batches.epoch_steps, None if loss is None else loss.item())
         found.append(time)
@@ -131,5 +132,5 @@ def _headline(config: TrainConfig, ranks: int, devices: int, where: torch.device
     schedule = config.schedule
     return (
         f"{config.model}, {config.parallel} on {placed}, {config.data} data, batch {config.batch_size} {share}; "
-        f"{config.steps} steps, {schedule.active * schedule.repeat} of them traced"
+        f"{counted(config.steps, 'step')}, {schedule.active * schedule.repeat} of them traced"
     )

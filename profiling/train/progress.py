@@ -4,6 +4,7 @@ from ..base.console.progress import Reporter
 from ..base.contract.rank import EpochTime, StepTime
 from ..base.contract.training import Score
 from ..base.schedule import Phase
+from ..base.wording import counted
 from ..sessions.step_clock import Overhead
 
 _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms up", "active": "traced"}
@@ -20,7 +21,7 @@ class TrainReporter(Reporter):
         """An epoch is over; the data set has `of_steps`."""
         shown = "" if loss is None else f"loss {loss:.3f}, "
         self.say(
-            f"epoch {time.epoch} ({time.phase}): {time.steps} of {of_steps} steps, {shown}"
+            f"epoch {time.epoch} ({time.phase}): {time.steps} of {counted(of_steps, 'step')}, {shown}"
             f"{time.step_ns / 1e9:.3f} s and {time.data_ns / 1e9:.3f} s waiting for data"
         )
 
@@ -49,7 +50,7 @@ class TrainReporter(Reporter):
         if found is not None:
             self.say(
                 f"step time: {found.active_ns / 1e9:.3f} s traced, {found.idle_ns / 1e9:.3f} s not profiled "
-                f"({found.frac:+.1%}; medians of {found.active_steps} and {found.idle_steps} steps)"
+                f"({found}; medians of {found.active_steps} and {counted(found.idle_steps, 'step')})"
             )
 
 

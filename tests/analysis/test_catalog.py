@@ -38,6 +38,8 @@ EVERY = pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
 def test_the_columns_shown_are_in_the_schema(entry: TableEntry) -> None:
     assert set(entry.shown) <= set(entry.schema.columns)
     assert len(set(entry.shown)) == len(entry.shown)
+    assert set(entry.narrow) <= set(entry.shown or entry.schema.columns)
+    assert entry.worst is None or entry.worst.column in entry.schema.columns
 
 
 @EVERY

@@ -15,6 +15,7 @@ from analysis.core.tables.communication import BREAKDOWN, COLLECTIVES
 from analysis.core.tables.lateness import RANKS
 from analysis.core.tables.sweeps import SUBTRACTION
 from analysis.render import FORMATS, as_csv, as_json, as_markdown, as_text
+from analysis.render.screen import Screen
 from analysis.results.summary import summary
 
 NASTY = 'a|b\n"c", <d>\\ \x1b[31mred\x07\x9b2J\u202e\r'
@@ -81,7 +82,7 @@ def test_text_has_a_line_for_every_row_and_no_ragged_ends(found, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ascii_text_is_ascii(found, name):
-    assert as_text(name, getattr(found, name), ascii_only=True).isascii()
+    assert as_text(name, getattr(found, name), Screen(ascii_only=True)).isascii()
 
 
 @pytest.mark.parametrize("output", FORMATS.values(), ids=FORMATS)
@@ -281,7 +282,7 @@ def test_the_summary_as_csv_has_the_facts(found):
 
 @pytest.mark.parametrize("output_format", ["table", "markdown"])
 def test_the_summary_for_people_has_the_tables(found, output_format):
-    text = summary(found, output_format, ascii_only=True)
+    text = summary(found, output_format, Screen(ascii_only=True))
     for title in ("Where the time went", "Bandwidth", "Who waits, and for whom"):
         assert title in text
     assert text.isascii()

@@ -112,7 +112,7 @@ def test_the_pages_and_the_tests_of_the_catalog_know_it(copy: Path) -> None:
     python(copy, "tests/docs/table_page.py")
     page = (copy / "docs/tables.md").read_text(encoding="utf-8")
     assert "| `calls` | int64 | communication calls in it, of all ranks |" in page
-    assert "`python -m analysis group_calls RUN`" in page
+    assert "`commtrace group_calls RUN`" in page
     assert "`group_calls`" in (copy / "docs/metrics/README.md").read_text(encoding="utf-8")
     tests = ("tests/analysis/test_catalog.py", "tests/docs/test_tables.py", "-k", "group_calls")
     assert "0 passed" not in python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

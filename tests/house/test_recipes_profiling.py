@@ -183,7 +183,9 @@ def collective(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     copy.insert(
         "profiling/comms/bus.py", '    if collective == "send_back":\n        return 0.5\n', before="    return (ranks"
     )
-    copy.insert("docs/comms.md", "`send_back` is the ring the other way round.\n\n", before="**Place** is torch's")
+    copy.insert(
+        "docs/comms.md", "`send_back` is the ring the other way round.\n\n", before="**In place or not** follows torch"
+    )
     check_steps("A collective benchmark", copy.changed())
     return copy
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ...recording.options import ReadOptions
-from ..output import Format, Output, OutputFormat
+from ..output import Writing, writes_tables
 from ..reading_options import CeilingFile, Runs, analysis_of, reads_traces
 from ..tables import print_table
 
 
 @reads_traces
+@writes_tables
 def bandwidth_command(
     runs: Runs,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     ceiling: CeilingFile = None,
     *,
+    writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print the bandwidth."""
     name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
-    print_table(name, analysis_of(runs, reading, ceiling), output_format, output)
+    print_table(name, analysis_of(runs, reading, ceiling), writing)

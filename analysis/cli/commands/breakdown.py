@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...recording.options import ReadOptions
-from ..output import Format, Output, OutputFormat
+from ..output import Writing, writes_tables
 from ..reading_options import Runs, analysed, one_device, opened, reads_traces
 from ..tables import print_device_table, print_table
 
@@ -21,12 +21,12 @@ class BreakdownBy(str, Enum):
 
 
 @reads_traces
+@writes_tables
 def breakdown_command(
     runs: Runs,
     by: Annotated[BreakdownBy, typer.Option(help="A row per device, or per device and step.")] = BreakdownBy.device,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     *,
+    writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print the breakdown."""
@@ -34,6 +34,6 @@ def breakdown_command(
     with opened(runs, reading) as run:
         device = one_device(run)
         if device is None:
-            print_table(name, analysed(run), output_format, output)
+            print_table(name, analysed(run), writing)
             return
-    print_device_table(name, run.name, device, output_format, output)
+    print_device_table(name, run.name, device, writing)

@@ -10,7 +10,7 @@ import typer
 
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST
-from ..output import Format, Output, OutputFormat, ascii_only, complain, write
+from ..output import Format, Writing, complain, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ Rows = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of kernels and
 
 
 @reads_traces
+@writes_tables
 def compare_command(
     runs: Captures,
     against: Against = None,
@@ -64,9 +65,8 @@ def compare_command(
     fail_above: FailAbove = None,
     run_spread: RunSpread = 10.0,
     top: Rows = 10,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     *,
+    writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print what a step of B takes longer for.
@@ -92,21 +92,21 @@ def compare_command(
     from ...comparison.analysis import Comparison
 
     comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
-    write(_text(comparison, by, output_format, top), output)
+    writing.text(_text(comparison, by, writing, top))
     for analysis in (*analyses[0], *analyses[1]):
         finish(analysis)
     if fail_above is not None:
         _gate(*comparison.slower_by(fail_above / 100))
 
 
-def _text(comparison: Comparison, by: ComparedBy | None, output_format: Format, top: int) -> str:
+def _text(comparison: Comparison, by: ComparedBy | None, writing: Writing, top: int) -> str:
     """The report, or one table of it."""
     from ...comparison.summary import one_table, report
 
-    if by is None and output_format not in (Format.csv, Format.latex):
-        return report(comparison, output_format.value, top=top, ascii_only=ascii_only())
+    if by is None and writing.format not in (Format.csv, Format.latex):
+        return report(comparison, writing.format.value, top=top, screen=writing.screen)
     complain(comparison.basis, kind="note")
-    return one_table(comparison, (by or ComparedBy.measure).value, output_format.value, ascii_only=ascii_only())
+    return one_table(comparison, (by or ComparedBy.measure).value, writing.format.value, writing.screen)
 
 
 def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], list[Path]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...recording.options import ReadOptions
-from ..output import Format, Output, OutputFormat, complain, show
+from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import nothing_measured
 
@@ -29,6 +29,7 @@ Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="Only
 
 
 @reads_traces
+@writes_tables
 def kernels_command(
     runs: Runs,
     by: Annotated[
@@ -39,9 +40,8 @@ def kernels_command(
         typer.Option(metavar="N|all", help="Rows for each device of this rank, or of every rank, not of all together."),
     ] = None,
     top: Top = None,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     *,
+    writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print device time: share, calls, and how much of communication waited, moved data, was hidden.
@@ -58,7 +58,7 @@ def kernels_command(
     table = _device_time(analysis, by, rank)
     if top is not None:
         table = table.head(top) if rank is None else table.groupby(["rank", "device"]).head(top)
-    _show(f"{by.value}s" if rank is None else f"{by.value}s_devices", table, analysis, output_format, output)
+    _show(f"{by.value}s" if rank is None else f"{by.value}s_devices", table, analysis, writing)
 
 
 def _device_time(analysis: Analysis, by: KernelsBy, rank: str | None) -> pd.DataFrame:
@@ -75,8 +75,8 @@ def _device_time(analysis: Analysis, by: KernelsBy, rank: str | None) -> pd.Data
     return table
 
 
-def _show(name: str, table: pd.DataFrame, analysis: Analysis, output_format: Format, output: Output) -> None:
+def _show(name: str, table: pd.DataFrame, analysis: Analysis, writing: Writing) -> None:
     for note in analysis.run.notes:
         complain(note, kind="note")
-    show(name, table, output_format, output)
+    writing.table(name, table)
     finish(analysis)

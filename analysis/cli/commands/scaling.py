@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..output import Format, KeepGoing, Output, OutputFormat, show
+from ..output import KeepGoing, Writing, writes_tables
 from ..sweep_input import Sweeps, finish_sweep
 
 
+@writes_tables
 def scaling_command(
     runs: Sweeps,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     keep_going: KeepGoing = False,
+    *,
+    writing: Writing,
 ) -> None:
     """Print epoch time, both speedups, strong and weak efficiency.
 
@@ -27,5 +28,5 @@ def scaling_command(
     from ...sweeps.analysis import analyse_sweep
 
     analysis = analyse_sweep(*runs, keep_going=keep_going)
-    show("scaling", analysis.scaling, output_format, output)
+    writing.table("scaling", analysis.scaling)
     finish_sweep(analysis)

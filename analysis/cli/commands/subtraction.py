@@ -9,7 +9,7 @@ import typer
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
 from ...sweeps.by_hand import MISTAKES
-from ..output import Format, Output, OutputFormat, progress, show
+from ..output import Writing, progress, writes_tables
 from ..reading_options import reads_traces
 from ..sweep_input import Sweeps, finish_sweep
 
@@ -24,12 +24,12 @@ Mistakes = Annotated[
 
 
 @reads_traces
+@writes_tables
 def subtraction_command(
     runs: Sweeps,
     mistake: Mistakes = None,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     *,
+    writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print communication by subtraction.
@@ -53,7 +53,7 @@ def subtraction_command(
             f"{analysis.sweep.name}: no cell has more than one worker, so there is nothing to subtract; add cells with "
             "2 or more workers, or use `scaling`"
         )
-    show("mistakes" if names else "subtraction", table, output_format, output)
+    writing.table("mistakes" if names else "subtraction", table)
     finish_sweep(analysis)
 
 

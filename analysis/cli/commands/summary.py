@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from ...recording.options import ReadOptions
-from ..output import Format, Output, OutputFormat, ascii_only, write
+from ..output import Writing, writes_tables
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 
 
 @reads_traces
+@writes_tables
 def summary_command(
     runs: Runs,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     ceiling: CeilingFile = None,
     *,
+    writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print the summary."""
     analysis = analysis_of(runs, reading, ceiling)
     from ...results.summary import summary
 
-    write(summary(analysis, output_format.value, ascii_only=ascii_only()), output)
+    writing.text(summary(analysis, writing.format.value, writing.screen))
     finish(analysis)

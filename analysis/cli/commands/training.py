@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..output import Format, KeepGoing, Output, OutputFormat, complain, show, write
+from ..output import KeepGoing, Writing, complain, write, writes_tables
 
 
 class TrainingBy(str, Enum):
@@ -42,15 +42,16 @@ Plot = Annotated[
 ]
 
 
+@writes_tables
 def training_command(
     runs: Trainings,
     by: Annotated[TrainingBy, typer.Option(help="A row per run, or per run and epoch.")] = TrainingBy.run,
     baseline: Baseline = None,
     epoch: AfterEpochs = None,
     plot: Plot = None,
-    output_format: OutputFormat = Format.table,
-    output: Output = None,
     keep_going: KeepGoing = False,
+    *,
+    writing: Writing,
 ) -> None:
     """Print loss, accuracy and time.
 
@@ -68,9 +69,9 @@ def training_command(
 
     analysis = analyse_training(*runs, baseline=baseline, after_epochs=epoch, keep_going=keep_going)
     if by is TrainingBy.run:
-        show("training", analysis.training, output_format, output)
+        writing.table("training", analysis.training)
     else:
-        show("training_epochs", analysis.training_epochs, output_format, output)
+        writing.table("training_epochs", analysis.training_epochs)
     if plot is not None:
         from ...render.training_plot import training_plot
 

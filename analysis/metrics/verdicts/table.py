@@ -8,6 +8,7 @@ import pandas as pd
 
 from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
+from ...core.wording import counted
 from ..causes.blame import kernel_of
 from .culprits import Culprits, length
 from .unsplit import reason
@@ -167,7 +168,7 @@ def _hang(row: Row) -> str:
     usual = f", where {length(row['usual_ns'] / 1e6)} is the longest otherwise" if row["usual_ns"] else ""
     longest = f"{length(row['waited_ns'] / 1e6)}{usual}"
     if not row["missing"]:
-        return f"{what} was issued on all {len(waiting)} ranks and did not end on any within {longest}"
+        return f"{what} was issued on all {counted(len(waiting), 'rank')} and did not end on any within {longest}"
     missing = row["missing"].split()
     who = f"rank {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
     doubt = "" if row["waited_ns"] >= _SURELY_HANGS_NS else "; or the capture ended in a pause"

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import PROFILER_START
+from ...base.wording import counted
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
 from ...ranks import process_group as parallel
 from ...ranks.process_group import Identity
@@ -230,10 +231,10 @@ class Observer:
         why = session.incomplete
         rank = session.rank
         if why is not None:
-            say(f"rank {rank}: {len(session.traces)} traces written, but incomplete: {why}")
+            say(f"rank {rank}: {counted(len(session.traces), 'trace')} written, but incomplete: {why}")
         elif rank == 0:
             found = overhead(session.step_times())
-            cost = f"; a traced step took {found.frac:+.1%} of one that is not" if found else ""
+            cost = f"; a traced step takes {found} than one that is not traced" if found else ""
             say(f"done: {session.run_dir}{cost}")
 
     def _before_other_profiler(self, original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:

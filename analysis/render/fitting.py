@@ -1,0 +1,97 @@
+"""Columns fitted to a width: those that matter most stay, names are shortened in the middle, sentences are wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.cells import cell_len
+
+GAP = 2
+"""Between two columns, in cells."""
+_ELLIPSIS = "..."
+# Narrower than that, neither says much.
+_LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 26
+_SENTENCES = frozenset({"because", "note", "basis", "ceiling_note"})
+_KERNELS = frozenset({"name", "operator", "kernel"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as people see it. Widths are in cells of a terminal, of which some characters take two, others none."""
+
+    name: str
+    header: str
+    texts: list[str]
+    is_number: bool
+
+    @property
+    def words(self) -> list[str]:
+        """The header, a line each."""
+        return self.header.replace("_", " ").split()
+
+    @property
+    def is_sentence(self) -> bool:
+        """Whether its texts may be broken into lines."""
+        return self.name in _SENTENCES
+
+    @property
+    def width(self) -> int:
+        """So wide is it in full."""
+        return max(map(cell_len, (*self.words, *self.texts)))
+
+    @property
+    def least(self) -> int:
+        """So wide it has to be, if it is there at all."""
+        if self.is_number:
+            return self.width
+        of_text = _LEAST_KERNEL if self.name in _KERNELS else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
+        return min(self.width, max(*map(cell_len, self.words), of_text))
+
+    def within(self, width: int) -> Column:
+        """The column no wider than that; sentences as they are, as they can be wrapped."""
+        if self.is_sentence:
+            return self
+        return replace(self, texts=[shortened(text, width) for text in self.texts])
+
+
+def fitted(columns: Sequence[Column], order: Sequence[str], width: int) -> tuple[dict[str, int], list[Column]]:
+    """How wide each column is to be, and those that are left out, for a table of that width.
+
+    They are taken in `order`, and then in theirs, as long as there is room for the least that they need. What room is
+    left then goes to names and sentences, again in that order. The first one always stays.
+    """
+    ranked = sorted(columns, key=lambda column: order.index(column.name) if column.name in order else len(order))
+    room, widths = width - 1, dict[str, int]()
+    for column in ranked:
+        if column.least + GAP <= room or not widths:
+            widths[column.name] = column.least
+            room -= column.least + GAP
+    for column in ranked:
+        if column.name in widths:
+            more = max(0, min(column.width - widths[column.name], room))
+            widths[column.name] += more
+            room -= more
+    return widths, [column for column in columns if column.name not in widths]
+
+
+def shortened(text: str, width: int) -> str:
+    """The text, without its middle if it is wider than that."""
+    if cell_len(text) <= width:
+        return text
+    if width <= len(_ELLIPSIS):
+        return _ELLIPSIS[:width]
+    room = width - len(_ELLIPSIS)
+    head = _beginning(text, room - room // 2)
+    return f"{head}{_ELLIPSIS}{_beginning(text[::-1], room - cell_len(head))[::-1]}"
+
+
+def _beginning(text: str, width: int) -> str:
+    """As many characters as that is wide."""
+    end = used = 0
+    for character in text:
+        used += cell_len(character)
+        if used > width:
+            break
+        end += 1
+    return text[:end]

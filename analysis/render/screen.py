@@ -1,0 +1,27 @@
+"""What text for people is made for: a terminal of some width, or a place where it may be as wide as it needs to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_RANKS = 16
+"""Of more ranks, the worst are shown, so many as `WORST`."""
+WORST = 8
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Where text goes."""
+
+    width: int | None = None
+    """In columns; None: as wide as it needs to be."""
+    worst_only: bool = False
+    """Of many ranks the worst only, with minimum, median and maximum of all."""
+    everything: bool = False
+    """All rows, however many, where otherwise only the first, or the worst, are shown."""
+    colour: bool = False
+    ascii_only: bool = False
+
+
+PAPER = Screen()
+"""No terminal: everything as wide as it needs to be, without colours."""
