@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from statistics import median_high, median_low
 
 from .core.schema import PlainTable, Schema
 from .core.tables import communication, comparison, device_time, lateness, sweeps, training
@@ -30,6 +31,10 @@ class InputKind(str, Enum):
     sides = "A B"
 
 
+_FAR = 1.5
+"""By this factor the worst value differs from the usual one, if it is to stand out."""
+
+
 @dataclass(frozen=True)
 class Worst:
     """By which column rows are bad: the largest value is, or the smallest."""
@@ -49,9 +54,13 @@ class Worst:
         return sorted(range(len(column)), key=lambda row: (column[row] is None, sign * (column[row] or 0)))
 
     def place(self, values: PlainTable) -> tuple[int, str] | None:
-        """Row and column of the worst value; None where no row is worse than the others."""
-        known = [value for value in values.columns[self.column] if value is not None]
-        return (self.ranked(values)[0], self.column) if known and min(known) < max(known) else None
+        """Row and column of the worst value; None where it is not far from that of the other rows."""
+        known = sorted(value for value in values.columns[self.column] if value is not None)
+        if not known:
+            return None
+        usual = median_low(known) if not self.smallest else median_high(known)
+        stands_out = known[0] * _FAR < usual if self.smallest else known[-1] > usual * _FAR
+        return (self.ranked(values)[0], self.column) if stands_out else None
 
 
 @dataclass(frozen=True)
@@ -318,7 +327,7 @@ _ENTRIES = (
         ),
         title="What limits it",
         narrow=(
-            "collective", "size_bytes", "exposed_ns", "verdict", "because", "process_group", "calls",
+            "collective", "size_bytes", "process_group", "verdict", "exposed_ns", "because", "calls",
             "exposed_wait_frac", "hidden_frac", "dtype",
         ),
     ),
@@ -329,7 +338,7 @@ _ENTRIES = (
         "kernels.md#by-kernel",
         command="kernels",
         shown=(*_DEVICE_TIME, "name", "partial"),
-        narrow=("total_ns", "share_frac", "name", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        narrow=("name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.KERNELS_DEVICES,
@@ -338,7 +347,7 @@ _ENTRIES = (
         "kernels.md#by-kernel",
         command="kernels --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
-        narrow=("rank", "device", "total_ns", "share_frac", "name", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        narrow=("rank", "device", "name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.OPERATORS,
@@ -347,7 +356,7 @@ _ENTRIES = (
         "kernels.md#by-operator",
         command="kernels --by operator",
         shown=(*_DEVICE_TIME, "operator", "partial"),
-        narrow=("total_ns", "share_frac", "operator", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        narrow=("operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.OPERATORS_DEVICES,
@@ -356,7 +365,7 @@ _ENTRIES = (
         "kernels.md#by-operator",
         command="kernels --by operator --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
-        narrow=("rank", "device", "total_ns", "share_frac", "operator", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.GPUS,
@@ -430,8 +439,8 @@ _ENTRIES = (
         ),
         in_seconds=True,
         narrow=(
-            "workers", "batch_size_per_worker", "epoch_ns", "speedup_fixed_work", "strong_efficiency_frac",
-            "speedup_scaled_work", "weak_efficiency_frac", "parallel", "model", "samples_per_s", "status", "note",
+            *_CELL, "epoch_ns", "speedup_fixed_work", "strong_efficiency_frac", "speedup_scaled_work",
+            "weak_efficiency_frac", "samples_per_s", "status", "note",
         ),
     ),
     TableEntry(
@@ -448,8 +457,8 @@ _ENTRIES = (
         ),
         in_seconds=True,
         narrow=(
-            "workers", "batch_size_per_worker", "epoch_ns", "subtracted_comm_ns", "exposed_comm_ns",
-            "exposed_wait_ns", "exposed_transfer_ns", "parallel", "model", "difference_ns", "status", "note",
+            *_CELL, "epoch_ns", "subtracted_comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns",
+            "difference_ns", "status", "note",
         ),
     ),
     TableEntry(
@@ -464,7 +473,7 @@ _ENTRIES = (
             "mistaken_busbw_gb_per_s", "mistaken_factor", "because", "note",
         ),
         in_seconds=True,
-        narrow=("workers", "batch_size_per_worker", "mistake", "mistaken_factor", "because", "parallel", "model"),
+        narrow=(*_CELL, "mistake", "mistaken_factor", "because"),
     ),
     TableEntry(
         training.TRAINING,

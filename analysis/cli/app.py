@@ -32,24 +32,25 @@ _WITHOUT_TABLE = {
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
 
 \b
-RUN is a run directory, any folder of Kineto traces (one file per rank), or trace files.
-Without a command it is summarised.
+RUN is a run directory, any folder of Kineto traces (one file per rank), or
+trace files. Without a command it is summarised.
 
 \b
 Examples:
   {prog} traces/my-run
   {prog} breakdown --by step traces/my-run
-  {prog} bandwidth --format csv --output bandwidth.csv traces/my-run
+  {prog} bandwidth --format csv --output all.csv traces/my-run
   {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
   {prog} kernels --by operator --top 20 traces/my-run
   {prog} compare traces/before-* --against traces/after-*
   {prog} scaling --format latex traces/my-sweep
   {prog} training traces/small-batch traces/large-batch
-  {prog} breakdown --comm-kernel 'my_all_reduce' rank0.json.gz rank1.json.gz
+  {prog} breakdown --comm-kernel my_reduce rank*.json.gz
 
 \b
-Exit codes: 0 done, 1 the input is at fault, 2 the command line is, 3 compare --fail-above found B slower.
+Exit codes: 0 done, 1 the input is at fault, 2 the command line is,
+3 compare --fail-above found B slower.
 """
 
 

@@ -11,7 +11,7 @@ GAP = 2
 """Between two columns, in cells."""
 _ELLIPSIS = "..."
 # Narrower than that, neither says much.
-_LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 26
+_LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
 _SENTENCES = frozenset({"because", "note", "basis", "ceiling_note"})
 _KERNELS = frozenset({"name", "operator", "kernel"})
 
@@ -52,7 +52,8 @@ class Column:
         """The column no wider than that; sentences as they are, as they can be wrapped."""
         if self.is_sentence:
             return self
-        return replace(self, texts=[shortened(text, width) for text in self.texts])
+        short = shortened_kernel if self.name in _KERNELS else shortened
+        return replace(self, texts=[short(text, width) for text in self.texts])
 
 
 def fitted(columns: Sequence[Column], order: Sequence[str], width: int) -> tuple[dict[str, int], list[Column]]:
@@ -84,6 +85,21 @@ def shortened(text: str, width: int) -> str:
     room = width - len(_ELLIPSIS)
     head = _beginning(text, room - room // 2)
     return f"{head}{_ELLIPSIS}{_beginning(text[::-1], room - cell_len(head))[::-1]}"
+
+
+def shortened_kernel(name: str, width: int) -> str:
+    """The name of a function, without its arguments if it is wider than that; then as any other text."""
+    if cell_len(name) <= width:
+        return name
+    name = name.removeprefix("void ")
+    if not name.endswith(")"):
+        return shortened(name, width)
+    depth = 0
+    for start in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[start], 0)
+        if not depth:
+            return shortened(f"{name[:start]}({_ELLIPSIS})", width)
+    return shortened(name, width)
 
 
 def _beginning(text: str, width: int) -> str:

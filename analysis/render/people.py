@@ -8,6 +8,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Union
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -15,7 +16,7 @@ from rich.text import Text
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import PlainTable, plain
-from .fitting import GAP, Column, fitted, shortened
+from .fitting import GAP, Column, fitted, shortened, shortened_kernel
 from .screen import MOST_RANKS, PAPER, WORST, Screen
 from .worst import Label, worst_of
 
@@ -45,9 +46,10 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     """
     entry, values, omitted = CATALOG.get(name), plain(table), list[str]()
     measure = entry.worst if entry else None
+    worst = measure.place(values) if measure else None
     if measure and screen.worst_only and len(values) > MOST_RANKS:
         omitted.append(f"{WORST} of {len(values)} rows, the worst by {measure.header}")
-        values = worst_of(values, measure, WORST)
+        values, worst = worst_of(values, measure, WORST), worst and (0, measure.column)
     columns = columns_of(name, values)
     widths, left_out = {column.name: column.width for column in columns}, list[Column]()
     if screen.width is not None:
@@ -55,9 +57,9 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     if left_out:
         omitted.append(f"no room for {', '.join(column.header.replace('_', ' ') for column in left_out)}")
     shown = [column.within(widths[column.name]) for column in columns if column.name in widths]
-    lines = _drawn(shown, widths, measure.place(values) if measure else None, screen)
+    lines = _drawn(shown, widths, worst, screen)
     hint = wrapped(f"{'; '.join(omitted)} (--all shows all)", screen.width) if omitted else []
-    return lines + "".join(f"{line}\n" for line in hint)
+    return lines + "".join(f"{styled(line, 'dim', screen)}\n" for line in hint)
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
@@ -71,10 +73,13 @@ def wrapped(text: str, width: int | None) -> list[str]:
 def fact_lines(facts: Iterable[tuple[str, str]], indent: int, screen: Screen) -> str:
     """Pairs of what and how much, a line each, or several that begin below each other."""
     lines = []
+    if screen.width is not None:
+        indent = min(indent, screen.width // 3)
     for item, value in facts:
+        name = item if screen.width is None else shortened(item, indent)
         room = None if screen.width is None else max(screen.width - indent - 2, 20)
         head, *rest = [styled(line, _FACT_STYLES.get(item, ""), screen) for line in wrapped(value, room)] or [""]
-        lines += [f"{item:<{indent}}  {head}", *(f"{'':<{indent}}  {line}" for line in rest)]
+        lines += [f"{name}{' ' * (indent - cell_len(name))}  {head}", *(f"{'':<{indent}}  {line}" for line in rest)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -200,7 +205,7 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
     if column == "p_value":
         return column, lambda v: f"{v:.2g}"
     if column in ("name", "operator"):
-        return column, lambda v: shortened(v, _LONGEST_NAME)
+        return column, lambda v: shortened_kernel(v, _LONGEST_NAME)
     if "_us" in column and values.is_number(column) and not values.is_integer(column):
         return f"{column.replace('_us', '')} (us)", lambda v: f"{v:,.1f}"
     if column.endswith(("_bytes", "_elems")) and values.is_integer(column):

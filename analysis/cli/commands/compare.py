@@ -71,12 +71,10 @@ def compare_command(
 ) -> None:
     """Print what a step of B takes longer for.
 
-    \b
-    Captures of one configuration differ, as whole machines drift. Several of each, taken by turns, show how much: give
+    Captures of one configuration differ, as whole machines drift. Several of each, alternating, show how much: give
     those of A, then --against and those of B. Of one run each, the cycles of --repeat count as captures; a single
     capture each shows large differences only.
 
-    \b
     The length of a step is that of the side files' unprofiled steps where there are enough; else of profiled ones,
     else of the traces' step windows. The rest is measured in the traced steps: capture 10 or more.
 
@@ -85,7 +83,7 @@ def compare_command(
       {prog} compare traces/before traces/after
       {prog} compare traces/before-* --against traces/after-*
       {prog} compare --by kernel --format csv traces/before traces/after
-      {prog} compare --fail-above 5 traces/main-1 traces/main-2 traces/main-3 --against traces/candidate
+      {prog} compare --fail-above 5 traces/main-* --against traces/candidate
     """
     a, b = _sides(runs, against)
     analyses = [[analysis_of([path], reading, details=True) for path in side] for side in (a, b)]

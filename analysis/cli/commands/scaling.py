@@ -17,7 +17,8 @@ def scaling_command(
 
     \b
     A CSV of timings has the header
-      model,parallel,workers,batch_size_per_rank,epoch_s[,dataset_samples][,parameters]
+      model,parallel,workers,batch_size_per_rank,epoch_s
+    and, if wanted, dataset_samples and parameters behind these.
 
     \b
     Examples:

@@ -60,7 +60,7 @@ def training_command(
     \b
     Examples:
       {prog} training traces/small-batch traces/large-batch
-      {prog} training --epoch 10 --baseline small-batch --plot training.html traces
+      {prog} training --epoch 10 --baseline small-batch --plot all.html traces
       {prog} training --by epoch --format csv traces/large-batch
     """
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
