@@ -34,7 +34,7 @@ from oracle import Incomparable, oracle_tables, tables_of  # noqa: E402
 import analysis.formats.kineto.stream  # noqa: E402
 from analysis.errors import AnalysisError  # noqa: E402
 from analysis.formats.kineto.joining import Joining  # noqa: E402
-from analysis.formats.kineto.reader import joined, read_kineto, read_part  # noqa: E402
+from analysis.formats.kineto.reader import joined_trace, read_kineto, read_part  # noqa: E402
 from analysis.recording.options import ReadOptions  # noqa: E402
 from analysis.recording.recording import RawTrace  # noqa: E402
 from analysis.render import as_csv  # noqa: E402
@@ -206,7 +206,7 @@ def in_parts(path: Path, chunk_bytes: int) -> RawTrace | None:
             parts = Joining()
             for part in range(3):
                 parts.add(read_part(path, OPTIONS, part, 3))
-            return joined(path, parts, OPTIONS)
+            return joined_trace(path, parts, OPTIONS)
         except AnalysisError:
             return None
 

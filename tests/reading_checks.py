@@ -15,7 +15,7 @@ import analysis.formats.kineto.reader
 import analysis.formats.kineto.stream
 from analysis.formats.kineto.joining import Joining
 from analysis.formats.kineto.part_stream import Indivisible
-from analysis.formats.kineto.reader import joined, read_kineto, read_part
+from analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
 from analysis.formats.kineto.scan import picked
 from analysis.formats.kineto.stream import EventStream
 from analysis.metrics.device import breakdown as breakdown_module
@@ -43,7 +43,7 @@ def in_parts(path: Path, count: int) -> RawTrace:
     parts = Joining()
     for part in range(count):
         parts.add(read_part(path, OPTIONS, part, count))
-    return joined(path, parts, OPTIONS)
+    return joined_trace(path, parts, OPTIONS)
 
 
 def assert_parts_join_to_the_whole(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from ..core.contract.comms import COMMS_TOOL, CommsFile, Measurement
 from ..core.contract.reader import OtherVersion, check_version, typed
 from ..core.nccl_tests import bus_factor, collective_name
 from ..core.schema import Row
-from ..core.small_files import MOST_RANKS, NotJson, json_of, small_file
+from ..core.small_files import RANK_LIMIT, NotJson, json_of, small_file
 from ..core.tables.communication import CEILING
 from ..errors import NotACeiling, UnreadableFile
 
@@ -91,8 +91,8 @@ def _ranks(file: Path, found: CommsFile) -> int:
     if not groups:
         raise NotACeiling(f"{file}: names no devices, so the number of ranks is not known; {_EXPECTED}")
     ranks = groups.count(groups[0]) * found.config.nthreads * found.config.ngpus
-    if ranks > MOST_RANKS:
-        raise NotACeiling(f"{file}: is of {ranks:,} ranks, expected {MOST_RANKS:,} at most; {_EXPECTED}")
+    if ranks > RANK_LIMIT:
+        raise NotACeiling(f"{file}: is of {ranks:,} ranks, expected {RANK_LIMIT:,} at most; {_EXPECTED}")
     return ranks
 
 

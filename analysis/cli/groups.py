@@ -64,7 +64,7 @@ def print_version(ctx: typer.Context, value: bool) -> None:
     """What --version does."""
     if value and not ctx.resilient_parsing:
         from ..version import version
-        from .output import write
+        from .output import write_out
 
-        write(f"commtrace {version()}\n", None)
+        write_out(f"commtrace {version()}\n", None)
         raise typer.Exit

@@ -136,7 +136,7 @@ def complain(message: str, kind: str = "error") -> None:
     print(f"{marked(kind, sys.stderr)}: {printable(message)}", file=sys.stderr)
 
 
-def write(text: str, output: Path | None) -> None:
+def write_out(text: str, output: Path | None) -> None:
     """To stdout, or to a file, whole or not at all. Raises UnreadableFile."""
     if output is None:
         try:
@@ -205,7 +205,7 @@ class Writing:
 
     def text(self, text: str) -> None:
         """Write what is in the format already. Raises UnreadableFile."""
-        write(text, self.output)
+        write_out(text, self.output)
 
     def table(self, name: str, table: Table) -> None:
         """Write a table. Raises UnreadableFile."""

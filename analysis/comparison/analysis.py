@@ -19,7 +19,7 @@ from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARI
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
-from ..results.opening import Paths, analysis_of
+from ..results.opening import Paths, analyse_with
 from . import step_values
 from .differences import MATTERS, Allowance, compared, judged, side_by_side
 from .significance import LEVEL, STEPS_NEEDED
@@ -243,5 +243,5 @@ def compare(
     sides = [[paths] if isinstance(paths, (str, PathLike)) else list(paths) for paths in (a, b)]
     if not all(sides):
         raise NothingMeasured("nothing to compare: each side takes at least one capture")
-    of_a, of_b = (tuple(analysis_of(path, options) for path in paths) for paths in sides)
+    of_a, of_b = (tuple(analyse_with(path, options) for path in paths) for paths in sides)
     return Comparison(of_a, of_b, run_spread_frac)

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.schema import Row
 from .significance import LEVEL, STEPS_NEEDED, between_captures, between_two, block_medians, corrected, pooled_spread
+from .step_values import Key, Values
 
-Values = NDArray[np.float64]
-Captures = Sequence[Values]
+PerCapture = Sequence[Values]
 """The values of the steps of every capture of a side."""
-Key = tuple[str | None, ...]
 
 # Kernels and operators below this part of the device time on both sides are listed, but not tested: every test more
 # makes the others less powerful.
@@ -37,7 +35,7 @@ class Allowance:
     least: float = 0.0
     part: float | None = None
 
-    def assumed(self, a: Captures, b: Captures) -> float:
+    def assumed(self, a: PerCapture, b: PerCapture) -> float:
         """The spread of runs that is assumed, in the unit of the values."""
         if self.separate and max(len(a), len(b)) > 1:
             return 0.0
@@ -45,7 +43,7 @@ class Allowance:
         return self.run_spread_frac * largest
 
 
-def compared(a: Captures, b: Captures, allowance: Allowance, *, unit: str = "ns") -> Row:
+def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = "ns") -> Row:
     """Means over the captures of the median step, their spreads, and the difference; NA for a side without values."""
     a, b = [values for values in a if len(values)], [values for values in b if len(values)]
     row: Row = {"steps_a": sum(map(len, a)), "steps_b": sum(map(len, b)), "captures_a": len(a), "captures_b": len(b)}
@@ -87,7 +85,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
 
 
 def side_by_side(
-    a: Mapping[Key, Captures], b: Mapping[Key, Captures], names: Sequence[str], allowance: Mapping[str, Allowance]
+    a: Mapping[Key, PerCapture], b: Mapping[Key, PerCapture], names: Sequence[str], allowance: Mapping[str, Allowance]
 ) -> list[Row]:
     """A row per kernel or operator of either side, the largest difference first; what is small in both is not tested.
 
@@ -112,7 +110,7 @@ def side_by_side(
     return sorted(every, key=_most_different)
 
 
-def _tested(a: Captures, b: Captures, allowance: Allowance, difference: float) -> Row:
+def _tested(a: PerCapture, b: PerCapture, allowance: Allowance, difference: float) -> Row:
     """The interval and the p-value of the difference, and why they are not known."""
     assumed, middle = allowance.assumed(a, b), _middle(a)
     change: Row = {"change_frac": difference / middle} if middle else {}
@@ -132,20 +130,20 @@ def _most_different(row: Row) -> tuple[int, int]:
     return -abs(row.get("difference_ns") or 0), -max(row.get("a_ns") or 0, row.get("b_ns") or 0)
 
 
-def _medians(captures: Captures) -> Values:
+def _medians(captures: PerCapture) -> Values:
     return np.array([np.median(values) for values in captures])
 
 
-def _middle(captures: Captures) -> float:
+def _middle(captures: PerCapture) -> float:
     """The mean over the captures of the median over their steps."""
     return float(_medians(captures).mean())
 
 
-def _spread(captures: Captures) -> float | None:
+def _spread(captures: PerCapture) -> float | None:
     """Standard deviation over the captures; of a single one over its blocks of steps; None for too few of those."""
     values = _medians(captures) if len(captures) > 1 else block_medians(captures[0])
     return pooled_spread(values) if len(values) > 1 else None
 
 
-def _total(captures: Captures) -> float:
+def _total(captures: PerCapture) -> float:
     return sum(float(values.sum()) for values in captures)

@@ -14,9 +14,8 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+from .step_values import Values
 
 LEVEL = 0.01
 _MOST_BLOCKS = 5

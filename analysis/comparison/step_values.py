@@ -118,8 +118,8 @@ def best_source(captures: Sequence[Mapping[str, Values]], enough: int) -> str | 
 
 def _marks(annotations: pd.DataFrame) -> pd.DataFrame:
     """The annotations of steps, with the number of the step."""
-    found = annotations[annotations["name"].str.startswith(markers.STEP).fillna(False)]
-    return found.assign(step=found["name"].str.removeprefix(markers.STEP).astype("int64"))
+    found = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)]
+    return found.assign(step=found["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64"))
 
 
 def _floats(series: pd.Series[Any]) -> pd.Series[float]:

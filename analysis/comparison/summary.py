@@ -47,7 +47,7 @@ def one_table(comparison: TwoSides, by: str, output_format: str, screen: Screen 
 
 def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
     """What was compared, the verdict, and all tables; of kernels and operators, for people, the `top` rows."""
-    known = list(facts(comparison))
+    known = list(comparison_facts(comparison))
     tables = {name: getattr(comparison, name) for name in _TABLES.values()}
     if output_format == "json":
         content: Row = {"table": "compare", "facts": [{"item": i, "value": v} for i, v in known]}
@@ -73,7 +73,7 @@ def _for_people(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=[column for column in table if "_bytes" in str(column) and table[column].isna().all()])
 
 
-def facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
+def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
     """What the two sides are, in what their settings differ, and the verdict, in words."""
     sides = {"A": comparison.a, "B": comparison.b}
     for name, side in sides.items():

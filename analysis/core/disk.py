@@ -67,7 +67,7 @@ def replace_file(path: Path, parts: Sequence[bytes], *, mode: int | None = None,
     Raises OSError.
     """
     with _undisturbed():
-        partial = path.with_name(f".{os.urandom(8).hex()}{PARTIAL}")
+        partial = path.with_name(f".{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
         descriptor = create(partial, 0o666 if mode is None else 0o600)
         try:
             try:
@@ -86,7 +86,7 @@ def replace_file(path: Path, parts: Sequence[bytes], *, mode: int | None = None,
             raise
 
 
-PARTIAL = ".partial"
+PARTIAL_SUFFIX = ".partial"
 """How the name of a file ends that is being written."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-STEP = "ProfilerStep#"
+PROFILER_STEP = "ProfilerStep#"
 """torch.profiler, around a step: its number follows."""
 LOADING = "enumerate("
 """torch, around getting a batch from whatever loads data."""

@@ -14,7 +14,7 @@ from .json_repairs import without_numbers_that_are_none
 MOST_BYTES = 64 << 20
 # Objects take up to sixty times what their text takes.
 MOST_VALUES = 4_000_000
-MOST_RANKS = 1 << 20
+RANK_LIMIT = 1 << 20
 """No job has more: a larger number of ranks is a mistake, or made to fill the memory."""
 
 

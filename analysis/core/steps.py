@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import markers
+from .intervals import Times
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +18,7 @@ NO_STEP = -1
 """The step of an activity that belongs to none."""
 _UNKNOWN = np.iinfo(np.int64).min
 
-Ints = NDArray[np.int64]
+_Ids = NDArray[np.int64]
 
 
 class Window(NamedTuple):
@@ -28,7 +29,7 @@ class Window(NamedTuple):
     end_ns: int
 
 
-def launch_times(correlation: Ints, launches: Ints, start_ns: Ints) -> Ints:
+def launch_times(correlation: _Ids, launches: _Ids, start_ns: Times) -> Times:
     """When each activity was launched, by its correlation: the first of the launches that share it.
 
     `correlation` is of shape (activities,), `launches` (their correlations) and `start_ns` of shape (launches,). The
@@ -42,9 +43,10 @@ def launch_times(correlation: Ints, launches: Ints, start_ns: Ints) -> Ints:
     return np.where((known[at] == correlation) & (correlation != _UNKNOWN), start_ns[order][at], _UNKNOWN)
 
 
-def steps_at(times_ns: Ints, marks: Iterable[tuple[str, int, int]]) -> Ints:
+def steps_at(times_ns: Times, marks: Iterable[tuple[str, int, int]]) -> _Ids:
     """The step at each time, NO_STEP outside of every step; `marks` are annotations: name, start and duration in ns."""
-    steps = sorted(((s, s + d, int(n.removeprefix(markers.STEP))) for n, s, d in marks if n.startswith(markers.STEP)))
+    mark = markers.PROFILER_STEP
+    steps = sorted((start, start + dur, int(n.removeprefix(mark))) for n, start, dur in marks if n.startswith(mark))
     if not steps:
         return np.full(len(times_ns), NO_STEP)
     starts, ends, numbers = np.array(steps, dtype=np.int64).T
@@ -60,7 +62,7 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd
     """
     import pandas as pd
 
-    marks = annotations[annotations["name"].str.startswith(markers.STEP).fillna(False)]
+    marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)]
     if not len(marks):
         return activities
     times = launch_times(
@@ -76,7 +78,7 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd
     return result
 
 
-def step_windows(start_ns: Ints, end_ns: Ints, step: Ints) -> list[Window]:
+def step_windows(start_ns: Times, end_ns: Times, step: _Ids) -> list[Window]:
     """Windows of the steps of one rank, device and cycle; all of shape (activities,).
 
     b_N is the earliest start of any activity of a step >= N; the window of N is [b_N, b_N+1), the last one ends with

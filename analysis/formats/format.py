@@ -42,7 +42,7 @@ class Reader:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
+class TraceFormat:
     """A format of trace files.
 
     `version` is to be raised when the reader reads more, or otherwise: older caches are then read no more. `reader`

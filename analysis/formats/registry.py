@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from .format import Format
+from .format import TraceFormat
 from .kineto.entry import KINETO
 
-FORMATS: tuple[Format, ...] = (KINETO,)
+TRACE_FORMATS: tuple[TraceFormat, ...] = (KINETO,)
 """In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that nobody
 recognises."""
 
@@ -21,21 +21,21 @@ class NameParts(NamedTuple):
     cycle: int
 
 
-def format_of(path: Path) -> Format:
+def format_of(path: Path) -> TraceFormat:
     """The format of the file at `path`; the last one if nothing tells."""
     from ..recording.compression import first_bytes  # it loads what unpacks
 
-    return next((one for one in FORMATS if one.recognises(path, lambda: first_bytes(path))), FORMATS[-1])
+    return next((one for one in TRACE_FORMATS if one.recognises(path, lambda: first_bytes(path))), TRACE_FORMATS[-1])
 
 
-def format_named_like(name: str) -> Format | None:
+def format_named_like(name: str) -> TraceFormat | None:
     """The format whose files in a folder are named like this; None if it is not the name of a trace."""
-    return next((one for one in FORMATS if any(fnmatchcase(name, pattern) for pattern in one.file_names)), None)
+    return next((one for one in TRACE_FORMATS if any(fnmatchcase(name, pattern) for pattern in one.file_names)), None)
 
 
 def name_parts(name: str) -> NameParts | None:
     """What a file's name tells, if its usual writer named it."""
-    for one in FORMATS:
+    for one in TRACE_FORMATS:
         found = one.usual_name.match(name) if one.usual_name else None
         if found:
             return NameParts(found["worker"], int(found["cycle"]))
@@ -44,8 +44,8 @@ def name_parts(name: str) -> NameParts | None:
 
 def expected_files() -> str:
     """The formats and the names of their files, as `Kineto trace (*.json or *.json.gz)`."""
-    patterns = [pattern for one in FORMATS for pattern in one.file_names]
-    return f"{_either([one.name for one in reversed(FORMATS)])} trace ({_either(patterns)})"
+    patterns = [pattern for one in TRACE_FORMATS for pattern in one.file_names]
+    return f"{_either([one.name for one in reversed(TRACE_FORMATS)])} trace ({_either(patterns)})"
 
 
 def _either(words: list[str]) -> str:

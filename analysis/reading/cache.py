@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..core.disk import PARTIAL, open_plain, replace_file
-from ..core.escaping import as_text
+from ..core.disk import PARTIAL_SUFFIX, open_plain, replace_file
+from ..core.escaping import encodable
 from ..formats.registry import format_of
 from ..recording.checks import is_consistent
 from ..recording.options import Progress, ReadOptions
@@ -120,7 +120,7 @@ class Slot:
     def keep(self, found: RawTrace) -> None:
         """Keep what was read of the trace, and note in it what is to be said of the cache."""
         if self.complaint is not None:
-            name = as_text(self.path.name)
+            name = encodable(self.path.name)
             found.notes.append(f"{name}: its cache {self.complaint}; the trace was read again")
         # A file that has been written to meanwhile is of no key.
         if found.damage is None and _key(self.path, self.options) == self.key:
@@ -264,7 +264,7 @@ def _mode(trace: os.stat_result, own: int, others: int) -> int:
 
 def _clear(folder: Path) -> None:
     """Remove what writers that were killed left behind."""
-    for partial in folder.glob(f".*{PARTIAL}"):
+    for partial in folder.glob(f".*{PARTIAL_SUFFIX}"):
         with suppress(OSError):
             status = partial.lstat()
             if status.st_uid == os.geteuid() and status.st_mtime < time.time() - _STALE_S:

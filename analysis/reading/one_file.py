@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.escaping import as_text
+from ..core.escaping import encodable
 from ..formats.registry import format_of
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
@@ -22,6 +22,6 @@ def read_file(path: Path, options: ReadOptions, cache: Cache | None, progress: P
     if not options.verify:
         return found
     if reader.verified is None:
-        found.notes.append(f"{as_text(path.name)}: files of the format {one.name} cannot be verified, so it was not")
+        found.notes.append(f"{encodable(path.name)}: files of the format {one.name} cannot be verified, so it was not")
         return found
     return reader.verified(path, found, progress)

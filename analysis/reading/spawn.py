@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from .worker import main, serve
+from .worker import run_worker, serve
 
 
 class Worker(Protocol):
@@ -118,8 +118,8 @@ def _serve_and_exit(tasks: int, answers: int, not_mine: tuple[int, ...], mask: s
 
 
 def _new_interpreter() -> Worker:
-    module = main.__module__
+    module = run_worker.__module__
     root = Path(__file__).resolve().parents[module.count(".")]
-    begin = f"import sys; sys.path.insert(0, {str(root)!r}); from {module} import main; main()"
+    begin = f"import sys; sys.path.insert(0, {str(root)!r}); from {module} import run_worker; run_worker()"
     command = [sys.executable, "-c", begin]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/")  # noqa: S603

@@ -7,9 +7,9 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.escaping import as_text
+from ..core.escaping import encodable
 from ..errors import NoTraces, UnreadableFile
-from ..formats.registry import FORMATS, expected_files, format_named_like, name_parts
+from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
@@ -44,7 +44,7 @@ def run_name(paths: Sequence[Path]) -> str:
     """What the run found at `paths` is called."""
     first = paths[0].resolve()
     name = first.name if first.is_dir() or len(paths) == 1 else first.parent.name
-    return as_text(name)
+    return encodable(name)
 
 
 def _mode(path: Path) -> int | None:
@@ -78,7 +78,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
     notes, taken = [], set(files)
-    for one in FORMATS:
+    for one in TRACE_FORMATS:
         others = [path.name for path in plain if formats[path] is one and path not in taken]
         if others:
             more = ", ..." if len(others) > 3 else ""

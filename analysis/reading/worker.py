@@ -127,7 +127,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
     return data
 
 
-def main() -> None:
+def run_worker() -> None:
     """Serve what stdin asks for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the caller's to react to
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from .recording import Annotation, Columns, RawTrace
 
-Ints = NDArray[np.int64]
+Int64s = NDArray[np.int64]
 
 
-def integers(column: bytes) -> Ints:
+def integers(column: bytes) -> Int64s:
     """The values of a column of integers, not to be written to."""
     return np.frombuffer(column, dtype=np.int64)
 
@@ -23,12 +23,12 @@ def doubles(column: bytes) -> NDArray[np.float64]:
     return np.frombuffer(column, dtype=np.float64)
 
 
-def durations(columns: Columns) -> Ints:
+def durations(columns: Columns) -> Int64s:
     """Durations in ns; one that a writer made negative is 0."""
     return np.maximum(in_ns(doubles(columns["dur"])), 0)
 
 
-def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[Ints, Ints]:
+def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[Int64s, Int64s]:
     """Start and duration of each, in ns."""
     start_ns = in_ns(np.array([a.ts for a in annotations])) + base_ns
     return start_ns, np.maximum(in_ns(np.array([a.dur for a in annotations])), 0)
@@ -41,11 +41,11 @@ def negative_durations(path: Path, raw: RawTrace) -> list[str]:
     return [f"{path.name}: {count} events have a negative duration, which counts as 0"] if count else []
 
 
-def in_ns(us: NDArray[np.float64]) -> Ints:
+def in_ns(us: NDArray[np.float64]) -> Int64s:
     """Microseconds with 3 decimals -> integer nanoseconds, exact below 2^43 us, and for whole microseconds always.
 
     The product us * 1000 of an absolute time (1.7e15 us) would not fit a double, so the whole part goes separately.
     """
     whole = np.floor(us)
-    ns: Ints = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    ns: Int64s = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
     return ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .recording import DOUBLES, INTEGERS, NUMBER_BYTES, Columns, RawTrace
-from .values import MOST_RANKS, Duration, Time
+from .values import PLAUSIBLE_RANKS, Duration, Time
 
 _TIMES = {"ts": Time, "dur": Duration}
 _KINDS = {"compute", "comm", "memory"}
@@ -54,7 +54,7 @@ def _is_header(trace: RawTrace) -> bool:
     header = trace.header
     ranks = [header.rank or 0, (header.world_size or 1) - 1]
     return (
-        all(0 <= rank <= MOST_RANKS for rank in ranks)
+        all(0 <= rank <= PLAUSIBLE_RANKS for rank in ranks)
         and abs(header.base_ns) <= _MOST_BASE_NS
         and all(-(2**63) <= rank < 2**63 for group in header.process_groups for rank in group.ranks)
     )

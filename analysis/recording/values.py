@@ -14,5 +14,5 @@ MISSING = -(2**63)
 """An integer that is not there. No id or count comes near it."""
 NOT_KNOWN = float("nan")
 """The same for numbers that are no integers."""
-MOST_RANKS = 1 << 24
+PLAUSIBLE_RANKS = 1 << 24
 """No job has more; a larger number is not a count of ranks."""

@@ -50,7 +50,7 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     if measure and screen.worst_only and len(values) > MOST_RANKS:
         omitted.append(f"{WORST} of {len(values)} rows, the worst by {measure.header}")
         values, worst = worst_of(values, measure, WORST), worst and (0, measure.column)
-    columns = columns_of(name, values)
+    columns = _columns_of(name, values)
     widths, left_out = {column.name: column.width for column in columns}, list[Column]()
     if screen.width is not None:
         widths, left_out = fitted(columns, entry.narrow if entry else (), screen.width)
@@ -143,12 +143,12 @@ def escaped(cell: str) -> str:
 
 def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headers, rows of text, and which columns are numbers."""
-    columns = columns_of(name, plain(table))
+    columns = _columns_of(name, plain(table))
     rows = zip(*(column.texts for column in columns), strict=True)
     return [column.header for column in columns], [list(row) for row in rows], [c.is_number for c in columns]
 
 
-def columns_of(name: str, values: PlainTable) -> list[Column]:
+def _columns_of(name: str, values: PlainTable) -> list[Column]:
     """The columns that people see, with their values as text."""
     entry = CATALOG.get(name)
     columns = [c for c in (entry and entry.shown) or values.columns if c in values.columns]

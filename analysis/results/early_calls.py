@@ -12,7 +12,7 @@ from ..core.tables.communication import CALLS, PENDING
 from ..metrics.calls.calls import Communication, communication
 from ..recording.header import ProcessGroup
 from ..run.file_tables import TraceFile
-from ..run.run import Run, listed_groups, placed
+from ..run.run import Run, listed_groups, of_rank
 
 
 class EarlyCalls:
@@ -40,8 +40,8 @@ class EarlyCalls:
                 if path not in self._found:
                     return None
                 found = self._found[path]
-                own = placed(found.calls, rank, cycle)
+                own = of_rank(found.calls, rank, cycle)
                 calls.append(own.assign(call_id=own["call_id"] + before, batch=own["batch"] + before))
-                pending.append(placed(found.pending, rank, cycle))
+                pending.append(of_rank(found.pending, rank, cycle))
                 before += len(own)
         return Communication(CALLS.concat(calls), PENDING.concat(pending))

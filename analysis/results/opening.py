@@ -124,10 +124,10 @@ def analyse(
         verify=verify,
         memory_gb=memory_gb,
     )
-    return analysis_of(path, options, ceiling)
+    return analyse_with(path, options, ceiling)
 
 
-def analysis_of(path: Paths, options: ReadOptions, ceiling: str | PathLike[str] | None = None) -> Analysis:
+def analyse_with(path: Paths, options: ReadOptions, ceiling: str | PathLike[str] | None = None) -> Analysis:
     """`analyse` with the options in one."""
     with OpenRun(path, options) as run:
         return run.analysis(None if ceiling is None else Path(ceiling))

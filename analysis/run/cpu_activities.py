@@ -12,7 +12,7 @@ from ..core.tables.communication import ACTIVITIES
 from .file_tables import TraceFile
 
 # Sent and received on the thread that calls, not on one of gloo's.
-POINT_TO_POINT = tuple(f"{markers.GLOO_MARK}{what}" for what in ("send", "recv", "recvAnySource"))
+GLOO_POINT_TO_POINT = tuple(f"{markers.GLOO_MARK}{what}" for what in ("send", "recv", "recvAnySource"))
 
 
 def cpu_activities(file: TraceFile) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
         return file.activities
     of_gloo, of_c10d = (annotations[names.str.startswith(mark)] for mark in (markers.GLOO_MARK, markers.C10D))
     gloo = _with_issue(of_gloo, of_c10d)
-    threads = file.gloo_threads | set(gloo["thread"][~gloo["name"].isin(POINT_TO_POINT)])
+    threads = file.gloo_threads | set(gloo["thread"][~gloo["name"].isin(GLOO_POINT_TO_POINT)])
     ops = _outermost(file.cpu_ops[~file.cpu_ops["thread"].isin(threads)])
     return ACTIVITIES.concat([_activities(ops, COMPUTE), _activities(gloo, COMM)])
 
@@ -69,7 +69,7 @@ def _with_issue(gloo: pd.DataFrame, c10d: pd.DataFrame) -> pd.DataFrame:
     """`gloo` with sends and receives begun where the thread entered the c10d operator that encloses their start."""
     starts = gloo["start_ns"].to_numpy(copy=True)
     ends = starts + gloo["dur_ns"].to_numpy()
-    for i in np.flatnonzero(gloo["name"].isin(POINT_TO_POINT).to_numpy()):
+    for i in np.flatnonzero(gloo["name"].isin(GLOO_POINT_TO_POINT).to_numpy()):
         issued = c10d["start_ns"].to_numpy()
         encloses = (
             (c10d["thread"].to_numpy() == gloo["thread"].iloc[i])

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..core.escaping import as_text
+from ..core.escaping import encodable
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import MEMORY
-from ..recording.arrays import Ints, annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..core.tables.device_time import MEMORY_EVENTS
+from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
 from .rank_files import ReadFile
@@ -37,7 +37,7 @@ class TraceFile(ReadFile):
     comm_args: pd.DataFrame
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
-    memory: pd.DataFrame = field(default_factory=MEMORY.empty)
+    memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
@@ -86,8 +86,8 @@ def _repairs(path: Path, raw: RawTrace) -> Iterator[str]:
     count = raw.repaired_bytes + raw.header.repaired_bytes
     if count:
         yield (
-            f"{as_text(path.name)}: {count:,} bytes are no JSON, and were taken as meant: quotes in names that are not "
-            "escaped, NaN, commas too many, or damage that looks like these"
+            f"{encodable(path.name)}: {count:,} bytes are no JSON, and were taken as meant: quotes in names that are "
+            "not escaped, NaN, commas too many, or damage that looks like these"
         )
 
 
@@ -178,10 +178,10 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
 
 def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
     if not columns["ts"]:
-        return MEMORY.empty()
+        return MEMORY_EVENTS.empty()
     of_cpu = integers(columns["device_type"]) == _CPU
     ordinals = integers(columns["device"]).astype(str)
-    return MEMORY.conform(pd.DataFrame({
+    return MEMORY_EVENTS.conform(pd.DataFrame({
         "rank": 0,
         "cycle": 0,
         "device": np.where(of_cpu, "cpu", ordinals).astype(object),
@@ -191,7 +191,7 @@ def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
     }))  # fmt: skip
 
 
-def _known(values: Ints) -> Any:
+def _known(values: Int64s) -> Any:
     """Integers with NA where they are MISSING."""
     missing = values == MISSING
     return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from ..core.small_files import MOST_RANKS
+from ..core.small_files import RANK_LIMIT
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
 from ..recording.header import Header
@@ -103,10 +103,10 @@ def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | 
 def _check_one_job(members: list[Member[F]]) -> None:
     sizes: dict[int, str] = {}
     for member in members:
-        if max(member.rank, member.file.header.world_size or 0) > MOST_RANKS:
+        if max(member.rank, member.file.header.world_size or 0) > RANK_LIMIT:
             raise MixedJobs(
                 f"{member.file.path}: is rank {member.rank} of a world of {member.file.header.world_size}; expected "
-                f"{MOST_RANKS:,} ranks at most: repair its distributedInfo, or capture it again"
+                f"{RANK_LIMIT:,} ranks at most: repair its distributedInfo, or capture it again"
             )
         if member.file.header.world_size is not None:
             sizes.setdefault(member.file.header.world_size, member.file.path.name)

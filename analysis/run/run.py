@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ..core import markers
-from ..core.escaping import as_text
+from ..core.escaping import encodable
 from ..core.schema import Schema, records
 from ..core.steps import with_steps
 from ..core.tables.communication import (
@@ -22,7 +22,7 @@ from ..core.tables.communication import (
     PROCESS_GROUPS,
     TRACES,
 )
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY, STEP_TIMES
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
@@ -30,7 +30,7 @@ from ..recording.options import Progress, ReadOptions
 from .cpu_activities import cpu_activities
 from .file_tables import TraceFile, times_ns, trace_file
 from .rank_files import Member, host_in_name, members_of, notes_on
-from .side_files import probe_rows, side_content, step_rows
+from .side_files import probe_rows, side_content, step_time_rows
 
 # Half of what 64 bits hold, as sums of floats are rounded.
 _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
@@ -58,7 +58,7 @@ class Run:
     step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
     details: bool = False
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
-    memory: pd.DataFrame = field(default_factory=MEMORY.empty)
+    memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     files: dict[int, list[Path]] = field(default_factory=dict)
 
     @property
@@ -178,7 +178,7 @@ _TABLES: dict[str, Schema] = {
     "annotations": ANNOTATIONS,
     "comm_args": COMM_ARGS,
     "cpu_operators": CPU_OPERATORS,
-    "memory": MEMORY,
+    "memory": MEMORY_EVENTS,
 }
 
 
@@ -195,7 +195,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
             "memory": file.memory,
         }
         for key, table in parts.items():
-            tables[key].append(placed(table, member.rank, member.cycle))
+            tables[key].append(of_rank(table, member.rank, member.cycle))
     probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)]
     joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
@@ -210,7 +210,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         comm_args=joined["comm_args"],
         cpu_operators=joined["cpu_operators"],
         memory=joined["memory"],
-        step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_rows(m.rank, m.side)),
+        step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
         config=config,
         notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
         clock_probes=CLOCK_PROBES.frame(probed),
@@ -218,7 +218,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
     )
 
 
-def placed(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
+def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
     """A table of one file as rows of that rank and cycle."""
     copy = table.copy(deep=False)
     copy["rank"], copy["cycle"] = rank, cycle
@@ -243,7 +243,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     return {
         "rank": member.rank,
         "cycle": member.cycle,
-        "trace": as_text(member.file.path.name),
+        "trace": encodable(member.file.path.name),
         "world_size": header.world_size or side.world_size,
         "rank_from": member.rank_from,
         "host": host,

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.contract.rank import RankFile
 from ..core.contract.reader import OtherVersion, lenient, read_json
 from ..core.schema import Row
-from ..core.small_files import MOST_RANKS, NotJson
+from ..core.small_files import RANK_LIMIT, NotJson
 from ..errors import UnreadableFile
 
 
@@ -57,8 +57,8 @@ def _sensible(content: object) -> dict[str, Any]:
     side = content if isinstance(content, dict) else {}
     for name in ("rank", "world_size"):
         number = side.get(name)
-        if isinstance(number, int) and number > MOST_RANKS:
-            raise NotJson(f"its {name} is {str(number)[:40]}, expected {MOST_RANKS:,} at most")
+        if isinstance(number, int) and number > RANK_LIMIT:
+            raise NotJson(f"its {name} is {str(number)[:40]}, expected {RANK_LIMIT:,} at most")
     return side
 
 
@@ -68,7 +68,7 @@ def probe_rows(rank: int, side: Side) -> list[Row]:
     return [{"rank": rank} | {name: getattr(one, name) for name in names} for one in side.record.clock_probe]
 
 
-def step_rows(rank: int, side: Side) -> Iterator[Row]:
+def step_time_rows(rank: int, side: Side) -> Iterator[Row]:
     """Rows of `step_times`; what is no step, in a file edited by hand for example, is left out."""
     for one in side.record.steps:
         yield {"rank": rank, "step": one.step, "phase": one.phase, "dur_ns": one.dur_ns}

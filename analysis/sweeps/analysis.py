@@ -15,7 +15,7 @@ from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..errors import AnalysisError, NoTraces
 from ..recording.options import ReadOptions, cache_place
-from ..results.opening import analysis_of
+from ..results.opening import analyse_with
 from . import scaling as scaling_module
 from . import subtraction as subtraction_module
 from .cells import Sweep, load_sweep
@@ -70,7 +70,7 @@ class SweepAnalysis:
         return subtraction_module.subtraction(self.timings, self.measured)
 
     def mistakes(self, names: Sequence[str]) -> pd.DataFrame:
-        """One row per cell with more than one worker and known mistake; `by_hand.MISTAKES` has their names."""
+        """One row per cell with more than one worker and known mistake; `by_hand.KNOWN_MISTAKES` has their names."""
         return subtraction_module.mistakes(self.timings, names)
 
     @property
@@ -104,7 +104,7 @@ class SweepAnalysis:
         return subtraction_module.measured_table(rows), tuple(failed)
 
     def _measured_cell(self, cell: Row, folder: Path) -> Row:
-        analysis = analysis_of(folder, replace(self.options, keep_going=False))  # a damaged trace is no whole epoch
+        analysis = analyse_with(folder, replace(self.options, keep_going=False))  # a damaged trace is no whole epoch
         row = subtraction_module.measured_epoch(cell, analysis.breakdown_steps, analysis.collectives)
         missing = analysis.run.missing_ranks
         if missing:

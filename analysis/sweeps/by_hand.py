@@ -125,7 +125,7 @@ def _both(first: _Make, second: _Make) -> _Make:
     return make
 
 
-MISTAKES: dict[str, Mistake] = {
+KNOWN_MISTAKES: dict[str, Mistake] = {
     "one-message": Mistake("A", _one_message),
     "elements": Mistake("C", _elements),
     "gib": Mistake("A", _gib),

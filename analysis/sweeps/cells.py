@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..core.contract.rank import ModelSize, TimedRank
 from ..core.contract.sweep import SweepCell
-from ..core.escaping import as_text
+from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.sweeps import TIMINGS
 from ..errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
@@ -214,4 +214,4 @@ def _check_distinct(rows: list[Row]) -> None:
 
 
 def _name(path: Path) -> str:
-    return as_text(path.resolve().name)
+    return encodable(path.resolve().name)

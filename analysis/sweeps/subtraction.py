@@ -13,8 +13,7 @@ import pandas as pd
 from ..core.nccl_tests import bus_factor
 from ..core.schema import Row, records
 from ..core.tables.sweeps import MEASURED, MISTAKES, SUBTRACTION
-from .by_hand import MISTAKES as KNOWN
-from .by_hand import Estimate, Facts, Unknown
+from .by_hand import KNOWN_MISTAKES, Estimate, Facts, Unknown
 from .scaling import Cells, baseline, by_key, joined, told, work
 
 _SUMMED = (
@@ -154,7 +153,7 @@ def _minus(one: int | None, other: int | None) -> int | None:
 
 
 def _mistaken(cell: Row, cells: Cells, name: str) -> Row:
-    known, mistake = _subtracted(cell, cells), KNOWN[name]
+    known, mistake = _subtracted(cell, cells), KNOWN_MISTAKES[name]
     row: Row = {
         **{column: cell.get(column) for column in MISTAKES.columns},
         "mistake": name,

@@ -17,7 +17,7 @@ import pandas as pd
 from ..core.contract.reader import OtherVersion, read_json, typed
 from ..core.contract.run import TrainedRun
 from ..core.contract.training import TrainedEpoch, TrainingFile
-from ..core.escaping import as_text
+from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.small_files import NotJson
 from ..core.tables.training import TRAINING_EPOCHS
@@ -53,7 +53,7 @@ def load_trainings(paths: Sequence[Path], *, keep_going: bool = False) -> Traini
         raise NoTraining(f"{paths[0]}: no training could be used: " + "; ".join(failed))
     names = Counter(rows[0]["run"] for rows in found.values())
     rows = [
-        {**row, "training": number, "run": row["run"] if names[row["run"]] == 1 else as_text(str(folder))}
+        {**row, "training": number, "run": row["run"] if names[row["run"]] == 1 else encodable(str(folder))}
         for number, (folder, own) in enumerate(found.items())
         for row in own
     ]
@@ -106,7 +106,7 @@ def _rows(folder: Path) -> list[Row]:
             f"{', '.join(map(str, numbers[:9]))}; copy it again, or train again"
         )
     same = {
-        "run": as_text(folder.resolve().name),
+        "run": encodable(folder.resolve().name),
         "model": config.model,
         "data": config.data,
         "parallel": config.parallel,

@@ -91,7 +91,7 @@ def test_a_file_that_has_changed_is_read_again(trace, reads, change):
 def test_a_cache_of_an_older_reader_is_written_again(trace, reads, monkeypatch):
     Cache().read(trace, OPTIONS)
     later = replace(KINETO, version=KINETO.version + 1)
-    monkeypatch.setattr(analysis.formats.registry, "FORMATS", (later,))
+    monkeypatch.setattr(analysis.formats.registry, "TRACE_FORMATS", (later,))
     assert "another version" in Cache().read(trace, OPTIONS).notes[0]
     assert not Cache().read(trace, OPTIONS).notes
     assert len(reads) == 2

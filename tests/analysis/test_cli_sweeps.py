@@ -10,7 +10,7 @@ from builders import MS, Collective, traces_of, write_bytes
 from sweep_builders import Cell, edited, write_sweep
 
 from analysis.cli.app import main
-from analysis.sweeps.by_hand import MISTAKES
+from analysis.sweeps.by_hand import KNOWN_MISTAKES
 
 COMMANDS = ("scaling", "subtraction")
 FORMATS = ("table", "csv", "markdown", "json", "latex")
@@ -81,7 +81,7 @@ def test_mistakes_are_asked_for_by_name_each_once(capsys, sweep):
     names = [row["mistake"] for row in json.loads(out.out)["rows"]]
     assert names == ["gib", "elements"] * 3
     rows = json.loads(ran(capsys, "subtraction", "--mistake", "all", sweep, "-f", "json").out)["rows"]
-    assert [row["mistake"] for row in rows] == list(MISTAKES) * 3
+    assert [row["mistake"] for row in rows] == list(KNOWN_MISTAKES) * 3
 
 
 def test_an_unknown_mistake_is_wrong_usage(capsys, sweep):

@@ -18,7 +18,7 @@ from analysis.core.contract.rank import RankFile
 from analysis.core.contract.reader import lenient
 from analysis.core.schema import records
 from analysis.errors import NothingMeasured
-from analysis.run.side_files import Side, step_rows
+from analysis.run.side_files import Side, step_time_rows
 
 STEPS = 10
 # Steps are never quite the same: a spread of half a percent.
@@ -249,7 +249,7 @@ def test_the_slowest_rank_is_the_step_and_steps_that_a_rank_lacks_are_none(tmp_p
     ["none", 7, [None], [{"step": "x"}], [{"step": 3, "phase": 1, "dur_ns": -5}], {}, [{"step": 3, "dur_ns": 10**30}]],
 )
 def test_strange_steps_of_a_side_file_are_none(steps):
-    assert list(step_rows(0, Side(*lenient({"steps": steps}, RankFile)))) == []
+    assert list(step_time_rows(0, Side(*lenient({"steps": steps}, RankFile)))) == []
 
 
 def test_without_steps_nothing_can_be_told(tmp_path):

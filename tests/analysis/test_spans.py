@@ -14,7 +14,7 @@ import analysis.formats.kineto.stream
 from analysis.errors import TraceError
 from analysis.formats.kineto.joining import Joining
 from analysis.formats.kineto.part_stream import Indivisible
-from analysis.formats.kineto.reader import joined, read_part
+from analysis.formats.kineto.reader import joined_trace, read_part
 from analysis.recording.recording import RawTrace
 
 KINETO = ("kineto", "kineto of torch 2.13")
@@ -118,7 +118,7 @@ def test_a_file_that_another_one_replaces_is_not_mixed_with_it(tmp_path, packed)
     paths[1].replace(paths[0])
     parts.add(read_part(paths[0], OPTIONS, 1, 2))
     with pytest.raises(Indivisible):
-        joined(paths[0], parts, OPTIONS)
+        joined_trace(paths[0], parts, OPTIONS)
 
 
 def test_several_gzip_members(tmp_path):

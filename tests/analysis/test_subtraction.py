@@ -11,7 +11,7 @@ from analysis import analyse, analyse_sweep
 from analysis.core.schema import records
 from analysis.core.tables.sweeps import SUBTRACTION, TIMINGS
 from analysis.errors import DamagedTrace
-from analysis.sweeps.by_hand import MISTAKES, Estimate, Facts
+from analysis.sweeps.by_hand import KNOWN_MISTAKES, Estimate, Facts
 from analysis.sweeps.cells import load_sweep
 from analysis.sweeps.subtraction import measured_table, mistakes, subtraction
 
@@ -229,13 +229,13 @@ def test_every_mistake_is_what_its_name_says(timings, name, reports, mistaken, b
 
 
 def test_every_known_mistake_is_tested_and_in_order(timings):
-    assert len(MISTAKES) == 9
-    assert [r["mistake"] for r in records(mistakes(timings, list(MISTAKES)))] == list(MISTAKES)
+    assert len(KNOWN_MISTAKES) == 9
+    assert [r["mistake"] for r in records(mistakes(timings, list(KNOWN_MISTAKES)))] == list(KNOWN_MISTAKES)
 
 
 def test_a_mistake_is_known_by_its_factor_even_without_time(tmp_path):
     write_sweep(tmp_path, [Cell(1, epoch_s=10), Cell(2, epoch_s=4.5)])
-    rows = {r["mistake"]: r for r in records(analyse_sweep(tmp_path).mistakes(list(MISTAKES)))}
+    rows = {r["mistake"]: r for r in records(analyse_sweep(tmp_path).mistakes(list(KNOWN_MISTAKES)))}
     assert rows["elements"]["mistaken_factor"] == 0.25
     assert rows["elements"]["mistaken_busbw_gb_per_s"] is rows["elements"]["subtracted_busbw_gb_per_s"] is None
     # A loader's time is a time, so it makes a bandwidth out of none.
@@ -256,7 +256,7 @@ def test_mistakes_that_take_what_is_not_known(tmp_path):
     assert all(row["mistaken_factor"] is row["because"] is None for row in rows.values())
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", KNOWN_MISTAKES)
 def test_cells_without_a_bandwidth_have_no_mistake(tmp_path, name):
     write_sweep(tmp_path, [Cell(1), Cell(2, status="failed", reason="broke"), Cell(4, parallel="fsdp")])
     failed, other = records(analyse_sweep(tmp_path).mistakes([name]))
@@ -268,5 +268,5 @@ def test_cells_without_a_bandwidth_have_no_mistake(tmp_path, name):
 def test_an_estimate_over_no_time_is_not_divided():
     estimate = Estimate(100, 1.0, 10, 0)
     assert estimate.gb_per_s == float("inf")
-    made_with, _ = MISTAKES["loader-time"].make(estimate, Facts(32, loader_ns=0))
+    made_with, _ = KNOWN_MISTAKES["loader-time"].make(estimate, Facts(32, loader_ns=0))
     assert made_with.over(Estimate(100, 1.0, 10, 5)) is None

@@ -70,10 +70,11 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef, *, keywords: bo
 
 
 def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether it is a command of a command line: typer hands it its context."""
+    """Whether it is a command of a command line: it is named so, or typer hands it its context."""
     given = function.args
     annotations = (one.annotation for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
-    return any(one is not None and ast.unparse(one) == "typer.Context" for one in annotations)
+    takes_context = any(one is not None and ast.unparse(one) == "typer.Context" for one in annotations)
+    return takes_context or function.name.endswith("_command")
 
 
 def exported(tree: ast.Module) -> set[str]:
@@ -83,7 +84,8 @@ def exported(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            names = (name for target in node.targets for name in ast.walk(target))
+            found |= {name.id for name in names if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
     return {name for name in found if not name.startswith("_")}

@@ -26,7 +26,7 @@ from ..errors import DamagedTrace
 from ..recording.building import columns_of, events_of, header_of
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import Extent, RawTrace, raw_trace
-from .format import Format, Reader
+from .format import TraceFormat, Reader
 
 _BEGIN = b"name,start_us,dur_us"
 
@@ -51,7 +51,7 @@ def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
     return path.suffix in (".csv", ".txt") and begin().startswith(_BEGIN)
 
 
-KERNEL_CSV = Format(
+KERNEL_CSV = TraceFormat(
     name="kernel CSV",
     version=1,
     file_names=("*.kernels.csv",),
@@ -164,7 +164,7 @@ cache, path = Cache(Path(sys.argv[2])), Path(sys.argv[1])
 first = cache.read(path, ReadOptions())
 assert cache.slot(path, ReadOptions()).load() == first
 import analysis.formats.registry as registry
-registry.FORMATS = registry.FORMATS[1:]
+registry.TRACE_FORMATS = registry.TRACE_FORMATS[1:]
 assert cache.slot(path, ReadOptions()).load() is None
 """
     path = written(tmp_path / "run") / "rank0.kernels.csv"

@@ -8,7 +8,7 @@ import typer
 
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
-from ...sweeps.by_hand import MISTAKES
+from ...sweeps.by_hand import KNOWN_MISTAKES
 from ..output import Writing, progress, writes_tables
 from ..reading_options import reads_traces
 from ..sweep_input import Sweeps, finish_sweep
@@ -18,7 +18,7 @@ Mistakes = Annotated[
     typer.Option(
         "--mistake",
         metavar="NAME",
-        help=f"Instead show the bandwidth with this mistake, and without: {', '.join(MISTAKES)}, or all.",
+        help=f"Instead show the bandwidth with this mistake, and without: {', '.join(KNOWN_MISTAKES)}, or all.",
     ),
 ]
 
@@ -60,9 +60,9 @@ def subtraction_command(
 def _checked(names: list[str]) -> list[str]:
     """The mistakes asked for, each once. Raises BadParameter."""
     if "all" in names:
-        return list(MISTAKES)
+        return list(KNOWN_MISTAKES)
     for name in names:
-        if name not in MISTAKES:
-            message = f"{name!r} is none of {', '.join(MISTAKES)}, all"
+        if name not in KNOWN_MISTAKES:
+            message = f"{name!r} is none of {', '.join(KNOWN_MISTAKES)}, all"
             raise typer.BadParameter(message, param_hint="--mistake")
     return list(dict.fromkeys(names))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..output import KeepGoing, Writing, complain, write, writes_tables
+from ..output import KeepGoing, Writing, complain, write_out, writes_tables
 
 
 class TrainingBy(str, Enum):
@@ -18,7 +18,7 @@ class TrainingBy(str, Enum):
     epoch = "epoch"
 
 
-Trainings = Annotated[
+TrainingRuns = Annotated[
     list[Path],
     typer.Argument(metavar="RUNS...", help="Run directories of `train --epochs`, or folders that hold some."),
 ]
@@ -44,7 +44,7 @@ Plot = Annotated[
 
 @writes_tables
 def training_command(
-    runs: Trainings,
+    runs: TrainingRuns,
     by: Annotated[TrainingBy, typer.Option(help="A row per run, or per run and epoch.")] = TrainingBy.run,
     baseline: Baseline = None,
     epoch: AfterEpochs = None,
@@ -75,7 +75,7 @@ def training_command(
     if plot is not None:
         from ...render.training_plot import training_plot
 
-        write(training_plot(analysis.training_epochs), plot)
+        write_out(training_plot(analysis.training_epochs), plot)
     for failure in analysis.trainings.failed:
         complain(failure)
     if analysis.trainings.failed:

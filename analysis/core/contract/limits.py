@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..small_files import MOST_RANKS
+from ..small_files import RANK_LIMIT
 
 _MOST = 2**62
 
@@ -22,10 +22,10 @@ Instant = Annotated[int, Meta(ge=1, lt=_MOST)]
 ClockAhead = Annotated[int, Meta(gt=-_MOST, lt=_MOST)]
 """A difference between two clocks, in ns."""
 
-Rank = Annotated[int, Meta(ge=0, le=MOST_RANKS)]
+Rank = Annotated[int, Meta(ge=0, le=RANK_LIMIT)]
 """Of a job."""
 
-Ranks = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+Ranks = Annotated[int, Meta(ge=1, le=RANK_LIMIT)]
 """How many a job has."""
 
 Fraction = Annotated[float, Meta(ge=0, le=1)]

@@ -36,7 +36,7 @@ from .device_time import CPU_OPERATORS as CPU_OPERATORS
 from .device_time import GPUS as GPUS
 from .device_time import KERNELS as KERNELS
 from .device_time import KERNELS_DEVICES as KERNELS_DEVICES
-from .device_time import MEMORY as MEMORY
+from .device_time import MEMORY_EVENTS as MEMORY_EVENTS
 from .device_time import OPERATORS as OPERATORS
 from .device_time import OPERATORS_DEVICES as OPERATORS_DEVICES
 from .device_time import STEP_TIMES as STEP_TIMES

@@ -21,7 +21,7 @@ CPU_OPERATORS = Schema("cpu_operators", "CPU operator of a GPU run, read with de
     "dur_ns": ("int64", "duration"),
 })  # fmt: skip
 
-MEMORY = Schema("memory", "allocation or release, read with details only, captured with profile_memory", {
+MEMORY_EVENTS = Schema("memory", "allocation or release, read with details only, captured with profile_memory", {
     "rank": _RANK,
     "cycle": _CYCLE,
     "device": _DEVICE,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ...recording.recording import Annotation
-from ...recording.values import MOST_RANKS
+from ...recording.values import PLAUSIBLE_RANKS
 from .cuts import NO_JSON
 from .events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent
 
@@ -18,7 +18,7 @@ _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
 
-def number(value: int | str) -> int:
+def integer_id(value: int | str) -> int:
     """Thread, stream and device ids are integers; -1 for Kineto's own bookkeeping rows, which have names."""
     return value if isinstance(value, int) else -1
 
@@ -31,8 +31,8 @@ def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]
         if not _are_shapes(args.in_dims):
             raise MalformedEvent(text, f"{str(args.in_dims)[:40]} are no shapes")
         values = None if args.in_values is None else [v if isinstance(v, str) else str(v) for v in args.in_values]
-        row = Annotation(event.name, number(event.tid), event.ts, event.dur or 0.0, args.in_dims, args.in_types, values)
-        result.append(row)
+        thread, dur = integer_id(event.tid), event.dur or 0.0
+        result.append(Annotation(event.name, thread, event.ts, dur, args.in_dims, args.in_types, values))
     return result
 
 
@@ -50,7 +50,7 @@ def call_records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any
     """Rows of record_param_comms; those named `wait` are no calls."""
     found = ((event, _decoded(_comm_args, event, text)) for event, text in events)
     return [
-        comm_row("record_param_comms", args) | {"thread": number(event.tid), "ts": event.ts}
+        comm_row("record_param_comms", args) | {"thread": integer_id(event.tid), "ts": event.ts}
         for event, args in found
         if args.op not in (None, "wait")
     ]
@@ -77,7 +77,7 @@ def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
         "out_elems": _if_in(args.out_elems if args.out_elems is not None else args.out_elems_2_2, 0, _MOST_ELEMS),
         "in_split": args.in_split,
         "out_split": args.out_split,
-        "group_size": _if_in(args.group_size, 1, MOST_RANKS),
+        "group_size": _if_in(args.group_size, 1, PLAUSIBLE_RANKS),
         "process_group": args.process_group,
         "pg_ranks": _ranks_in(args.pg_ranks),
         "seq": args.seq,

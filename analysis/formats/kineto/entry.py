@@ -6,23 +6,23 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ..format import Format, Parts, Reader
+from ..format import Parts, Reader, TraceFormat
 
 
 def _reader() -> Reader:
     from .joining import Joining, Part
-    from .reader import joined, read_kineto, read_part
+    from .reader import joined_trace, read_kineto, read_part
     from .verified import verified
 
-    parts = Parts(part=Part, read=read_part, joining=Joining, joined=joined)
+    parts = Parts(part=Part, read=read_part, joining=Joining, joined=joined_trace)
     return Reader(read=read_kineto, verified=verified, parts=parts)
 
 
-def _takes_what_is_left(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa: ARG001 - as Format has it
+def _takes_what_is_left(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa: ARG001 - as TraceFormat wants it
     return True
 
 
-KINETO = Format(
+KINETO = TraceFormat(
     name="Kineto",
     version=13,
     file_names=("*.json", "*.json.gz"),

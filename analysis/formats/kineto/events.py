@@ -146,16 +146,16 @@ class _Key(msgspec.Struct, gc=False):
 
 
 # Categories, with the spelling of torch <= 1.12 behind the newer one.
-KERNELS = ("kernel", "Kernel")
-OPERATORS = ("cpu_op", "Operator")
-CALLS = "cuda_runtime"
+KERNEL_CATEGORIES = ("kernel", "Kernel")
+OPERATOR_CATEGORIES = ("cpu_op", "Operator")
+RUNTIME_CALLS = "cuda_runtime"
 IDLE_CALLS = ("cudaDevice", "cudaEvent", "cudaFunc", "cudaGet", "cudaStream", "cudaThread")
-"""How names of CALLS begin that launch nothing: a third of them."""
+"""How names of runtime calls begin that launch nothing: a third of them."""
 ROOMS = {
-    **dict.fromkeys((*KERNELS, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), "activities"),
-    **dict.fromkeys((CALLS, "cuda_driver", "Runtime"), "launches"),
+    **dict.fromkeys((*KERNEL_CATEGORIES, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), "activities"),
+    **dict.fromkeys((RUNTIME_CALLS, "cuda_driver", "Runtime"), "launches"),
     "user_annotation": "annotations",
-    **dict.fromkeys(OPERATORS, "operators"),
+    **dict.fromkeys(OPERATOR_CATEGORIES, "operators"),
 }
 """Category of an event with a duration -> where its text belongs in `Sorted`."""
 WINDOW_END = "Record Window End"
@@ -181,7 +181,7 @@ class Sorted:
         key = _one(_key, text)
         category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
         room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
-        if room is not None and not (category == CALLS and name.startswith(IDLE_CALLS)):
+        if room is not None and not (category == RUNTIME_CALLS and name.startswith(IDLE_CALLS)):
             getattr(self, room).append(text)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from ...core.json_repairs import without_numbers_that_are_none
 from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
-from ...recording.values import MOST_RANKS, Int64
+from ...recording.values import PLAUSIBLE_RANKS, Int64
 from .cuts import NO_JSON, changed_bytes, check_text, place_in
 from .stream import Surrounding
 
@@ -146,7 +146,7 @@ def _header(surrounding: _Surrounding) -> Header:
 
 def _if_in(number: int | None, least: int) -> int | None:
     """The number, if it can count ranks."""
-    return number if number is not None and least <= number <= MOST_RANKS else None
+    return number if number is not None and least <= number <= PLAUSIBLE_RANKS else None
 
 
 def _version(name: str, number: int | None) -> str | None:

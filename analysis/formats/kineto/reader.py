@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...core.escaping import as_text
+from ...core.escaping import encodable
 from ...core.kinds import COMM, kernel_kind, memory_kind
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
@@ -23,9 +23,9 @@ from ...recording.memory_limit import check_memory, shapes_bytes, tables_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import DOUBLES, INTEGERS, Annotation, Columns, Events, Extent, RawTrace, latest, raw_trace
 from ...recording.values import MISSING, NOT_KNOWN
-from .arguments import annotations_of, call_records, comm_row, number
+from .arguments import annotations_of, call_records, comm_row, integer_id
 from .events import (
-    KERNELS,
+    KERNEL_CATEGORIES,
     Activity,
     CommEvent,
     CpuEvent,
@@ -91,7 +91,7 @@ def read_part(
     return Part(reading.result(), with_operators, around, stream.began_at, stream.ended_at, stream.state)
 
 
-def joined(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
+def joined_trace(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
     """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
@@ -117,7 +117,7 @@ def _read(
     except TraceError as err:
         if not reading.options.keep_going or not reading.events:
             raise
-        damage, around = as_text(str(err)), header_so_far(stream.surrounding)
+        damage, around = encodable(str(err)), header_so_far(stream.surrounding)
         file_bytes = None if stream.is_packing_broken or not is_regular(path) else unpacked_bytes(path)
         extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
     if not reading.activities["ts"] and not reading.with_operators:
@@ -224,7 +224,7 @@ class _Reading:
         found = annotations_of(kept)
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # Of threads there are several such events, an earlier process name among them.
-        self.gloo_threads |= {number(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
+        self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
         self.annotations += found
         self.comm_args += comm_args + recorded
         self._lists_bytes += sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
@@ -272,7 +272,7 @@ class _Reading:
         number = self.ids.setdefault(category, {})[name] = len(self.names)
         self.names.append(name)
         self._letters += len(name)
-        self.kinds.append(kernel_kind(name, self.pattern) if category in KERNELS else memory_kind(name))
+        self.kinds.append(kernel_kind(name, self.pattern) if category in KERNEL_CATEGORIES else memory_kind(name))
         return number
 
     def _comm_args_of(self, events: list[Activity], names: list[int], texts: list[bytes]) -> list[dict[str, Any]]:
@@ -280,7 +280,7 @@ class _Reading:
         of_comm = {name for name, kind in enumerate(self.kinds) if kind == COMM}
         for index in [index for index, name in enumerate(names) if name in of_comm]:
             args = _COMM.one(texts[index]).args
-            if events[index].cat not in KERNELS and args.bytes is not None:
+            if events[index].cat not in KERNEL_CATEGORIES and args.bytes is not None:
                 args.op, args.dtype, args.in_elems, args.out_elems = "peer_copy", "Byte", args.bytes, args.bytes
             if args.op is not None:
                 rows.append(comm_row("kernel", args))
@@ -359,7 +359,7 @@ def _durations(events: list[Activity] | list[CpuEvent]) -> list[float]:
 
 def _numbers(values: list[Any]) -> list[int]:
     """Thread, stream and device ids are integers but for Kineto's own bookkeeping rows."""
-    return [number(v) for v in values] if str in map(type, values) else values
+    return [integer_id(v) for v in values] if str in map(type, values) else values
 
 
 def _numbers_known(values: list[Any]) -> array[float]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from .cuts import NO_JSON, check_text, count_repairs
-from .events import CALLS, IDLE_CALLS, OPERATORS, ROOMS, WINDOW_END, MalformedEvent, Sorted
+from .events import IDLE_CALLS, OPERATOR_CATEGORIES, ROOMS, RUNTIME_CALLS, WINDOW_END, MalformedEvent, Sorted
 from .stream import CLOSING, OPENING, SEPARATOR
 
 # What stands before the category, up to torch 2.12, and since.
@@ -23,7 +23,7 @@ _LARGEST_BYTES = 4 << 20
 # Any category or name may be written with an escaped letter.
 _ESCAPE = b"\\u00"
 # Longer than the category alone, which is wanted.
-_IDLE = [f'"{CALLS}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ") for call in IDLE_CALLS]
+_IDLE = [f'"{RUNTIME_CALLS}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ") for call in IDLE_CALLS]
 
 
 class _Needles:
@@ -45,7 +45,7 @@ class _Needles:
 _ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]", WINDOW_END.encode()])
 # Of operators, those that hand a collective over, and those that load data.
 _WITHOUT_OPERATORS = _Needles(
-    [category for category in ROOMS if category not in OPERATORS],
+    [category for category in ROOMS if category not in OPERATOR_CATEGORIES],
     [b"thread_name", b"c10d::", b"record_param_comms", b"enumerate(DataLoader)", WINDOW_END.encode()],
 )
 

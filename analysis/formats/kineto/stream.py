@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
@@ -22,7 +22,16 @@ import msgspec
 from ...core.json_repairs import with_quoted_names
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
-from .cuts import NO_JSON, Malformed, changed_bytes, malformed_at, repaired_texts, texts_or_none, whole_elements
+from .cuts import (
+    NO_JSON,
+    Elements,
+    Malformed,
+    changed_bytes,
+    malformed_at,
+    repaired_texts,
+    texts_or_none,
+    whole_elements,
+)
 
 CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
 ENTRY_LIMIT_BYTES = 16 << 20  # of one event, and of what surrounds the events
@@ -177,29 +186,23 @@ class EventStream(Generic[P]):
             self._pick = self._picker(self.surrounding)
         ended, renamed_bytes = False, 0
         while True:
-            end = 0 if ended else self._kineto_until(buffer)
-            picked = self._pick(buffer, end) if end and self._pick else None
+            picked, end = (None, 0) if ended else self._picked(buffer)
             if picked is not None:
                 yield self._batch(buffer, end, picked=picked)
                 if self._is_done:
                     return
                 buffer = buffer[end:]
             else:
-                if end and self._pick:
-                    self._see_other_layout()
-                try:
-                    texts, cut, closed, repaired_bytes = whole_elements(buffer)
-                except Malformed as err:
-                    yield self._batch(buffer, err.at, err.texts)
-                    raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
-                if texts:
-                    yield replace(self._batch(buffer, cut, texts), repaired_bytes=repaired_bytes + renamed_bytes)
+                whole = yield from self._whole(buffer)
+                if whole.texts:
+                    repaired_bytes = whole.repaired_bytes + renamed_bytes
+                    yield replace(self._batch(buffer, whole.cut, whole.texts), repaired_bytes=repaired_bytes)
                     renamed_bytes = 0
-                if closed:
-                    self._behind = buffer[cut:] + self._rest(source)
+                if whole.closed:
+                    self._behind = buffer[whole.cut :] + self._rest(source)
                     return
-                if cut:
-                    buffer = buffer[cut + 1 :]  # past the comma
+                if whole.cut:
+                    buffer = buffer[whole.cut + 1 :]  # past the comma
                 elif ended and (renamed := with_quoted_names(buffer)) != buffer:
                     # Quotes in the last name may look like a text without an end.
                     renamed_bytes += changed_bytes(buffer, renamed)
@@ -212,6 +215,22 @@ class EventStream(Generic[P]):
             ended = not more
             buffer += more
             self._check_size(buffer, "an event")
+
+    def _picked(self, buffer: bytes) -> tuple[P | None, int]:
+        """What is wanted of the events in Kineto's layout, and where these end; None where not all of them have it."""
+        end = self._kineto_until(buffer)
+        picked = self._pick(buffer, end) if end and self._pick else None
+        if picked is None and end and self._pick:
+            self._see_other_layout()
+        return picked, end
+
+    def _whole(self, buffer: bytes) -> Generator[Batch[P], None, Elements]:
+        """The whole events of a buffer in any layout. Where it is not JSON, those before that place, then the error."""
+        try:
+            return whole_elements(buffer)
+        except Malformed as err:
+            yield self._batch(buffer, err.at, err.texts)
+            raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
 
     def _begin(self, source: Source) -> bytes:
         """The begin of the first event, and what was read behind it."""

@@ -18,7 +18,7 @@ from ...core.schema import Row, bare, grouped, plain
 from ...core.tables.communication import CALLS, PENDING
 from .gloo import gloo_rows
 from .gpu import KEPT, Sources, grouped_by_stream, only_group
-from .issued import number, same_collective, together, with_steps
+from .issued import number_calls, same_collective, set_steps, together
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ def communication(
     of_kind = bare(activities["kind"])
     communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
-    steps = _rows_by_rank(annotations[annotations["name"].str.startswith(markers.STEP, na=False)])
+    steps = _rows_by_rank(annotations[annotations["name"].str.startswith(markers.PROFILER_STEP, na=False)])
     if "cpu" not in communicating["device"].unique():  # then what c10d says is of no use
         annotations = annotations[annotations["name"].str.startswith(markers.NCCL_MARK, na=False)]
     annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)
@@ -72,8 +72,8 @@ def _in_order(
     found, pending = [_finished(row, groups) for row in found], [_finished(row, groups) for row in pending]
     found = _joined(found)
     issued = [row for row in (*found, *pending) if row.get("issued_ns") is not None]
-    with_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
-    number(issued)
+    set_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
+    number_calls(issued)
     return found, pending
 
 

@@ -21,7 +21,7 @@ from .phases import with_phases
 if TYPE_CHECKING:
     import pandas as pd
 
-GROUP = ("process_group", "pg_ranks", "group_size")
+GROUP_COLUMNS = ("process_group", "pg_ranks", "group_size")
 KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
 _FROM_ARGS = (
     "in_elems", "out_elems", "in_split", "out_split", "group_size", "process_group", "pg_ranks", "seq", "comms_id",
@@ -43,14 +43,14 @@ def grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
     for row in rows:
         if row.get("process_group") is not None:
             on = groups.setdefault((row["device"], row["stream"]), set())
-            on.add(tuple(row.get(key) for key in GROUP))
+            on.add(tuple(row.get(key) for key in GROUP_COLUMNS))
     computing = activities.loc[activities["kind"] == COMPUTE, ["device", "stream"]].drop_duplicates()
     for stream in zip(computing["device"], computing["stream"], strict=True):
         groups.pop(stream, None)
     for row in lacking:
         on = groups.get((row["device"], row["stream"]), set())
         if len(on) == 1:
-            row |= dict(zip(GROUP, next(iter(on)), strict=True))
+            row |= dict(zip(GROUP_COLUMNS, next(iter(on)), strict=True))
     return rows
 
 

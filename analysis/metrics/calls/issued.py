@@ -63,7 +63,7 @@ def _sum(values: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def with_steps(rows: Sequence[Row], marks: Iterable[tuple[str, int, int]]) -> None:
+def set_steps(rows: Sequence[Row], marks: Iterable[tuple[str, int, int]]) -> None:
     """Give each row, by its `issue_ns`, the `step` in which it was issued; `marks` as `steps_at` wants them."""
     times = [row["issue_ns"] for row in rows]
     if not times:
@@ -72,7 +72,7 @@ def with_steps(rows: Sequence[Row], marks: Iterable[tuple[str, int, int]]) -> No
         row["step"] = None if step == NO_STEP else int(step)
 
 
-def number(rows: Iterable[Row]) -> None:
+def number_calls(rows: Iterable[Row]) -> None:
     """Give each row its `turn`: its place among those of its group, and peer, that were issued in its step.
 
     Rows without a step, or a time of issue, get none.

@@ -91,7 +91,7 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     where that is not known. In `waits` it waited for other ranks in a call; `marks` are the annotations of its CPU.
     """
     steps = np.sort(
-        marks["start_ns"][marks["name"].str.startswith(markers.STEP).fillna(False)].to_numpy(dtype=np.int64)
+        marks["start_ns"][marks["name"].str.startswith(markers.PROFILER_STEP).fillna(False)].to_numpy(dtype=np.int64)
     )
     data = _data_loading(marks)
     kind = activities["kind"].to_numpy(dtype=object)

@@ -66,7 +66,9 @@ def _waits(calls: pd.DataFrame) -> Waits:
     return Waits(spans(starts, ends), np.sort(ends))
 
 
-def placed(members: pd.DataFrame, programs: Mapping[tuple[Any, ...], Program], clocks: pd.DataFrame) -> pd.DataFrame:
+def with_readiness(
+    members: pd.DataFrame, programs: Mapping[tuple[Any, ...], Program], clocks: pd.DataFrame
+) -> pd.DataFrame:
     """`members` with `ready_own_ns` and `ready_ns`, from when on a call could run, on its own clock and the common one.
 
     `members` tell their `collective`, `process_group` and `pg_ranks`.
@@ -86,7 +88,7 @@ def placed(members: pd.DataFrame, programs: Mapping[tuple[Any, ...], Program], c
 
 
 def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
-    """What `placed` adds to the calls of one group on one device, but for what was issued before the window."""
+    """What `with_readiness` adds to the calls of one group on one device, but for what was issued before the window."""
     together = calls[calls["collective"].isin(SYNCHRONISING)]
     begin = together["start_ns"].to_numpy(dtype=np.int64)
     waited = together["wait_ns"].fillna(together["dur_ns"]).to_numpy(dtype=np.int64)
@@ -102,7 +104,7 @@ def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
 
 
 def sequences(calls: pd.DataFrame) -> Iterator[Sequence]:
-    """Every group whose members' programs can be compared; `calls` as `placed` makes them, one device per rank."""
+    """Every group whose members' programs can be compared; `calls` come from `with_readiness`, one device per rank."""
     for _, own in calls.groupby(_GROUP, dropna=False, sort=False):
         yield _sequence(own)
 

@@ -13,7 +13,7 @@ from ..needs import FROM_ROOT, TO_ROOT
 from .details import Details, Operators
 from .late import late_ranks, uncertainty
 from .origins import Origin, Reasons
-from .sequences import Activities, placed, programs, sequences
+from .sequences import Activities, programs, sequences, with_readiness
 
 
 class Calls(NamedTuple):
@@ -35,7 +35,7 @@ def lateness(ran: Activities, known: Calls, operators: Operators) -> pd.DataFram
     if not len(late):
         return LATENESS.empty()
     running = programs(ran, members)
-    members = placed(members, running, clocks)
+    members = with_readiness(members, running, clocks)
     compared = members.drop_duplicates(["collective_id", "rank"])
     compared = compared[compared["collective"].isin([*SYNCHRONISING, *FROM_ROOT, *TO_ROOT])]
     reasons = Reasons(list(sequences(compared)), members)

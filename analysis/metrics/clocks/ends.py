@@ -33,7 +33,7 @@ class Ends(NamedTuple):
         return int(self.collective.max()) + 1 if len(self.collective) else 0
 
 
-def fitted(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dict[int, Trend]]:
+def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dict[int, Trend]]:
     """Offset and drift of every host's clock, and the last trend of those that drift; `hosts` by clock, from 0."""
     frame = _linked(ends, hosts, ClockFrame.unlinked(hosts, zero_ns))
     drifts: dict[int, Trend] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns, bounds, fitted, of_hosts
+from .ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns, bounds, fitted_frame, of_hosts
 from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
 from .medians import LEAST_FOLLOWED, Centres, Trend, centres
 
@@ -23,7 +23,7 @@ _UNBOUND = 1e18
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ClockEstimate:
     """Clocks against the first of their component, in ns how wrong they may be, and which are doubtful.
 
     `late` are clocks that are taken raw though ends say otherwise: their ranks may always end late. Shape (clocks,).
@@ -34,26 +34,26 @@ class Estimate:
     late: Flags
 
 
-def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> Estimate:
+def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockEstimate:
     """The clocks of ranks from the ends of their collectives; `hosts` by clock, from 0.
 
     `shared` says which clocks are exactly those of their hosts: those of CPUs.
     """
-    frame, drifts = fitted(ends, hosts, zero_ns)
+    frame, drifts = fitted_frame(ends, hosts, zero_ns)
     if not len(ends.collective):
-        return Estimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
+        return ClockEstimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
     seen = _Seen.of(ends, frame, hosts, drifts, shared)
     frame, on_host = _gpus_corrected(seen, frame)
     frame = frame.referred()
     frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame)
     frame = _moved_into_bounds(ends, frame, hosts, raw).referred()
     confirmed = raw & (doubtful_ns == 0)
-    return Estimate(frame, _uncertainty(seen, frame, confirmed, doubtful_ns), on_host | (doubtful_ns > 0))
+    return ClockEstimate(frame, _uncertainty(seen, frame, confirmed, doubtful_ns), on_host | (doubtful_ns > 0))
 
 
 def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
     """The clocks of ranks as the ends say, though not against the first one: for whom `estimated` does too much."""
-    frame, drifts = fitted(ends, hosts, zero_ns)
+    frame, drifts = fitted_frame(ends, hosts, zero_ns)
     return _gpus_corrected(_Seen.of(ends, frame, hosts, drifts, shared), frame)[0] if len(ends.collective) else frame
 
 

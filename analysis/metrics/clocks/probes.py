@@ -80,7 +80,7 @@ def witnessed(
     first = int(np.flatnonzero(touched)[0])
     probe = _moved(probe, collective, anchors[model.component[first]])
     placed = _placed(model, probe, collective, anchors, int(model.component[first]))
-    return _heard(model, uncertainty_ns, times, probe, placed, first)
+    return _heard(Witnessed(model, uncertainty_ns, {}, probe), times, placed, first)
 
 
 def _moments(probes: pd.DataFrame, clock_of: Mapping[int, int]) -> dict[int, list[tuple[int, int, int]]]:
@@ -185,11 +185,12 @@ def _placed(model: ClockFrame, probe: Ahead, collective: Ahead, anchors: Mapping
     return Ahead(ahead, uncertainty)
 
 
-def _heard(model: ClockFrame, uncertainty_ns: Ints, times: Ints, probe: Ahead, placed: Ahead, first: int) -> Witnessed:
+def _heard(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witnessed:
     """Every clock that the probe has to do with, with what is then known of it."""
+    model, probe = before.model, before.probe
     origin_ns = np.where(model.origin_ns == 0, times[:, 0], model.origin_ns)
     found = ClockFrame(model.offset_ns.copy(), model.drift.copy(), origin_ns, model.component.copy())
-    total, basis = uncertainty_ns.copy(), {}
+    total, basis = before.uncertainty_ns.copy(), {}
     measured = ~np.isnan(probe.ns[:, 0])
     linked = np.isin(model.component, model.component[measured])
     by_probe = linked & (model.component != model.component[first])

@@ -17,7 +17,7 @@ from ...core.nccl_tests import SYNCHRONISING
 from ...core.schema import Row
 from ...core.tables.communication import CLOCK_PROBES, CLOCKS
 from .ends import RESOLUTION_NS, Ends
-from .estimate import Estimate, estimated
+from .estimate import ClockEstimate, estimated
 from .frame import ClockFrame, Flags, Ints
 from .probes import AGREE, Witnessed, witnessed
 
@@ -54,7 +54,7 @@ class _Heard:
     told: Witnessed
 
 
-def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints) -> Estimate:
+def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints) -> ClockEstimate:
     ends = matched_ends(calls, matches, ranks)
     on_cpu = calls.loc[calls["device"] == "cpu", "rank"].unique()
     zero_ns = int(ends.end_ns.min()) if len(ends.end_ns) else 0
@@ -85,7 +85,7 @@ def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> End
     )
 
 
-def _heard(found: Estimate, host_of: Ints, ranks: Ints, probes: pd.DataFrame, calls: pd.DataFrame) -> _Heard:
+def _heard(found: ClockEstimate, host_of: Ints, ranks: Ints, probes: pd.DataFrame, calls: pd.DataFrame) -> _Heard:
     """The estimate after the clock probe was asked, which speaks of hosts."""
     frame = found.frame
     first = np.unique(host_of, return_index=True)[1]

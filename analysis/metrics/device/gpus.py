@@ -65,14 +65,14 @@ def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps
     The last step does not count if it seems cut off. None without steps. That is how the plugin was made; but it does
     not know the category that launches have had since torch 1.13, and so ends the steps of such traces on the host.
     """
-    steps = annotations[annotations["name"].str.startswith(markers.STEP).fillna(False)].sort_values("start_ns")
+    steps = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)].sort_values("start_ns")
     if not len(steps):
         return None
     starts = steps["start_ns"].tolist()
     host_ends = (steps["start_ns"] + steps["dur_ns"]).tolist()
     ends_ns = activities["start_ns"] + activities["dur_ns"]
     by_step = activities.assign(end_ns=ends_ns).groupby(activities["step"])
-    numbers = steps["name"].str.removeprefix(markers.STEP).astype("int64")
+    numbers = steps["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64")
     launched = by_step.size().reindex(numbers, fill_value=0).tolist()
     first = by_step["start_ns"].min().reindex(numbers).tolist()
     last = by_step["end_ns"].max().reindex(numbers).tolist()

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ...core import markers
-
-Ints = NDArray[np.int64]
+from ..clocks.frame import Ints
 
 _NONE = -1
 

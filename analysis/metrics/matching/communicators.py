@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..clocks.frame import Floats, Ints
 from .doubts import on_one_clock
-from .state import NONE, State, by_key
+from .state import UNMATCHED, State, rows_by_key
 
 # Of fewer collectives nobody knows how far ends are apart by chance.
 _LEAST = 16
@@ -34,7 +34,7 @@ def by_stream(state: State, calls: pd.DataFrame) -> None:
     streams = calls["stream"].to_numpy(dtype=np.int64)[rows]
     of_clock = {tuple(np.unique(streams[state.clock[rows] == clock])) for clock in np.unique(state.clock[rows])}
     if len(of_clock) == 1:
-        for own in by_key(streams, np.arange(len(rows))).values():
+        for own in rows_by_key(streams, np.arange(len(rows))).values():
             state.groups += 1
             state.group[rows[own]] = state.groups
 
@@ -49,10 +49,10 @@ def unknown(state: State, calls: pd.DataFrame) -> Ints:
 def tell_apart(state: State, calls: pd.DataFrame) -> None:
     """Split collectives of unknown process groups whose ranks turn out to be several communicators."""
     rows = unknown(state, calls)
-    rows = rows[(state.rung[rows] != NONE) & (state.collective[rows] >= 0)]
+    rows = rows[(state.rung[rows] != UNMATCHED) & (state.collective[rows] >= 0)]
     alike = (state.group[rows], state.calls.name[rows], state.calls.size[rows])
     kinds = np.unique(np.column_stack(alike), axis=0, return_inverse=True)[1].ravel()
-    for own in by_key(kinds, np.arange(len(rows))).values():
+    for own in rows_by_key(kinds, np.arange(len(rows))).values():
         clocks, start, end = _times(state, rows[own])
         communicator = _blocks(end)
         if communicator is None or not _wait_apart(start, end, communicator):

@@ -9,7 +9,7 @@ from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import PAIR, Entries
 from ..timelines.offsets import Lane, offset, offset_at
-from .state import NONE, SENDS, STEP, State, by_key
+from .state import BY_STEP, SENDS, UNMATCHED, State, rows_by_key
 
 # Of what a rank issued in steps: if more than that contradicts times, its steps are numbered otherwise.
 _CONTRADICTED_FRAC = 0.1
@@ -22,7 +22,7 @@ AMBIGUOUS = "its process group is not known, and several would fit"
 
 def free_contradicted(state: State) -> None:
     """Free what steps have matched of ranks whose steps times contradict: on one host, or by how ends coincide."""
-    matched = (state.rung == STEP) & ~state.on_cpu
+    matched = (state.rung == BY_STEP) & ~state.on_cpu
     meeting, pairs = np.flatnonzero(matched & _meeting(state)), np.flatnonzero(matched & (state.calls.kind == PAIR))
     rows = np.concatenate([meeting, pairs])
     if not len(rows):
@@ -44,18 +44,18 @@ def _meeting(state: State) -> Flags:
 
 def _free(state: State, of_ranks: Flags) -> None:
     """Free the calls of ranks, whose steps mean nothing."""
-    state.free(np.flatnonzero(of_ranks & (state.rung == STEP)))
+    state.free(np.flatnonzero(of_ranks & (state.rung == BY_STEP)))
     state.calls.step[of_ranks] = -1
     _free_lonely(state)
 
 
 def _free_calls(state: State, rows: Ints) -> None:
-    state.free(rows[state.rung[rows] == STEP])
+    state.free(rows[state.rung[rows] == BY_STEP])
     _free_lonely(state)
 
 
 def _free_lonely(state: State) -> None:
-    rows = np.flatnonzero(state.rung == STEP)
+    rows = np.flatnonzero(state.rung == BY_STEP)
     members = np.bincount(state.collective[rows], minlength=1)
     state.free(rows[members[state.collective[rows]] < 2])
 
@@ -90,12 +90,12 @@ def _received_before_sent(state: State, rows: Ints) -> Ints:
 
 def _shifted_hosts(state: State) -> list[int]:
     """Hosts whose calls lie far better on those of the others somewhere else than where their steps put them."""
-    rows = np.flatnonzero((state.rung == STEP) & _meeting(state))
+    rows = np.flatnonzero((state.rung == BY_STEP) & _meeting(state))
     hosts = state.hosts[state.clock]
     found = []
     lanes: dict[int, dict[int, Entries]] = {}
-    for group, own in by_key(state.group, rows).items():
-        for host, part in by_key(hosts, own).items():
+    for group, own in rows_by_key(state.group, rows).items():
+        for host, part in rows_by_key(hosts, own).items():
             lanes.setdefault(group, {})[host] = state.timeline(part)
     present = np.unique(hosts[rows])
     for host in present[1:].tolist():
@@ -162,7 +162,7 @@ def doubt_unknown_groups(state: State, unknown: Ints, streams: Ints, world_size:
     """
     sending = np.flatnonzero(state.calls.kind == SENDS)
     rows = np.union1d(unknown, sending)
-    rows = rows[(state.rung[rows] != NONE) & (state.collective[rows] >= 0)]
+    rows = rows[(state.rung[rows] != UNMATCHED) & (state.collective[rows] >= 0)]
     if not len(rows):
         return
     table = _coupled(state, np.flatnonzero(np.isin(state.collective, state.collective[rows])), streams)

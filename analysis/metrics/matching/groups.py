@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..clocks.frame import Flags, Floats, Ints
 from .doubts import AMBIGUOUS
-from .state import State, by_key
+from .state import State, rows_by_key
 
 _MEMBERS_ASKED = 8
 _CLEARLY = 4.0
@@ -44,9 +44,10 @@ def assign_groups(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> No
     ranks = np.unique(calls["rank"].to_numpy(dtype=np.int64))
     clock_of = {r: i for i, r in enumerate(ranks.tolist())}
     complete = frozenset(groups["rank"].unique().tolist())
-    looking = _Looking(state, by_key(state.clock, np.flatnonzero(unknown)), clock_of, _told(calls, codes), complete)
+    of_clock = rows_by_key(state.clock, np.flatnonzero(unknown))
+    looking = _Looking(state, of_clock, clock_of, _told(calls, codes), complete)
     chosen = []
-    for clock, own in by_key(state.clock, rows).items():
+    for clock, own in rows_by_key(state.clock, rows).items():
         known = calls["pg_ranks"].iloc[own[0]]
         listed = [g for g in of_rank[int(ranks[clock])] if pd.isna(known) or known == g.pg_ranks]
         if listed:

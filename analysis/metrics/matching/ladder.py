@@ -25,7 +25,7 @@ from .doubts import doubt_unknown_groups, free_contradicted
 from .groups import assign_groups
 from .ids import by_id
 from .pairs import by_turn
-from .state import ALONE, NONE, RUNGS, SENDS, State, by_key, codes, state_of
+from .state import ALONE, RUNGS, SENDS, UNMATCHED, State, codes, rows_by_key, state_of
 from .steps import by_step
 from .times import again, by_time, link_clocks
 
@@ -72,7 +72,7 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evid
     tell_apart(state, calls)
     doubt_unknown_groups(state, unknown(state, calls), streams, world_size)
     # Pairs on CPUs tell nothing about clocks, but build on what is known of them: they come last.
-    for rows in by_key(state.group, np.flatnonzero((state.collective < 0) & state.pair_on_cpu)).values():
+    for rows in rows_by_key(state.group, np.flatnonzero((state.collective < 0) & state.pair_on_cpu)).values():
         by_turn(state, rows)
     return _table(state, calls)
 
@@ -82,7 +82,7 @@ def _table(state: State, calls: pd.DataFrame) -> pd.DataFrame:
     number = pd.Series(np.arange(len(start)), index=start.index)
     members = np.bincount(state.collective, minlength=state.collectives)[state.collective]
     single = (members == 1) & (state.group_size != 1)
-    rung = np.where(single, NONE, pd.Series(state.rung).groupby(state.collective).transform("max"))
+    rung = np.where(single, UNMATCHED, pd.Series(state.rung).groupby(state.collective).transform("max"))
     note = np.where(single & pd.isna(state.note), ALONE, state.note)
     table = pd.DataFrame({
         "call_id": calls["call_id"].to_numpy(),

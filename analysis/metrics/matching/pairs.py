@@ -7,7 +7,7 @@ import numpy as np
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Ints
 from ..timelines.turns import turn
-from .state import ORDER, REPEATS, State, by_key
+from .state import BY_ORDER, REPEATS, State, rows_by_key
 from .times import SAME_CLOCK_SLACK_NS, lay_within
 
 _GAPS = "calls are missing in between, and on CPUs their times do not tell where"
@@ -18,7 +18,7 @@ def by_turn(state: State, rows: Ints) -> None:
     ordered = rows[np.argsort(state.calls.order[rows], kind="stable")]
     sends, received = ordered[state.sent[ordered]], ordered[~state.sent[ordered]]
     laid: list[tuple[Ints, Ints, bool]] = []
-    for own in by_key(state.member, received).values():
+    for own in rows_by_key(state.member, received).values():
         own = own[np.argsort(state.calls.order[own], kind="stable")]
         found = _turn(state, sends, own) if len(sends) else None
         if len(sends) and found is None:
@@ -28,7 +28,7 @@ def by_turn(state: State, rows: Ints) -> None:
         if found is not None:
             laid.append(found)
             sends = sends[~np.isin(sends, found[0])]
-    state.collective[rows], state.rung[rows] = state.new(len(rows)), ORDER
+    state.collective[rows], state.rung[rows] = state.new(len(rows)), BY_ORDER
     for given, taken, certain in laid:
         state.collective[taken] = state.collective[given]
         both = np.concatenate([given, taken])

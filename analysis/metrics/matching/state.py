@@ -14,16 +14,16 @@ from ...core.kinds import name_on_all_ranks
 from ...core.nccl_tests import SYNCHRONISING
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.probes import Ahead, probed
-from ..timelines.entries import KINDS, Entries
+from ..timelines.entries import CALL_KINDS, Entries
 
 RUNGS = ("comms_id", "seq", "step", "order", "time", "none")
-STEP, ORDER, TIME, NONE = (RUNGS.index(name) for name in ("step", "order", "time", "none"))
+BY_STEP, BY_ORDER, BY_TIME, UNMATCHED = (RUNGS.index(name) for name in ("step", "order", "time", "none"))
 
 ALONE = "no other rank shows it at that time"
 TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
 REPEATS = "the calls repeat so regularly that other pairings fit as well"
 
-SENDS = len(KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
+SENDS = len(CALL_KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
 ANY = SENDS + 1
 _BY_SENDS = ("all_to_all", "gather", "scatter", "send_recv")
 
@@ -65,7 +65,7 @@ class State:
     def __post_init__(self) -> None:
         count = len(self.calls)
         self.collective = np.full(count, -1, dtype=np.int64)
-        self.rung = np.full(count, NONE, dtype=np.int64)
+        self.rung = np.full(count, UNMATCHED, dtype=np.int64)
         self.certain = np.ones(count, dtype=bool)
         self.assumed = np.zeros(count, dtype=bool)
         self.groups = int(self.group.max(initial=0))
@@ -79,11 +79,11 @@ class State:
     def alone(self, rows: Ints, note: str) -> None:
         """Calls that belong to nothing else, and why."""
         self.collective[rows] = self.new(len(rows))
-        self.rung[rows], self.note[rows] = NONE, note
+        self.rung[rows], self.note[rows] = UNMATCHED, note
 
     def free(self, rows: Ints) -> None:
         """Calls of which nothing has been decided after all."""
-        self.collective[rows], self.rung[rows], self.certain[rows], self.note[rows] = -1, NONE, True, None
+        self.collective[rows], self.rung[rows], self.certain[rows], self.note[rows] = -1, UNMATCHED, True, None
 
     def shown(self, rows: Ints) -> Entries:
         """Calls on the common clock of their component, each for itself, in order."""
@@ -140,7 +140,7 @@ def codes(column: pd.Series[Any]) -> Ints:
     return column.astype("Int64").fillna(-1).to_numpy(dtype=np.int64)
 
 
-def by_key(keys: Ints, rows: Ints) -> dict[int, Ints]:
+def rows_by_key(keys: Ints, rows: Ints) -> dict[int, Ints]:
     """`rows` by their key, each in ascending order."""
     ordered = rows[np.argsort(keys[rows], kind="stable")]
     distinct, starts = np.unique(keys[ordered], return_index=True)
@@ -154,7 +154,7 @@ def known_kind(kind: Ints) -> Ints:
 
 def kind_codes(calls: pd.DataFrame) -> Ints:
     """What each row's collective is: an index of `compatible`."""
-    of_name = {name: i for i, name in enumerate(KINDS)}
+    of_name = {name: i for i, name in enumerate(CALL_KINDS)}
     kinds = calls["collective"].mask(calls["collective"].isin(["send", "recv"]), "send_recv").map(of_name)
     if "name" not in calls:
         return kinds.fillna(ANY).to_numpy(dtype=np.int64)
@@ -167,7 +167,7 @@ def _compatible() -> Flags:
     result = np.eye(ANY + 1, dtype=bool)
     result[ANY, :] = result[:, ANY] = True
     for kind in _BY_SENDS:
-        result[SENDS, KINDS.index(kind)] = result[KINDS.index(kind), SENDS] = True
+        result[SENDS, CALL_KINDS.index(kind)] = result[CALL_KINDS.index(kind), SENDS] = True
     return result
 
 
@@ -184,15 +184,15 @@ def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Entries:
         kind=kind,
         dtype=pd.factorize(calls["dtype"])[0].astype(np.int64),
         # Each rank knows only its own part of an uneven all_to_all.
-        size=np.where(kind == KINDS.index("all_to_all"), -1, codes(calls["size_bytes"])),
+        size=np.where(kind == CALL_KINDS.index("all_to_all"), -1, codes(calls["size_bytes"])),
         name=np.where(on_cpu, -1, pd.factorize(calls["name"].map(kernels))[0]),
         step=codes(calls["step"]),
         # Of sends and receives each rank counts its own.
         seq=np.where(pairs, -1, codes(calls["seq"])),
         comms_id=np.where(pairs, -1, pd.factorize(calls["comms_id"])[0]),
         # On a GPU a send runs until it is received; gloo's may be done before.
-        synchronising=np.isin(kind, [*(KINDS.index(k) for k in SYNCHRONISING), SENDS, ANY])
-        | ((kind == KINDS.index("send_recv")) & ~on_cpu),
+        synchronising=np.isin(kind, [*(CALL_KINDS.index(k) for k in SYNCHRONISING), SENDS, ANY])
+        | ((kind == CALL_KINDS.index("send_recv")) & ~on_cpu),
         last_start=start,
         first_end=end,
         end=end,

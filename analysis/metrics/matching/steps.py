@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from ..clocks.frame import Flags, Ints
-from ..timelines.entries import KINDS
-from .state import STEP, State, codes, kind_codes
+from ..timelines.entries import CALL_KINDS
+from .state import BY_STEP, State, codes, kind_codes
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -47,7 +47,7 @@ def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> None:
     free = state.collective[rows] < 0
     found, keys = pd.factorize(kept[free])
     state.collective[rows[free]] = state.new(len(keys))[found]
-    state.rung[rows[free]] = STEP
+    state.rung[rows[free]] = BY_STEP
 
 
 def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
@@ -62,7 +62,7 @@ def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
     ranks = both.groupby("group")["rank"].transform("nunique")
     named = both["process_group"].notna()
     both = both[((ranks <= both["group_size"].fillna(ranks)) | ~named).to_numpy(dtype=bool)]
-    size = np.where(both["kind"] == KINDS.index("all_to_all"), -1, codes(both["size_bytes"]))
+    size = np.where(both["kind"] == CALL_KINDS.index("all_to_all"), -1, codes(both["size_bytes"]))
     signature = (both["kind"].to_numpy(), pd.factorize(both["dtype"])[0], size)
     ordered = both.assign(
         process=both.groupby(["rank", "cycle"], sort=True).ngroup(),

@@ -19,7 +19,7 @@ from ..clocks.medians import medians
 from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, offset
 from ..timelines.placement import Nearness, place
-from .state import NONE, ORDER, REPEATS, TIME, TOO_MANY, State, by_key
+from .state import BY_ORDER, BY_TIME, REPEATS, TOO_MANY, UNMATCHED, State, rows_by_key
 
 # Times of GPUs of one host are converted from their own clocks, to within some microseconds.
 SAME_CLOCK_SLACK_NS = 20_000
@@ -56,10 +56,10 @@ def _ends_ns(ends: Ends, frame: ClockFrame) -> int:
 def by_time(state: State) -> None:
     """Match all calls that are left, but pairs on CPUs."""
     left = (state.collective < 0) & ~state.pair_on_cpu
-    touched = np.isin(state.group, np.unique(state.group[left])) & ((state.rung != NONE) | left)
-    groups = [rows for rows in by_key(state.group, np.flatnonzero(touched)).values() if _fits_group(state, rows)]
+    touched = np.isin(state.group, np.unique(state.group[left])) & ((state.rung != UNMATCHED) | left)
+    groups = [rows for rows in rows_by_key(state.group, np.flatnonzero(touched)).values() if _fits_group(state, rows)]
     lanes = [
-        {part: lay_within(state, own) for part, own in by_key(state.frame.component[state.clock], rows).items()}
+        {part: lay_within(state, own) for part, own in rows_by_key(state.frame.component[state.clock], rows).items()}
         for rows in groups
     ]
     _laid_between(state, lanes)
@@ -69,7 +69,7 @@ def by_time(state: State) -> None:
 
 def again(state: State) -> None:
     """Match by time once more with what is known of clocks by then, if some calls have not found all of their own."""
-    timed = np.flatnonzero((state.rung == TIME) | (state.rung == ORDER))
+    timed = np.flatnonzero((state.rung == BY_TIME) | (state.rung == BY_ORDER))
     timed = timed[~state.pair_on_cpu[timed]]
     members = np.bincount(state.collective[timed], minlength=state.collectives)
     clocks = pd.Series(state.clock[timed]).groupby(state.group[timed]).transform("nunique").to_numpy()
@@ -95,7 +95,7 @@ def lay_within(state: State, rows: Ints) -> Entries:
     near = Nearness(slack_ns, _ANY_END_NS if state.on_cpu[rows[0]] else state.ends_ns)
     timeline = state.timeline(rows[state.collective[rows] >= 0])
     left = {int(member) for member in np.unique(state.member[rows[state.collective[rows] < 0]])}
-    members = by_key(state.member, rows)
+    members = rows_by_key(state.member, rows)
     for member in sorted(left, key=lambda m: -len(members[m])):
         calls = state.shown(members[member])
         pins = _positions(timeline, state.collective[calls.row])
@@ -111,7 +111,7 @@ def lay_within(state: State, rows: Ints) -> Entries:
 
 def _adopt(state: State, rows: Ints, collective: Ints, certain: Flags) -> None:
     """Let calls be of these collectives, by time."""
-    state.collective[rows], state.rung[rows], state.certain[rows] = collective, TIME, certain
+    state.collective[rows], state.rung[rows], state.certain[rows] = collective, BY_TIME, certain
     state.note[rows[~certain]] = REPEATS
 
 
@@ -146,13 +146,13 @@ def _laid_between(state: State, lanes: Lanes) -> None:
                     continue
                 state.frame = state.frame.linked(part, base, found.level_ns, found.slope)
                 ends_ns = int(np.clip(6 * found.spread_ns, _LEAST_ENDS_NS, COINCIDE_NS))
-                _merged(state, lanes, (part, base), merging, Nearness(SAME_CLOCK_SLACK_NS, ends_ns), found)
+                merging.lay(lanes, (part, base), Nearness(SAME_CLOCK_SLACK_NS, ends_ns), found)
                 waiting.remove(part)
                 doubtful.pop(part, None)
                 linked = True
         # Where there are rivals the best one is shown, but nothing builds on it.
         for part, found in doubtful.items():
-            _merged(state, lanes, (part, base), merging, Nearness(COINCIDE_NS, COINCIDE_NS), found)
+            merging.lay(lanes, (part, base), Nearness(COINCIDE_NS, COINCIDE_NS), found)
             waiting.remove(part)
     merging.apply(state)
 
@@ -163,11 +163,35 @@ class _Merging:
 
     other: Ints
     unsure: Flags
+    compatible: Flags
 
     @classmethod
     def of(cls, state: State) -> _Merging:
         """None so far."""
-        return cls(np.arange(state.collectives), np.zeros(state.collectives, dtype=bool))
+        return cls(np.arange(state.collectives), np.zeros(state.collectives, dtype=bool), state.compatible)
+
+    def lay(self, lanes: Lanes, sides: tuple[int, int], near: Nearness, found: Offset) -> None:
+        """Lay the collectives of a part upon those of the base; its timelines take up the rest if that is certain."""
+        part, base = sides
+        for parts in lanes:
+            if part not in parts:
+                continue
+            ours = parts[part].ahead(found.ahead(parts[part].end))
+            if base not in parts:
+                if found.unique:
+                    parts[base] = ours
+                    del parts[part]
+                continue
+            timeline = parts[base]
+            pins = _positions(timeline, self.other[ours.row])
+            placed = place(ours, timeline, pins, self.compatible, near)
+            on = (placed.position >= 0) & (pins < 0)
+            self.other[ours.row[on]] = timeline.row[placed.position[on]]
+            self.unsure[ours.row[on]] = ~placed.certain[on] | (not found.unique)
+            if found.unique:
+                timeline = timeline.extended(placed.position[on], ours.take(on))
+                parts[base] = timeline.joined(ours.take(placed.position < 0))
+                del parts[part]
 
     def apply(self, state: State) -> None:
         """Number the calls anew."""
@@ -175,7 +199,7 @@ class _Merging:
         before = state.collective[rows]
         moved = self.other[before] != before
         state.collective[rows] = self.other[before]
-        state.rung[rows[moved]] = np.maximum(state.rung[rows[moved]], TIME)
+        state.rung[rows[moved]] = np.maximum(state.rung[rows[moved]], BY_TIME)
         unsure = rows[moved & self.unsure[before]]
         state.certain[unsure], state.note[unsure] = False, REPEATS
 
@@ -215,39 +239,13 @@ def _expected(state: State, part: int, base: int) -> tuple[float, float] | None:
     return found[0][0] - found[1][0], found[0][1] + found[1][1]
 
 
-def _merged(
-    state: State, lanes: Lanes, sides: tuple[int, int], merging: _Merging, near: Nearness, found: Offset
-) -> None:
-    """Lay the collectives of a part upon those of the base, whose timelines take up the rest if that is certain."""
-    part, base = sides
-    for parts in lanes:
-        if part not in parts:
-            continue
-        ours = parts[part].ahead(found.ahead(parts[part].end))
-        if base not in parts:
-            if found.unique:
-                parts[base] = ours
-                del parts[part]
-            continue
-        timeline = parts[base]
-        pins = _positions(timeline, merging.other[ours.row])
-        placed = place(ours, timeline, pins, state.compatible, near)
-        on = (placed.position >= 0) & (pins < 0)
-        merging.other[ours.row[on]] = timeline.row[placed.position[on]]
-        merging.unsure[ours.row[on]] = ~placed.certain[on] | (not found.unique)
-        if found.unique:
-            timeline = timeline.extended(placed.position[on], ours.take(on))
-            parts[base] = timeline.joined(ours.take(placed.position < 0))
-            del parts[part]
-
-
 def _in_order(state: State, rows: Ints) -> None:
     """Call it `order` where all that a rank shows of the group fits its timeline, call for call."""
-    for part in by_key(state.frame.component[state.clock], rows).values():
-        if not (state.rung[part] == TIME).any():
+    for part in rows_by_key(state.frame.component[state.clock], rows).values():
+        if not (state.rung[part] == BY_TIME).any():
             continue
         timeline = state.timeline(part)
-        for own in by_key(state.member, part).values():
+        for own in rows_by_key(state.member, part).values():
             position = np.sort(_positions(timeline, state.collective[own]))
             if (np.diff(position) == 1).all():
-                state.rung[own[state.rung[own] == TIME]] = ORDER
+                state.rung[own[state.rung[own] == BY_TIME]] = BY_ORDER

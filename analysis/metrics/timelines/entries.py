@@ -9,11 +9,11 @@ import numpy as np
 from ..clocks.frame import Flags, Ints
 
 UNKNOWN = -1
-KINDS = (
+CALL_KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "broadcast", "reduce", "gather", "scatter",
     "send_recv",
 )  # fmt: skip
-PAIR = KINDS.index("send_recv")
+PAIR = CALL_KINDS.index("send_recv")
 _MUST_AGREE = ("dtype", "size", "name", "seq", "comms_id")
 
 

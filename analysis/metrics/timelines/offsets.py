@@ -15,7 +15,7 @@ import numpy as np
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import trend
-from .entries import KINDS, Entries, same_kind_at
+from .entries import CALL_KINDS, Entries, same_kind_at
 
 # Fewer ends may coincide by chance.
 LEAST_COINCIDING = 4
@@ -107,7 +107,7 @@ def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
         return None
     columns = [np.concatenate([getattr(ours, name), getattr(theirs, name)]) for name in _KINDS]
     kind = np.zeros(len(ours) + len(theirs), dtype=np.int64)
-    if all((column >= 0).all() or (column < 0).all() for column in columns[1:]) and columns[0].max() < len(KINDS):
+    if all((column >= 0).all() or (column < 0).all() for column in columns[1:]) and columns[0].max() < len(CALL_KINDS):
         for column in columns:
             kind = np.unique(kind * (int(column.max()) + 2) + column, return_inverse=True)[1]
     return _Telling(ours, theirs, kind[: len(ours)], kind[len(ours) :])

@@ -43,19 +43,23 @@ class Nearness(NamedTuple):
 
 def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
     """Where the calls lie; `pins` are positions that are known already, or -1. All in order."""
-    position, certain = pins.copy(), pins >= 0
+    placed = Placement(pins.copy(), pins >= 0)
     if not len(timeline):
-        return Placement(position, certain)
+        return placed
     candidates = _candidates(calls, timeline, pins, compatible, near)
-    position, certain = _without_choice(candidates, position, certain)
+    placed = _without_choice(candidates, placed)
     gain = _gains(candidates, calls, timeline, pins)
-    for run in _runs(position < 0):
-        if not _fills_gap(calls, timeline, run, position, certain, compatible, near):
-            _lay(candidates, gain, run, position, certain)
-    doubtful = _other_step(calls, timeline, position, pins)
+    for run in _runs(placed.position < 0):
+        gap = _gap(placed, run)
+        met = _met(calls.take(slice(*run)), timeline.take(slice(*gap)), compatible, near) if gap else None
+        if gap and met is not None:
+            placed.position[slice(*run)], placed.certain[slice(*run)] = np.arange(*gap), met
+        else:
+            _lay(candidates, gain, run, placed)
+    doubtful = _other_step(calls, timeline, placed.position, pins)
     if near.ends_ns < _FAR_NS:  # else ends tell nothing
-        doubtful |= _far_apart(calls, timeline, position, pins)
-    return Placement(position, certain & ~doubtful)
+        doubtful |= _far_apart(calls, timeline, placed.position, pins)
+    return Placement(placed.position, placed.certain & ~doubtful)
 
 
 def _other_step(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
@@ -116,8 +120,9 @@ def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
     return before + 1, after
 
 
-def _without_choice(found: _Candidates, position: Ints, certain: Flags) -> tuple[Ints, Flags]:
-    """The calls that have one candidate only, unless they contradict each other's order."""
+def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
+    """With the calls that have one candidate only, unless they contradict each other's order."""
+    position, certain = pinned
     single = found.possible.sum(axis=1) == 1
     only = found.position[np.arange(len(position)), found.possible.argmax(axis=1)]
     placed = np.where(single, only, position)
@@ -129,7 +134,7 @@ def _without_choice(found: _Candidates, position: Ints, certain: Flags) -> tuple
     good = (of_known > highest) & (of_known < lowest) if len(known) else of_known > 0
     result = position.copy()
     result[known[good]] = of_known[good]
-    return result, certain | ((result >= 0) & single)
+    return Placement(result, certain | ((result >= 0) & single))
 
 
 def _runs(flags: Flags) -> list[tuple[int, int]]:
@@ -162,32 +167,24 @@ def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
     return inside
 
 
-def _fills_gap(
-    calls: Entries,
-    timeline: Entries,
-    run: tuple[int, int],
-    position: Ints,
-    certain: Flags,
-    compatible: Flags,
-    near: Nearness,
-) -> bool:
-    """Place a run of calls that just fills the gap between its neighbours, which are certain; False if it does not."""
+def _gap(placed: Placement, run: tuple[int, int]) -> tuple[int, int] | None:
+    """The positions between the neighbours of a run of calls, if these are certain, and the run is just as long."""
     begin, end = run
-    if not begin or end >= len(position) or not (certain[begin - 1] and certain[end]):
-        return False
-    low, high = int(position[begin - 1]) + 1, int(position[end])
-    if high - low != end - begin:
-        return False
-    ours, gap = calls.take(slice(begin, end)), timeline.take(slice(low, high))
-    met = overlap(ours, gap, near.slack_ns)
-    if not (same_kind(ours, gap, compatible) & (met | ~ours.synchronising)).all():
-        return False
-    position[begin:end], certain[begin:end] = np.arange(low, high), met
-    return True
+    if not begin or end >= len(placed.position) or not (placed.certain[begin - 1] and placed.certain[end]):
+        return None
+    low, high = int(placed.position[begin - 1]) + 1, int(placed.position[end])
+    return (low, high) if high - low == end - begin else None
 
 
-def _lay(found: _Candidates, gain: Floats, run: tuple[int, int], position: Ints, certain: Flags) -> None:
+def _met(calls: Entries, gap: Entries, compatible: Flags, near: Nearness) -> Flags | None:
+    """Whether each call overlaps its collective in a gap that they fill; None if one of them cannot be its own."""
+    met = overlap(calls, gap, near.slack_ns)
+    return met if (same_kind(calls, gap, compatible) & (met | ~calls.synchronising)).all() else None
+
+
+def _lay(found: _Candidates, gain: Floats, run: tuple[int, int], placed: Placement) -> None:
     """Place a run of calls of which none is placed as gains most, between its neighbours that are."""
+    position, certain = placed
     begin, end = run
     low = position[begin - 1] + 1 if begin else 0
     high = position[end] if end < len(position) else np.iinfo(np.int64).max
