@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..catalog import CATALOG, InputKind, Topic
+from ..core.process import start_no_blas_threads
 from ..errors import AnalysisError
 from .groups import CommandGroup, add_completion, listed_only, meant, print_version, words_to_complete
 from .inputs import SparingInputs
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None, program: str | None = None, others: 
 
     `program` is what the user calls it, `others` are commands that somebody else runs, but that are listed here.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here multiplies matrices, and starting costs
+    start_no_blas_threads()
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(given, program or f"python -m {str(__package__).rpartition('.')[0]}", others or {})

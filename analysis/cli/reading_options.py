@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.process import made_for_good
 from ..recording.options import ReadOptions
 from .bundles import with_bundle
 from .output import CommNames, KeepGoing, checked_patterns, complain, reading_progress
@@ -101,7 +100,7 @@ def analysis_of(
 
 def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
     """A run that is being read from now on, in a `with` block. Raises AnalysisError."""
-    with _for_good():
+    with made_for_good():
         from ..results.opening import OpenRun
 
         begun = time.monotonic()
@@ -110,7 +109,7 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
 
 def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
     """The analysis of an open run, beside what `ceiling` says its links can do. Raises AnalysisError."""
-    with _for_good():
+    with made_for_good():
         from .. import render  # noqa: F401 - this and pandas take their time while others read
         from ..results import analysis  # noqa: F401
     return run.analysis(ceiling)
@@ -118,21 +117,10 @@ def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
 
 def one_device(run: OpenRun) -> LoneDevice | None:
     """The device of an open run, if its only file shows no other. Raises AnalysisError."""
-    with _for_good():
+    with made_for_good():
         from .. import render  # noqa: F401 - this takes its time while others read
         from ..results import one_device  # noqa: F401
     return run.one_device()
-
-
-@contextmanager
-def _for_good() -> Iterator[None]:
-    """What is made meanwhile stays: Python looks for no garbage in it, neither now nor with every table made later."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def finish(analysis: Analysis) -> None:

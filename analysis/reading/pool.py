@@ -21,10 +21,11 @@ from typing import IO, Any
 import msgspec
 
 from .. import errors
+from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
 from ..formats.registry import format_of
-from ..recording.compression import is_gzip, is_regular, keep_freed_memory, packed_bytes
+from ..recording.compression import is_gzip, is_regular, packed_bytes
 from ..recording.memory_limit import GB, check_memory, default_limit_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace

@@ -6,7 +6,6 @@ and so never outlives the process it reads for.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -19,9 +18,9 @@ from typing import IO, Any
 
 import msgspec
 
+from ..core.process import keep_freed_memory, stop_garbage_collection
 from ..errors import TraceError
 from ..formats.registry import format_of
-from ..recording.compression import keep_freed_memory
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache
@@ -136,7 +135,7 @@ def run_worker() -> None:
 
 def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
     """Serve until there are no more tasks, or nobody wants the answers."""
-    gc.disable()  # events hold no cycles, and looking for some takes a tenth of the time
+    stop_garbage_collection()
     keep_freed_memory()
     outbox = _Outbox(answers)
     try:

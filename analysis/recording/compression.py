@@ -16,7 +16,6 @@ _PACKED_BYTES = 256 << 10  # at a time: enough for a chunk of events, which is t
 _SKIPPED_BYTES = 256 << 10  # at a time
 _LEAST_GZIP_BYTES = 18
 _FIRST_BYTES = 4 << 10  # enough to tell formats apart
-_KEPT_BYTES = 16 << 20
 # Traces shrink 15 to 40 times. Beyond so many times, and so many bytes, a file is made to fill the memory.
 _MOST_TIMES = 200
 _HARMLESS_BYTES = 1 << 30
@@ -35,15 +34,6 @@ class Source(Protocol):
 
 class BrokenPacking(Exception):
     """What is wrong with the packed data, as the predicate of a sentence; all bytes before that have been given."""
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep what one chunk needed for the next one, instead of having it from the system anew.
-
-    glibc gives back what is free at the end of its heap, beyond twice the largest block it ever mapped by itself and
-    freed: so one such block does it, which is never touched. Elsewhere this changes nothing.
-    """
-    bytes(_KEPT_BYTES // 2)
 
 
 def is_regular(path: Path) -> bool:

@@ -117,7 +117,7 @@ def test_an_event_without_end(tmp_path, filling, packed):
 
 FAULTS = """
 import resource, sys
-from analysis.recording.compression import keep_freed_memory
+from analysis.core.process import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 def use():
