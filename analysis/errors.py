@@ -3,7 +3,7 @@
 AnalysisError
 ├── TraceError            one file cannot be used
 │   ├── UnreadableFile    it cannot be opened or read
-│   ├── NotATrace         it is no Kineto trace
+│   ├── NotATrace         it is not a Kineto trace
 │   └── DamagedTrace      it is one, but ends early or is malformed
 ├── RunError              the files do not form one run
 │   ├── NoTraces          nothing to read there
@@ -41,7 +41,7 @@ class UnreadableFile(TraceError):
 
 
 class NotATrace(TraceError):
-    """The file is no Kineto trace."""
+    """The file is not a Kineto trace."""
 
 
 class DamagedTrace(TraceError):

@@ -1,6 +1,6 @@
-"""The operations on files that all writing here rests on, one by one, so that tests can let each of them fail.
+"""The file operations that all writing here uses, one by one, so that tests can make each of them fail.
 
-And a file that is replaced whole or not at all, and one that is opened without waiting for anybody.
+Also: replacing a file whole or not at all, and opening one without ever blocking.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS = (
 
 
 def create(path: Path, mode: int) -> int:
-    """A descriptor of a new file, to write to. Raises OSError where anything is there, a link too."""
+    """A descriptor of a new file, to write to. Raises OSError if anything is there already, even a link."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
@@ -39,7 +39,7 @@ def sync(descriptor: int) -> None:
 
 
 def close(descriptor: int) -> None:
-    """Raises OSError where a network file system says only now that it did not write. It is closed all the same."""
+    """Raises OSError if a network file system reports only now that it did not write; the file is closed anyway."""
     os.close(descriptor)
 
 
@@ -87,12 +87,12 @@ def replace_file(path: Path, parts: Sequence[bytes], *, mode: int | None = None,
 
 
 PARTIAL_SUFFIX = ".partial"
-"""How the name of a file ends that is being written."""
+"""The end of the name of a file that is still being written."""
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Signals that end the program wait until the block is done."""
+    """Signals that would end the program wait until the block is done."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -103,14 +103,14 @@ def _undisturbed() -> Iterator[None]:
 def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]:
     """A descriptor of the plain file at `path`, to read from, and its status; a link only where links are followed.
 
-    Raises OSError: of what is no plain file nothing is opened, so that nobody waits for what may never come.
+    Raises OSError for anything but a plain file. A pipe is not opened: it might block forever.
     """
     _check_plain(path.stat(follow_symlinks=follow))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
     try:
         status = os.fstat(descriptor)
-        _check_plain(status)  # it may be another one by now
+        _check_plain(status)  # it may have been replaced
     except BaseException:
         os.close(descriptor)
         raise

@@ -1,10 +1,10 @@
-"""Names, which may hold bytes that are no text, and characters that are commands."""
+"""Names, which may hold bytes that are not text, and characters that control a terminal."""
 
 from __future__ import annotations
 
 
 def encodable(name: str) -> str:
-    """The name, or a message with one in it, with what is not text escaped, so that it can be written anywhere."""
+    """The name, or a message that contains one, with what is not text escaped, so that it can be written anywhere."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -1,31 +1,32 @@
-"""What writers of traces get wrong and can be read all the same, without a guess about any number.
+"""Mistakes of trace writers that can be repaired without guessing any number.
 
-Every repair keeps the length of the text, so that places in it stay where they are.
+Every repair keeps the length of the text, so that offsets stay valid.
 """
 
 from __future__ import annotations
 
 import re
 
-# Strings first, so that nothing inside them is touched. For texts without escapes: no memory for each of them.
+# Strings first, so that nothing inside them is touched. For texts without escapes, so that no memory is needed for each
+# of them.
 _TOKEN = re.compile(rb'"[^"]*"|-?\b(?:NaN|Infinity)\b|,(?=\s*[\]}])')
-# Kineto before mid 2026 wrote names as they were, quotes included; what stands around a name it always wrote like this.
+# Kineto before mid 2026 wrote names without escaping quotes. It always wrote the text around a name like this.
 _BEFORE_NAME = re.compile(rb'"cat": "[^"\n]{0,64}",(?: |\n    )"name": "')
 _BEHIND_NAME = (b'", "pid', b'",\n    "pid')
 _COLON = b'": '
-# Nothing is measured from names of Python frames and of the file itself, which may be in any encoding.
+# Names of Python frames and of the file itself may be in any encoding. Nothing is measured from them.
 _FEW_BYTES = 64  # no event is smaller
 _ANY_TEXT = re.compile(rb'(?:"cat":\s*"python_function",\s*"name"|"traceName"):\s*"([^"]*)')
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
 
 
 def without_escapes(text: bytes) -> bytes:
-    """The text with every escaped backslash or quote blotted out: what quotes are left begin and end strings."""
+    """The text with every escaped backslash or quote masked: the quotes that are left begin and end strings."""
     return text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
 
 
 def without_numbers_that_are_none(text: bytes) -> bytes:
-    """`NaN` and `Infinity` as empty lists, which are no numbers either, and no comma before a closing bracket."""
+    """`NaN` and `Infinity` as empty lists, which are not numbers either, and no comma before a closing bracket."""
     repaired = bytearray(text)
     for token in _TOKEN.finditer(without_escapes(text)):
         found = token.group()
@@ -39,12 +40,12 @@ def without_numbers_that_are_none(text: bytes) -> bytes:
 def with_quoted_names(text: bytes) -> bytes:
     """Events as Kineto lays them out; every double quote inside a name becomes a single one, if these come in pairs.
 
-    A lone one may as well be where the begin of one event and the end of another one were joined by damage.
+    A single one may mark a place where damage joined the beginning of one event to the end of another.
     """
     repaired = bytearray(text)
     for before in _BEFORE_NAME.finditer(text):
         begin = before.end()
-        behind = text.find(_COLON, begin)  # of the next key: what goes beyond that is no name
+        behind = text.find(_COLON, begin)  # of the next key: beyond it is no name
         for tail in _BEHIND_NAME:
             if text.endswith(tail, begin, max(begin, behind)):
                 end = behind - len(tail)
@@ -57,7 +58,7 @@ def with_quoted_names(text: bytes) -> bytes:
 def with_names_that_are_text(text: bytes) -> bytes:
     """Every byte that is not UTF-8 as `?` in the name of a Python frame, and of the file, if these are few.
 
-    Many may as well be a hole, and more than one event in it.
+    Many of them may be a hole, with more than one event in it.
     """
     repaired = bytearray(text)
     for found in _ANY_TEXT.finditer(text):

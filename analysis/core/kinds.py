@@ -1,8 +1,8 @@
 """What a device activity is: computing, communicating, or moving memory on its own device; and which collective.
 
-NCCL's kernels are not the only ones that communicate. Of those of other libraries nobody can leave an all_reduce,
-all_gather, reduce_scatter, all_to_all or barrier before all ranks have come, so they split into wait and transfer as
-NCCL's do. Source: what their kernels wait for.
+NCCL's kernels are not the only ones that communicate. In the other libraries too, no rank can leave an all_reduce,
+all_gather, reduce_scatter, all_to_all or barrier before all ranks have arrived, so these calls split into wait and
+transfer as NCCL's do. Source: what their kernels wait for.
 
 - vLLM, SGLang, AITER (custom_all_reduce.cuh): `barrier_at_start`; quick reduce: a flag of every rank.
 - torch symmetric memory (CUDASymmetricMemoryOps.cu): `sync_remote_blocks` comes first.
@@ -14,9 +14,10 @@ NCCL's do. Source: what their kernels wait for.
   counts of every rank, even if they are 0. combine waits only for ranks that hold tokens of its own, which in all but
   tiny batches are all. get_dispatch_layout counts, and epilogues copy, on their own GPU: these compute.
 - NVSHMEM's collectives on streams: by their definition. torch's exchange of splits (nvshmem_extension.cu) ends with a
-  barrier; the allToAllV that follows only fetches, and waits for nobody.
+  barrier; the allToAllV that follows only fetches, and waits for no rank.
 
-Of the rest nobody knows whom they wait for: `send` (put, push) waits for nobody, `recv` for a peer that no trace names.
+For the rest it is not known whom they wait for: `send` (put, push) waits for no rank, `recv` for a peer that no trace
+names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from . import markers
 
 COMPUTE, COMM, MEMORY = KINDS = "compute", "comm", "memory"
 
-# Kernels of other libraries: what each does, by the first pattern that fits. None: its name does not tell.
+# Kernels of other libraries: what each does, by the first pattern that fits. None: the name does not say.
 _DEEP_EP = r"^[^<(]*\b(?:deep_ep|dpsk::ep)::(?:\w+::)*"
 _TORCH_TYPED = r"<[^<>,]*,[^<>,]*,[^<>,]*"  # type, alignment and ranks
 _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
@@ -63,7 +64,7 @@ _OTHERS = [(collective, re.compile(pattern, re.IGNORECASE)) for collective, patt
 # NCCL and RCCL first: ncclKernel_*, ncclDevKernel_*, ncclSymkDevKernel_*, ncclDevKernel_Generic (RCCL).
 COMM_PATTERNS = (r"^nccl", r"^rccl", *(pattern for _, pattern in _OTHER_LIBRARIES))
 
-# What the name of any other kernel tells of the collective; SendRecv and Generic tell nothing.
+# What the names of other kernels say about the collective; SendRecv and Generic say nothing.
 _COLLECTIVES = (
     ("all_reduce", re.compile(r"all_?reduce", re.IGNORECASE)),
     ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
@@ -82,12 +83,12 @@ _NAMELESS = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
 def comm_pattern(extra: Iterable[str] = ()) -> re.Pattern[str]:
     """One pattern that finds communication kernels by name; `extra` are further regular expressions.
 
-    Raises re.error when one of `extra` is no regular expression.
+    Raises re.error when one of `extra` is not a regular expression.
     """
     return re.compile("|".join(f"(?:{p})" for p in (*COMM_PATTERNS, *extra)), re.IGNORECASE)
 
 
-@functools.lru_cache(maxsize=1 << 14)  # every part of a file has them again
+@functools.lru_cache(maxsize=1 << 14)  # every part of a file repeats them
 def kernel_kind(name: str, pattern: re.Pattern[str]) -> str:
     """`comm` or `compute`."""
     return COMM if pattern.search(name) else COMPUTE
@@ -99,7 +100,7 @@ def memory_kind(name: str) -> str:
 
 
 def is_copy(name: str) -> bool:
-    """Whether it is a copy or a fill, and no kernel."""
+    """Whether it is a copy or a fill rather than a kernel."""
     return name.startswith(("Memcpy", "Memset"))
 
 
@@ -112,9 +113,9 @@ def collective_in_name(name: str) -> str | None:
 
 @functools.lru_cache(maxsize=1 << 14)
 def name_on_all_ranks(name: str) -> str | None:
-    """What the kernels of one collective are called on all its ranks; None if that is not known.
+    """The name that the kernels of one collective share on all its ranks; None if that is not known.
 
-    Of NCCL and RCCL it is the whole name, of the libraries above the function without its template arguments.
+    For NCCL and RCCL it is the whole name, for the libraries above the function without its template arguments.
     """
     if name.startswith(markers.KERNEL_PREFIXES):
         return name
@@ -127,5 +128,5 @@ def _function(name: str) -> str:
 
 
 def in_phases(name: str) -> bool:
-    """May this kernel only send, and the next of its name only receive? So DeepEP's do if a hook is asked for."""
+    """Whether this kernel may only send, and the next of its name only receive, as DeepEP's do with a hook."""
     return _IN_PHASES.search(name) is not None

@@ -1,4 +1,4 @@
-"""What profilers, torch and its backends write into traces, as prefixes and names: all of it that is looked for."""
+"""Every prefix and name that is looked for in traces, as profilers, torch and its backends write them."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ NCCL_MARK, GLOO_MARK = "nccl:", "gloo:"
 COALESCED = "nccl:coalesced"
 """torch, around several calls that are launched as one."""
 KERNEL_PREFIXES = ("nccl", "rccl")
-"""With which kernels of NCCL and RCCL begin, in lower case."""
+"""How the names of NCCL's and RCCL's kernels begin, in lower case."""

@@ -14,7 +14,7 @@ from ..errors import UnknownCollective, UnknownDtype
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 POINT_TO_POINT = frozenset({"send", "recv", "send_recv", "peer_copy"})
-# Nobody can finish one of these before everybody has arrived.
+# No rank can finish one of these before all ranks have arrived.
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
 _MOST_ELEMS = 1 << 53
@@ -63,8 +63,8 @@ def bus_factor(collective: str, group_size: int) -> float:
 def size_elems(collective: str, in_elems: int, out_elems: int) -> int:
     """Elements of the size S of one rank's call. Raises UnknownCollective.
 
-    `in_elems` and `out_elems` are what that rank hands in and gets back. Of an uneven all_to_all the size is the
-    largest over all ranks; this gives one rank's part of that maximum.
+    `in_elems` and `out_elems` are what that rank hands in and gets back. For an uneven all_to_all the size is the
+    largest over all ranks; this gives one rank's contribution to that maximum.
 
     Source: NVIDIA/nccl-tests src/*.cu, GetCollByteCount: count x n for the collectives that share an array out.
     """
@@ -82,7 +82,7 @@ def size_elems(collective: str, in_elems: int, out_elems: int) -> int:
 def elements(shapes: Iterable[object]) -> int | None:
     """Elements of tensors of these shapes, a shape being a list of sizes, or of such lists.
 
-    None if one is neither, or if they are more than memory ever held.
+    None if one is neither, or if there are more elements than any memory holds.
     """
     total = 0
     for shape in shapes:

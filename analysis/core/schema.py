@@ -1,6 +1,6 @@
 """What a table is: columns declared once, with dtype and meaning, and frames made to conform to them.
 
-pandas is imported where frames are made: some commands do without, and it takes longer than they do.
+pandas is imported where frames are made: some commands do not need it, and importing it takes longer than they do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlainTable:
         return [dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True)]
 
     def is_number(self, column: str) -> bool:
-        """Whether the column holds numbers; truth values are some, as NumPy has it."""
+        """Whether the column holds numbers; truth values count as numbers, as in NumPy."""
         return self.dtypes[column].lower().startswith(("int", "uint", "float", "bool"))
 
     def is_integer(self, column: str) -> bool:
@@ -69,7 +69,7 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
 
 
 def _column(values: list[Any], dtype: str) -> Any:
-    """A column of that dtype, if the values are plainly what it holds; else of objects, which are to be cast."""
+    """A column of that dtype if the values have exactly its type; otherwise of objects, still to be cast."""
     import numpy as np
     import pandas as pd
 
@@ -86,7 +86,7 @@ def _column(values: list[Any], dtype: str) -> Any:
 
 
 def bare(column: pd.Series[Any]) -> NDArray[Any]:
-    """The values of a column without NA. Of texts `to_numpy` looks for that, which takes longer than to use them."""
+    """The values of a column without NA. `to_numpy` would search texts for NA, which takes longer than using them."""
     import numpy as np
 
     return np.asarray(column.array)
@@ -95,9 +95,9 @@ def bare(column: pd.Series[Any]) -> NDArray[Any]:
 def grouped(
     table: pd.DataFrame, keys: list[str], columns: list[str] | None = None
 ) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """The rows of each combination of keys, which have no NA, ascending, with these columns at least.
+    """The rows of each combination of keys in ascending order, with at least these columns. Keys have no NA.
 
-    Where they stand in that order already, as in the tables of a run, nothing is copied.
+    If the rows are in that order already, as in the tables of a run, nothing is copied.
     """
     import numpy as np
 
@@ -106,7 +106,7 @@ def grouped(
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(table)]
     found = list(zip(*(column[bounds[:-1]].tolist() for column in values), strict=True)) if len(table) else []
     if all(a < b for a, b in pairwise(found)):
-        for key, (start, end) in zip(found, pairwise(bounds), strict=False):  # without rows there are bounds alone
+        for key, (start, end) in zip(found, pairwise(bounds), strict=False):  # without rows there are only bounds
             yield key, table.iloc[start:end]
         return
     for key, rows in (table if columns is None else table[columns]).groupby(keys, sort=True):
@@ -136,16 +136,16 @@ class Schema:
             raise SchemaError(f"table {self.name}: missing columns {missing}, surplus columns {surplus}")
         import pandas as pd
 
-        # New columns replace old ones below, so no value of `frame` is touched; and none need be copied.
+        # New columns replace old ones below, so no value of `frame` is changed, and none needs to be copied.
         result = frame[list(self.columns)] if list(frame.columns) != list(self.columns) else frame.copy(deep=False)
         result.index = pd.RangeIndex(len(result))
-        # All at once: a column taken out of a frame costs ten times what is looked at here, and small tables are many.
+        # All at once: taking a column out of a frame costs ten times as much, and there are many small tables.
         found = [str(dtype) for dtype in result.dtypes]
         for (column, (dtype, _)), is_now in zip(self.columns.items(), found, strict=True):
             if is_now == dtype:
                 continue
             try:
-                # By way of Int64, which refuses what int64 would cut off.
+                # Through Int64, which refuses what int64 would truncate.
                 whole = result[column].astype("Int64") if dtype == "int64" else result[column]
                 result[column] = whole.astype(cast("Any", dtype))
             except (TypeError, ValueError, OverflowError) as err:

@@ -1,4 +1,4 @@
-"""Small files beside traces: read whole, within limits, without waiting for anybody."""
+"""Small files beside traces: read whole, within limits, without ever blocking."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .disk import open_plain
 from .json_repairs import without_numbers_that_are_none
 
 MOST_BYTES = 64 << 20
-# Objects take up to sixty times what their text takes.
+# As objects they take up to sixty times the memory of their text.
 MOST_VALUES = 4_000_000
 RANK_LIMIT = 1 << 20
-"""No job has more: a larger number of ranks is a mistake, or made to fill the memory."""
+"""No job has more: a larger number of ranks is a mistake, or an attempt to fill the memory."""
 
 
 class NotJson(Exception):
@@ -23,7 +23,7 @@ class NotJson(Exception):
 
 
 def small_file(path: Path) -> bytes:
-    """The content of a plain file. Raises OSError, also for one beyond all sense."""
+    """The content of a plain file. Raises OSError, also if it is far too large."""
     descriptor, _ = open_plain(path)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         content = file.read(MOST_BYTES + 1)
@@ -33,7 +33,7 @@ def small_file(path: Path) -> bytes:
 
 
 def json_file(path: Path) -> Any:
-    """The content of a JSON file; a number that is none (NaN) is an empty list. Raises OSError, NotJson."""
+    """The content of a JSON file; NaN and Infinity become empty lists. Raises OSError, NotJson."""
     return json_of(small_file(path))
 
 
@@ -46,7 +46,7 @@ def json_of(content: bytes) -> Any:
     try:
         return msgspec.json.decode(content)
     except UnicodeDecodeError as err:
-        raise NotJson(f"is no text in UTF-8 (byte {err.start:,} of a text: {err.reason})") from err
+        raise NotJson(f"is not text in UTF-8 (byte {err.start:,} of a text: {err.reason})") from err
     except RecursionError as err:
         raise NotJson("is nested too deeply") from err
     except (msgspec.DecodeError, ValueError) as err:

@@ -1,4 +1,4 @@
-"""Which step an activity belongs to, and the windows of the steps on a device."""
+"""Which step an activity belongs to, and when steps began and ended on a device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def launch_times(correlation: _Ids, launches: _Ids, start_ns: Times) -> Times:
     """When each activity was launched, by its correlation: the first of the launches that share it.
 
     `correlation` is of shape (activities,), `launches` (their correlations) and `start_ns` of shape (launches,). The
-    lowest integer stands for a correlation, and a time, that are not known.
+    lowest integer stands for an unknown correlation or time.
     """
     if not len(launches):
         return np.full(len(correlation), _UNKNOWN)

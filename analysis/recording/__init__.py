@@ -1,1 +1,1 @@
-"""What any reader of trace files returns, and what all of them need."""
+"""What every reader of trace files returns, and what all of them need."""

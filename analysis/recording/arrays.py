@@ -14,17 +14,17 @@ Int64s = NDArray[np.int64]
 
 
 def integers(column: bytes) -> Int64s:
-    """The values of a column of integers, not to be written to."""
+    """The values of a column of integers, read-only."""
     return np.frombuffer(column, dtype=np.int64)
 
 
 def doubles(column: bytes) -> NDArray[np.float64]:
-    """The values of a column of doubles, not to be written to."""
+    """The values of a column of doubles, read-only."""
     return np.frombuffer(column, dtype=np.float64)
 
 
 def durations(columns: Columns) -> Int64s:
-    """Durations in ns; one that a writer made negative is 0."""
+    """Durations in ns; negative ones, which some writers produce, are 0."""
     return np.maximum(in_ns(doubles(columns["dur"])), 0)
 
 
@@ -35,7 +35,7 @@ def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[I
 
 
 def negative_durations(path: Path, raw: RawTrace) -> list[str]:
-    """A note on durations that nothing has."""
+    """A note on negative durations, if there are any."""
     count = sum(int((doubles(columns["dur"]) < 0).sum()) for columns in (raw.activities, raw.operators))
     count += sum(annotation.dur < 0 for annotation in raw.annotations)
     return [f"{path.name}: {count} events have a negative duration, which counts as 0"] if count else []
@@ -44,7 +44,7 @@ def negative_durations(path: Path, raw: RawTrace) -> list[str]:
 def in_ns(us: NDArray[np.float64]) -> Int64s:
     """Microseconds with 3 decimals -> integer nanoseconds, exact below 2^43 us, and for whole microseconds always.
 
-    The product us * 1000 of an absolute time (1.7e15 us) would not fit a double, so the whole part goes separately.
+    For an absolute time (1.7e15 us) the product us * 1000 would not fit a double, so the whole part is kept apart.
     """
     whole = np.floor(us)
     ns: Int64s = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)

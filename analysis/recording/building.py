@@ -1,4 +1,4 @@
-"""What readers of simple formats make a recording of: rows of values, in which most columns are not known."""
+"""Helps readers of simple formats to build a recording from rows of values, of which most columns are not known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import MISSING, NOT_KNOWN
 
 
 def columns_of(sort: str, rows: int = 0, **known: Sequence[float]) -> Columns:
-    """All columns of a sort of events, see `INTEGERS` and `DOUBLES`; those that are not given are not known."""
+    """All columns of a sort of events, see `INTEGERS` and `DOUBLES`; columns not given are not known."""
     surplus = known.keys() - {*INTEGERS[sort], *DOUBLES[sort]}
     if surplus or any(len(values) != rows for values in known.values()):
         raise ValueError(f"{sort}: expected {rows} values of each column, found {sorted(known)}")
@@ -22,7 +22,7 @@ def columns_of(sort: str, rows: int = 0, **known: Sequence[float]) -> Columns:
 
 
 def events_of(**known: Any) -> Events:
-    """Events of which only these fields are known; there is nothing else."""
+    """Events of which only these fields are known; all others are empty."""
     nothing: dict[str, Any] = {
         "pids": [None] * 4, "names": [], "kinds": [], "operator_names": [], "annotations": [], "comm_args": [],
         "gloo_threads": [],
@@ -31,6 +31,6 @@ def events_of(**known: Any) -> Events:
 
 
 def header_of(**known: Any) -> Header:
-    """What a file says of itself, which is no more than this."""
+    """A header of which only these fields are known."""
     nothing: dict[str, Any] = dict.fromkeys(("rank", "world_size", "backend", "host", "cuda_version", "nccl_version"))
     return Header(**{**nothing, "device_names": (), "process_groups": (), **known})

@@ -1,4 +1,4 @@
-"""Whether what was kept of a trace fits together, so that nothing made from it fails, or counts beyond its columns."""
+"""Whether what a cache holds of a trace is consistent, so that tables made from it do not fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEAST_PIDS = 3
 
 
 def is_consistent(trace: RawTrace) -> bool:
-    """Are there all columns, as long as each other, with times that are some, and numbers of names that are there?"""
+    """Whether all columns are there and equally long, times are in range, and every name that is used exists."""
     return (
         all(_are_columns(getattr(trace, sort), {*INTEGERS[sort], *DOUBLES[sort]}) for sort in INTEGERS)
         and len(trace.kinds) == len(trace.names)
@@ -32,7 +32,7 @@ def _are_columns(columns: Columns, names: set[str]) -> bool:
 
 
 def _are_times(columns: Columns) -> bool:
-    import numpy as np  # it takes a while, and this is needed only where there is something to check
+    import numpy as np  # slow to import, and needed only if there is something to check
 
     for name, kind in _TIMES.items():
         if columns.get(name):

@@ -1,4 +1,4 @@
-"""The bytes of a file, unpacked where it is gzip: as many as asked for, and all that are good of a damaged one."""
+"""The bytes of a file, unpacked if it is gzip: as many as asked for, and of a damaged file all before the damage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..errors import NotATrace
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_PACKED_BYTES = 256 << 10  # at a time: enough for a chunk of events, which is then not put together of several
+_PACKED_BYTES = 256 << 10  # at a time: enough for a chunk of events, which then is one piece
 _SKIPPED_BYTES = 256 << 10  # at a time
 _LEAST_GZIP_BYTES = 18
 _FIRST_BYTES = 4 << 10  # enough to tell formats apart
-# Traces shrink 15 to 40 times. Beyond so many times, and so many bytes, a file is made to fill the memory.
+# Traces shrink 15 to 40 times. A file beyond this ratio and size is made to fill the memory.
 _MOST_TIMES = 200
 _HARMLESS_BYTES = 1 << 30
 _NO_GZIP: Any = (igzip_lib.error, EOFError)
@@ -29,15 +29,15 @@ class Source(Protocol):
         """Up to `size` bytes, none at the end."""
 
     def skip(self, size: int, /) -> None:
-        """Leave out as many of the next bytes, as far as there are so many. Raises BrokenPacking."""
+        """Skip this many bytes, or all that are left. Raises BrokenPacking."""
 
 
 class BrokenPacking(Exception):
-    """What is wrong with the packed data, as the predicate of a sentence; all bytes before that have been given."""
+    """What is wrong with the packed data, as the predicate of a sentence. All bytes before it have been returned."""
 
 
 def is_regular(path: Path) -> bool:
-    """Is it a plain file, as far as that can be seen? A pipe, for one, is not: it can be read only once."""
+    """Whether it is a plain file, as far as that can be seen. A pipe, for example, is not: it can be read only once."""
     try:
         return path.is_file()
     except OSError:
@@ -53,7 +53,7 @@ def packed_bytes(path: Path) -> int:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a plain file is packed, as far as it can be opened. The magic number decides: tools rename files."""
+    """Whether a plain file is gzip; False if it cannot be opened. The magic number decides: tools rename files."""
     try:
         with path.open("rb") as file:
             return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -89,14 +89,14 @@ def unpacked_bytes(path: Path) -> int:
             if begin != _GZIP_MAGIC or size < _LEAST_GZIP_BYTES:
                 return size
             file.seek(-4, SEEK_END)
-            # The size of the last member, and that only modulo 4 GiB; traces have one.
+            # The size of the last member, modulo 4 GiB; traces have only one.
             return int.from_bytes(file.read(4), "little")
     except OSError:
         return 0
 
 
 class _Plain:
-    """What is not packed."""
+    """A file that is not packed."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
@@ -109,7 +109,7 @@ class _Plain:
 
 
 class _Gunzip:
-    """One gzip member after another. Never more is unpacked than asked for, so that a bomb does not go off."""
+    """One gzip member after another. Only what is asked for is unpacked, so that a bomb does no harm."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""What a trace says of itself, whatever its format: rank, devices, process groups, versions, zero of times."""
+"""What a trace says about itself, whatever its format: rank, devices, process groups, versions, zero of times."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a trace says of itself besides its events; None or empty where it is silent.
+    """What a trace says about itself besides its events; None or empty where it says nothing.
 
-    Times of events count from `base_ns`, unix time in ns. So many bytes are no JSON, and were taken as meant.
+    Times of events count from `base_ns`, unix time in ns. `repaired_bytes` are not JSON, and were read as they were
+    meant.
     """
 
     rank: int | None

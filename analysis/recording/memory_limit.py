@@ -1,4 +1,4 @@
-"""How much memory what is read will take, and how much there is: so that a file says no before the machine does."""
+"""How much memory the data will take, and how much there is, so that a file is refused before the machine fails."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from ..errors import TooLarge
 
 GB = 10**9
-# Bytes a row takes at most in all tables that are made of it, as measured, and what a name takes.
+# Bytes that a row takes at most in all tables made from it, and a name and its letters, as measured.
 _ROW_BYTES = {
     "activities": 300, "launches": 150, "operators": 150, "memory": 120, "annotations": 1_500, "calls": 3_300,
     "names": 300, "letters": 4,
 }  # fmt: skip
 _FILE_BYTES = 150_000  # however little it holds
 _LIST_BYTES, _NUMBER_BYTES = 130, 40
-_SHARE = 0.8  # of what is free; the rest is for what else runs
+_SHARE = 0.8  # of what is free; the rest is for other programs
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def tables_bytes(**rows: int) -> int:
-    """What a file with so many rows of each kind takes at most."""
+    """How much memory a file with this many rows of each kind takes at most."""
     return _FILE_BYTES + sum(count * _ROW_BYTES[kind] for kind, count in rows.items())
 
 
 def shapes_bytes(args: bytes) -> int:
-    """What the lists in an event's arguments take at most once they are Python's."""
+    """How much memory the lists in an event's arguments take at most as Python objects."""
     return args.count(b"[") * _LIST_BYTES + args.count(b",") * _NUMBER_BYTES
 
 
@@ -36,7 +36,7 @@ def default_limit_bytes() -> int:
 
 
 def check_memory(what: str, needed_bytes: int, limit_bytes: int | None) -> None:
-    """Raise TooLarge if that would take more than the limit. `what` begins the message, `None` is no limit."""
+    """Raise TooLarge if that is more than the limit. `what` begins the message; a limit of None means there is none."""
     if limit_bytes is not None and needed_bytes > limit_bytes:
         raise TooLarge(
             f"{what} would take more than {limit_bytes / GB:,.1f} GB of memory, which is what may be used here; "
@@ -52,7 +52,7 @@ def _machine_bytes() -> int:
 
 
 def _container_bytes() -> int:
-    """What the control group leaves, a terabyte of terabytes where there is none."""
+    """The memory that the control group leaves, practically infinite where there is none."""
     with suppress(OSError, ValueError):
         return int((_CGROUP / "memory.max").read_text("ascii")) - int((_CGROUP / "memory.current").read_text("ascii"))
     return 1 << 80

@@ -41,7 +41,7 @@ class ReadOptions:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The memory that what is read may need, None where that was not said."""
+        """The memory that the data may take, None where no limit was given."""
         return None if self.memory_gb is None else int(self.memory_gb * GB)
 
 

@@ -17,18 +17,18 @@ INTEGERS = {
     "operators": ("thread", "name"),
     "memory": ("device_type", "device", "allocated", "reserved"),
 }
-"""The columns of each sort that hold integers."""
+"""The columns of each sort of events that hold integers."""
 DOUBLES = {
     "activities": ("ts", "dur", "blocks_per_sm", "occupancy_percent"),
     "launches": ("ts",),
     "operators": ("ts", "dur"),
     "memory": ("ts",),
 }
-"""The others. Of every sort there are all columns, each as long as the others."""
+"""The columns that hold other numbers. Every sort has all of its columns, equally long."""
 NUMBER_BYTES = 8
 Columns = dict[str, bytes]
-"""Name of a column -> its values: native 64 bit integers, but doubles for `ts` and `dur`, which are us, and numbers
-that are no integers, NaN where they are not there."""
+"""Name of a column -> its values: native 64 bit integers, or doubles for `ts` and `dur`, which are us, and for other
+numbers that are not integers; NaN where they are missing."""
 
 
 class Annotation(msgspec.Struct, array_like=True, frozen=True):
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 else:
 
     class CommRow(TypedDict, total=False):
-        """What is required of rows that come out of a file, or from another process."""
+        """What rows from a file, or from another process, must have."""
 
         source: Literal["kernel", "record_param_comms"]
         correlation: Int64 | None
@@ -71,13 +71,13 @@ else:
 
 
 class Events(msgspec.Struct, kw_only=True):
-    """What is read of successive events. Times in us since the header's zero; MISSING where an integer is not there.
+    """What is read from successive events. Times are in us since the header's zero; missing integers are MISSING.
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
     `operator_names`. `pids` are the processes of the first annotation, the first launch, the first operator that hands
     a collective over, and the first other one; None where there is none. `lists_bytes` is what shapes and other lists
-    in `annotations` take at most; `repaired_bytes` are no JSON, and were taken as meant. At `window_end` the profiler
-    stopped, where Kineto says so.
+    in `annotations` take at most; `repaired_bytes` are not JSON, and were read as they were meant. `window_end` is when
+    the profiler stopped, if Kineto says so.
     """
 
     pids: list[Int64 | None]
@@ -99,9 +99,9 @@ class Events(msgspec.Struct, kw_only=True):
 class Extent(msgspec.Struct, frozen=True):
     """How much of a file was read, counted unpacked.
 
-    Every one of `read_bytes` is part of an event or of the header, as far as JSON goes. `not_understood_bytes` are
-    those from the damage on, and those repaired before it, 0 for a sound file, None where a broken packing hides how
-    many there are. So many `verified_events` were decoded once more, None where that was not asked for.
+    Each of the `read_bytes` is part of an event or of the header, as far as JSON goes. `not_understood_bytes` are those
+    from the damage on, and those repaired before it; 0 for a sound file, None where a broken packing hides how many
+    there are. `verified_events` were decoded a second time; None where that was not asked for.
     """
 
     read_bytes: int
@@ -110,9 +110,9 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class RawTrace(Events, kw_only=True):
-    """What is read from one file: operators on CPU runs, and with `details`, as are allocations.
+    """What is read from one file. Operators are read on CPU runs, or with `details`, as are allocations.
 
-    `damage` says what ended the reading before the file did, None for a sound file; `notes` what else there is to say.
+    `damage` says what ended the reading early, None for a sound file; `notes` are remarks for the user.
     """
 
     header: Header
@@ -127,7 +127,7 @@ class RawTrace(Events, kw_only=True):
 
     @property
     def needed_bytes(self) -> int:
-        """What it takes at most in memory, with all tables made of it."""
+        """The most memory that it takes, with all tables made from it."""
         return self.lists_bytes + tables_bytes(
             activities=len(self.activities["ts"]) // NUMBER_BYTES,
             launches=len(self.launches["ts"]) // NUMBER_BYTES,
@@ -143,13 +143,13 @@ class RawTrace(Events, kw_only=True):
 def raw_trace(
     events: Events, header: Header, extent: Extent, damage: str | None = None, *, details: bool = False
 ) -> RawTrace:
-    """A file of these events, without what nobody needs of them."""
+    """A file of these events, without what is not needed."""
     kept = {name: getattr(events, name) for name in Events.__struct_fields__}
     if events.activities["ts"] and not details:
         kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
     if events.activities["ts"]:
         kept["pids"] = events.pids[:3]  # whether other operators are read depends on the layout
-    # The order in which a reader comes upon them depends on how it takes the file apart.
+    # The order in which a reader finds them depends on how it divides the file.
     kept["annotations"] = sorted(events.annotations, key=_place_of)
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))
     unknown, repaired = extent.not_understood_bytes, events.repaired_bytes + header.repaired_bytes
@@ -163,5 +163,5 @@ def _place_of(annotation: Annotation) -> int:
 
 
 def latest(*times: float | None) -> float | None:
-    """The last of the times that are known."""
+    """The latest of the times that are known."""
     return max((time for time in times if time is not None), default=None)

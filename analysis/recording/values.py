@@ -1,4 +1,4 @@
-"""Numbers that a recording can hold, and what stands for those that are not there."""
+"""Numbers that a recording can hold, and what stands for missing ones."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# Until the year 2116, and at most 104 days: in ns, sums and differences of such fit 64 bits. NaN is neither.
+# Times until the year 2116, durations of at most 104 days: in ns, their sums and differences fit 64 bits. NaN fits
+# neither.
 Time = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**62 / 1000)]
 Duration = Annotated[float, msgspec.Meta(ge=-(2.0**53) / 1000, le=2.0**53 / 1000)]
 MISSING = -(2**63)
-"""An integer that is not there. No id or count comes near it."""
+"""A missing integer. No id or count comes near it."""
 NOT_KNOWN = float("nan")
-"""The same for numbers that are no integers."""
+"""The same for numbers that are not integers."""
 PLAUSIBLE_RANKS = 1 << 24
 """No job has more; a larger number is not a count of ranks."""

@@ -1,5 +1,5 @@
-"""What the analysis reads of the files that a capture leaves beside its traces, and the one reader of them.
+"""What the analysis reads from the files that a capture leaves beside its traces, and the one reader of them.
 
 docs/run-directory.md lists every field, and which of them are read. The writer's records are in another package, which
-is not imported: a test compares the two, field by field.
+is not imported. A test compares the two, field by field.
 """

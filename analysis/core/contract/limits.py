@@ -1,4 +1,4 @@
-"""Numbers as side files may have them: beyond these bounds they are mistakes, or made to break sums."""
+"""Bounds of the numbers in side files: beyond them they are mistakes, or attempts to break sums."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..small_files import RANK_LIMIT
 _MOST = 2**62
 
 Count = Annotated[int, Meta(ge=1, le=_MOST)]
-"""Of things of which there is one at least; a time that cannot be 0."""
+"""A number of things, at least one; or a time that cannot be 0."""
 
 FromZero = Annotated[int, Meta(ge=0, le=_MOST)]
-"""A time in ns, or a number, that may be 0."""
+"""A time in ns, or a number, which may be 0."""
 
 Instant = Annotated[int, Meta(ge=1, lt=_MOST)]
 """A time of a clock, in ns since 1970."""

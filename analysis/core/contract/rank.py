@@ -1,4 +1,4 @@
-"""<host>_<rank>.meta.json: a rank, as far as it is read beside its traces, and as a cell of a sweep."""
+"""<host>_<rank>.meta.json: what is read of a rank, beside its traces and in a cell of a sweep."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StepTime(Struct, frozen=True):
 
 
 class RankFile(Struct, frozen=True):
-    """What is read beside traces, which can do without: each field that makes no sense is as if it were not there."""
+    """What is read beside traces. All of it is optional: a field that makes no sense is treated as missing."""
 
     schema_version: Any = None
     rank: Rank | None = None
@@ -95,7 +95,7 @@ class DpFacts(Struct, frozen=True):
 
 
 class TimedRank(Struct, frozen=True):
-    """What timings need, all of it. The ranks of a pipeline share one batch: none has a size of its own."""
+    """What timings need; all of it is required. The ranks of a pipeline share one batch: none has a size of its own."""
 
     rank: FromZero
     batch_size_per_rank: Count | None

@@ -16,13 +16,13 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class OtherVersion(Exception):
-    """The file is of a version that is not understood: which one, and what to do."""
+    """The file has a version that is not understood. The message says which one, and what to do."""
 
 
 def check_version(content: object) -> None:
-    """Raise OtherVersion if the content of a file says that it is of one that is not understood.
+    """Raise OtherVersion if the content of a file has a version that is not understood.
 
-    Files that say nothing, and what is no version at all, are left to whoever reads the rest.
+    A file without a version, or with something that is not a version, is left to whoever reads the rest.
     """
     found = content.get("schema_version") if isinstance(content, dict) else None
     if type(found) is not int or found in UNDERSTOOD:
@@ -33,19 +33,19 @@ def check_version(content: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a side file of a version that is understood. Raises OSError, NotJson, OtherVersion."""
+    """The content of a side file. Raises OSError, NotJson, OtherVersion."""
     content = json_file(path)
     check_version(content)
     return content
 
 
 def typed(content: object, kind: type[_Struct]) -> _Struct:
-    """The content as `kind`, all of it. Raises msgspec.ValidationError, which says where it is not."""
+    """The whole content as `kind`. Raises msgspec.ValidationError, which says where it does not fit."""
     return msgspec.convert(content, kind)
 
 
 class Lenient(NamedTuple):
-    """What could be read, None if something is missing that must be there; and names of fields that make no sense."""
+    """What could be read, None if something required is missing; and the names of fields that make no sense."""
 
     record: Any
     odd: frozenset[str]
@@ -71,7 +71,7 @@ def lenient(content: object, kind: type[msgspec.Struct]) -> Lenient:
 
 
 def _rest(name: str, value: object, kind: Any) -> dict[str, Any]:
-    """What makes sense of a field that does not as a whole: fields of a record, entries of a list of them."""
+    """What can be used of a field that is invalid as a whole: fields of a record, or entries of a list of records."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
         return {name: lenient(value, kind).record}
     (entry,) = get_args(kind) if get_origin(kind) is list else (None,)

@@ -1,4 +1,4 @@
-"""run.json: the options of a run, as far as they are read."""
+"""run.json: the options of a run that are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .limits import Count, Mode, Ranks
 
 
 class RunFile(Struct, frozen=True):
-    """What is read beside traces, which can do without."""
+    """What is read beside traces; all of it is optional."""
 
     schema_version: Any = None
     config: dict[str, Any] = {}
