@@ -29,7 +29,7 @@ class Incomparable(Exception):
 
 
 def oracle_tables(document: bytes) -> Tables:
-    """The tables of a document. Raises Incomparable, and what json.loads raises for what is no JSON."""
+    """The tables of a document. Raises Incomparable, and what json.loads raises for what is not JSON."""
     content = json.loads(document.decode("utf-8-sig"), parse_float=Decimal, object_pairs_hook=_unique)
     around: Object = content if isinstance(content, dict) else {}
     listed = content if isinstance(content, list) else content.get("traceEvents")
@@ -147,7 +147,7 @@ def _row_id(value: Any) -> int:
 def _args(event: Object) -> Object:
     args = event.get("args", {})
     if not isinstance(args, dict):
-        raise Incomparable("arguments are no object")
+        raise Incomparable("arguments are not an object")
     return args
 
 
@@ -292,7 +292,7 @@ def _comm_row(args: Object) -> Object:
 def _header(around: Object, base_ns: int) -> tuple[Any, ...]:
     info = around.get("distributedInfo") or {}
     if not isinstance(info, dict):
-        raise Incomparable("distributedInfo is no object")
+        raise Incomparable("distributedInfo is not an object")
     devices = sorted(around.get("deviceProperties", []), key=lambda d: _integer(d.get("id", 0)))
     rank, size = _optional(info.get("rank")), _optional(info.get("world_size"))
     return (

@@ -1,4 +1,4 @@
-"""What the analysis has to know of a format of trace files, to find such files and to read them."""
+"""What the analysis has to know about a format of trace files, to find such files and to read them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class Parts:
     """How several processes read one file together, a part each.
 
-    `read` gives what one part holds, of a number of parts counted from 0, as a `part`: a msgspec structure, which
-    processes send. `joining` begins an object that takes parts in order by its method `add`, and counts them in
-    `parts`; `joined` makes of it what one process would have read. Any TraceError means: read the file as a whole.
+    `read` gives what one part holds, counted from 0 of a number of parts, as a `part`: a msgspec structure, which
+    processes can send. `joining` makes an object that takes parts in order by its method `add`, and counts them in
+    `parts`; `joined` turns it into what one process would have read. After any TraceError the file is to be read as a
+    whole.
     """
 
     part: type[Any]
@@ -32,8 +33,8 @@ class Parts:
 class Reader:
     """The functions that read a format.
 
-    `read` gives what a file holds; what a format does not have, operators for one, is empty. `verified` compares that
-    with a second reading by other means. A format has no `parts` if one process reads each of its files.
+    `read` gives what a file holds; what a format does not have, such as operators, is empty. `verified` compares that
+    with a second reading by other means. A format has no `parts` if its files are always read by one process.
     """
 
     read: Callable[[Path, ReadOptions, Progress | None], RawTrace]
@@ -45,9 +46,9 @@ class Reader:
 class TraceFormat:
     """A format of trace files.
 
-    `version` is to be raised when the reader reads more, or otherwise: older caches are then read no more. `reader`
-    imports the functions, which takes its time. `recognises` tells by the path, and by the first bytes, which it may
-    ask for, whether a file is of this format; packed files are looked into. A pipe has no first bytes.
+    Raise `version` when the reader reads more, or differently: older caches are then ignored. `reader` imports the
+    functions, which takes time. `recognises` tells by the path, and by the first bytes, which it may ask for, whether a
+    file is of this format; packed files are looked into. A pipe has no first bytes.
     """
 
     name: str
@@ -57,6 +58,6 @@ class TraceFormat:
     recognises: Callable[[Path, Callable[[], bytes]], bool]
     reader: Callable[[], Reader]
     usual_name: re.Pattern[str] | None = None
-    """What the usual writer calls a file, with the groups `worker` and `cycle`: where a folder has such, no others."""
+    """How the usual writer names a file, with groups `worker` and `cycle`; a folder with such files has no others."""
     others: str = "other files"
     """What files of the same ending are that have other names, as the object of 'left out 3 ...'."""

@@ -10,31 +10,31 @@ from .format import TraceFormat
 from .kineto.entry import KINETO
 
 TRACE_FORMATS: tuple[TraceFormat, ...] = (KINETO,)
-"""In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that nobody
+"""In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that no format
 recognises."""
 
 
 class NameParts(NamedTuple):
-    """What the usual name of a trace file tells: the process that wrote it, and a number that grows with its files."""
+    """What the usual name of a trace file says: the process that wrote it, and a number that grows with its files."""
 
     worker: str
     cycle: int
 
 
 def format_of(path: Path) -> TraceFormat:
-    """The format of the file at `path`; the last one if nothing tells."""
-    from ..recording.compression import first_bytes  # it loads what unpacks
+    """The format of the file at `path`; the last one if nothing identifies it."""
+    from ..recording.compression import first_bytes  # slow to import: it loads the unpacker
 
     return next((one for one in TRACE_FORMATS if one.recognises(path, lambda: first_bytes(path))), TRACE_FORMATS[-1])
 
 
 def format_named_like(name: str) -> TraceFormat | None:
-    """The format whose files in a folder are named like this; None if it is not the name of a trace."""
+    """The format whose files are named like this; None if it is not the name of a trace."""
     return next((one for one in TRACE_FORMATS if any(fnmatchcase(name, pattern) for pattern in one.file_names)), None)
 
 
 def name_parts(name: str) -> NameParts | None:
-    """What a file's name tells, if its usual writer named it."""
+    """What a file's name says, if its usual writer named it."""
     for one in TRACE_FORMATS:
         found = one.usual_name.match(name) if one.usual_name else None
         if found:

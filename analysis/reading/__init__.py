@@ -1,1 +1,1 @@
-"""Many trace files read on as many cores as there are, each of them once."""
+"""Many trace files read on all cores, each of them once."""

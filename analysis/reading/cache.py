@@ -1,11 +1,11 @@
-"""What was read of a trace file, kept beside it, so that a large file is read once.
+"""What was read from a trace file, kept beside it, so that a large file is read only once.
 
-A cache file is `commtrace-cache`, a key, a checksum, and the content as msgpack. The key says of which file, and by
-which reader, it was made: its size, times, inode, both ends, and blocks throughout. Where anything does not fit, the
-trace is read again and the cache written again.
+A cache file is `commtrace-cache`, a key, a checksum, and the content as msgpack. The key identifies the reader and the
+file: its size, times, inode, both ends, and blocks throughout. If anything differs, the trace is read again and the
+cache is rewritten.
 
-Whoever can write a cache decides what is reported of a trace. So only files of this user and of root are believed,
-that nobody else can write to; and beside traces of somebody else nothing is written, but in the user's own folder.
+Whoever can write a cache decides what is reported about a trace. So only files are trusted that belong to this user or
+root, and that no one else can write to. For traces of other users, the cache is in the user's own folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEY_BYTES, _SUM_BYTES = 32, 32
 _HEAD_BYTES = len(_MAGIC) + _KEY_BYTES + _SUM_BYTES
 _ENDS_BYTES = 64 << 10
 _SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
-# What is kept of a trace is a fraction of it unpacked: of a packed one, a few times the file.
+# A cache is a fraction of the unpacked trace: of a packed one, a few times the file.
 _SMALL_BYTES, _MOST_TIMES = 64 << 20, 64
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _STALE_S = 3600.0
@@ -43,9 +43,9 @@ _CONTENT = msgspec.msgpack.Decoder(RawTrace)
 
 @dataclass(frozen=True)
 class Cache:
-    """Where to keep what was read: in `folder`, or (None) in a hidden folder beside each file, if that is the user's.
+    """Where to keep what was read: in `folder`, or (None) in a hidden folder beside each file that is the user's own.
 
-    Else, for None, in the user's cache folder, where is looked as well.
+    Otherwise, for None, in the user's cache folder, which is searched as well.
     """
 
     folder: Path | None = None
@@ -63,7 +63,7 @@ class Cache:
         options: ReadOptions,
         progress: Progress | None = None,
     ) -> RawTrace:
-        """What a file holds, from the cache where it holds that. Of damaged files nothing is kept."""
+        """What a file holds, from the cache if possible. Nothing is kept of damaged files."""
         slot = self.slot(path, options)
         found = slot.load() if slot else None
         if found is None:
@@ -73,7 +73,7 @@ class Cache:
         return found
 
     def slot(self, path: Path, options: ReadOptions) -> Slot | None:
-        """The place for the trace at `path` as it is now; None for what is no regular file."""
+        """The place for the trace at `path` as it is now; None for anything but a regular file."""
         key = _key(path, options)
         return None if key is None else Slot(path, options, self.places(path, details=options.details), key)
 
@@ -102,7 +102,7 @@ class Slot:
     complaint: str | None = None
 
     def load(self) -> RawTrace | None:
-        """What is kept there, if that can be used."""
+        """What is kept there, if it can be used."""
         self.complaint = None
         for place in self.places:
             try:
@@ -118,18 +118,18 @@ class Slot:
         return None
 
     def keep(self, found: RawTrace) -> None:
-        """Keep what was read of the trace, and note in it what is to be said of the cache."""
+        """Keep what was read from the trace, and add a note if the cache was unusable."""
         if self.complaint is not None:
             name = encodable(self.path.name)
             found.notes.append(f"{name}: its cache {self.complaint}; the trace was read again")
-        # A file that has been written to meanwhile is of no key.
+        # A file that was written to in the meantime has no valid key.
         if found.damage is None and _key(self.path, self.options) == self.key:
-            # Not keeping it, in a read-only folder or on a full disk, costs time only.
+            # If it cannot be kept, in a read-only folder or on a full disk, only time is lost.
             with suppress(OSError, MemoryError):
                 _store(self._own_place(), self.key, found, self.path)
 
     def _own_place(self) -> Path:
-        """The first place, or the last where the first is beside a file of somebody else, or in their folder."""
+        """The first place, or the last if the first is beside another user's file, or in their folder."""
         first = self.places[0]
         if len(self.places) > 1:
             folder = first.parent if os.path.lexists(first.parent) else self.path
@@ -143,7 +143,7 @@ class _Unusable(Exception):
 
 
 def _own_folder() -> Path | None:
-    """The user's cache folder, as the XDG base directory specification has it; None where there is no home."""
+    """The user's cache folder, following the XDG base directory specification; None if there is no home."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if named.is_absolute():
         return named / "commtrace"
@@ -154,9 +154,9 @@ def _own_folder() -> Path | None:
 
 
 def _key(path: Path, options: ReadOptions) -> bytes | None:
-    """What the file is, as far as can be told without reading it, and what the reading depends on; None for no file.
+    """What identifies the file without reading it, and what the reading depends on; None if there is no file.
 
-    The device is left out: network file systems have another number after every mount.
+    The device is left out: network file systems get another number at every mount.
     """
     try:
         descriptor, status = open_plain(path)
@@ -174,13 +174,13 @@ def _facts_of(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _sampled(size: int) -> list[tuple[int, int]]:
-    """Where, and how many bytes, are looked at of a file: both ends, and blocks spread evenly."""
+    """Offsets and sizes of the parts of a file that are sampled: both ends, and blocks spread evenly."""
     ends = [(0, _ENDS_BYTES), (max(0, size - _ENDS_BYTES), _ENDS_BYTES)]
     return ends + [(size * number // _SAMPLES, _SAMPLE_BYTES) for number in range(_SAMPLES)]
 
 
 def _digest(content: bytes, size: int) -> bytes:
-    from hashlib import blake2b  # it loads OpenSSL, which not everybody needs
+    from hashlib import blake2b  # it loads OpenSSL, which is not always needed
 
     return blake2b(content, digest_size=size).digest()
 
@@ -220,7 +220,7 @@ def _load(place: Path, key: bytes, trace_bytes: int) -> RawTrace:
 
 
 def _check_trust(place: Path, status: os.stat_result) -> None:
-    """Raise _Unusable where somebody else may have written the file, or put it there."""
+    """Raise _Unusable if another user may have written the file, or put it there."""
     folder = place.parent.stat()
     if not _is_own(status) or not _is_own(folder):
         raise _Unusable("belongs to somebody else")
@@ -229,7 +229,7 @@ def _check_trust(place: Path, status: os.stat_result) -> None:
 
 
 def _is_open(folder: os.stat_result) -> bool:
-    """May others put files into the folder, in place of one's own?"""
+    """Whether others can replace one's files in the folder."""
     return bool(folder.st_mode & _OTHERS_WRITE) and not folder.st_mode & stat.S_ISVTX
 
 
@@ -238,7 +238,7 @@ def _most_bytes(trace_bytes: int) -> int:
 
 
 def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
-    """Keep it, whoever does so at the same time. Raises OSError, MemoryError."""
+    """Keep it, even if others do so at the same time. Raises OSError, MemoryError."""
     content = msgspec.msgpack.encode(msgspec.structs.replace(found, notes=[]))
     trace, folder = path.stat(), place.parent
     if len(content) + _HEAD_BYTES > _most_bytes(trace.st_size):
@@ -255,7 +255,7 @@ def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
 
 
 def _mode(trace: os.stat_result, own: int, others: int) -> int:
-    """Permissions: root's is for all who may read the trace, since all believe root; else nobody else needs it."""
+    """Permissions: root's cache is for all who may read the trace, since all trust root; other users' is private."""
     if os.geteuid() != _ROOT:
         return own
     readers = trace.st_mode & 0o044 if trace.st_gid == os.getegid() else trace.st_mode & 0o004
@@ -263,7 +263,7 @@ def _mode(trace: os.stat_result, own: int, others: int) -> int:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what writers that were killed left behind."""
+    """Remove what killed writers left behind."""
     for partial in folder.glob(f".*{PARTIAL_SUFFIX}"):
         with suppress(OSError):
             status = partial.lstat()

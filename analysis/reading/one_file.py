@@ -12,7 +12,7 @@ from .cache import Cache
 
 
 def read_file(path: Path, options: ReadOptions, cache: Cache | None, progress: Progress | None = None) -> RawTrace:
-    """What a file holds, from the cache where that has it; with `verify`, compared with a second reading.
+    """What a file holds, from the cache if possible; with `verify`, compared with a second reading.
 
     Raises TraceError.
     """

@@ -1,7 +1,7 @@
-"""Many trace files -> what was read of each, in their order, on as many cores as there are.
+"""Many trace files -> what was read from each, in their order, using all cores.
 
-Where there are more cores than files, or than files left, large ones are read in parts (docs/design/0010). Reading
-begins when a `Reading` is made, in processes of its own, so that the caller can import pandas meanwhile.
+If there are more cores than files, or than files left, large ones are read in parts (docs/design/0010). Reading begins
+when a `Reading` is made, in separate processes, so that the caller can import pandas in the meantime.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from .one_file import read_file
 from .spawn import Worker, start_worker
 from .worker import Answer, Failed, Found, FoundPart, PackedPart, Position, Task, frame, send
 
-# Below these a file is read before a process has started, a part of it is found and sent, or a cache found.
+# Below these sizes reading a file takes less time than starting a process, finding and sending a part, or a cache.
 WORTH_A_PROCESS_BYTES = 32 << 20
 WORTH_A_PART_BYTES = 16 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
-_PACKED = 15  # so many times larger is a packed file than it looks
-# Who is done early takes another part. None of a plain file is larger than this, so that what is found in it is never
-# in several places at once for long.
+_PACKED = 15  # how many times larger a packed file is than it looks
+# A worker that is done early takes another part. Parts of a plain file are limited, so that copies of what is found in
+# them never exist in several places for long.
 _PARTS_PER_WORKER = 4
 _LARGEST_PART_BYTES = 64 << 20
-# Of a packed file each part costs unpacking what stands before it: twice as many would be done a fifth earlier.
+# Each part of a packed file costs unpacking everything before it: twice as many would save only a fifth of the time.
 _MOST_PACKED_PARTS = 8
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
 class _File:
-    """A file, and what is known of it so far."""
+    """A file, and what is known about it so far."""
 
     path: Path
     number: int
@@ -72,7 +72,7 @@ class _File:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether it is gzip. What is no plain file is not looked into: that could be done only once."""
+        """Whether it is gzip. Only a plain file is opened to find out: anything else can be read only once."""
         return self.is_regular and is_gzip(self.path)
 
     @cached_property
@@ -86,13 +86,13 @@ class _File:
         return self.size * (_PACKED if self.is_packed else 1)
 
     def tell(self, part: int, position: int) -> None:
-        """Some process reads it at this byte."""
+        """A process has read it up to this byte."""
         share = self.size / self.parts
         self._positions[part] = min(max(position - share * part, 0), share)
         self.position = max(self.position, int(sum(self._positions.values())))
 
     def be_whole(self) -> None:
-        """It is read as a whole from now on."""
+        """From now on it is read as a whole."""
         self.parts = 1
         self._positions.clear()
         self._forget_parts()
@@ -107,7 +107,7 @@ class _File:
         self._joining = None
 
     def add(self, part: int, found: Any, options: ReadOptions) -> bool:
-        """A part was read; False where all are, and do not tell what the file holds."""
+        """A part was read; False if all parts are there, but cannot be joined."""
         in_parts = self.reader.parts
         assert in_parts is not None
         self._joining = self._joining or in_parts.joining()
@@ -133,7 +133,7 @@ class Reading:
         paths: Sequence[Path],
         options: ReadOptions,
     ) -> None:
-        """With one worker, or little to read, everything happens in this process, while it is asked for.
+        """With one worker, or little to read, everything happens in this process, when results are asked for.
 
         A cache is used for large files only. All files together must not need more memory than the options allow.
         """
@@ -144,7 +144,7 @@ class Reading:
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._needed_bytes = 0
-        # What is no plain file may be open in this process only, and can be read only once.
+        # Anything but a plain file may be open in this process only, and can be read only once.
         self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
         for file in self._files:
             _ = file.reader  # imported once, before this process is copied
@@ -158,17 +158,17 @@ class Reading:
             raise
 
     def _divided(self, workers: int) -> Iterator[tuple[_File, int]]:
-        """The files that processes of their own read, each with the numbers of its parts; none where not worth it."""
+        """The files for other processes to read, each with the numbers of its parts; none if it is not worth it."""
         regular = [file for file in self._files if file.is_regular]
         if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
             return
-        last = len(regular) % workers or workers  # files that are read when all others are
+        last = len(regular) % workers or workers  # files that are left when all others are read
         for file in regular[-last:]:
             self._divide(file, workers // last)
         yield from ((file, part) for file in regular if file.found is None for part in range(file.parts))
 
     def _start(self, workers: int) -> None:
-        with suppress(OSError):  # no more processes are allowed: those that are there read, or this one does
+        with suppress(OSError):  # no more processes are allowed: the existing ones read, or this one
             for _ in range(workers):
                 worker = start_worker(self.processes)
                 self.processes.append(worker)
@@ -178,16 +178,16 @@ class Reading:
 
     @property
     def total_bytes(self) -> int:
-        """Of all files, as they are on disk."""
+        """The size of all files on disk."""
         return sum(file.size for file in self._files)
 
     @property
     def files_read(self) -> int:
-        """How many of the files are read, or found to be of no use."""
+        """How many of the files are read, or found to be useless."""
         return sum(file.is_read for file in self._files)
 
     def _divide(self, file: _File, workers: int) -> None:
-        """Decide in how many parts so many workers read a file, unless the cache has it."""
+        """Decide in how many parts this many workers read a file, unless the cache has it."""
         wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
         if file.is_packed:
             wanted = min(workers, _MOST_PACKED_PARTS)
@@ -222,7 +222,7 @@ class Reading:
             worker.wait()
 
     def __iter__(self) -> Iterator[RawTrace | TraceError]:
-        """What was read of each file, or why it cannot be used, in the order of the files."""
+        """What was read from each file, or why it cannot be used, in the order of the files."""
         return self.results(None)
 
     def results(self, progress: Progress | None) -> Iterator[RawTrace | TraceError]:
@@ -234,7 +234,7 @@ class Reading:
                 yield self._within_limit(file, found)
 
     def _within_limit(self, file: _File, found: RawTrace | TraceError) -> RawTrace | TraceError:
-        """What was read of a file, if the memory has room for it beside all before it."""
+        """What was read from a file, if there is memory for it and all files before it."""
         if isinstance(found, TraceError):
             return found
         try:
@@ -246,7 +246,7 @@ class Reading:
         return found
 
     def first(self, progress: Progress | None) -> RawTrace | TraceError:
-        """What was read of the first file; `results` gives it as well."""
+        """What was read from the first file; `results` gives it again."""
         with self._selector() as selector:
             return self._wait_for(self._files[0], selector, progress)
 
@@ -262,7 +262,7 @@ class Reading:
                 if not self._receive(key.data):
                     selector.unregister(key.fileobj)
             self._report(progress)
-        if file.found is None:  # there are no workers, or somebody killed them
+        if file.found is None:  # there are no workers, or they were killed
             file.end(self._read_here(file, progress))
         self._report(progress)
         assert file.found is not None
@@ -288,10 +288,10 @@ class Reading:
         return self._cache if file.weight_bytes >= WORTH_A_CACHE_BYTES else None
 
     def _hand_out(self, worker: Worker) -> None:
-        """The next task for a worker, or the end if there is none.
+        """Send the worker its next task, or the end if there is none.
 
-        One that has a task gets another one, so that it reads on while this process has no time for what it found; but
-        the last tasks are for those that have none.
+        A worker gets another task while it still has one, so that it can go on while this process is busy; but the last
+        tasks are for workers that have none.
         """
         stdin = worker.stdin
         assert stdin is not None
@@ -321,10 +321,10 @@ class Reading:
         if not isinstance(answer, Position):
             self._in_hand[worker.pid] -= 1
         if isinstance(answer, Found | FoundPart):
-            self._hand_out(worker)  # so that it reads on, or is gone, while this is taken in
+            self._hand_out(worker)  # so that it goes on, or ends, while this is processed
         file = self._files[answer.number]
         if answer.parts != file.parts:
-            pass  # a part of a file that is being read as a whole by now
+            pass  # a part of a file that is now read as a whole
         elif isinstance(answer, Position):
             file.tell(answer.part, answer.bytes)
         elif isinstance(answer, Found):
@@ -341,7 +341,7 @@ class Reading:
         return True
 
     def _answer(self, worker: Worker) -> Position | Found | FoundPart | Failed | None:
-        """The next answer, None when the worker has ended. What it came in, as large again, is let go of."""
+        """The next answer, None when the worker has ended. Its packed form, which is as large, is freed."""
         payload = frame(_stdout(worker))
         if payload is None:
             return None
@@ -357,19 +357,19 @@ class Reading:
         return FoundPart(answer.number, answer.part, answer.parts, found)
 
     def _undivide(self, file: _File) -> None:
-        """Read a file as a whole, and first, because its parts do not tell what it holds."""
+        """Read a file as a whole, and next, because its parts could not be used."""
         file.be_whole()
         self._tasks = deque(task for task in self._tasks if task[0] is not file)
         self._tasks.appendleft((file, 0))
 
 
 def _is_for_all(path: Path) -> bool:
-    """Is it a plain file that another process finds as well? /dev/stdin may be one that has been deleted."""
+    """Whether it is a plain file that another process can open as well. /dev/stdin may be a deleted one."""
     return is_regular(path) and is_regular(_for_others(path))
 
 
 def _for_others(path: Path) -> Path:
-    """The path by which another process finds the file; /dev/stdin would be its own."""
+    """The path by which another process finds the file; its /dev/stdin would be another one."""
     absolute = path.absolute()
     return absolute.resolve() if absolute.parts[1:2] in (("dev",), ("proc",)) else absolute
 

@@ -1,6 +1,6 @@
-"""Processes that read trace files for this one: copies of it where that is safe, else new interpreters.
+"""Processes that read trace files for this one: forks of it where that is safe, otherwise new interpreters.
 
-A copy is there at once; a new interpreter takes a tenth of a second of a core to import what it needs.
+A fork is ready at once; a new interpreter takes a tenth of a second of a core to import what it needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .worker import run_worker, serve
 
 
 class Worker(Protocol):
-    """A process that serves tasks, see `read_worker`; `returncode` is None until it was waited for."""
+    """A process that serves tasks, see `worker`; `returncode` is None until it has been waited for."""
 
     pid: int
     returncode: int | None
@@ -30,22 +30,22 @@ class Worker(Protocol):
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """Where its answers come from; not buffered, so that a selector sees whether there are more."""
+        """Where its answers come from; unbuffered, so that a selector sees whether there are more."""
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
+        """End it at once, whatever it is doing."""
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
 
 
 def start_worker(others: Sequence[Worker]) -> Worker:
-    """A new worker beside `others`, which are all that were started before and are not waited for. Raises OSError."""
+    """A new worker beside `others`: all that were started before and not yet waited for. Raises OSError."""
     return _Copy(others) if _has_one_thread() else _new_interpreter()
 
 
 def _has_one_thread() -> bool:
-    """Only a process of one thread can be copied: of others, the locks stay as they are at that moment."""
+    """Only a process with one thread can be forked: locks of other threads would stay as they are at that moment."""
     try:
         return len(list(Path("/proc/self/task").iterdir())) == 1
     except OSError:  # no Linux
@@ -53,7 +53,7 @@ def _has_one_thread() -> bool:
 
 
 class _Copy:
-    """A copy of this process, which goes on as a worker."""
+    """A fork of this process, which goes on as a worker."""
 
     def __init__(self, others: Sequence[Worker]) -> None:
         """Raises OSError where no more processes, or open files, are allowed."""
@@ -63,10 +63,10 @@ class _Copy:
         except OSError:
             _close(tasks, own_stdin)
             raise
-        # A pipe ends when its last writer closes it, and the copy would have a hand on all of them.
+        # A pipe ends when its last writer closes it, and the fork inherits all of them.
         inherited = [stream.fileno() for o in others for stream in (o.stdin, o.stdout) if stream and not stream.closed]
         self.returncode: int | None = None
-        # Ctrl-C is this process's to react to: it must not meet the copy before that ignores it.
+        # Only this process reacts to Ctrl-C: it must not reach the fork before the fork ignores it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.pid = os.fork()
@@ -83,14 +83,14 @@ class _Copy:
 
     def kill(self) -> None:
         if self.returncode is None:
-            with suppress(ProcessLookupError):  # where somebody else waited for it
+            with suppress(ProcessLookupError):  # where another part of the program waited for it
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         if self.returncode is None:
             try:
                 self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except ChildProcessError:  # as Popen: SIGCHLD is ignored, so nobody knows
+            except ChildProcessError:  # as Popen does: SIGCHLD is ignored, so the code is unknown
                 self.returncode = 0
         return self.returncode
 
@@ -101,7 +101,7 @@ def _close(*descriptors: int) -> None:
 
 
 def _serve_and_exit(tasks: int, answers: int, not_mine: tuple[int, ...], mask: set[int | signal.Signals]) -> None:
-    """Never returns, nor lets anything of the process that was copied run to its end."""
+    """Never returns, and skips all cleanup of the process that was forked."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

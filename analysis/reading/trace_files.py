@@ -15,7 +15,7 @@ _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^tr
 
 
 def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The trace files at `paths`, sorted, and a note on every folder where something like them was left out.
+    """The trace files at `paths`, sorted, and a note on every folder where similar files were left out.
 
     Raises NoTraces, UnreadableFile.
     """
@@ -28,7 +28,7 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if stat.S_ISDIR(mode):
             files, notes, streams = _files_in(path)
             found += files
-            skipped += [f"{path.name}: left out {name}, which is no file" for name in streams]
+            skipped += [f"{path.name}: left out {name}, which is not a file" for name in streams]
             skipped += [f"{path.name}: {note}" for note in notes]
         else:
             found.append(path)
@@ -36,12 +36,12 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def is_side_file(name: str) -> bool:
-    """Is this the name of a file that tells of a run, and is no trace?"""
+    """Whether this is the name of a file that describes a run, rather than a trace."""
     return _SIDE_FILE.search(name) is not None
 
 
 def run_name(paths: Sequence[Path]) -> str:
-    """What the run found at `paths` is called."""
+    """The name of the run found at `paths`."""
     first = paths[0].resolve()
     name = first.name if first.is_dir() or len(paths) == 1 else first.parent.name
     return encodable(name)
@@ -58,13 +58,13 @@ def _mode(path: Path) -> int | None:
 
 
 def _is_stream(path: Path) -> bool:
-    """A pipe, socket or device: nobody knows when reading it ends."""
+    """Whether it is a pipe, socket or device, reading which may never end."""
     mode = _mode(path)
     return mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
-    """Trace files of the folder, notes on files that look like some and are none, and names of pipes."""
+    """Trace files of the folder, notes on files that only look like traces, and names of pipes."""
     try:
         inside = sorted(p for p in folder.iterdir() if p.name[0] != "." and not _SIDE_FILE.search(p.name))
     except OSError as err:

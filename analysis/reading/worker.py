@@ -1,7 +1,7 @@
-"""A process that reads trace files for another one: tasks come on one pipe, what was found goes into another.
+"""A process that reads trace files for another one: tasks come in on one pipe, results go out on another.
 
-Both are streams of frames: the length in 8 bytes, then that many bytes of msgpack. A worker ends when its tasks do,
-and so never outlives the process it reads for.
+Both are streams of frames: the length in 8 bytes, then that many bytes of msgpack. A worker ends when its tasks do, so
+it never outlives the process it reads for.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LENGTH_BYTES = 8
 
 
 class Task(msgspec.Struct, array_like=True):
-    """Read this file, or one of `parts` parts of it. `number` is the caller's.
+    """Read this file, or one of `parts` parts of it. The caller chooses the `number`.
 
-    `cache` is the folder of the cache, empty beside the file, None for none: the options' own is not looked at. A part
-    is neither cached nor kept where it is damaged.
+    `cache` is the folder of the cache, empty for the one beside the file, None for no cache; that of the options is
+    ignored. A part is never cached, and a damaged one is not used.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Task(msgspec.Struct, array_like=True):
 
 
 class Position(msgspec.Struct, array_like=True, tag="position"):
-    """How far a file, or a part of it, is read, in bytes of the file on disk."""
+    """How far a file, or a part of it, has been read, in bytes of the file on disk."""
 
     number: int
     part: int
@@ -63,7 +63,7 @@ class Found(msgspec.Struct, array_like=True, tag="found"):
 
 
 class FoundPart(msgspec.Struct, array_like=True, tag="part"):
-    """A part of a file was read: a structure of the file's format, which comes packed."""
+    """A part of a file was read: a structure of the file's format, which is sent packed."""
 
     number: int
     part: int
@@ -72,7 +72,7 @@ class FoundPart(msgspec.Struct, array_like=True, tag="part"):
 
 
 class PackedPart(msgspec.Struct, array_like=True, tag="part"):
-    """The same as it comes, in a buffer that stays as long as this."""
+    """The same as it is received, in a buffer that lives as long as this."""
 
     number: int
     part: int
@@ -83,7 +83,7 @@ class PackedPart(msgspec.Struct, array_like=True, tag="part"):
 class Failed(msgspec.Struct, array_like=True, tag="failed"):
     """A file cannot be used, or not in parts.
 
-    `error` is the name of the error, `message` UTF-8 but for file names that are none.
+    `error` is the name of the error, `message` is UTF-8 except for file names that are not.
     """
 
     number: int
@@ -109,13 +109,13 @@ def _write(stream: IO[bytes], payload: bytes) -> None:
 
 
 def frame(stream: IO[bytes]) -> bytearray | None:
-    """The bytes of the next frame, None at the end of the stream. Of an unbuffered stream nothing more is taken."""
+    """The bytes of the next frame, None at the end of the stream. From an unbuffered stream nothing more is taken."""
     length = _exactly(stream, _LENGTH_BYTES)
     return None if length is None else _exactly(stream, int.from_bytes(length, "little"))
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
-    """So many bytes, None if the stream ends before."""
+    """This many bytes, None if the stream ends before."""
     data = bytearray(size)
     left = memoryview(data)
     while left:
@@ -128,19 +128,19 @@ def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
 
 def run_worker() -> None:
     """Serve what stdin asks for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the caller's to react to
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller reacts to it
     serve(sys.stdin.buffer, sys.stdout.buffer)
-    sys.stdout = None  # or the interpreter complains at its end if nobody reads it any more
+    sys.stdout = None  # or the interpreter complains at its end if the other side is gone
 
 
 def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
-    """Serve until there are no more tasks, or nobody wants the answers."""
+    """Serve until there are no more tasks, or the other side is gone."""
     stop_garbage_collection()
     keep_freed_memory()
     outbox = _Outbox(answers)
     try:
         outbox.start()
-    except RuntimeError:  # no more threads are allowed: who asked will read
+    except RuntimeError:  # no more threads are allowed: the caller will read
         return
     try:
         while (payload := frame(tasks)) is not None:
@@ -152,12 +152,12 @@ def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
 
 
 class _Outbox:
-    """Sends what is put into it, in a thread: who asked may have no time for it yet, and a pipe takes 64 KiB only."""
+    """Sends what is put into it, in a thread: the caller may be busy, and a pipe holds only 64 KiB."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._is_broken = False
-        # One answer is sent and another one waits, so that what was read does not pile up.
+        # While one answer is sent, only one more may wait, so that they do not pile up.
         self._waiting: Queue[bytes | None] = Queue(maxsize=1)
         self._thread = Thread(target=self._send_all)
 
@@ -166,17 +166,17 @@ class _Outbox:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until everything is sent, or cannot be."""
+        """Wait until everything is sent, or sending has failed."""
         self._waiting.put(None)
         self._thread.join()
 
     @property
     def is_full(self) -> bool:
-        """Would `put` have to wait?"""
+        """Whether `put` would have to wait."""
         return self._waiting.full()
 
     def put(self, message: msgspec.Struct) -> None:
-        """Send this behind all others. Raises BrokenPipeError once they cannot be sent."""
+        """Send this after all others. Raises BrokenPipeError once sending has failed."""
         if self._is_broken:
             raise BrokenPipeError
         self._waiting.put(msgspec.msgpack.encode(message))
@@ -184,12 +184,12 @@ class _Outbox:
     def _send_all(self) -> None:
         while (payload := self._waiting.get()) is not None:
             if self._is_broken:
-                continue  # so that nobody waits to put it there
+                continue  # so that `put` never waits for ever
             try:
                 _write(self._stream, payload)
             except (OSError, MemoryError):
                 self._is_broken = True
-                with suppress(OSError):  # who asked sees that this is all, and reads the rest
+                with suppress(OSError):  # the caller sees the end, and reads the rest itself
                     self._stream.close()
 
 

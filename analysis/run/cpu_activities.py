@@ -1,4 +1,4 @@
-"""Runs without a GPU: the operators of the CPU are the compute, gloo's operations the communication."""
+"""Runs without a GPU: the CPU's operators are compute, gloo's operations are communication."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..core.kinds import COMM, COMPUTE
 from ..core.tables.communication import ACTIVITIES
 from .file_tables import TraceFile
 
-# Sent and received on the thread that calls, not on one of gloo's.
+# Sent and received on the calling thread, not on one of gloo's.
 GLOO_POINT_TO_POINT = tuple(f"{markers.GLOO_MARK}{what}" for what in ("send", "recv", "recvAnySource"))
 
 
 def cpu_activities(file: TraceFile) -> pd.DataFrame:
-    """The activities of the file; where it has none on a GPU, those of the CPU as device `cpu`.
+    """The activities of the file; if it has none on a GPU, those of the CPU as device `cpu`.
 
-    Compute are the outermost operators of every thread that is not gloo's; c10d operators, which only hand a collective
-    over, are no compute. Communication are gloo's operations, from the begin of the work on it; a send or receive from
-    the begin of its c10d operator. A file that shows the CPU side of a GPU run only has no activities; nor has one that
-    was damaged before they came.
+    Compute is the outermost operators of every thread that is not gloo's, without c10d operators, which only hand a
+    collective over. Communication is gloo's operations, from the beginning of the work on each; a send or receive from
+    the beginning of its c10d operator. A file that shows only the CPU side of a GPU run has no activities, nor has one
+    that was damaged before they came.
     """
     annotations = file.annotations
     names = annotations["name"].astype(str)

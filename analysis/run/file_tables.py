@@ -21,14 +21,14 @@ from .rank_files import ReadFile
 
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
-_ARRAYS: Any = pd.arrays  # of whose classes its stubs know some only
+_ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFile(ReadFile):
-    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows them.
+    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows the real ones.
 
-    `activities` are those of GPUs; of them, or of what CPUs did, the run makes `ran`, with steps.
+    `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps.
     """
 
     activities: pd.DataFrame
@@ -44,7 +44,7 @@ class TraceFile(ReadFile):
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
-    """The tables of the file at `path`, of which `raw` was read."""
+    """The tables of the file at `path`, from which `raw` was read."""
     base_ns = raw.header.base_ns
     activities, annotations = _activity_table(raw, base_ns), _annotation_table(raw.annotations, base_ns)
     cpu_ops = _cpu_op_table(raw, base_ns)
@@ -69,7 +69,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
 
 
 def times_ns(file: TraceFile) -> float:
-    """All durations of the file together, and from its first activity to its last: no sum of its times is more.
+    """All durations of the file, plus the time from its first activity to its last: no sum of its times is more.
 
     In ns, as a number that cannot overflow.
     """
@@ -82,17 +82,17 @@ def times_ns(file: TraceFile) -> float:
 
 
 def _repairs(path: Path, raw: RawTrace) -> Iterator[str]:
-    """What is to be said of what is no JSON, and was read all the same."""
+    """A note on bytes that are not JSON, and were read all the same."""
     count = raw.repaired_bytes + raw.header.repaired_bytes
     if count:
         yield (
-            f"{encodable(path.name)}: {count:,} bytes are no JSON, and were taken as meant: quotes in names that are "
+            f"{encodable(path.name)}: {count:,} bytes are not JSON, and were taken as meant: quotes in names that are "
             "not escaped, NaN, commas too many, or damage that looks like these"
         )
 
 
 def _is_absolute(*tables: pd.DataFrame) -> bool:
-    """Do the times count from the epoch?"""
+    """Whether the times count from the epoch."""
     return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))
 
 
@@ -106,7 +106,7 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "rank": 0,
         "cycle": 0,
         "device": _texts([str(d) for d in devices], device),
-        "stream": integers(columns["stream"]).copy(),  # bytes cannot be written to
+        "stream": integers(columns["stream"]).copy(),  # bytes are read-only
         "kind": _texts(raw.kinds, name),
         "name": _texts(raw.names, name),
         "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
@@ -120,13 +120,13 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
 
 
 def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
-    """Launches of the activities. A correlation may have several calls, the first counts."""
+    """Launches of the activities. A correlation may have several calls; the first one counts."""
     columns = raw.launches
     if not columns["ts"]:
         return LAUNCHES.empty()
     start_ns = in_ns(doubles(columns["ts"])) + base_ns
     correlation = integers(columns["correlation"])
-    # The launches of a damaged file may be all that shows that there were activities.
+    # In a damaged file, launches may be the only sign that there were activities.
     if raw.damage is None:
         known = pd.Series(correlation).isin(integers(raw.activities["correlation"])).to_numpy()
         of_activities = known & (correlation != MISSING)

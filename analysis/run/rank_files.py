@@ -1,4 +1,4 @@
-"""Which file is which rank of a run, and which of its cycles; knows no tables, and no pandas."""
+"""Which file is which rank of a run, and which of its cycles. Needs neither tables nor pandas."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LONG_AGO_MS = 10**12  # in 2001
 
 @dataclass(frozen=True, kw_only=True)
 class ReadFile:
-    """What a file says of itself.
+    """What a file says about itself.
 
-    `damage` says what ended the reading before the file did, None for a sound file; `has_known_clock` is False for a
-    damaged one whose times count from a zero that stood behind the damage.
+    `damage` says what ended the reading early, None for a sound file; `has_known_clock` is False for a damaged one
+    whose zero of times stood behind the damage.
     """
 
     path: Path
@@ -51,9 +51,9 @@ class Member(Generic[F]):
 
 
 def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Member[F]], list[str]]:
-    """Files with their ranks and cycles, sorted, and why damaged ones have no place here.
+    """Files with their ranks and cycles, sorted, and why some damaged ones are left out.
 
-    With `keep_going`, side files that cannot be read are left out, and said. Raises DuplicateRank, MixedJobs,
+    With `keep_going`, side files that cannot be read are left out with a note. Raises DuplicateRank, MixedJobs,
     UnreadableFile.
     """
     sides: dict[Path, Side] = {}
@@ -142,9 +142,9 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
 
 
 def host_in_name(member: Member[F]) -> str | None:
-    """The host in a file name as torch gives it, `<host>_<pid>.<time>`, if that is the process that was traced.
+    """The host in a file name given by torch, `<host>_<pid>.<time>`, if the pid is that of the traced process.
 
-    A trace of kernels alone does not say which process that was; then the time has to be one, in ms at least.
+    A trace of kernels alone does not say which process it was; then the time has to be a plausible one, in ms at least.
     """
     host, _, number = member.worker.rpartition("_")
     if not host or not number.isdecimal() or name_parts(member.file.path.name) is None:
@@ -155,7 +155,7 @@ def host_in_name(member: Member[F]) -> str | None:
 
 
 def notes_on(member: Member[F], gloo_beside_gpu: int) -> Iterator[str]:
-    """What there is to say of a file in its place; so many gloo operations are on the CPU beside a GPU."""
+    """Notes on a file in its place, which has this many gloo operations on the CPU beside those of a GPU."""
     yield from member.file.notes
     if member.rank_from == "only file":
         yield f"{member.file.path.name} does not say which rank it is; being alone it is taken as rank 0"

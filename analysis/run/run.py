@@ -32,7 +32,7 @@ from .file_tables import TraceFile, times_ns, trace_file
 from .rank_files import Member, host_in_name, members_of, notes_on
 from .side_files import probe_rows, side_content, step_time_rows
 
-# Half of what 64 bits hold, as sums of floats are rounded.
+# Half of what 64 bits hold, because sums of floats are rounded.
 _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 
 
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def hosts(self) -> dict[int, str | None]:
-        """Host of each rank, None where no file tells: one name for every machine, as far as boot ids tell."""
+        """Host of each rank, None where no file names it; boot ids tell machines of the same name apart."""
         machines: dict[str, str] = {}
         found: dict[int, str | None] = {}
         for row in records(self.traces.drop_duplicates("rank")):
@@ -79,30 +79,30 @@ class Run:
         return found
 
     def operators_of(self, rank: int) -> pd.DataFrame:
-        """The operators of one rank on CPUs, read again from its files where they were left out; else none."""
+        """The CPU operators of one rank, read again from its files if they were left out."""
         if self.details or not self.files:
             return self.cpu_operators[self.cpu_operators["rank"] == rank]
         try:
             with Reading(self.files[rank], ReadOptions(details=True, keep_going=True, workers=1)) as reading:
                 return run_of(self.files[rank], reading).cpu_operators
-        except (AnalysisError, OSError):  # they may be gone since
+        except (AnalysisError, OSError):  # they may be gone by now
             return self.cpu_operators[:0]
 
     @property
     def ends_ns(self) -> pd.Series[int]:
-        """When the trace of each rank ends, on its clock, by rank: the profiler's stop, or else the last activity."""
+        """When the trace of each rank ends, on its own clock: when the profiler stopped, or the last activity ended."""
         told = self.traces.groupby("rank")["window_end_ns"].max()
         ended = (self.activities["start_ns"] + self.activities["dur_ns"]).groupby(self.activities["rank"]).max()
         return told.fillna(ended).dropna().astype("int64")
 
     @property
     def partial_ranks(self) -> list[int]:
-        """Ranks of which a file is damaged, and was read up to the damage only."""
+        """Ranks with a damaged file, which was read only up to the damage."""
         return sorted(self.traces["rank"][self.traces["partial"].fillna(False)].unique().tolist())
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of the job, None where no file tells."""
+        """Number of ranks of the job, None if no file says it."""
         known = self.traces["world_size"].dropna()
         return int(known.iloc[0]) if len(known) else None
 
@@ -118,10 +118,10 @@ def run_of(
     progress: Progress | None = None,
     take: Callable[[TraceFile], None] | None = None,
 ) -> Run:
-    """The run that files being read form, found at `paths`.
+    """The run that consists of the files being read, found at `paths`.
 
-    `take` is called with the tables of each file, while others are still being read: what needs one file alone can be
-    computed then. Raises AnalysisError.
+    `take` is called with the tables of each file while others are still being read, so that work on single files can be
+    done then. Raises AnalysisError.
     """
     keep_going = reading.options.keep_going
     read, failed = _read_files(reading, progress, take)
@@ -138,7 +138,7 @@ def run_of(
 def _read_files(
     reading: Reading, progress: Progress | None, take: Callable[[TraceFile], None] | None
 ) -> tuple[list[TraceFile], list[str]]:
-    """The tables of the files, and what is wrong with some. What they were made from, as large again, is let go."""
+    """The tables of the files, and what is wrong with some. What they were made from, which is as large, is freed."""
     read: list[TraceFile] = []
     failed: list[str] = []
     times_so_far_ns = 0.0
@@ -161,7 +161,7 @@ def _read_files(
 
 
 def _summable_ns(file: TraceFile, before_ns: float) -> float:
-    """The times of the file together. Raises DamagedTrace if 64 bits do not hold them and those of files before."""
+    """The sum of the file's times. Raises DamagedTrace if 64 bits do not hold it together with the files before."""
     own_ns = times_ns(file)
     if before_ns + own_ns >= _MOST_SUMMED_NS:
         rank = "" if file.header.rank is None else f" (rank {file.header.rank})"
@@ -226,7 +226,7 @@ def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
 
 
 def listed_groups(file: TraceFile) -> pd.DataFrame:
-    """The process groups that a file lists, as rows of rank 0, which its other tables have too."""
+    """The process groups that a file lists, as rows of rank 0, like those of its other tables."""
     return PROCESS_GROUPS.frame(_group_rows(0, _groups_in(file)))
 
 
@@ -238,7 +238,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     complete, reason = side.complete, side.reason
     if member.file.damage is not None:
         complete, reason = False, member.file.damage
-    # Ranks of one host share a clock, which one without a zero does not.
+    # Ranks of one host share a clock; a rank without a zero of times does not.
     host, host_from = _host(member) if member.file.has_known_clock else (None, None)
     return {
         "rank": member.rank,
@@ -264,7 +264,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
 
 
 def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
-    """The host of a file, and what tells it."""
+    """The host of a file, and where it was found."""
     sources = {
         "side file": member.side.record.host,
         "trace": member.file.header.host,

@@ -1,4 +1,4 @@
-"""Side files of a run -> what is known of its ranks beside their traces, as far as that makes sense."""
+"""Side files of a run -> what is known about its ranks beside their traces, as far as it makes sense."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import UnreadableFile
 
 @dataclass(frozen=True)
 class Side:
-    """The side file of a rank; `odd` are the names of its fields in which something makes no sense."""
+    """The side file of a rank; `odd` names the fields in which something makes no sense."""
 
     record: RankFile = field(default_factory=RankFile)
     odd: frozenset[str] = frozenset()
@@ -30,7 +30,7 @@ def rank_file(path: Path, lost: list[str] | None = None) -> Side:
 def side_content(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
     """The content of a JSON side file, empty if there is none.
 
-    One that cannot be read is empty, too, and what is wrong with it is added to `lost`; without, raises UnreadableFile.
+    A file that cannot be read is empty too, and the reason is added to `lost`; without `lost`, raises UnreadableFile.
     """
     try:
         return _sensible(read_json(path))
@@ -53,7 +53,7 @@ def _why(error: OtherVersion | OSError | NotJson) -> str:
 
 
 def _sensible(content: object) -> dict[str, Any]:
-    """The content, empty if it is no object. Raises NotJson where it tells of more ranks than any job has."""
+    """The content, empty if it is not an object. Raises NotJson if it mentions more ranks than any job has."""
     side = content if isinstance(content, dict) else {}
     for name in ("rank", "world_size"):
         number = side.get(name)
@@ -69,13 +69,13 @@ def probe_rows(rank: int, side: Side) -> list[Row]:
 
 
 def step_time_rows(rank: int, side: Side) -> Iterator[Row]:
-    """Rows of `step_times`; what is no step, in a file edited by hand for example, is left out."""
+    """Rows of `step_times`, without entries that are not steps, as in a file edited by hand."""
     for one in side.record.steps:
         yield {"rank": rank, "step": one.step, "phase": one.phase, "dur_ns": one.dur_ns}
 
 
 def notes_on_side(rank: int, side: Side) -> Iterator[str]:
-    """What there is to say of a rank's side file."""
+    """Notes on a rank's side file."""
     if side.record.complete is False:
         yield f"rank {rank}: the capture ended early: {side.record.reason or 'no reason given'}"
     if "clock_probe" in side.odd:

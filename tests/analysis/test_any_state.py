@@ -106,7 +106,7 @@ def test_quotes_in_the_last_name(tmp_path, layout):
 
 def test_a_lone_quote_in_a_name_may_be_damage(tmp_path):
     for name in (b"gemm 3", b"train.py: 3"):
-        with pytest.raises(DamagedTrace, match=r"is no JSON at byte|is not as Kineto writes it"):
+        with pytest.raises(DamagedTrace, match=r"is not JSON at byte|is not as Kineto writes it"):
             read(write_bytes(tmp_path / "t.json", content().replace(name, b'5" ' + name)))
 
 
@@ -166,14 +166,14 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "two bytes of gzip": (lambda text: b"\x1f\x8b", "gzip that ends early"),
     "zstd": (lambda text: b"\x28\xb5\x2f\xfd" + text, "packed with zstd"),
     "UTF-16": (lambda text: text.decode().encode("utf-16"), "neither JSON nor gzip"),
-    "garbage in front": (lambda text: b"log: " + text, "is no JSON at byte 0"),
-    "garbage behind": (lambda text: text + b"garbage", "is no JSON at byte [0-9,]+, behind its {events} events"),
-    "a second document": (lambda text: text + text, '"traceEvents" more than once|is no JSON'),
+    "garbage in front": (lambda text: b"log: " + text, "is not JSON at byte 0"),
+    "garbage behind": (lambda text: text + b"garbage", "is not JSON at byte [0-9,]+, behind its {events} events"),
+    "a second document": (lambda text: text + text, '"traceEvents" more than once|is not JSON'),
     "cut behind the events": (lambda text: text[:-9], "ends too early at byte {end}"),
     "garbage behind gzip": (lambda text: gzip.compress(text) + b"garbage" * 9, "is damaged gzip"),
     "a flipped checksum": (lambda text: gzip.compress(text)[:-8] + b"\0" * 4 + gzip.compress(text)[-4:], "gzip"),
-    "an event that is none": (lambda text: text.replace(b"},\n  {", b"},\n  null,\n  {", 1), r"is no JSON at byte \d+"),
-    "two commas": (lambda text: text.replace(b"},\n  {", b"},,\n  {", 1), r"is no JSON at byte \d+ \(1 events"),
+    "an event that is none": (lambda text: text.replace(b"},\n  {", b"},\n  null,\n  {", 1), r"not JSON at byte \d+"),
+    "two commas": (lambda text: text.replace(b"},\n  {", b"},,\n  {", 1), r"is not JSON at byte \d+ \(1 events"),
     "a time that is none": (lambda text: text.replace(b'"ts": 10000.', b'"ts": NaN, "x": 1.', 1), "event .*at byte"),
     "no time": (lambda text: text.replace(b'"ts": 10000.', b'"x": 10000.', 1), "event .*at byte .*missing required"),
     "a time without end": (lambda text: text.replace(b'"ts": 10000.', b'"ts": 1e300, "x": 1.', 1), "event .*at byte"),
@@ -182,11 +182,11 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a zero of times beyond 64 bits": (lambda text: text.replace(b"17593000", b"9917593000"), "baseTimeNanoseconds"),
     "shapes that are none": (
         lambda text: text.replace(b"ProfilerStep#1", b"nccl:x").replace(
-            b'"args": {\n      \n', b'"args": {"Input Dims": [["a"]]\n'), "are no shapes"),
+            b'"args": {\n      \n', b'"args": {"Input Dims": [["a"]]\n'), "are not shapes"),
     "events twice": (lambda text: text.replace(b'"traceName"', b'"traceEvents": [{"a": 1}], "b"'), "more than once"),
     "half a surrogate in a name": (lambda text: text.replace(b"gemm 1", b"\\ud800 1"), "event"),
     "bytes that are no text in a name": (lambda text: text.replace(b"gemm 1", b"\xff 1"), "event"),
-    "zeros in the middle": (lambda text: text[:2000] + b"\0" * 300 + text[2300:], "event|is no JSON at byte"),
+    "zeros in the middle": (lambda text: text[:2000] + b"\0" * 300 + text[2300:], "event|is not JSON at byte"),
 }  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_the_byte_of_a_malformed_event_is_where_it_stands(tmp_path):
 def test_the_byte_of_garbage_behind_is_where_it_stands(tmp_path, garbage):
     text = content() + garbage
     at = len(text) - len(garbage.lstrip())
-    assert f"is no JSON at byte {at:,}, behind" in fails(write_bytes(tmp_path / "rank0.json", text))
+    assert f"is not JSON at byte {at:,}, behind" in fails(write_bytes(tmp_path / "rank0.json", text))
 
 
 @pytest.mark.parametrize("opening", [b"", b'{"traceEvents": [', b'{"traceEvents": [{"args": ', b'{"a": '])
@@ -263,7 +263,7 @@ def test_a_damaged_byte_in_another_order_of_keys(tmp_path, monkeypatch, order, c
     """No quote belongs to a name only because another name's end follows it somewhere."""
     monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
     path = write_bytes(tmp_path / "t.json", ordered(order, [*range(40)]).replace(b'"ts": 25,', b'"ts": 2,5,'))
-    with pytest.raises(DamagedTrace, match=r"is no JSON at byte [0-9,]+ \(25 events"):
+    with pytest.raises(DamagedTrace, match=r"is not JSON at byte [0-9,]+ \(25 events"):
         read(path)
     assert names(path, keep_damaged=True) == [f"gemm {n}" for n in range(25)]
 
@@ -320,7 +320,7 @@ def test_pipes_and_sockets_in_a_folder_are_left_out(tmp_path, capsys):
     run = load_run([tmp_path])
     assert run.ranks == [0, 1]
     assert main(["breakdown", str(tmp_path)]) == 0
-    assert "left out node_2.0001.pt.trace.json, which is no file" in capsys.readouterr().err
+    assert "left out node_2.0001.pt.trace.json, which is not a file" in capsys.readouterr().err
 
 
 def test_a_pipe_in_place_of_a_side_file_is_an_error(tmp_path):
@@ -443,11 +443,11 @@ ENDLESS = {
     "blanks": (b'{"traceEvents": [', b" " * 65536, "an event takes more than"),
     "blanks only": (b"", b" " * 65536, "what stands before the events takes more"),
     "zeros": (b"", b"\0" * 65536, "what stands before the events takes more"),
-    "brackets": (b'{"traceEvents": [{"a": ', b"[" * 65536, "is no JSON at byte"),
-    "numbers": (b'{"traceEvents": [', b"1," * 32768, "is no JSON at byte"),
+    "brackets": (b'{"traceEvents": [{"a": ', b"[" * 65536, "is not JSON at byte"),
+    "numbers": (b'{"traceEvents": [', b"1," * 32768, "is not JSON at byte"),
     "one number": (b'{"traceEvents": [{"a": ', b"1" * 65536, "an event takes more than"),
     "elements of one event": (b'{"traceEvents": [{"a": [', b"1," * 32768, "an event takes more than"),
-    "commas": (b'{"traceEvents": [', b"," * 65536, "is no JSON at byte"),
+    "commas": (b'{"traceEvents": [', b"," * 65536, "is not JSON at byte"),
     "members": (b'{"traceEvents": [{', b'"a":1,' * 10000, "an event takes more than"),
 }
 

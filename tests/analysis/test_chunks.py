@@ -181,7 +181,7 @@ def test_malformed_events_are_damaged(tmp_path):
     path = write_bytes(
         tmp_path / "trace.json", b'{"traceEvents": [{"name": "a"}, {"name": "un"quoted"}, {"name": "b"}]}'
     )
-    with pytest.raises(DamagedTrace, match=r"no JSON at byte 45 \(1 events before it were good\)"):
+    with pytest.raises(DamagedTrace, match=r"not JSON at byte 45 \(1 events before it were good\)"):
         read(path)
 
 
@@ -193,7 +193,7 @@ def test_malformed_events_are_damaged(tmp_path):
         (b"hello", "neither JSON nor gzip"),
         (b"\x00\x01\x02binary", "neither JSON nor gzip"),
         (b'{"a": [1, 2]}', "traceEvents"),
-        (b'"a string"', "no object"),
+        (b'"a string"', "something else"),
         (b'{"traceEvents": {"a": 1}}', "traceEvents"),
         (b'{"schema": "1.1.1", "pid": 1, "nodes": [{"id": 1}]}', "execution trace"),
     ],

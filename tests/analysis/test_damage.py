@@ -61,7 +61,7 @@ def test_a_hole_of_bytes_that_are_no_text_is_no_name(tmp_path):
     begin, end = (text.index(b"train.py(%d)" % number) + 5 for number in (101, 119))
     path = tmp_path / "rank0.json"
     path.write_bytes(text[:begin] + b"\xff" * (end - begin) + text[end:])
-    with pytest.raises(DamagedTrace, match="is no JSON at byte"):
+    with pytest.raises(DamagedTrace, match="is not JSON at byte"):
         read_kineto(path, OPTIONS)
 
 
@@ -162,7 +162,7 @@ def test_what_is_repaired_is_told(tmp_path, old, new, count):
     path.write_bytes(text.replace(old, new))
     run = load_run([path])
     (unknown,) = run.traces["not_understood_bytes"]
-    (note,) = (note for note in run.notes if "are no JSON, and were taken as meant" in note)
+    (note,) = (note for note in run.notes if "are not JSON, and were taken as meant" in note)
     assert unknown == count
     kept = load_run([path], cache=tmp_path)
     assert kept.notes == load_run([path], cache=tmp_path).notes == run.notes

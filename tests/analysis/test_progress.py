@@ -61,7 +61,7 @@ def test_a_file_that_is_left_out_is_counted(run_dir, tmp_path):
     (run_dir / "node_9.0001.pt.trace.json").write_bytes(b"{}")
     said = on_a_terminal(0, "breakdown", run_dir, "--keep-going", table=tmp_path / "table.txt")
     assert "4/4 files" in said
-    assert re.search(r"[\r\n]error: \S+node_9\S+ is JSON but no Kineto trace", said)
+    assert re.search(r"[\r\n]error: \S+node_9\S+ is JSON but not a Kineto trace", said)
 
 
 def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):

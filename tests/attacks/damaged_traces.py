@@ -1,6 +1,6 @@
 """Plain trace files with damage, read beside a JSON parser: `python tests/attacks/damaged_traces.py --tries 5000`.
 
-Holes of zeros and of other bytes, pieces lost, repeated or exchanged, and single bits flipped. A file that is no JSON
+Holes of zeros and of other bytes, pieces lost, repeated or exchanged, and single bits flipped. A file that is not JSON
 any more is refused, or what is read of it is what the sound file holds: anything else is silently wrong. A file that is
 still JSON is nobody's to see.
 """

@@ -1,4 +1,4 @@
-"""Arguments of events: shapes of annotations, and what kernels and record_param_comms say of a collective."""
+"""Arguments of events: shapes of annotations, and what kernels and record_param_comms say about a collective."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
 
 def integer_id(value: int | str) -> int:
-    """Thread, stream and device ids are integers; -1 for Kineto's own bookkeeping rows, which have names."""
+    """A thread, stream or device id; -1 for Kineto's own bookkeeping rows, which have names instead."""
     return value if isinstance(value, int) else -1
 
 
 def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]:
-    """What is kept of annotations, with the texts they were decoded from. Raises MalformedEvent."""
+    """What is kept of annotations, given with the texts they were decoded from. Raises MalformedEvent."""
     result = []
     for event, text in events:
         args = _decoded(_annotation_args, event, text)
         if not _are_shapes(args.in_dims):
-            raise MalformedEvent(text, f"{str(args.in_dims)[:40]} are no shapes")
+            raise MalformedEvent(text, f"{str(args.in_dims)[:40]} are not shapes")
         values = None if args.in_values is None else [v if isinstance(v, str) else str(v) for v in args.in_values]
         thread, dur = integer_id(event.tid), event.dur or 0.0
         result.append(Annotation(event.name, thread, event.ts, dur, args.in_dims, args.in_types, values))
@@ -37,7 +37,7 @@ def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]
 
 
 def _are_shapes(dims: list[Any] | None) -> bool:
-    """Is every input a shape, or a list of shapes?"""
+    """Whether every input is a shape, or a list of shapes."""
     shapes = [s for d in dims or () for s in (d if _are(list, d) else [d])]
     return all(_are(int, s) and all(abs(n) <= _MOST_ELEMS for n in s) for s in shapes)
 
@@ -47,7 +47,7 @@ def _are(kind: type, values: Any) -> bool:
 
 
 def call_records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
-    """Rows of record_param_comms; those named `wait` are no calls."""
+    """Rows of record_param_comms; those named `wait` are not calls."""
     found = ((event, _decoded(_comm_args, event, text)) for event, text in events)
     return [
         comm_row("record_param_comms", args) | {"thread": integer_id(event.tid), "ts": event.ts}
@@ -64,7 +64,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -
 
 
 def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
-    """A row of the table of arguments; what cannot be true is None."""
+    """A row of the table of arguments; impossible values are None."""
     external_id = args.external_id if args.external_id is not None else args.external_id_1
     peer = args.dst_rank if args.dst_rank is not None else args.src_rank
     return {
@@ -88,7 +88,7 @@ def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
 
 
 def _if_in(number: int | None, least: int, most: int) -> int | None:
-    """The number, if it can be true."""
+    """The number if it is possible."""
     return number if number is not None and least <= number <= most else None
 
 

@@ -30,12 +30,12 @@ _BLOCK_BYTES = 4096
 _DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder(msgspec.Raw)
-# What decoding raises for bytes that are no JSON, or nested too deep.
+# What decoding raises for bytes that are not JSON, or nested too deeply.
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Malformed(Exception):
-    """A buffer is no JSON; `texts` are those of the events before that place, `at` its offset."""
+    """A buffer is not JSON at offset `at`; `texts` are those of the events before it."""
 
     def __init__(self, texts: list[bytes], at: int) -> None:
         self.texts = texts
@@ -43,7 +43,7 @@ class Malformed(Exception):
 
 
 def check_text(source: bytes, end: int | None = None) -> None:
-    """JSON is UTF-8, which decoders do not look at in what they skip. Raises UnicodeDecodeError."""
+    """JSON is UTF-8, which decoders do not check in what they skip. Raises UnicodeDecodeError."""
     if not source.isascii():  # ten times as fast, without a copy
         try:
             source[:end].decode()
@@ -52,7 +52,7 @@ def check_text(source: bytes, end: int | None = None) -> None:
 
 
 def count_repairs(pieces: list[bytes]) -> int | None:
-    """How many bytes have to be repaired in whole elements of an array, each with its comma; None: they are no JSON."""
+    """How many bytes of whole array elements, each with its comma, need repair; None if they are not JSON."""
     array = b"".join((b"[", *pieces, b"{}]"))  # copied only once
     try:
         _ANY.decode(array)
@@ -71,7 +71,7 @@ def _mended(elements: bytes) -> bytes:
 
 
 def changed_bytes(text: bytes, repaired: bytes) -> int:
-    """How many bytes of two texts of one length differ; most blocks do not."""
+    """How many bytes of two texts of equal length differ; most blocks do not."""
     blocks = (
         (text[at : at + _BLOCK_BYTES], repaired[at : at + _BLOCK_BYTES]) for at in range(0, len(text), _BLOCK_BYTES)
     )
@@ -79,7 +79,7 @@ def changed_bytes(text: bytes, repaired: bytes) -> int:
 
 
 class Elements(NamedTuple):
-    """Texts of the whole events in a buffer, how many bytes they take, and of these how many were repaired.
+    """Texts of the whole events in a buffer, how many bytes they take, and how many of these were repaired.
 
     `closed` says whether the array ends behind them.
     """
@@ -97,7 +97,7 @@ def whole_elements(buffer: bytes) -> Elements:
             return Elements(texts_of(buffer[:cut]), cut, closed)
         except NO_JSON:
             continue
-    # The second time with quotes in names, which hide where strings end, out of the way.
+    # Once more without the quotes in names, which hide where strings end.
     try:
         return _repaired(buffer, buffer)
     except Malformed:
@@ -128,7 +128,7 @@ def repaired_texts(elements: bytes) -> Elements:
 
 
 def place_in(error: Exception) -> int | None:
-    """Where bytes stop being JSON, by what decoding them raised; None if it does not say."""
+    """Where bytes stop being JSON, according to the error from decoding them; None if it does not say."""
     if isinstance(error, UnicodeDecodeError):
         return error.start
     found = _AT_BYTE.search(str(error))
@@ -151,7 +151,7 @@ def malformed_at(elements: bytes) -> int | None:
 
 
 def _texts_before(buffer: bytes, at: int) -> list[bytes]:
-    """Texts of the events that are whole before the byte `at`, as far as they are JSON."""
+    """Texts of the whole events before the byte `at`, as far as they are JSON."""
     try:
         return texts_of(buffer[: _exact_cut(buffer[:at])[0]])
     except (Malformed, *NO_JSON):
@@ -159,7 +159,7 @@ def _texts_before(buffer: bytes, at: int) -> list[bytes]:
 
 
 def texts_or_none(elements: bytes) -> list[bytes]:
-    """Texts of the elements of an array that does not go on; none where they are not whole."""
+    """Texts of the elements of an array that ends here; none if they are not whole."""
     try:
         return texts_of(elements)
     except NO_JSON:
@@ -167,18 +167,18 @@ def texts_or_none(elements: bytes) -> list[bytes]:
 
 
 def texts_of(elements: bytes) -> list[bytes]:
-    """Texts of the elements of an array; empty objects say nothing, and are left out."""
+    """Texts of the elements of an array, without empty objects, which say nothing."""
     array = b"[" + elements + b"]"
     check_text(array)
     objects = [bytes(raw) for raw in _ELEMENTS.decode(array)]
     if not all(text.startswith(b"{") for text in objects):
-        raise msgspec.ValidationError(f"an event is no object (byte {_first_other(array, objects)})")
+        raise msgspec.ValidationError(f"an event is not an object (byte {_first_other(array, objects)})")
     inner = (text[1:-1].lstrip() for text in objects)
     return [text[1:] for text in inner if text]
 
 
 def _first_other(array: bytes, elements: list[bytes]) -> int:
-    """Where in the array the first element stands that is no object."""
+    """Where in the array the first element stands that is not an object."""
     at = 1
     for text in elements:
         while array[at] in _BLANK:
@@ -190,7 +190,7 @@ def _first_other(array: bytes, elements: list[bytes]) -> int:
 
 
 def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
-    """Ends of an event near the end of the buffer: first between two events, then before the closing bracket."""
+    """Possible ends of an event near the end of the buffer: between two events, then before the closing bracket."""
     tail = max(0, len(buffer) - (64 << 10))
     for match in list(_BETWEEN.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
         comma = buffer.index(b",", match.start())
@@ -200,9 +200,9 @@ def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
 
 
 def _exact_cut(buffer: bytes) -> tuple[int, bool]:
-    """The same by walking over every string and bracket: slow, for layouts in which no guess holds.
+    """The same by walking over every string and bracket: slow, for layouts in which no guess is right.
 
-    Raises Malformed where brackets are nested too deep.
+    Raises Malformed where brackets are nested too deeply.
     """
     depth, last_comma = 0, 0
     for token in _TOKEN.finditer(without_escapes(buffer)):

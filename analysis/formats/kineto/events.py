@@ -1,6 +1,6 @@
 """The events of a Kineto trace that communication is measured from: what tells them apart, and what is read of them.
 
-Facts about versions are in the comments where they matter.
+Facts about versions are in comments where they matter.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class CommEvent(msgspec.Struct, gc=False):
 
 
 class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
-    """What was allocated on a device once an allocation or release was done, in bytes, with profile_memory."""
+    """How much was allocated on a device after an allocation or release, in bytes, with profile_memory."""
 
     device_type: Int64 | None = msgspec.field(default=MISSING, name="Device Type")
     device: Int64 | None = msgspec.field(default=MISSING, name="Device Id")
@@ -138,7 +138,7 @@ class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
 
 
 class _Key(msgspec.Struct, gc=False):
-    """What tells events apart, if these are texts; an event in which they are not is none of those that are wanted."""
+    """What tells events apart, if these are texts; otherwise the event is not wanted."""
 
     ph: Any = ""
     cat: Any = ""
@@ -150,7 +150,7 @@ KERNEL_CATEGORIES = ("kernel", "Kernel")
 OPERATOR_CATEGORIES = ("cpu_op", "Operator")
 RUNTIME_CALLS = "cuda_runtime"
 IDLE_CALLS = ("cudaDevice", "cudaEvent", "cudaFunc", "cudaGet", "cudaStream", "cudaThread")
-"""How names of runtime calls begin that launch nothing: a third of them."""
+"""How the names of runtime calls that launch nothing begin: a third of all calls."""
 ROOMS = {
     **dict.fromkeys((*KERNEL_CATEGORIES, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), "activities"),
     **dict.fromkeys((RUNTIME_CALLS, "cuda_driver", "Runtime"), "launches"),
@@ -165,7 +165,7 @@ ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory", WINDOW_END: "
 
 @dataclass
 class Sorted:
-    """Texts of events by what they are, each in file order; all others are left out, with so many repaired bytes."""
+    """Texts of wanted events by what they are, each in file order; in all others `repaired_bytes` were repaired."""
 
     activities: list[bytes] = field(default_factory=list)
     launches: list[bytes] = field(default_factory=list)
@@ -199,7 +199,7 @@ def sorted_texts(texts: Sequence[bytes]) -> Sorted:
 
 
 class MalformedEvent(Exception):
-    """The event with this text is no JSON, or not as Kineto writes it."""
+    """The event with this text is not JSON, or not as Kineto writes it."""
 
     def __init__(self, text: bytes, why: str) -> None:
         super().__init__(why)
@@ -223,7 +223,7 @@ class Decoder(Generic[E]):
             events = self._all.decode(b'},{"'.join(ended))
         except NO_JSON:
             events = []
-        # A text that is two events, or half of one, shows in their number.
+        # A text that is two events, or half of one, changes their number.
         return events if len(events) == len(texts) else [self.one(text) for text in texts]
 
     def one(self, text: bytes) -> E:

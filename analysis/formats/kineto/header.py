@@ -1,4 +1,4 @@
-"""What a Kineto trace says of itself around its events: rank, devices, process groups, versions, zero of times."""
+"""What a Kineto trace says about itself around its events: rank, devices, process groups, versions, zero of times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .cuts import NO_JSON, changed_bytes, check_text, place_in
 from .stream import Surrounding
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
-# In ns; so that times of events, which count from it, fit 64 bits.
+# In ns, limited so that times of events, which count from it, fit 64 bits.
 _BaseTime = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 2**55)]
 
 
@@ -51,7 +51,7 @@ class _Surrounding(msgspec.Struct):
 
 
 def header(path: Path, around: Surrounding, events: int = 0) -> Header:
-    """The header of the file at `path` with so many events, which errors tell. Raises NotATrace, DamagedTrace."""
+    """The header of the file at `path`; errors mention its number of `events`. Raises NotATrace, DamagedTrace."""
     document = around.before + around.behind
     if document.lstrip()[:1] == b"[":  # the bare array form of the Chrome trace format
         if around.behind.strip() != b"]":
@@ -82,11 +82,11 @@ def _surrounding(document: bytes) -> tuple[_Surrounding, int]:
 
 
 def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTrace:
-    """The error for a document around the events that is no JSON at `at`, counted without them."""
+    """The error for a document around the events that is not JSON at `at`, counted without them."""
     prefix_bytes = len(around.before)
     behind = prefix_bytes + len(around.behind) - at
     byte = at if at < prefix_bytes else around.file_bytes - behind
-    what = "ends too early" if behind <= 0 else "is no JSON"
+    what = "ends too early" if behind <= 0 else "is not JSON"
     return DamagedTrace(
         f"{path}: {what} at byte {byte:,}, {'before' if at < prefix_bytes else 'behind'} its "
         f"{events:,} events, which were good; repair it there, or capture it again"
@@ -94,7 +94,7 @@ def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTr
 
 
 def header_so_far(around: Surrounding) -> Header:
-    """What can be read of the header, or else of its part before the events: every field that is as it should be."""
+    """What can be read of the header, or else of its part before the events: every valid field."""
     documents = [around.before + around.behind] if around.behind else []
     for document in (*documents, around.before + b"]}"):
         try:
@@ -110,7 +110,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _good_fields(kind: type[S], document: bytes) -> S | None:
-    """The object with those of its fields that can be decoded, each by itself; None where it is no object."""
+    """The object with those of its fields that can be decoded, each by itself; None if it is not an object."""
     try:
         texts = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
     except NO_JSON:

@@ -10,11 +10,11 @@ from ...errors import TraceError
 from ...recording.compression import BrokenPacking, Source, is_gzip, unpacked_bytes
 from .stream import CLOSING, OPENING, SEPARATOR, EventStream, P, Pick, Surrounding
 
-_PACKED_PART_RATIO = 0.85  # of each part of a packed file to the one before it, so that all take equally long
+_PACKED_PART_RATIO = 0.85  # size of each part of a packed file to the one before it, so that all take equally long
 
 
 class Indivisible(TraceError):
-    """The file has to be read as a whole; nobody is told so."""
+    """The file has to be read as a whole; users never see this error."""
 
 
 class SpanStream(EventStream[P]):
@@ -91,7 +91,7 @@ class SpanStream(EventStream[P]):
 
 
 def _begins(path: Path, parts: int) -> list[int]:
-    """Where the shares of the parts begin, in unpacked bytes. Of a packed file each unpacks what stands before it."""
+    """Where the parts begin, in unpacked bytes. Each part of a packed file unpacks everything before it."""
     total = unpacked_bytes(path)
     ratio = _PACKED_PART_RATIO if is_gzip(path) else 1.0
     ends = list(accumulate(ratio**part for part in range(parts)))

@@ -1,7 +1,7 @@
 """A Kineto trace file -> columns of numbers, names once each: small, quick to send to another process, and to keep.
 
-Only the modules whose names begin like this one's know raw trace keys. Of a large file, several
-processes read a part each (`read_part`), and one joins them.
+Only the modules of this folder know raw trace keys. Several processes can read a part of a large file each
+(`read_part`), and one joins the parts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .part_stream import Indivisible, SpanStream
 from .scan import picked
 from .stream import Batch, EventStream, Pick, Surrounding
 
-# On disk. To count the events of a smaller file takes less than to read it twice where it is damaged.
+# On disk. Counting the events of a smaller file costs less than reading a damaged one twice.
 SLOW_TO_COUNT_BYTES = 2 << 20
 _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):|enumerate\(DataLoader\)#")
 _HANDING_OVER = ("c10d::", "record_param_comms")
@@ -60,13 +60,13 @@ def read_kineto(
 ) -> RawTrace:
     """What one trace file holds. `progress` is called with the position in the file in bytes.
 
-    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if what is read would take more than the options allow of
-    memory with all tables made of it.
+    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if the data and its tables would take more memory than the
+    options allow.
     """
     is_lasting = is_regular(path)  # a pipe can be read only once
     with_operators = None if is_lasting and not options.details else True
     if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
-        # The second time, counted, it tells how many events are good, and keeps them.
+        # The second reading counts: it tells how many events are good, and keeps them.
         with suppress(TraceError if options.keep_going else DamagedTrace):
             uncounted = replace(options, keep_going=False)
             return _read(path, _Reading(uncounted, with_operators), progress)
@@ -80,7 +80,7 @@ def read_part(
     parts: int,
     progress: Progress | None = None,
 ) -> Part:
-    """What one of `parts` parts of a file holds, counted from 0. Every error means: read the file as a whole.
+    """What one of `parts` parts of a file holds, counted from 0. After any error the file is to be read as a whole.
 
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
     """
@@ -188,7 +188,7 @@ class _Reading:
 
     @property
     def needed_bytes(self) -> int:
-        """What all that was read so far takes at most, with the tables made of it."""
+        """How much memory everything read so far takes at most, with the tables made from it."""
         return self._lists_bytes + tables_bytes(
             activities=len(self.activities["ts"]),
             launches=len(self.launches["ts"]),
@@ -201,13 +201,13 @@ class _Reading:
         )
 
     def picker(self, around: Surrounding) -> Pick[Sorted]:
-        """What to pick of the events of a document that begins so."""
+        """What to pick from the events of a document that begins like this."""
         if self.with_operators is None:
             self.with_operators = not header_so_far(around).device_names
         return partial(picked, with_operators=self.with_operators)
 
     def add(self, texts: Sorted) -> None:
-        """All of a batch, or nothing of it. Raises MalformedEvent."""
+        """Add a whole batch, or nothing of it. Raises MalformedEvent."""
         activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _THREADS.all(texts.threads)
@@ -223,7 +223,7 @@ class _Reading:
         kept += [each for each in called if each[0].name.startswith("c10d::")]
         found = annotations_of(kept)
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
-        # Of threads there are several such events, an earlier process name among them.
+        # There are several such events per thread; one may hold an earlier process name.
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
         self.annotations += found
         self.comm_args += comm_args + recorded
@@ -239,7 +239,7 @@ class _Reading:
             self._extend_operators(work)
 
     def result(self) -> Events:
-        """Everything read; there is nothing left then."""
+        """Everything read, which is then handed over: nothing is left here."""
         return Events(
             pids=self.pids,
             names=self.names,
@@ -258,7 +258,7 @@ class _Reading:
         )
 
     def _names(self, events: list[Activity]) -> list[int]:
-        """The number of each event's name; one name is two if kernels and copies bear it."""
+        """The number of each event's name; a name that both kernels and copies have gets two numbers."""
         ids = self.ids
         try:
             return [ids[event.cat][event.name] for event in events]
@@ -331,7 +331,7 @@ def _arrays(sort: str) -> dict[str, array[Any]]:
 
 
 def _bytes(columns: dict[str, array[Any]]) -> Columns:
-    """The columns, which are used up: both would be twice as large."""
+    """The columns as bytes. They are used up: keeping both would take twice the memory."""
     return {name: columns.pop(name).tobytes() for name in list(columns)}
 
 
@@ -341,7 +341,7 @@ def _integers(values: list[Any]) -> list[int]:
 
 
 def _either(values: list[Any], otherwise: list[Any]) -> list[int]:
-    """Arguments of events; where there is none, the row the event is drawn in."""
+    """Arguments of events; where one is missing, the row in which the event is drawn."""
     found = _integers(values)
     if MISSING not in found:
         return found
@@ -358,12 +358,12 @@ def _durations(events: list[Activity] | list[CpuEvent]) -> list[float]:
 
 
 def _numbers(values: list[Any]) -> list[int]:
-    """Thread, stream and device ids are integers but for Kineto's own bookkeeping rows."""
+    """Thread, stream and device ids, which are integers except in Kineto's own bookkeeping rows."""
     return [integer_id(v) for v in values] if str in map(type, values) else values
 
 
 def _numbers_known(values: list[Any]) -> array[float]:
-    """Doubles, NaN for whatever is no number that fits one."""
+    """Doubles, NaN for whatever is not a number, or does not fit."""
     try:
         return array("d", values)
     except (TypeError, OverflowError):

@@ -1,7 +1,7 @@
-"""Texts of wanted events out of bytes in Kineto's layout, without taking these apart: see docs/design/0007.
+"""Texts of wanted events, cut out of bytes in Kineto's layout without parsing the rest. See docs/design/0007.
 
-Whatever its layout, a wanted event holds a text that tells so, its category or its name. All of these are searched for
-at once, which takes less time than to unpack the bytes.
+In any layout, a wanted event holds a text that identifies it: its category or its name. All of these are searched for
+at once, which takes less time than unpacking the bytes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from .stream import CLOSING, OPENING, SEPARATOR
 
 # What stands before the category, up to torch 2.12, and since.
 _HEADS = (SEPARATOR + b'ph": "X", "cat": ', SEPARATOR + b'ph": "X",\n    "cat": ')
-# In Kineto's layout a comma follows every event but the last. Behind anything else, there may be no more events.
+# In Kineto's layout a comma follows every event but the last. After anything else there may be no more events.
 _ENDS = tuple(CLOSING[:-1] + other for other in (b"]", b" ", b"\n", b"\r", b"\t"))
-# Only a huge event makes a chunk larger, and what is found in that, tuples of three numbers, might fill the memory.
+# Only a huge event makes a chunk larger, and the hits in that, tuples of three numbers, might fill the memory.
 _LARGEST_BYTES = 4 << 20
 # Any category or name may be written with an escaped letter.
 _ESCAPE = b"\\u00"
-# Longer than the category alone, which is wanted.
+# Longer than the wanted category alone.
 _IDLE = [f'"{RUNTIME_CALLS}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ") for call in IDLE_CALLS]
 
 
 class _Needles:
-    """What is searched for: categories in their quotes, begins of other texts, and what must not be there.
+    """What is searched for: categories in quotes, beginnings of other texts, and what must not occur.
 
-    The search takes 32 bytes at a time if there are several first bytes, and several rare ones, so texts are without a
-    quote; and at most 32 needles.
+    The search takes 32 bytes at a time if there are several different first bytes, and several rare ones, so texts have
+    no quote; and there are at most 32 needles.
     """
 
     def __init__(self, categories: list[str], texts: list[bytes]) -> None:
@@ -43,7 +43,7 @@ class _Needles:
 
 
 _ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]", WINDOW_END.encode()])
-# Of operators, those that hand a collective over, and those that load data.
+# Of operators only those that hand a collective over, and those that load data.
 _WITHOUT_OPERATORS = _Needles(
     [category for category in ROOMS if category not in OPERATOR_CATEGORIES],
     [b"thread_name", b"c10d::", b"record_param_comms", b"enumerate(DataLoader)", WINDOW_END.encode()],
@@ -53,9 +53,9 @@ _WITHOUT_OPERATORS = _Needles(
 def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     """The texts of wanted events before `end`; without operators, only of collectives and data loading.
 
-    `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None where it is not
-    in Kineto's layout only: where a list ends in it, or where what was found does not stand at the begin of an event,
-    nor in a single other one. None too where a single event takes several MiB, and where what is left out is no JSON.
+    `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None if not all of it
+    is in Kineto's layout: a list ends in it, or a hit is neither at the beginning of an event nor within a single one.
+    None also if one event takes several MiB, or if what is left out is not JSON.
     """
     if end > _LARGEST_BYTES:
         return None
@@ -69,7 +69,7 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
         result = _sorted(source, end, hits, needles, left_out)
     except (*NO_JSON, MalformedEvent):
         return None
-    # Who asked decodes what was found: so every byte is looked at.
+    # The caller decodes what was found, so every byte is checked.
     repaired_bytes = None if result is None else count_repairs(left_out)
     return None if result is None or repaired_bytes is None else replace(result, repaired_bytes=repaired_bytes)
 
@@ -77,7 +77,7 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
 def _sorted(
     source: bytes, end: int, hits: list[tuple[int, int, int]], needles: _Needles, left_out: list[bytes]
 ) -> Sorted | None:
-    """The texts of the events that the hits are in; None where a list ends. Raises NO_JSON, MalformedEvent.
+    """The texts of the events that contain the hits; None if a list ends. Raises NO_JSON, MalformedEvent.
 
     All other events are added to those `left_out`, each with its comma.
     """
@@ -87,7 +87,7 @@ def _sorted(
     result = Sorted()
     rooms: list[list[bytes]] = [getattr(result, room) for room in needles.rooms]
     starts_with, find = source.startswith, source.find
-    until = seen = 0  # the end of the last event that was looked at, and behind its comma
+    until = seen = 0  # the end of the last event that was seen, and the place behind its comma
     for needle, at, behind in hits:
         is_told = needle < categories and starts_with(head, at - head_bytes)
         if is_told:

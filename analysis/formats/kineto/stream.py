@@ -1,10 +1,9 @@
-"""A trace file as the texts of its events, some hundred KiB at a time, and the JSON that surrounds them.
+"""A trace file as the texts of its events, a few hundred KiB at a time, and the JSON that surrounds them.
 
-Kineto writes one event after another in one layout, so there a chunk is cut by searching for what stands between two
-events, and who reads the stream picks out of it what is wanted: nothing else is touched. In any other layout, where a
-chunk may be cut is guessed and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of the
-array, because a cut inside a string or a nested value leaves it open. So any layout of JSON gives the same events. See
-docs/design/0001 and 0007.
+Kineto writes all events in one layout, so a chunk can be cut by searching for what stands between two events, and the
+caller picks what it wants: nothing else is touched. In any other layout the place of a cut is guessed and then proven:
+`[` + bytes + `]` decodes only if the bytes are whole elements of the array, because a cut inside a string or a nested
+value leaves it open. So any layout of JSON gives the same events. See docs/design/0001 and 0007.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .cuts import (
     whole_elements,
 )
 
-CHUNK_BYTES = 512 << 10  # about what a core keeps in its own cache
+CHUNK_BYTES = 512 << 10  # about what fits into the cache of one core
 ENTRY_LIMIT_BYTES = 16 << 20  # of one event, and of what surrounds the events
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -48,8 +47,8 @@ _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
 
 P = TypeVar("P")
 Pick = Callable[[bytes, int], P | None]
-"""What is wanted of the events that stand before a place in a buffer in Kineto's layout, which begins with OPENING, the
-place being behind CLOSING. None where it proves to hold other layouts as well."""
+"""Picks what is wanted from the events before a place in a buffer in Kineto's layout, which begins with OPENING; the
+place is behind CLOSING. None if the buffer turns out to hold other layouts as well."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ class Batch(Generic[P]):
 
     A text is an event without its braces and its first quote: `{"` + text + `}` is the event. The events stand in
     `source` before the place `end`; it begins at the byte `first_byte` of the unpacked file. `first_event` is the
-    number of the first one in the file, from 0, where events are counted. Of their bytes, so many were repaired.
+    number of the first one in the file, from 0, where events are counted. `repaired_bytes` of their bytes were
+    repaired.
     """
 
     picked: P | None
@@ -81,7 +81,7 @@ class Batch(Generic[P]):
         return replace(self, picked=None, texts=found.texts, repaired_bytes=found.repaired_bytes)
 
     def before(self, index: int) -> Batch[P]:
-        """The first so many of the events, where all of their texts are there."""
+        """The first `index` events of a batch that has all texts."""
         return replace(self, texts=self.texts[:index])
 
     def byte_of(self, index: int) -> int:
@@ -96,7 +96,7 @@ class Batch(Generic[P]):
 class Surrounding(msgspec.Struct, array_like=True, frozen=True):
     """A document without its events: what stands before and behind them. The file has `file_bytes`, unpacked.
 
-    Until all is read, these are as far as it is.
+    Until everything is read, these hold what has been read so far.
     """
 
     before: bytes
@@ -107,8 +107,8 @@ class Surrounding(msgspec.Struct, array_like=True, frozen=True):
 class EventStream(Generic[P]):
     """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
 
-    After an error, `events_read` and `bytes_read` (unpacked) say how far it got. `state` tells the file from any that
-    takes its place, and from what becomes of it.
+    After an error, `events_read` and `bytes_read` (unpacked) say how far it got. `state` changes when the file is
+    replaced or written to.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class EventStream(Generic[P]):
     ) -> None:
         """`progress` is called now and then with the position in the file, in bytes as they are on disk.
 
-        `picker` is called once, when it is known what stands before the events. Unless `counted`, those that are
-        picked from are not counted, so that errors do not tell how many there were.
+        `picker` is called once, when it is known what stands before the events. Unless `counted`, events that are
+        picked from are not counted, so errors do not say how many there were.
         """
         self.path = path
         self._picker = picker
@@ -139,12 +139,12 @@ class EventStream(Generic[P]):
 
     @property
     def surrounding(self) -> Surrounding:
-        """What surrounds the events, as far as it is read."""
+        """What surrounds the events, as far as it has been read."""
         return Surrounding(self._before, self._behind, self.bytes_read)
 
     @property
     def is_packing_broken(self) -> bool:
-        """Did unpacking fail, so that nobody knows what is behind that?"""
+        """Whether unpacking failed, so that the rest of the file is unknown."""
         return self._broken is not None
 
     def __iter__(self) -> Iterator[Batch[P]]:
@@ -176,7 +176,7 @@ class EventStream(Generic[P]):
                 self._progress(file.tell())
 
     def _check_state(self, file: BufferedReader) -> None:
-        """Raise UnreadableFile if somebody wrote into the file meanwhile."""
+        """Raise UnreadableFile if the file was written to in the meantime."""
         if file.seekable() and _state(file) != self.state:
             raise UnreadableFile(f"{self.path}: was written to while it was read; wait for the writer, then try again")
 
@@ -233,13 +233,13 @@ class EventStream(Generic[P]):
             raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
 
     def _begin(self, source: Source) -> bytes:
-        """The begin of the first event, and what was read behind it."""
+        """The beginning of the first event, and what was read after it."""
         buffer = self._skip_prefix(source)
         first = _FIRST_OPENING.match(buffer)
         return OPENING + buffer[first.end() :] if first else buffer
 
     def _batch(self, buffer: bytes, end: int, texts: list[bytes] | None = None, *, picked: P | None = None) -> Batch[P]:
-        """A batch of events at the begin of the buffer, which is the last that was read."""
+        """A batch of events at the beginning of the buffer, which holds the last bytes read."""
         return Batch(picked, texts or [], buffer, end, self.bytes_read - len(buffer), self.events_read)
 
     def _kineto_until(self, buffer: bytes) -> int:
@@ -248,7 +248,7 @@ class EventStream(Generic[P]):
         return cut + len(CLOSING) if cut >= 0 else 0
 
     def _see_other_layout(self) -> None:
-        """What began in Kineto's layout proves to hold others as well."""
+        """Called when a file that began in Kineto's layout turns out to hold others as well."""
 
     def _step_bytes(self, buffer: bytes) -> int:
         """How much to read next: twice as much where a buffer was not enough, up to the limit."""
@@ -261,7 +261,7 @@ class EventStream(Generic[P]):
             try:
                 data = source.read1(size)
             except BrokenPacking as err:
-                self._broken = err  # what was unpacked before it is good
+                self._broken = err  # everything unpacked before is good
                 break
             if not data:
                 break
@@ -280,7 +280,7 @@ class EventStream(Generic[P]):
         return rest
 
     def _cut_short(self) -> DamagedTrace:
-        """The error for a file that ends before its events do; or whose packing breaks."""
+        """The error for a file that ends before its events do, or whose packing is broken."""
         good = f"after {self.bytes_read:,} bytes ({self.events_read:,} events were good)"
         if self._broken is not None:
             error: DamagedTrace = DamagedTrace(
@@ -294,7 +294,7 @@ class EventStream(Generic[P]):
         )
 
     def _unfinished(self, buffer: bytes) -> DamagedTrace:
-        """The error for a file that ends before its events do: it is cut short, or a quote in it opens no string."""
+        """The error for a file that ends before its events do: it was cut short, or a stray quote hides the end."""
         at = malformed_at(buffer)
         if self._broken is not None or at is None:
             return self._cut_short()
@@ -302,12 +302,12 @@ class EventStream(Generic[P]):
 
     def _malformed(self, byte: int) -> DamagedTrace:
         return DamagedTrace(
-            f"{self.path}: is no JSON at byte {byte:,} ({self.events_read:,} events before it were good); "
+            f"{self.path}: is not JSON at byte {byte:,} ({self.events_read:,} events before it were good); "
             "repair it there, or capture it again"
         )
 
     def _check_size(self, buffer: bytes, what: str) -> None:
-        """Raise DamagedTrace rather than fill the memory with a file that is none, or a gzip bomb."""
+        """Raise DamagedTrace rather than fill the memory with something that is not a trace, or a gzip bomb."""
         if len(buffer) > ENTRY_LIMIT_BYTES:
             raise DamagedTrace(
                 f"{self.path}: {what} takes more than {ENTRY_LIMIT_BYTES >> 20} MiB before byte {self.bytes_read:,} "
@@ -338,7 +338,7 @@ def _state(file: BufferedReader) -> tuple[int, ...]:
 
 
 def _what_it_is(document: bytes) -> str:
-    """Why a document without events is no Kineto trace."""
+    """Why a document without events is not a Kineto trace."""
     if not document.strip():
         return "is empty; the capture was interrupted before torch wrote it"
     try:
@@ -350,5 +350,5 @@ def _what_it_is(document: bytes) -> str:
             "is a PyTorch execution trace (ExecutionTraceObserver), which has no times; "
             "expected a Kineto trace as torch.profiler exports it"
         )
-    found = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "no object"
-    return f'is JSON but no Kineto trace: expected a list of "traceEvents", found {found}'
+    found = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "something else"
+    return f'is JSON but not a Kineto trace: expected a list of "traceEvents", found {found}'

@@ -1,4 +1,4 @@
-"""A second reading of a trace file, by another parser, of every value of every event: slow, and for doubts only."""
+"""A second reading of a trace file, by another parser, of every value of every event: slow, for cases of doubt."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .stream import EventStream
 
 
 def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None = None) -> RawTrace:
-    """What was read of a file, once every event is decoded a second time, by Python's own parser, and compared.
+    """What was read from a file, after decoding every event again by Python's own parser and comparing.
 
-    What can be read only once, as a pipe, and what is damaged, is left as it is. Raises UnreadableFile, and
-    DamagedTrace for an event with a key twice, and where the two readings differ.
+    What can be read only once, such as a pipe, and what is damaged, is returned as it is. Raises UnreadableFile, and
+    DamagedTrace for an event with a duplicate key, and where the two readings differ.
     """
     if not is_regular(path) or found.damage is not None:
         return found
