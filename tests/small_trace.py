@@ -33,5 +33,5 @@ def read(path: Path, *, keep_damaged: bool = False) -> RawTrace:
 
 def good_events(found: RawTrace) -> int:
     """How many events there were before the damage, as it is told."""
-    (told,) = re.findall(r"\b([0-9,]+) events", str(found.damage))
+    (told,) = re.findall(r"\b([0-9,]+) events?\b", str(found.damage))
     return int(told.replace(",", ""))

@@ -16,6 +16,7 @@ from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
+from ..core.wording import counted
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
@@ -106,11 +107,13 @@ class Comparison:
         step = self._step
         count_a, count_b = step.get("captures_a", 0), step.get("captures_b", 0)
         if self.separate:
-            return f"{len(self.a)} captures of A and {len(self.b)} of B, so the spread between captures is measured"
-        of = f"{count_a} cycles of A and {count_b} of B" if max(count_a, count_b) > 1 else "one capture of A and of B"
+            captures = f"{counted(len(self.a), 'capture')} of A and {len(self.b)} of B"
+            return f"{captures}, so the spread between captures is measured"
+        several = max(count_a, count_b) > 1
+        of = f"{counted(count_a, 'cycle')} of A and {count_b} of B" if several else "one capture of A and of B"
         return (
             f"{of}, which do not show how much runs of one configuration differ: a standard deviation of "
-            f"{100 * self.run_spread_frac:g}% is assumed; capture each several times, by turns, to measure it"
+            f"{100 * self.run_spread_frac:g}% is assumed; capture each several times, alternating, to measure it"
         )
 
     @property

@@ -13,6 +13,7 @@ from ..core.contract.reader import lenient
 from ..core.contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import Row, records
+from ..core.wording import counted
 from ..render import FORMATS, as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen
@@ -64,7 +65,7 @@ def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen
         text = as_markdown(name, shown) if markdown else as_text(name, shown, screen)
         parts.append(f"### {title}\n\n{text}" if markdown else f"{styled(title, 'bold', screen)}\n\n{text}")
         if len(table) > len(shown):
-            parts.append(f"{len(table) - len(shown)} more rows: use --top, or --by.\n")
+            parts.append(f"{counted(len(table) - len(shown), 'more row')}: use --top, or --by.\n")
     return "\n".join(parts)
 
 

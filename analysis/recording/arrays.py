@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.wording import counted
 from .recording import Annotation, Columns, RawTrace
 
 Int64s = NDArray[np.int64]
@@ -38,7 +39,8 @@ def negative_durations(path: Path, raw: RawTrace) -> list[str]:
     """A note on negative durations, if there are any."""
     count = sum(int((doubles(columns["dur"]) < 0).sum()) for columns in (raw.activities, raw.operators))
     count += sum(annotation.dur < 0 for annotation in raw.annotations)
-    return [f"{path.name}: {count} events have a negative duration, which counts as 0"] if count else []
+    have = "has" if count == 1 else "have"
+    return [f"{path.name}: {counted(count, 'event')} {have} a negative duration, which counts as 0"] if count else []
 
 
 def in_ns(us: NDArray[np.float64]) -> Int64s:

@@ -101,7 +101,8 @@ def warnings(analysis: RunTables) -> Iterator[str]:
     no_size = int(analysis.collectives["size_bytes"].isna().sum())
     if no_size:
         count = len(analysis.collectives)
-        yield f"{no_size} of {count} collectives have no size in any trace, so there is no bandwidth for them"
+        of_all = f"{no_size:,} of {counted(count, 'collective')} {'has' if no_size == 1 else 'have'}"
+        yield f"{of_all} no size in any trace, so there is no bandwidth for {'it' if no_size == 1 else 'them'}"
 
 
 def _impossible(collectives: pd.DataFrame) -> int:
@@ -123,7 +124,7 @@ def _bytes(traces: pd.DataFrame) -> str:
     read, unknown = int(traces["read_bytes"].sum()), traces["not_understood_bytes"]
     hidden = "; behind broken packing nobody knows how many" if unknown.isna().any() else ""
     verified = traces["verified_events"]
-    decoded = f"; all {int(verified.sum()):,} events decoded twice" if verified.notna().all() else ""
+    decoded = f"; all {counted(int(verified.sum()), 'event')} decoded twice" if verified.notna().all() else ""
     return f"{read:,} read, {int(unknown.sum()):,} not understood{hidden}{decoded}"
 
 
@@ -201,7 +202,7 @@ def _clocks(analysis: RunTables) -> str:
 
 def _ceiling(name: str, compared: pd.DataFrame) -> str:
     reached = compared["of_ceiling_frac"].dropna()
-    of = f"{name}: {len(reached)} of {len(compared)} rows of bandwidth can be compared"
+    of = f"{name}: {len(reached)} of {counted(len(compared), 'row')} of bandwidth can be compared"
     return of + (f", and reach {reached.min():.0%} to {reached.max():.0%} of it" if len(reached) else "")
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from ..catalog import CATALOG, InputKind
 from ..core.escaping import printable
 from ..core.schema import records
+from ..core.wording import counted
 from ..render import as_csv, as_latex, as_markdown, as_text
 from ..render.latex import latex_escaped
 from ..render.people import escaped, fact_lines, styled
@@ -39,7 +40,7 @@ def summary(analysis: RunTables, output_format: str, screen: Screen = PAPER) -> 
         if len(table):
             parts.append(_part(name, table.head(most), output_format, screen))
         if len(table) > most:
-            more = f"{len(table) - most} more rows: use --all, or the command `{name}`."
+            more = f"{counted(len(table) - most, 'more row')}: use --all, or the command `{name}`."
             parts.append((latex_escaped(more) if output_format == "latex" else more) + "\n")
     return "\n".join(parts)
 

@@ -125,11 +125,14 @@ def run_of(
     """
     keep_going = reading.options.keep_going
     read, failed = _read_files(reading, progress, take)
+    files = len(reading.paths)
+    unusable = "the only file could not" if files == 1 else f"none of the {files:,} files could"
+    none = f"{paths[0]}: {unusable} be used:\n  "
     if not read:
-        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(failed))
+        raise NoTraces(none + "\n  ".join(failed))
     members, lost = members_of(read, keep_going=keep_going)
     if not members:
-        raise NoTraces(f"{paths[0]}: none of the {len(reading.paths)} files could be used:\n  " + "\n  ".join(lost))
+        raise NoTraces(none + "\n  ".join(lost))
     config = side_content(members[0].file.path.with_name("run.json"), lost if keep_going else None)
     run = _assemble(run_name(paths), members, config)
     return replace(run, failed=(*failed, *lost), details=reading.options.details)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..core.escaping import printable
 from ..core.schema import Row, records
+from ..core.wording import counted
 from ..errors import AnalysisError, NoTraces
 from ..recording.options import ReadOptions, cache_place
 from ..results.opening import analyse_with
@@ -37,7 +38,7 @@ class SweepAnalysis:
     progress: CellProgress | None = None
 
     def __repr__(self) -> str:
-        return f"<SweepAnalysis of {printable(self.sweep.name)}: {len(self.timings)} cells; see .summary()>"
+        return f"<SweepAnalysis of {printable(self.sweep.name)}: {counted(len(self.timings), 'cell')}; see .summary()>"
 
     def _repr_html_(self) -> str:
         """The table of scaling, in notebooks."""

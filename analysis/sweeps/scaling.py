@@ -12,6 +12,7 @@ import pandas as pd
 
 from ..core.schema import Row, records
 from ..core.tables.sweeps import SCALING
+from ..core.wording import counted
 
 Cells = Mapping[tuple[str, str, int, int], Row]
 
@@ -161,7 +162,7 @@ def scaling_verdict(table: pd.DataFrame) -> str:
     if not rows:
         return "no cell with several workers can be compared with one worker"
     row = max(rows, key=lambda one: one["workers"])
-    of = f"{row['model']} {row['parallel']}, {row['workers']} workers"
+    of = f"{row['model']} {row['parallel']}, {counted(row['workers'], 'worker')}"
     if row["strong_efficiency_frac"] is not None:
         gain = f"an epoch is {row['speedup_fixed_work']:.2f} times as fast as with one"
         return f"{of}: {gain}, a strong efficiency of {row['strong_efficiency_frac']:.0%}"

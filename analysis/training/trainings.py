@@ -12,6 +12,7 @@ import pandas as pd
 
 from ..core.schema import Row, records
 from ..core.tables.training import TRAINING
+from ..core.wording import counted
 
 # Most reports compare after the fifth epoch.
 _AFTER_EPOCHS = 5
@@ -53,9 +54,9 @@ def _alone(rows: Sequence[Row], after: int) -> Row:
         row |= {name: chosen[name] for name in ("lr", *_SCORES)}
         notes += _said_of_scores(chosen)
         if len(rows) < first["planned_epochs"]:
-            notes.append(f"after {len(rows)} of its {first['planned_epochs']} epochs")
+            notes.append(f"after {len(rows)} of its {counted(first['planned_epochs'], 'epoch')}")
     else:
-        notes.append(f"no epoch {after}: it has {len(rows)} of its {first['planned_epochs']} epochs")
+        notes.append(f"no epoch {after}: it has {len(rows)} of its {counted(first['planned_epochs'], 'epoch')}")
     largest = max(each["global_batch_size"] for each in rows[:after])
     if largest != first["global_batch_size"]:
         notes.append(f"its global batch grows to {largest:,}")
@@ -106,7 +107,7 @@ def _compared(row: Row, base: Row, samples: Mapping[int, int]) -> Row:
         notes.append(f"not compared: the baseline has {' and '.join(unlike)}")
         return found | {"note": _joined(notes)}
     if "test_loss" in row and "test_loss" not in base:
-        notes.append(f"no difference: the baseline has {base['finished_epochs']} epochs")
+        notes.append(f"no difference: the baseline has {counted(base['finished_epochs'], 'epoch')}")
     found["test_loss_difference"] = _difference(row, base, "test_loss")
     found["test_accuracy_difference_frac"] = _difference(row, base, "test_accuracy_frac")
     if ours == theirs:
@@ -129,6 +130,7 @@ def training_verdict(table: pd.DataFrame) -> str:
     """Which training is the most accurate on test images, and by how much more than the baseline."""
     scored = [row for row in records(table) if row["test_accuracy_frac"] is not None]
     best = max(scored, key=lambda row: float(row["test_accuracy_frac"]))
-    said = f"{best['run']} is the most accurate after {best['after_epochs']} epochs: {best['test_accuracy_frac']:.1%}"
+    epochs = counted(best["after_epochs"], "epoch")
+    said = f"{best['run']} is the most accurate after {epochs}: {best['test_accuracy_frac']:.1%}"
     more = best["test_accuracy_difference_frac"]
     return f"{said}, {100 * more:.1f} points more than the baseline" if more else said

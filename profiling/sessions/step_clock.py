@@ -122,6 +122,9 @@ class StepClock:
             self._done.append(StepTime(step, phase, start_unix_ns, begin.ns_until(end)))
 
 
+_MEASURABLE_FRAC = 0.001
+
+
 @dataclass(frozen=True)
 class Overhead:
     """Median step time under the profiler and without it, in ns."""
@@ -138,7 +141,7 @@ class Overhead:
 
     def __str__(self) -> str:
         """In words, for people."""
-        return f"{self.frac:.1%} longer" if self.frac > 0 else "no longer, as far as can be measured"
+        return f"{self.frac:.1%} longer" if self.frac >= _MEASURABLE_FRAC else "no longer, as far as can be measured"
 
 
 def overhead(times: Sequence[StepTime]) -> Overhead | None:

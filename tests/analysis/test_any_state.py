@@ -128,7 +128,7 @@ def test_durations_that_are_none(tmp_path):
     path = write_bytes(tmp_path / "t.json", json.dumps(made.document()).encode())
     file = trace_file(path, read(path))
     assert file.activities["dur_ns"].tolist()[:5] == [0, 0, 0, 0, 3 * MS]
-    assert file.notes == ("t.json: 1 events have a negative duration, which counts as 0",)
+    assert file.notes == ("t.json: 1 event has a negative duration, which counts as 0",)
 
 
 # --- errors that say where -------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "garbage behind gzip": (lambda text: gzip.compress(text) + b"garbage" * 9, "is damaged gzip"),
     "a flipped checksum": (lambda text: gzip.compress(text)[:-8] + b"\0" * 4 + gzip.compress(text)[-4:], "gzip"),
     "an event that is none": (lambda text: text.replace(b"},\n  {", b"},\n  null,\n  {", 1), r"not JSON at byte \d+"),
-    "two commas": (lambda text: text.replace(b"},\n  {", b"},,\n  {", 1), r"is not JSON at byte \d+ \(1 events"),
+    "two commas": (lambda text: text.replace(b"},\n  {", b"},,\n  {", 1), r"is not JSON at byte \d+ \(1 event "),
     "a time that is none": (lambda text: text.replace(b'"ts": 10000.', b'"ts": NaN, "x": 1.', 1), "event .*at byte"),
     "no time": (lambda text: text.replace(b'"ts": 10000.', b'"x": 10000.', 1), "event .*at byte .*missing required"),
     "a time without end": (lambda text: text.replace(b'"ts": 10000.', b'"ts": 1e300, "x": 1.', 1), "event .*at byte"),

@@ -69,6 +69,15 @@ def test_overhead_is_of_medians_without_the_first_steps() -> None:
     assert found.frac == pytest.approx(120 / 102 - 1)
 
 
+@pytest.mark.parametrize(
+    ("active_ns", "words"),
+    [(1_282, "28.2% longer"), (1_002, "0.2% longer"), (1_000, "no longer, as far as can be measured"),
+     (718, "no longer, as far as can be measured")],
+)  # fmt: skip
+def test_overhead_is_never_less_than_nothing(active_ns: int, words: str) -> None:
+    assert str(Overhead(active_ns, 1_000, 3, 3)) == words
+
+
 def test_overhead_without_a_baseline_is_none() -> None:
     assert overhead(steps(("idle", 1), ("idle", 1), ("active", 1))) is None
     assert overhead([]) is None

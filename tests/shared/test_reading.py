@@ -107,6 +107,6 @@ def assert_marked(capsys, path: Path) -> None:
     assert main(["breakdown", "--keep-going", "--format", "csv", str(path)]) == 1
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
-    assert len([line for line in captured.err.splitlines() if "events were good" in line]) == 1
+    assert len([line for line in captured.err.splitlines() if "all good" in line]) == 1
     rows = list(csv.DictReader(io.StringIO(captured.out)))
     assert all(row["partial"] == "True" for row in rows)

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from ...core.json_repairs import without_numbers_that_are_none
+from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
 from ...recording.values import PLAUSIBLE_RANKS, Int64
@@ -89,7 +90,7 @@ def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTr
     what = "ends too early" if behind <= 0 else "is not JSON"
     return DamagedTrace(
         f"{path}: {what} at byte {byte:,}, {'before' if at < prefix_bytes else 'behind'} its "
-        f"{events:,} events, which were good; repair it there, or capture it again"
+        f"{counted(events, 'event')}, all good; repair it there, or capture it again"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...core.escaping import encodable
 from ...core.kinds import COMM, kernel_kind, memory_kind
+from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
 from ...recording.memory_limit import check_memory, shapes_bytes, tables_bytes
@@ -150,7 +151,7 @@ def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
         reading.good_bytes = batch.byte_of(index)
         raise DamagedTrace(
             f"{path}: event {good:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
-            f"{err} (the {good:,} events before it were good): {err.text[:80].decode('utf-8', 'replace')!r}"
+            f"{err} ({counted(good, 'event')} before it, all good): {err.text[:80].decode('utf-8', 'replace')!r}"
         ) from err
 
 

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ...core.json_repairs import with_quoted_names
+from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
 from .cuts import (
@@ -281,7 +282,7 @@ class EventStream(Generic[P]):
 
     def _cut_short(self) -> DamagedTrace:
         """The error for a file that ends before its events do, or whose packing is broken."""
-        good = f"after {self.bytes_read:,} bytes ({self.events_read:,} events were good)"
+        good = f"after {self.bytes_read:,} bytes ({counted(self.events_read, 'event')}, all good)"
         if self._broken is not None:
             error: DamagedTrace = DamagedTrace(
                 f"{self.path}: {self._broken} {good}, counted unpacked; capture or copy it again"
@@ -302,7 +303,7 @@ class EventStream(Generic[P]):
 
     def _malformed(self, byte: int) -> DamagedTrace:
         return DamagedTrace(
-            f"{self.path}: is not JSON at byte {byte:,} ({self.events_read:,} events before it were good); "
+            f"{self.path}: is not JSON at byte {byte:,} ({counted(self.events_read, 'event')} before it, all good); "
             "repair it there, or capture it again"
         )
 
@@ -311,7 +312,7 @@ class EventStream(Generic[P]):
         if len(buffer) > ENTRY_LIMIT_BYTES:
             raise DamagedTrace(
                 f"{self.path}: {what} takes more than {ENTRY_LIMIT_BYTES >> 20} MiB before byte {self.bytes_read:,} "
-                f"({self.events_read:,} events were good); no trace of torch.profiler has that"
+                f"({counted(self.events_read, 'event')}, all good); no trace of torch.profiler has that"
             )
 
     def _skip_prefix(self, source: Source) -> bytes:
