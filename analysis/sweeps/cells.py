@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..core.contract.modes import MODES
 from ..core.contract.rank import ModelSize, TimedRank
 from ..core.contract.sweep import SweepCell
 from ..core.escaping import encodable
@@ -20,7 +21,7 @@ from ..core.schema import Row
 from ..core.tables.sweeps import TIMINGS
 from ..errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
 from .files import RUN_FILE, SWEEP_FILE, run_file, side_files, sweep_file
-from .timings_csv import MODES, csv_rows
+from .timings_csv import csv_rows
 
 _KEY = ("model", "parallel", "workers", "batch_size_per_worker")
 _YEARS = 100
@@ -74,7 +75,7 @@ def load_sweep(paths: Sequence[Path], *, keep_going: bool = False) -> Sweep:
             failed.append(str(err))
     if not rows:
         raise NoTimings(f"{paths[0]}: no timing could be used: " + "; ".join(failed))
-    rows.sort(key=lambda r: (r["model"], MODES.index(r["parallel"]), r["batch_size_per_worker"], r["workers"]))
+    rows.sort(key=lambda r: (r["model"], list(MODES).index(r["parallel"]), r["batch_size_per_worker"], r["workers"]))
     _check_distinct(rows)
     cells = [{**row, "cell": number} for number, row in enumerate(rows)]
     folders = {row["cell"]: row["folder"] for row in cells if row.get("folder") is not None}
@@ -165,9 +166,10 @@ def _run_row(folder: Path) -> Row:
     if max(epoch["epoch_ns"], epoch["data_ns"]) > _LONGEST_NS:
         raise DamagedTimings(f"{folder}: its epoch would take more than {_YEARS} years; run it again")
     workers = run.world_size
-    if config.parallel == "dp":  # one process, so one rank, that drives several devices
+    if MODES[config.parallel].drives_workers:
         if first.dp is None:
-            raise DamagedTimings(f"{folder}: its side file does not say which devices dp drove; run it again")
+            drove = f"which devices {config.parallel} drove"
+            raise DamagedTimings(f"{folder}: its side file does not say {drove}; run it again")
         workers = len(first.dp.devices)
     batch_size = config.batch_size or first.batch_size_per_rank
     if batch_size is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
+from ..core.contract.modes import MODES, ONE_WORKER
 from ..core.schema import Row, records
 from ..core.tables.sweeps import SCALING
 from ..core.wording import counted
@@ -41,10 +42,10 @@ def by_key(rows: Iterable[Row]) -> Cells:
 def baseline(cell: Row, cells: Cells, batch_size: int | None = None) -> tuple[Row | None, str | None]:
     """The timed cell with one worker to compare with, or why there is none.
 
-    It has the same model and batch size per worker (or `batch_size`), and the same mode, else the mode `single`.
+    It has the same model and batch size per worker (or `batch_size`), and the same mode, else that of one worker alone.
     """
     size = cell["batch_size_per_worker"] if batch_size is None else batch_size
-    modes = dict.fromkeys((cell["parallel"], "single"))
+    modes = dict.fromkeys((cell["parallel"], ONE_WORKER))
     found = [cells[key] for mode in modes if (key := (cell["model"], mode, 1, size)) in cells]
     timed = [row for row in found if row["epoch_ns"] is not None]
     if timed:
@@ -150,7 +151,7 @@ def _own_batches(cell: Row) -> bool | None:
     if workers == 1:
         return True
     if cell["epoch_steps"] is None or samples is None:
-        return None if cell["parallel"] == "pipeline" else True
+        return None if MODES[cell["parallel"]].shares_batch else True
     if abs(cell["epoch_steps"] - samples / (workers * size)) < 1:
         return True
     return False if abs(cell["epoch_steps"] - samples / size) < 1 else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ..core.contract.modes import MODES
 from ..core.nccl_tests import bus_factor
 from ..core.schema import Row, records
 from ..core.tables.sweeps import MEASURED, MISTAKES, SUBTRACTION
@@ -20,8 +21,6 @@ _SUMMED = (
     "window_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns",
     "exposed_unsplit_ns",
 )  # fmt: skip
-# Modes whose gradients are reduced whole in every step, which is what the bandwidth by hand assumes.
-_REDUCING = ("dp", "ddp")
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _subtracted(cell: Row, cells: Cells) -> _Subtracted:
 def _estimate(cell: Row, comm_ns: int) -> tuple[Estimate | None, str | None]:
     """The bandwidth by hand, or why there is none."""
     size = _message_bytes(cell)
-    if cell["parallel"] not in _REDUCING:
+    if not MODES[cell["parallel"]].reduces_whole:
         return None, f"bandwidth by subtraction: {cell['parallel']} does not reduce whole gradients in every step"
     if size is None:
         return None, "bandwidth by subtraction: the parameters of the model are not known"
@@ -141,7 +140,7 @@ def _estimate(cell: Row, comm_ns: int) -> tuple[Estimate | None, str | None]:
 
 
 def _message_bytes(cell: Row) -> int | None:
-    return cell["parameters_bytes"] if cell["parallel"] in _REDUCING else None
+    return cell["parameters_bytes"] if MODES[cell["parallel"]].reduces_whole else None
 
 
 def _positive(known: _Subtracted) -> float | None:

@@ -14,13 +14,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..core.contract.modes import MODES
 from ..core.schema import Row
 from ..core.small_files import small_file
 from ..errors import DamagedTimings, NoTimings, UnreadableFile
 
-MODES = ("single", "dp", "ddp", "fsdp", "pipeline")
-# Modes in which every worker takes its own batch, so that N of them share an epoch.
-SHARING = ("single", "dp", "ddp", "fsdp")
 FLOAT32_BYTES = 4
 
 _BATCH = ("batch_size_per_rank", "batch_size_per_worker")
@@ -92,7 +90,7 @@ def _row(cells: dict[str, str], where: str) -> Row:
     if epoch_ns is None:
         raise DamagedTimings(f"{where}: epoch_s is empty; leave out a cell that was not timed")
     parameters = _count(cells, "parameters", where)
-    steps = math.ceil(samples / (workers * batch)) if samples and parallel in SHARING else None
+    steps = math.ceil(samples / (workers * batch)) if samples and not MODES[parallel].shares_batch else None
     return {
         "run": f"{model}-{parallel}-w{workers}-b{batch}",
         "model": model,

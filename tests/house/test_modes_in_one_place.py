@@ -1,19 +1,23 @@
-"""The names of parallel modes: only their own modules know them."""
+"""The names of parallel modes: only their own modules know them, and the contract."""
 
 import ast
+from typing import get_args
 
+import pytest
 from source import modules
 
+from analysis.core.contract import modes as contract
 from profiling.modes import MODES
 
 FOLDER = "modes"
 
 
-def test_only_the_modes_know_their_names():
+@pytest.mark.parametrize(("package", "owner"), [("profiling", FOLDER), ("analysis", "core.contract.modes")])
+def test_only_the_modes_know_their_names(package, owner):
     known = {
         f"{module}: {node.value}"
-        for module, tree in modules("profiling").items()
-        if module.split(".")[0] != FOLDER
+        for module, tree in modules(package).items()
+        if not f"{module}.".startswith(f"{owner}.")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in MODES
     }
@@ -30,3 +34,9 @@ def test_every_mode_has_a_module_of_its_own():
         if isinstance(node.value.func, ast.Name) and node.value.func.id == "ParallelMode"
     ]
     assert len(owners) == len(set(owners)) == len(MODES)
+
+
+def test_the_contract_knows_every_mode():
+    assert sorted(contract.MODES) == sorted(get_args(contract.Mode)) == sorted(MODES)
+    for name, facts in contract.MODES.items():
+        assert (facts.shares_batch, facts.drives_workers) == (MODES[name].shares_batch, MODES[name].drives_workers)

@@ -139,6 +139,9 @@ def mode(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     file = "profiling/modes/__init__.py"
     copy.insert(file, "from .halved import HALVED\n", before="from .mode import")
     copy.insert(file, ", HALVED", before=")}\nDEFAULT_MODE")
+    file = "analysis/core/contract/modes.py"
+    copy.insert(file, ', "halved"', before=']\n"""How a model')
+    copy.insert(file, '    "halved": ModeFacts(),\n', before='    "pipeline": ModeFacts')
     copy.insert("profiling/base/contract/rank.py", FIELD, before="    dataset_samples: ")
     check_steps("A parallel mode", copy.changed())
     return copy
@@ -162,6 +165,9 @@ def test_the_mode_trains_and_its_run_is_read(mode: Copy) -> None:
     assert content(side)["complete"]
     assert content(mode.root / "runs/mine/run.json")["config"]["parallel"] == "halved"
     mode.python("-m", "analysis", "runs/mine")
+    header, *rows = "model,parallel,workers,batch_size_per_rank,epoch_s", "m,halved,1,8,100", "m,halved,2,8,50"
+    (mode.root / "timings.csv").write_text("\n".join((header, *rows)), encoding="utf-8")
+    assert "halved" in mode.python("-m", "analysis", "scaling", "timings.csv").stdout
 
 
 def test_what_the_mode_needs_is_checked(mode: Copy) -> None:

@@ -31,8 +31,5 @@ Ranks = Annotated[int, Meta(ge=1, le=RANK_LIMIT)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 """From 0 to 1."""
 
-Mode = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
-"""How a model was spread over ranks."""
-
 EpochPhase = Literal["warmup", "timed"]
 """Whether an epoch is one that counts."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from .limits import Count, Mode, Ranks
+from .limits import Count, Ranks
+from .modes import Mode
 
 
 class RunFile(Struct, frozen=True):
