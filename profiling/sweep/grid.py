@@ -22,7 +22,7 @@ from ..base.schedule import Schedule
 from ..errors import UsageError
 from ..machine.memory import parse_bytes
 from ..modes import DEFAULT_MODE, ParallelName
-from ..train.config import TrainConfig
+from ..train.config import FEW_STEPS_LR, OptimizerConfig, TrainConfig
 
 # What running a cell once more would not change.
 FINAL: tuple[Status, ...] = ("done", "out_of_memory", "out_of_data")
@@ -127,6 +127,7 @@ def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
         parallel=one.parallel,
         batch_size=one.batch_size_per_rank,
         bucket_cap_mb=config.bucket_cap_mb,
+        optimizer=OptimizerConfig(FEW_STEPS_LR[one.model]),
         seed=config.seed,
         device=config.device,
         out=folder,

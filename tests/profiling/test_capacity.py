@@ -258,7 +258,7 @@ def test_a_stage_is_not_blamed_for_being_ended_with_another(monkeypatch) -> None
     monkeypatch.setattr(memory, "kernel_kills", lambda: None)
     for what, code in says.items():
         codes = iter(["import time; time.sleep(60)", code])
-        monkeypatch.setattr(tries, "command", lambda *args, codes=codes: [sys.executable, "-c", next(codes)])
+        monkeypatch.setattr(tries, "stage_command", lambda *args, codes=codes: [sys.executable, "-c", next(codes)])
         stages = [stage(0, None, sends=True), stage(2, None, receives=True, index=1)]
         if what == "oom":
             found = tries.run_stages(stages)
