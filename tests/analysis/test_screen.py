@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from terminals import ESCAPES, HOSTILE, on_a_terminal, widest
 
 from analysis import Analysis, analyse
 from analysis.catalog import CATALOG, InputKind
@@ -28,8 +25,6 @@ from analysis.results.summary import summary
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "tests/data/nccl-straggler"
 TABLES = [e.name for e in CATALOG.values() if e.of is InputKind.run and e.command and "ceiling" not in e.name]
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-HOSTILE = ["通信" * 40, "e\u0301" * 90, "\x1b[31mred\x1b[0m", "[bold]x[/bold]" * 9, "a b " * 40, "", "-" * 200]
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
@@ -38,17 +33,13 @@ def run() -> Analysis:
     return analyse(RUN, details=True, workers=1)
 
 
-def widest(text: str) -> int:
-    return max(cell_len(line) for line in text.splitlines())
-
-
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_no_line_is_wider_than_the_screen(run: Analysis, name: str) -> None:
     table, whole = run.table(name), as_text(name, run.table(name))
-    for width in range(60, 241, 5):
+    for width in (60, 80, 100, 120, 200):
         for ascii_only in (False, True):
             text = as_text(name, table, Screen(width=width, ascii_only=ascii_only))
             assert widest(text) <= width, text
@@ -138,6 +129,12 @@ def test_of_many_ranks_the_worst_are_shown() -> None:
     assert median[0] == "median"
 
 
+def test_the_worst_of_many_ranks_is_red() -> None:
+    screen = Screen(width=80, worst_only=True, colour=True)
+    (red,) = [line for line in as_text("ranks", of_ranks(64, 37), screen).splitlines() if "\x1b[1;31m" in line]
+    assert ESCAPES.sub("", red).split()[0] == "37"
+
+
 @pytest.mark.parametrize("screen", [Screen(), Screen(width=80), Screen(width=80, everything=True)])
 def test_otherwise_all_are_shown(screen: Screen) -> None:
     assert " of 64 rows" not in as_text("ranks", of_ranks(64, 37), screen)
@@ -152,35 +149,6 @@ def test_values_that_are_missing_do_not_hide_the_worst() -> None:
 
 
 # --- real terminals ---------------------------------------------------------------------------------------------------
-
-
-def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
-    """What the command writes to a terminal of that width."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
-    command = [sys.executable, "-m", "commtrace", *arguments]
-    with subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        cwd=ROOT,
-        env=clean | {"TERM": "xterm"} | environment,
-    ) as process:
-        os.close(theirs)
-        written = b""
-        while True:
-            try:
-                more = os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not more:
-                break
-            written += more
-    os.close(ours)
-    assert process.returncode == 0
-    return written.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])

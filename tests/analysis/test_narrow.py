@@ -1,0 +1,159 @@
+"""Every table of the catalog on narrow terminals, whatever its values are: it fits, and its rows can be told apart."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from simulator import PRESETS, simulate
+from terminals import ESCAPES, HOSTILE, on_a_terminal, widest
+
+from analysis import analyse
+from analysis.catalog import CATALOG, TableEntry, Worst
+from analysis.cli.app import command_group, commands
+from analysis.core.escaping import printable
+from analysis.core.schema import PlainTable
+from analysis.render import as_text
+from analysis.render.fitting import shortened_kernel
+from analysis.render.people import fact_lines
+from analysis.render.screen import Screen
+
+_CELL = {"model", "parallel", "workers", "batch_size_per_worker"}
+KEYS = {  # what tells the rows of a table apart, where the first column that stays does not
+    "breakdown": {"rank", "device"},
+    "breakdown_steps": {"rank", "device", "step"},
+    "calls": {"rank", "collective"},
+    "participation": {"collective_id", "rank"},
+    "bandwidth": {"process_group", "collective", "size_bytes"},
+    "bandwidth_ceiling": {"process_group", "collective", "size_bytes"},
+    "fits": {"process_group", "collective"},
+    "verdicts": {"process_group", "collective", "size_bytes"},
+    "lateness": {"collective_id", "rank"},
+    "kernels": {"name"},
+    "kernels_devices": {"rank", "device", "name"},
+    "operators": {"operator"},
+    "operators_devices": {"rank", "device", "operator"},
+    "scaling": _CELL,
+    "subtraction": _CELL,
+    "mistakes": _CELL | {"mistake"},
+    "training_epochs": {"run", "after_epochs"},
+}
+LONGEST_NAME = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+    "(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+)
+NAMES = [*HOSTILE, LONGEST_NAME, "0", "all_reduce", "reduce_scatter"]
+
+
+def any_table(entry: TableEntry, seed: int) -> PlainTable:
+    """A few rows of whatever values the dtypes allow."""
+    draw = random.Random(seed)
+
+    def value(column: str, dtype: str) -> Any:
+        if draw.random() < 0.1 and dtype[0] in "IFbs":
+            return None
+        if dtype == "string":
+            return draw.choice(NAMES)
+        if dtype.lower().startswith("int"):
+            return draw.randrange(1000) if not column.endswith("_ns") else draw.randrange(10 ** draw.randrange(1, 14))
+        return draw.random() if column.endswith("_frac") else draw.choice((True, False)) if dtype == "boolean" else 1e3
+
+    columns = {column: [value(column, dtype) for _ in range(6)] for column, (dtype, _) in entry.schema.columns.items()}
+    return PlainTable(columns, {column: dtype for column, (dtype, _) in entry.schema.columns.items()})
+
+
+@pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
+def test_whatever_the_values_are_it_fits(entry: TableEntry) -> None:
+    for width in (60, 61, 79, 80, 81, 100, 120, 160, 200, 240):
+        screen = Screen(width=width, colour=width % 2 == 0, ascii_only=width % 20 == 0)
+        text = as_text(entry.name, any_table(entry, width), screen)
+        assert widest(ESCAPES.sub("", text)) <= width, text
+        assert text == as_text(entry.name, any_table(entry, width), screen)
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_rows_can_be_told_apart_on_a_narrow_terminal(name: str) -> None:
+    for width in (80, 120):
+        for seed in range(5):
+            text = as_text(name, any_table(CATALOG[name], seed), Screen(width=width))
+            below = " ".join(text.partition("no room for ")[2].split()).removesuffix(" (--all shows all)")
+            left_out = {re.sub(r" \(.*\)", "", header).replace(" ", "_") for header in below.split(", ")}
+            assert not left_out & {key.removesuffix("_bytes") for key in KEYS[name]}, (width, text)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_long_names_of_groups_do_not_push_facts_away(width: int) -> None:
+    for name in map(printable, HOSTILE):
+        facts = [("run", "x"), (f"group {name}", "192 calls (ranks 0-63)")]
+        text = fact_lines(facts, max(len(item) for item, _ in facts), Screen(width=width))
+        assert widest(text) <= width
+        assert "192 calls (ranks 0-63)" in text
+
+
+def test_a_kernel_loses_its_arguments_before_its_middle() -> None:
+    kernels = [
+        f"ncclDevKernel_AllReduce_Sum_{dtype}_RING_LL(ncclDevKernelArgsStorage<4096ul>)" for dtype in ("f32", "f64")
+    ]
+    assert [shortened_kernel(kernel, 50) for kernel in kernels] == [
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)",
+        "ncclDevKernel_AllReduce_Sum_f64_RING_LL(...)",
+    ]
+    assert len({shortened_kernel(kernel, 40) for kernel in kernels}) == 2
+    assert shortened_kernel(kernels[0], 200) == kernels[0]
+    for name in (*HOSTILE, ")", "a)", "f()(x)", LONGEST_NAME):
+        assert all(cell_len(shortened_kernel(name, width)) <= width for width in range(1, 120))
+
+
+@pytest.mark.parametrize(
+    ("waits", "smallest", "row"),
+    [([5, 900, 6, 5], False, 1), ([900, 901, 902], False, None), ([90, 91, 20], True, 2), ([90, 91, 80], True, None),
+     ([3, 8], False, 1), ([7], False, None), ([None, None], False, None), ([0, 0, 0], False, None)],
+)  # fmt: skip
+def test_a_value_stands_out_where_it_is_far_from_the_others(
+    waits: list[int | None], smallest: bool, row: int | None
+) -> None:
+    place = Worst("wait_ns", smallest=smallest).place(PlainTable({"wait_ns": list(waits)}, {"wait_ns": "Int64"}))
+    assert place == (None if row is None else (row, "wait_ns"))
+
+
+@pytest.fixture(scope="module")
+def of_64(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated run of 64 ranks, of which rank 2 is slow."""
+    from dataclasses import replace
+
+    folder = tmp_path_factory.mktemp("runs") / "many"
+    simulate(replace(PRESETS["straggler"], hosts=8, gpus=8)).write(folder)
+    return folder
+
+
+def test_64_ranks_on_a_terminal_show_the_culprit(of_64: Path) -> None:
+    assert "rank 2," in analyse(of_64, workers=1).verdict
+    text = ESCAPES.sub("", on_a_terminal(80, "summary", "--no-cache", str(of_64)))
+    assert widest(text) <= 80
+    assert len(text.splitlines()) < 100
+    waits = text.partition("Who waits, and for whom")[2]
+    first = re.split(r" ─+\n", waits)[1].split()[0]
+    assert first == "2"
+    assert "rank 2," in " ".join(text.partition("Where the time went")[0].split())
+    for word in ("min", "median", "max", "8 of 64 rows"):
+        assert word in waits
+
+
+def test_a_terminal_that_knows_ascii_only() -> None:
+    text = on_a_terminal(80, "tests/data/nccl-straggler", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert text.isascii()
+    assert widest(ESCAPES.sub("", text)) <= 80
+
+
+@pytest.mark.parametrize("command", ["", *commands()])
+def test_help_fits_80_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    group = command_group(command or None, "commtrace", {})
+    group.main(args=[*([command] if command else []), "--help"], prog_name="commtrace", standalone_mode=False)
+    assert widest(capsys.readouterr().out) <= 80
