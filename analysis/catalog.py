@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from statistics import median_high, median_low
 
 from .core.schema import PlainTable, Schema
 from .core.tables import communication, comparison, device_time, lateness, sweeps, training
@@ -58,7 +57,7 @@ class Worst:
         known = sorted(value for value in values.columns[self.column] if value is not None)
         if not known:
             return None
-        usual = median_low(known) if not self.smallest else median_high(known)
+        usual = known[len(known) // 2] if self.smallest else known[(len(known) - 1) // 2]  # the median
         stands_out = known[0] * _FAR < usual if self.smallest else known[-1] > usual * _FAR
         return (self.ranked(values)[0], self.column) if stands_out else None
 
