@@ -42,7 +42,7 @@ def _capture(arguments: list[str]) -> int:
         return 2
     if not arguments:
         import_module("typer.completion").get_completion_inspect_parameters()  # has the shells known
-    code: int = import_module(f"{package}.__main__").main(arguments)
+    code: int = import_module(f"{package}.__main__").main(arguments, program=_PROGRAM)
     return code
 
 

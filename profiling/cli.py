@@ -26,15 +26,18 @@ app = typer.Typer(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N."""
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N.
+
+    `program` is what the user calls it.
+    """
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         require("torch")
         commands = typer.main.get_command(app)
         for command in getattr(commands, "commands", {}).values():
-            command.epilog = command.epilog and as_called(command.epilog)
-        commands(args, obj=args, prog_name=PROGRAM)
+            command.epilog = command.epilog and as_called(command.epilog, program)
+        commands(args, obj=args, prog_name=program)
     except Afterwards as then:
         start = then.start
     except ProfilingError as err:

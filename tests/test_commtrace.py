@@ -117,3 +117,12 @@ def test_a_shell_completes_commands_and_options(words: list[str], found: set[str
     asked = {"COMP_WORDS": "\n".join(["commtrace", *words]), "COMP_CWORD": str(len(words))}
     done = python("-c", code, _COMMTRACE_COMPLETE="complete_bash", **asked)
     assert set(done.stdout.split()) == found, done.stderr
+
+
+@pytest.mark.parametrize("command", CAPTURING)
+def test_help_names_the_command_as_it_was_called(command: str) -> None:
+    pytest.importorskip("torch")
+    shown = " ".join(python("-m", "commtrace", command, "--help").stdout.split())
+    assert f"Usage: python -m commtrace {command}" in shown
+    assert "-m profiling" not in shown
+    assert "-m analysis" not in shown

@@ -15,11 +15,12 @@ ANALYSIS = "commtrace" if _IS_INSTALLED else "python -m analysis"
 """How a user starts the analysis of what this package wrote."""
 
 
-def as_called(examples: str) -> str:
-    """Examples that are written for a checkout, with the names of commands as they are called here."""
-    if not _IS_INSTALLED:
+def as_called(examples: str, program: str) -> str:
+    """Examples that are written for `python -m profiling`, with the names of commands as the user calls them."""
+    if program == "python -m profiling":
         return examples
-    return examples.replace("python -m profiling", PROGRAM).replace("-m profiling", "-m commtrace")
+    analysis = "python -m analysis", program
+    return examples.replace("python -m profiling", program).replace("-m profiling", "-m commtrace").replace(*analysis)
 
 
 def tied_program(args: Sequence[str]) -> list[str]:
