@@ -29,21 +29,21 @@ from .step_values import Values
 K = TypeVar("K", bound=Hashable)
 
 RUN_SPREAD_FRAC = 0.1
-"""By so much, as a standard deviation, runs of one configuration are taken to differ where there is one of each."""
+"""How much runs of one configuration are assumed to differ, as a standard deviation, if there is only one of each."""
 _TOP = 10
-# Of one program memory hardly differs from run to run.
+# The memory of one program hardly differs from run to run.
 _MEMORY_SPREAD_FRAC = 0.01
-# What is computed scales with itself. All else depends on the rest of a step and on other ranks, and may go from next
-# to nothing to a multiple of that: it is taken to differ by this part of what a whole step does.
+# Compute varies in proportion to itself. Everything else depends on the rest of a step and on other ranks, and may grow
+# from next to nothing: it is assumed to differ by this part of a whole step.
 _SCALES_WITH_ITSELF = ("compute",)
 _OF_A_STEP = 0.5
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The tables of two sides, each of one run or of several captures of it, all read with `details`.
+    """The tables of two sides, each with one run or several captures of it, all read with `details`.
 
-    Columns: docs/tables.md. `run_spread_frac` is what is assumed where one run of each shows no spread of runs.
+    Columns: docs/tables.md. `run_spread_frac` is the spread of runs that is assumed if there is only one run of each.
     """
 
     a: tuple[Analysis, ...]
@@ -55,7 +55,7 @@ class Comparison:
         return f"<Comparison of {a} with {b}; see .summary()>"
 
     def _repr_html_(self) -> str:
-        """The report, in notebooks."""
+        """The report, for notebooks."""
         return f"<pre>{escape(self.summary())}</pre>"
 
     def summary(self) -> str:
@@ -93,7 +93,7 @@ class Comparison:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether all are runs without a GPU, where operators are the kernels."""
+        """Whether all runs are without a GPU, so that operators are the kernels."""
         return all((one.run.activities["device"] == "cpu").all() for one in (*self.a, *self.b))
 
     @property
@@ -103,7 +103,7 @@ class Comparison:
 
     @property
     def basis(self) -> str:
-        """What the two sides consist of, and how far that carries, in one sentence."""
+        """What the two sides consist of, and what that allows, in one sentence."""
         step = self._step
         count_a, count_b = step.get("captures_a", 0), step.get("captures_b", 0)
         if self.separate:
@@ -135,9 +135,9 @@ class Comparison:
         return f"{said}: not significant" + (f"; but significant: {because}" if because else "")
 
     def slower_by(self, limit_frac: float) -> tuple[bool, str]:
-        """Whether the steps of B take longer by more than this part, and significantly so; and why.
+        """Whether the steps of B take significantly longer, by more than this part; and why.
 
-        Raises NothingMeasured where there are too few steps to tell.
+        Raises NothingMeasured if there are too few steps to tell.
         """
         step = records(self.comparison)[0]
         if step["significant"] is None or step["change_frac"] is None:
@@ -150,7 +150,7 @@ class Comparison:
 
     @cached_property
     def _step(self) -> Row:
-        """The row of the step's length, not yet judged."""
+        """The row of the step's length, not yet tested."""
         sides = [
             self._captures(side, lambda one: step_values.step_lengths(one.run.step_times, _closed(one)))
             for side in (self.a, self.b)
@@ -190,7 +190,7 @@ class Comparison:
     def _captures(
         self, side: Sequence[Analysis], values: Callable[[Analysis], Mapping[K, pd.Series[float]]]
     ) -> dict[K, list[Values]]:
-        """Values by what they are of and by capture; 0 in all steps of a run that has steps, but nothing of it."""
+        """Values by key and capture; 0 in all steps of a run that has steps, but none of this key."""
         found = [(values(one), self._last_steps(one)) for one in side]
         result: dict[K, list[Values]] = {key: [] for of_run, _ in found for key in of_run}
         for key, captures in result.items():
@@ -236,7 +236,7 @@ def compare(
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
 ) -> Comparison:
-    """The captures at `a` and `b` side by side, each one run as `analyse` takes it, or a list of such.
+    """The captures at `a` and `b` compared: each is a run as for `analyse`, or a list of runs.
 
     `run_spread_frac`: see `Comparison`, the others: see `analyse`. Raises AnalysisError.
     """

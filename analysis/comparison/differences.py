@@ -1,4 +1,4 @@
-"""Values of steps of two sides -> rows that say how much B differs from A, how certain that is, and if it is enough."""
+"""Values of steps of two sides -> rows that say how much B differs from A, how certain that is, and if it matters."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .step_values import Key, Values
 PerCapture = Sequence[Values]
 """The values of the steps of every capture of a side."""
 
-# Kernels and operators below this part of the device time on both sides are listed, but not tested: every test more
-# makes the others less powerful.
+# Kernels and operators below this part of the device time on both sides are listed, but not tested: every additional
+# test makes the others less powerful.
 WORTH_A_TEST = 0.01
-# Two captures of one configuration differ by so much of a step in some kernel or other: memory lies elsewhere.
+# Two captures of one configuration differ by this part of a step in some kernel or other: memory is placed differently.
 MATTERS = 0.01
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much two captures of one configuration may differ without that meaning anything.
+    """How much two captures of one configuration may differ without meaning anything.
 
     `least` is the smallest difference that matters. Captures that are runs of their own (`separate`) show how much runs
-    differ, as soon as one side has several. Others do not, so that is assumed: `run_spread_frac`, a standard deviation,
-    of the length `part`, or where that is None of the value itself.
+    differ, as soon as one side has several. Others do not, so it is assumed: `run_spread_frac`, as a standard
+    deviation, of the length `part`, or if that is None of the value itself.
     """
 
     run_spread_frac: float
@@ -36,7 +36,7 @@ class Allowance:
     part: float | None = None
 
     def assumed(self, a: PerCapture, b: PerCapture) -> float:
-        """The spread of runs that is assumed, in the unit of the values."""
+        """The assumed spread of runs, in the unit of the values."""
         if self.separate and max(len(a), len(b)) > 1:
             return 0.0
         largest = self.part if self.part is not None else max(abs(_middle(a)), abs(_middle(b)))
@@ -68,7 +68,7 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
 def judged(rows: Sequence[Row]) -> list[Row]:
     """The rows, tested as one family: with corrected p-values, and whether each difference is significant.
 
-    Rows without a p-value stay as they are, and where all steps of both sides are the same there is nothing to test.
+    Rows without a p-value stay as they are; if all steps of both sides are equal, there is nothing to test.
     """
     tested = [row for row in rows if row.get("p_value") is not None and not row["identical"]]
     p_values = dict(zip(map(id, tested), corrected([row["p_value"] for row in tested]), strict=True))
@@ -87,9 +87,9 @@ def judged(rows: Sequence[Row]) -> list[Row]:
 def side_by_side(
     a: Mapping[Key, PerCapture], b: Mapping[Key, PerCapture], names: Sequence[str], allowance: Mapping[str, Allowance]
 ) -> list[Row]:
-    """A row per kernel or operator of either side, the largest difference first; what is small in both is not tested.
+    """A row per kernel or operator of either side, the largest difference first; those small on both are not tested.
 
-    `allowance` is that of each kind, and of `""` for all others.
+    `allowance` is by kind, with `""` for all others.
     """
     nothing = [[np.zeros(len(values)) for values in next(iter(side.values()), [])] for side in (a, b)]
     whole = [sum(_total(captures) for captures in side.values()) for side in (a, b)]

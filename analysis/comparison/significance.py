@@ -1,9 +1,9 @@
 """Whether two sides differ, each of a few captures of many steps.
 
-Steps of one capture are no independent evidence: they drift together with whatever else the machine does, so a test
-that takes them as independent finds differences between equal captures. What is independent are captures. Where one
-side has several, they are compared by Student's test; where neither has, each capture is cut into blocks, and taken to
-be as uncertain as one block: what drifts from block to block drifts at least as much from capture to capture.
+Steps of one capture are not independent: they drift together with whatever else the machine does, so a test that treats
+them as independent finds differences between equal captures. Captures are independent. If one side has several, they
+are compared by Student's test; if neither has, each capture is cut into blocks, and is considered as uncertain as one
+block: what drifts from block to block drifts at least as much from capture to capture.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Shift(NamedTuple):
 def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None:
     """The shift of the mean from `a` to `b`, a value per capture: Student's test with pooled variance.
 
-    Both sides are taken to spread alike, so one of them may have a single capture. None where both have.
+    Both sides are assumed to spread alike, so one of them may have a single capture. None if both have only one.
     `assumed`: see `_shift`.
     Source: Student, The Probable Error of a Mean, Biometrika 6 (1908); pooled as in any textbook.
     """
@@ -49,7 +49,7 @@ def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None
 def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
     """The shift of the median from `a` to `b`, the steps of one capture each; None if either has too few of them.
 
-    Each capture may be off by as much as its blocks are from each other. `assumed`: see `_shift`.
+    Each capture may be off by as much as its blocks differ from each other. `assumed`: see `_shift`.
     """
     if min(len(a), len(b)) < STEPS_NEEDED:
         return None
@@ -60,7 +60,7 @@ def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
 
 
 def block_medians(steps: Values) -> Values:
-    """Medians of up to five blocks of consecutive steps, as long as each other give or take one, of at least two."""
+    """Medians of up to five blocks of consecutive steps, equally long give or take one, of at least two steps each."""
     count = max(1, min(_MOST_BLOCKS, len(steps) // _LEAST_BLOCK))
     return np.array([np.median(block) for block in np.array_split(steps, count) if len(block)])
 
@@ -73,7 +73,7 @@ def pooled_spread(*samples: Values) -> float:
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
-    """Holm's p-values: that at least one of them is at most p has a chance of at most p, if nothing differs.
+    """Holm's p-values: if nothing differs, at least one of them is at most p with a probability of at most p.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scand. J. Stat. 6 (1979), 65.
     """
@@ -86,7 +86,7 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 
 
 def student_p_value(t: float, freedom: int) -> float:
-    """How probable it is that Student's t is as far from 0 as this, or farther.
+    """The probability that Student's t is as far from 0 as this, or farther.
 
     Source: Abramowitz, Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """
@@ -105,7 +105,7 @@ def student_p_value(t: float, freedom: int) -> float:
 
 
 def student_quantile(freedom: int) -> float:
-    """Where `student_p_value` is the level."""
+    """The t at which `student_p_value` equals the level."""
     low, high = 0.0, 1e3
     for _ in range(60):
         middle = (low + high) / 2
@@ -114,10 +114,10 @@ def student_quantile(freedom: int) -> float:
 
 
 def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shift:
-    """Of a difference with this standard error, as `freedom` values tell it.
+    """The shift for a difference with this standard error, with `freedom` degrees of freedom.
 
-    The captures of each side are taken to spread by at least `assumed`, as a standard deviation, which nobody measured:
-    the interval is the wider one, the p-value the larger one, of what was measured and what is assumed.
+    The captures of each side are assumed to spread by at least `assumed`, a standard deviation that was not measured:
+    of measured and assumed, the wider interval and the larger p-value are used.
     """
     least = assumed * math.sqrt(2)
     p_value = max(student_p_value(_ratio(difference, error), freedom), _normal_p_value(_ratio(difference, least)))
@@ -130,5 +130,5 @@ def _normal_p_value(z: float) -> float:
 
 
 def _ratio(difference: float, error: float) -> float:
-    """0 / 0 is no difference, and any other difference without spread infinitely many of it."""
+    """The difference in units of the spread: 0 / 0 counts as 0, any other difference without spread as infinite."""
     return difference / error if error else math.inf if difference else 0.0

@@ -1,4 +1,4 @@
-"""What every step of a run took, by number of the step: the values that runs are compared by."""
+"""What every step of a run took, by number of the step: the values by which runs are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core import markers
 Values = NDArray[np.float64]
 Key = tuple[str | None, ...]
 
-# The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they tell nothing of the others.
+# The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they say nothing about the others.
 _START_UP_STEPS = 2
 _OF_BREAKDOWN = {
     "compute": "compute_ns",
@@ -29,7 +29,7 @@ UNPROFILED, PROFILED, TRACED = "unprofiled steps", "profiled steps", "step windo
 
 
 def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """Lengths of the steps in ns by where they come from, the best source first; that of the slowest rank counts.
+    """Lengths of the steps in ns by source, the best source first; that of the slowest rank counts.
 
     Steps that some rank does not list are left out, as are the first ones of a side file.
     """
@@ -46,7 +46,7 @@ def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dic
 def measures(
     breakdown_steps: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame
 ) -> dict[str, pd.Series[float]]:
-    """Per step the mean over ranks and devices of each measure, in ns; steps in which it is not known are left out."""
+    """For each step the mean of each measure over ranks and devices, in ns; steps where it is unknown are left out."""
     mean = breakdown_steps.groupby("step")[list(_OF_BREAKDOWN.values())].agg(_mean_if_known)
     found = {measure: _floats(mean[column].dropna()) for measure, column in _OF_BREAKDOWN.items()}
     devices = len(breakdown_steps[["rank", "device"]].drop_duplicates())
@@ -74,9 +74,9 @@ def time_per_step(time: pd.DataFrame, keys: list[str]) -> dict[Key, pd.Series[fl
 
 
 def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[float]:
-    """The most that was allocated at a time in each step, in bytes, on the device where it is most; none if not known.
+    """The largest allocation in each step, in bytes, on the device with the most; none if not known.
 
-    GPUs count, or the CPU where there are none.
+    GPUs count, or the CPU if there are none.
     """
     on_gpu = memory[memory["device"] != "cpu"]
     known = (on_gpu if len(on_gpu) else memory).dropna(subset="allocated_bytes")
@@ -110,7 +110,7 @@ def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Values]:
 
 
 def best_source(captures: Sequence[Mapping[str, Values]], enough: int) -> str | None:
-    """The first source of step lengths of which every capture has enough; else the one of which all have most."""
+    """The first source of step lengths that every capture has enough of; else the one that all have most of."""
     least = {source: min(len(capture[source]) for capture in captures) for source in captures[0]}
     found = next((source for source, count in least.items() if count >= enough), max(least, key=lambda s: least[s]))
     return found if least[found] else None

@@ -23,7 +23,7 @@ _TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "ch
 
 
 class TwoSides(Protocol):
-    """What is told of two sides: a `Comparison`, which is not imported here as it has this text itself."""
+    """What the report needs of two sides: a `Comparison`, which cannot be imported here, as it imports this module."""
 
     @property
     def a(self) -> tuple[Analysis, ...]: ...  # noqa: D102 - these are `Comparison`'s
@@ -38,7 +38,7 @@ class TwoSides(Protocol):
 
 
 def one_table(comparison: TwoSides, by: str, output_format: str, screen: Screen = PAPER) -> str:
-    """The table of the measures, kernels or operators alone."""
+    """Only the table of the measures, kernels or operators."""
     name = _TABLES[by]
     table: pd.DataFrame = getattr(comparison, name)
     if output_format == "table":
@@ -47,7 +47,7 @@ def one_table(comparison: TwoSides, by: str, output_format: str, screen: Screen 
 
 
 def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
-    """What was compared, the verdict, and all tables; of kernels and operators, for people, the `top` rows."""
+    """What was compared, the verdict, and all tables; for people, only the `top` rows of kernels and operators."""
     known = list(comparison_facts(comparison))
     tables = {name: getattr(comparison, name) for name in _TABLES.values()}
     if output_format == "json":
@@ -70,12 +70,12 @@ def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen
 
 
 def _for_people(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without the columns of memory where none was recorded."""
+    """The table without the columns of memory if none was recorded."""
     return table.drop(columns=[column for column in table if "_bytes" in str(column) and table[column].isna().all()])
 
 
 def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
-    """What the two sides are, in what their settings differ, and the verdict, in words."""
+    """What the two sides are, how their settings differ, and the verdict, in words."""
     sides = {"A": comparison.a, "B": comparison.b}
     for name, side in sides.items():
         yield name, printable(", ".join(one.run.name for one in side))
@@ -95,7 +95,7 @@ def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
 
 
 def _settings(comparison: TwoSides) -> dict[str, tuple[str, str]]:
-    """Everything recorded of both sides that may explain a difference; where captures of a side differ, all of it."""
+    """All recorded facts on both sides that may explain a difference; if captures of a side differ, all values."""
     found = [[_of_run(one.run) for one in side] for side in (comparison.a, comparison.b)]
     items = dict.fromkeys(item for side in found for run in side for item in run)
     of_a, of_b = ({item: _listed([run.get(item, "not set") for run in side]) for item in items} for side in found)

@@ -1,4 +1,4 @@
-"""Bandwidth as nccl-tests defines it, per process group, collective, dtype and size; and what is latency of it."""
+"""Bandwidth as nccl-tests defines it, per process group, collective, dtype and size; and the latency in it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _KEYS = ["process_group", "pg_ranks", "collective", "size_bytes", "dtype"]
 def bandwidth(collectives: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
     """One row per process group, collective, dtype and size that moved data.
 
-    Sums are divided, never ratios averaged. Collectives whose waiting is not known count in `calls` and in the figure
-    from whole durations only.
+    Sums are divided; ratios are never averaged. Collectives whose waiting is not known count only in `calls` and in the
+    figure from whole durations.
     """
     sized = collectives[collectives["size_bytes"].fillna(0) > 0]
     mean_durations = participation.groupby("collective_id")["dur_ns"].mean().rename("mean_dur_ns")
@@ -56,7 +56,7 @@ def _figures(together: pd.DataFrame) -> dict[str, object]:
 
 
 def _bus_factor(together: pd.DataFrame) -> float | None:
-    """Of one collective over one group, None where either is not known."""
+    """The bus factor of one collective over one group, None where either is not known."""
     collective, group_sizes = together["collective"].iloc[0], together["group_size"].dropna()
     if not isinstance(collective, str):
         return None
@@ -82,7 +82,7 @@ def fits(collectives: pd.DataFrame) -> pd.DataFrame:
             continue
         sizes = times.index.to_numpy(dtype=np.float64)
         latency, per_byte = _line(sizes, times.to_numpy())
-        if per_byte <= 0:  # larger was not slower: there is no bandwidth to be seen
+        if per_byte <= 0:  # larger sizes were not slower, so no bandwidth can be derived
             continue
         error = (latency + per_byte * sizes) / times.to_numpy() - 1
         factor = _bus_factor(together)

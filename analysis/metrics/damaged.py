@@ -11,7 +11,7 @@ _RANKS = ("rank", "linked", "origin_rank")
 
 
 def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool]:
-    """Does each row rest on the file of one of these ranks, which are damaged? Same index.
+    """Whether each row rests on the damaged file of one of these ranks. Same index.
 
     A row that names no rank does if one of these takes part, or might; one that names no members, either, always does.
     """
@@ -21,7 +21,7 @@ def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool
     if not damaged or "pg_ranks" not in table:
         return pd.Series(bool(damaged), index=table.index)
     members = table["pg_ranks"]
-    if "complete" in table:  # of a pair in a large group only two take part
+    if "complete" in table:  # only two members of a large group take part in a pair
         members = members.mask(table["complete"], table["ranks"])
     found = {text: not damaged.isdisjoint(map(int, text.split())) for text in members.dropna().unique()}
     return pd.Series([found.get(text, True) for text in members], index=table.index, dtype=bool)

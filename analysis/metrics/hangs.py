@@ -1,6 +1,6 @@
-"""Collectives that hang: some ranks have issued them, no kernel shows that they ran, and a member never issued them.
+"""Collectives that hang: some ranks issued them, no kernel shows that they ran, and a member never issued them.
 
-A trace ends with calls that were issued and did not run yet on any rank, too. So a call counts only if a member of its
+Any trace ends with calls that were issued and have not run yet. So a call counts only if a member of its
 group had far more time to issue it than members usually differ by; or if all have issued it, and it ran nowhere for
 very long.
 """
@@ -17,7 +17,7 @@ from ..core.tables.lateness import HANGS
 from .clocks.table import aligned
 
 _GROUP = ["process_group", "pg_ranks"]
-# Times what is usual in the group: how far members issue the same collective apart, and how long a call takes.
+# Multiples of what is usual in the group: how far apart members issue the same collective, and how long a call takes.
 _FAR_LONGER, _ENDLESS = 5, 30
 _LEAST_NS, _LEAST_ENDLESS_NS = 5_000_000, 1_000_000_000
 
@@ -25,7 +25,7 @@ _LEAST_NS, _LEAST_ENDLESS_NS = 5_000_000, 1_000_000_000
 def hangs(
     pending: pd.DataFrame, calls: pd.DataFrame, matches: pd.DataFrame, ends: pd.Series[int], clocks: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row per process group with a collective that hangs, the one that was issued first before others.
+    """One row per process group with a collective that hangs, in the order in which they were issued.
 
     `ends` is when each rank's trace ends, on its own clock, by rank.
     """
@@ -40,7 +40,7 @@ def hangs(
     for keys, own in stuck.groupby(_GROUP):
         rows += _of_group(own, of_group.get(keys, done[:0]), ended)
     everywhere = {rank for _, row in rows for rank in row["waiting"].split()}
-    # Who waits elsewhere is only held up.
+    # A rank that waits elsewhere is only held up.
     rows.sort(key=lambda found: (bool(everywhere & set(found[1]["missing"].split())), found[0]))
     return HANGS.frame(row for _, row in rows)
 
@@ -50,7 +50,7 @@ def _common(times: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -
 
 
 class _Usual(NamedTuple):
-    """Of the calls of a group that ran: how far apart members issued one, and how long one took, at most; in ns."""
+    """For the calls of a group that ran: how far apart members issued one, and how long one took, at most; in ns."""
 
     apart_ns: int
     took_ns: int
@@ -63,7 +63,7 @@ class _Usual(NamedTuple):
 
 
 def _of_group(pending: pd.DataFrame, done: pd.DataFrame, ends: pd.Series[int]) -> Iterator[tuple[int, Row]]:
-    """The first collective that ranks of a group have pending, if it hangs, with when the last of them issued it."""
+    """The first pending collective of a group, if it hangs, and when the last rank issued it."""
     last = pending["rank"].map(done.groupby("rank")["issued_ns"].max()).fillna(-1)
     stuck = pending[pending["issued_ns"] > last].sort_values("issued_ns").drop_duplicates("rank")
     if not len(stuck):
@@ -94,16 +94,16 @@ def _of_group(pending: pd.DataFrame, done: pd.DataFrame, ends: pd.Series[int]) -
 
 
 def _same(row: Row, first: Row) -> bool:
-    """Is it the same collective, as far as its numbers tell?"""
+    """Whether it is the same collective, as far as its numbers say."""
     told = ("seq",) if first["seq"] is not None and row["seq"] is not None else ("step", "turn")
     return all(row[key] is None or first[key] is None or row[key] == first[key] for key in told)
 
 
 def _stopped(rank: int, waiting: set[int], done: pd.DataFrame, pending: pd.DataFrame) -> bool:
-    """Was the last collective that a rank issued one that ran, and with those who wait now?
+    """Whether the last collective that a rank issued ran, with the ranks that wait now.
 
-    If it ran without them, their call is one whose kernel the trace lost; and of a rank that issued nothing in its
-    trace nobody knows whether it would have.
+    If it ran without them, the trace lost the kernel of their call. For a rank that issued nothing in its trace, it is
+    not known whether it would have.
     """
     together = done["collective_id"].isin(done["collective_id"][done["rank"].isin(waiting)])
     own = done["rank"] == rank

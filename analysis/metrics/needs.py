@@ -1,7 +1,8 @@
-"""Whom every call had to wait for: by the kind of the collective, and by when it ended.
+"""For whom every call had to wait, by the kind of the collective and by when it ended.
 
-Nobody can have waited for a rank that arrived after it ended; and from the arrival of the last one it needed, a call
-still takes as long as moving the data does. Definitions: docs/metrics/rooted.md and docs/metrics/missing-ranks.md.
+A call cannot have waited for a rank that arrived after it ended; and after the arrival of the last rank it needs, a
+call still takes the time that moving the data takes. Definitions: docs/metrics/rooted.md and
+docs/metrics/missing-ranks.md.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import pandas as pd
 from ..core.nccl_tests import SYNCHRONISING
 from .clocks.frame import Flags, Ints
 
-# Receivers of these need their root, and the root of the others needs them.
+# In these, receivers need the root; in the others, the root needs all.
 FROM_ROOT = ("broadcast", "scatter")
 TO_ROOT = ("reduce", "gather")
-# In these data passes from rank to rank, so that anybody may hold up those behind, and next before, it.
+# In these, data passes from rank to rank, so any rank may hold up those after it, and the one just before it.
 _CHAINED = ("broadcast", "reduce")
-# By so much of the shortest duration may the transfer of one rank be shorter than that of another.
+# By this part of the shortest duration, transfers may differ between ranks.
 _JITTER_FRAC = 0.02
 _NOBODY = -1
 _UNKNOWN = -2
@@ -36,8 +37,8 @@ def needs(joined: pd.DataFrame) -> pd.DataFrame:
     """When the last rank that each call needs had arrived, `needed_ns`, and which it was, `waited_for`.
 
     `joined` holds calls with `collective_id`, `kind` (of the collective as a whole), `arrived_ns`, `is_source` (is it
-    that of the root, or a sender), `device` and `batch`. NA where it is not known. A call that needs nobody else, or
-    comes last itself, has its own arrival, and waited for nobody. Same index.
+    that of the root, or a sender), `device` and `batch`. NA where it is not known. A call that needs no other rank, or
+    comes last itself, has its own arrival, and waited for no rank. Same index.
     """
     calls = _Calls.of(joined)
     last, source = calls.last(np.ones(len(joined), dtype=bool)), calls.last(calls.is_source)
@@ -45,7 +46,7 @@ def needs(joined: pd.DataFrame) -> pd.DataFrame:
     rules = [
         (calls.of_kind(*SYNCHRONISING), last),
         (calls.of_kind("send_recv") & ~calls.is_source, source),
-        # On a CPU a send is over when it is handed over; on a GPU if it is kept until somebody asks for it.
+        # On a CPU a send ends when it is handed over; on a GPU it may end early if the message is buffered.
         (calls.of_kind("send_recv") & (calls.on_cpu | (last.at_ns > calls.ended_ns)), alone),
         (calls.of_kind("send_recv"), last),
         (calls.of_kind(*FROM_ROOT, *TO_ROOT) & calls.on_cpu & (source.rank == _UNKNOWN), source),
@@ -91,12 +92,12 @@ class _Calls(NamedTuple):
         )
 
     def of_kind(self, *kinds: str) -> Flags:
-        """Which calls are of one of these kinds?"""
+        """Which calls are of one of these kinds."""
         found: Flags = self.kind.isin(kinds).to_numpy(dtype=bool)
         return found
 
     def last(self, among: Flags) -> _Needed:
-        """The last arrival of those that count in each collective; where none does, it is not known."""
+        """The last arrival in each collective among those that count; not known if none does."""
         rows = np.flatnonzero(among)
         ordered = rows[np.lexsort((self.rank[rows], self.arrived_ns[rows], self.number[rows]))]
         is_last = np.append(self.number[ordered][1:] != self.number[ordered][:-1], True)[: len(ordered)]
@@ -110,7 +111,7 @@ class _Calls(NamedTuple):
 
     @property
     def in_time_ns(self) -> Ints:
-        """When those that each call waited for had arrived at the latest: from then on its data still had to move."""
+        """The latest possible arrival of those that each call waited for: after it, the data still had to move."""
         took = self.ended_ns - self.arrived_ns
         shortest = np.full(int(self.number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
         np.minimum.at(shortest, self.number, took)
@@ -123,7 +124,7 @@ class _Calls(NamedTuple):
         times = np.concatenate([self.arrived_ns, self.in_time_ns])
         is_limit = np.repeat([False, True], count)
         order = np.lexsort((is_limit, times, np.tile(self.number, 2)))
-        # An arrival stands before the limit of its own call, so there always is one.
+        # Each call's own arrival is before its limit, so there always is one.
         before = np.maximum.accumulate(np.where(is_limit[order], -1, np.arange(2 * count)))
         limits = np.flatnonzero(is_limit[order])
         at = np.empty(count, dtype=np.int64)
@@ -132,7 +133,7 @@ class _Calls(NamedTuple):
 
 
 def _of_batches(found: pd.DataFrame, batch: pd.Series[int]) -> pd.DataFrame:
-    """With the last rank that any part of a kernel needs for all its parts: it ends when all of them are done."""
+    """The same with the last rank that any part of a kernel needs, for all parts: it ends when all of them are done."""
     parts = batch.notna()
     if not parts.any():
         return found

@@ -1,7 +1,7 @@
-"""Collectives of which some members have no trace: what the others tell about waiting and transfer.
+"""Collectives in which some members have no trace: what the others say about waiting and transfer.
 
-Nobody present waited less than until the last of those present was there. Whether a missing rank came later still shows
-in the shortest call: then it lasts longer than moving the data takes.
+Every rank present waited at least until the last of those present arrived. The shortest call shows whether a missing
+rank came even later: then it lasts longer than moving the data takes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STEADY, _LEAST_SPREAD_NS = 3.0, 2_000
 
 
 def waited_for_present(joined: pd.DataFrame) -> pd.DataFrame:
-    """How long each call waited for those present, `wait_low_ns`, and did nobody missing come later, `nobody_later`?
+    """How long each call waited for those present, `wait_low_ns`, and whether no missing one was later, `nobody_later`.
 
     `joined` holds calls with `collective_id`, `kind`, `group_size`, `size_bytes`, `pg_ranks`, `arrived_ns`, `dur_ns`,
     `rank`, and whether the collective is `whole`. NA where it does not synchronise all members. Same index.
@@ -35,7 +35,7 @@ def waited_for_present(joined: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Traced(NamedTuple):
-    """The ranks that have a trace, and all process groups that these show."""
+    """The ranks that have a trace, and all process groups that they show."""
 
     ranks: frozenset[int]
     groups: list[frozenset[int]]
@@ -46,7 +46,7 @@ class _Traced(NamedTuple):
         return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in told])
 
     def are_coupled(self, pg_ranks: object) -> bool:
-        """Do missing members of a group meet present ones elsewhere, so that they come as late as these?"""
+        """Whether missing members of a group meet present ones elsewhere, so that they come as late as these."""
         if not isinstance(pg_ranks, str):
             return len(self.groups) > 0
         members = frozenset(map(int, pg_ranks.split()))
@@ -79,7 +79,7 @@ def _nobody_later(joined: pd.DataFrame, traced: _Traced) -> list[int]:
 
 
 def _steady(shortest: Floats, skew: Floats) -> Flags:
-    """Which calls are as short as the shortest, if that is steady.
+    """Which calls are as short as the shortest, if these are steady.
 
     Had a missing rank been last in all of them, their shortest calls would differ by as much as arrivals of those
     present do.

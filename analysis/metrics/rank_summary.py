@@ -16,8 +16,8 @@ def ranks(
 ) -> pd.DataFrame:
     """Waiting and lateness of every rank that has a trace.
 
-    A rank counts as last where it was later than the others by more than the clocks are uncertain: no skew, no
-    straggler. What others waited because of it counts as its fault where its lateness began with it.
+    A rank counts as last if it was later than the others by more than the uncertainty of clocks: without skew there is
+    no straggler. It is to blame for the others' waiting if its lateness began with itself.
     """
     compared = participation[["wait_ns", "late_ns"]].notna().all(axis=1).any()
     hosts = traces.drop_duplicates("rank").set_index("rank")["host"]
@@ -68,9 +68,9 @@ def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _weightiest(last: pd.DataFrame, column: str, weight: str) -> str | None:
-    """The value of `column` that the largest sum of `weight` stands for."""
+    """The value of `column` with the largest sum of `weight`."""
     known = last[last[column].notna()]
-    weights = known[weight].astype("Float64")  # clocks that are off add up to more than 64 bits hold
+    weights = known[weight].astype("Float64")  # with wrong clocks, sums may exceed 64 bits
     return str(weights.groupby(known[column]).sum().idxmax()) if len(known) else None
 
 

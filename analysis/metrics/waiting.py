@@ -21,7 +21,7 @@ _CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "s
 def participation(
     calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame, world_size: int | None
 ) -> pd.DataFrame:
-    """One row per call: its wait and transfer, NA where members do not suffice, or are uncertain, or clocks differ.
+    """One row per call: its wait and transfer, NA if members are missing or uncertain, or clocks cannot be compared.
 
     Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
     """
@@ -57,7 +57,7 @@ def participation(
 
 
 def _excess(joined: pd.DataFrame) -> pd.Series[int]:
-    """How much longer each call took than the shortest one like it on its rank."""
+    """How much longer each call took than the shortest similar one on its rank."""
     like = ["rank", "device", "process_group", "group_size", "collective", "dtype", "size_bytes"]
     same = joined.groupby(like, dropna=False, sort=False)["dur_ns"]
     excess = (joined["dur_ns"] - same.transform("min")).astype("Int64")
@@ -67,7 +67,7 @@ def _excess(joined: pd.DataFrame) -> pd.Series[int]:
 def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
     """Calls with their collective, by collective and rank.
 
-    What the trace of one rank lacks is taken from what all together tell. `kind` is that of the collective as a whole,
+    What the trace of one rank lacks is taken from the others. `kind` is that of the collective as a whole,
     `arrived_ns` the start on the common clock, `is_source` whether it is that of the root, or sends, `comparable`
     whether there are several members, all on linked clocks.
     """
@@ -88,15 +88,15 @@ _FOUND = ("collective", "process_group", "pg_ranks", "group_size")
 
 
 def _is_source(joined: pd.DataFrame) -> pd.Series[bool]:
-    """Is this call that of the root, or of the sender?"""
+    """Whether this call is that of the root, or of the sender."""
     rooted = joined["kind"].isin([*FROM_ROOT, *TO_ROOT])
     return (rooted & (joined["rank"] == joined["root"]).fillna(False)) | joined["collective"].isin(["send"])
 
 
 def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
-    """Was every rank of the process group seen? Of a group that is not known, as many as it has, or the world."""
+    """Whether every rank of the process group was seen; if its ranks are unknown, as many as it has, or the job has."""
     members = joined.groupby("collective_id", sort=False)["rank"].transform("size")
-    # Lists of ranks are long in large groups, so they are counted only where nothing else tells the size.
+    # Lists of ranks are long in large groups, so they are counted only where nothing else gives the size.
     unknown = joined["pg_ranks"].where(joined["group_size"].isna())
     expected = joined["group_size"].fillna(unknown.str.count(" ").astype("Int64") + 1)
     expected = expected.fillna(world_size if world_size is not None else pd.NA)
@@ -104,7 +104,7 @@ def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
     # One process that drives several GPUs is one rank: then its devices are the members.
     ranks = joined.groupby("collective_id", sort=False)["rank"].transform("nunique")
     expected = expected.mask((ranks == 1) & (members > 1), members)
-    # Matched by everything known, and nothing says that somebody is missing.
+    # Matched by everything known, and nothing says that a member is missing.
     return (members == expected.fillna(members)).astype(bool) & (joined["matched_by"] != "none")
 
 
@@ -130,7 +130,7 @@ def collectives(
         .assign(
             collective=grouped["kind"].first(),
             size_bytes=grouped["size_bytes"].max(),
-            # Of a pair each side counts its own sends and receives.
+            # In a pair, each side counts its own sends and receives.
             seq=grouped["seq"].first().mask(grouped["kind"].first().isin(["send_recv"])),
             matched_by=grouped["matched_by"].first(),
             certain=grouped["certain"].all(),
@@ -149,7 +149,7 @@ def collectives(
 
 
 def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
-    """Of every uneven all_to_all the rank that moves most, and by how much more than the mean."""
+    """For every uneven all_to_all, the rank that moves most, and by how much more than the mean."""
     uneven = joined[joined["kind"].isin(["all_to_all"]) & joined["size_bytes"].notna()]
     sizes = uneven.groupby("collective_id")["size_bytes"]
     largest, smallest = sizes.max(), sizes.min()
@@ -177,7 +177,7 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
     first, last = grouped["arrived_ns"].min().astype("Int64"), grouped["arrived_ns"].max().astype("Int64")
     ended, min_dur = grouped["ended_ns"].max(), grouped["dur_ns"].min().astype("Int64")
     ordered = joined.sort_values(["collective_id", "arrived_ns"], kind="stable").groupby("collective_id", sort=True)
-    # From when on data can move at all: a root sends before others have come, and takes what has come.
+    # When data can start to move: a root sends before others have arrived, and takes what has arrived.
     source = joined[joined["is_source"]].groupby("collective_id")[["arrived_ns", "ended_ns"]].max().astype("Int64")
     sent, handed_over = (source[column].reindex(last.index) for column in ("arrived_ns", "ended_ns"))
     kind = grouped["kind"].first()
@@ -205,7 +205,7 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
     }).astype("Int64").where(comparable)  # fmt: skip
     raw = pd.DataFrame({"first_start_ns": grouped["start_ns"].min(), "last_end_ns": grouped["end_ns"].max()})
     return compared.assign(
-        # On the common clock where there is one, else on each rank's own.
+        # On the common clock if there is one, else on each rank's own.
         first_start_ns=first.where(comparable, raw["first_start_ns"]),
         last_end_ns=ended.where(comparable, raw["last_end_ns"]),
         min_dur_ns=min_dur,
@@ -214,7 +214,7 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
 
 
 def _received_on_cpu(joined: pd.DataFrame) -> pd.DataFrame:
-    """The receiver's side of every pair on CPUs, by collective: there a send ends only when its rank looks after it."""
+    """The receiver's side of every pair on CPUs, by collective: there a send ends only when its rank checks it."""
     of_pair = joined["kind"].isin(["send_recv"]) & joined["collective"].isin(["recv"]) & (joined["device"] == "cpu")
     return joined[of_pair].set_index("collective_id")[["ended_ns", "transfer_ns"]].astype("Int64")
 
@@ -235,6 +235,6 @@ def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFram
         time_ns = table[column].where(whole & (table[column] > 0))
         table[f"algbw{bound}_gb_per_s"] = size / time_ns.astype("Float64")
         table[f"busbw{bound}_gb_per_s"] = table[f"algbw{bound}_gb_per_s"] * factor
-    # Of a partial collective nobody knows whether the ranks that were not seen came later still.
+    # In a partial collective, ranks that were not seen may have come even later.
     table["transfer_ns"] = table["transfer_ns"].where(whole)
     return table

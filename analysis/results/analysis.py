@@ -40,8 +40,8 @@ from ..run.run import Run
 class Analysis:
     """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
 
-    With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run as it is,
-    where they were found while it was read; None of a run whose tables were changed.
+    With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run, if they were
+    found while it was read; None for a run whose tables were changed.
     """
 
     run: Run
@@ -54,7 +54,7 @@ class Analysis:
         return f"<Analysis of {printable(run.name)}: {size}; see .summary()>"
 
     def _repr_html_(self) -> str:
-        """The summary, in notebooks."""
+        """The summary, for notebooks."""
         return f"<pre>{escape(self.summary())}</pre>"
 
     @property
@@ -85,7 +85,7 @@ class Analysis:
 
     @cached_property
     def pending(self) -> pd.DataFrame:
-        """One row per call that was issued, and of which no trace shows anything that ran."""
+        """One row per call that was issued, but that no trace shows running."""
         return self._communication.pending
 
     @cached_property
@@ -117,7 +117,7 @@ class Analysis:
     def _participation(self) -> pd.DataFrame:
         split = waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
         found = breakdown_module.exposed(split, self.run.activities)
-        # What a rank computed meanwhile is not known where its file is damaged.
+        # What a rank computed in the meantime is not known if its file is damaged.
         return _without(found, found["rank"].isin(self.run.partial_ranks), _EXPOSED)
 
     @cached_property
@@ -143,7 +143,7 @@ class Analysis:
 
     @cached_property
     def bandwidth_ceiling(self) -> pd.DataFrame:
-        """The bandwidth table beside the ceiling; without one every row says so."""
+        """The bandwidth table compared with the ceiling; without one, every row says so."""
         table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
         return headroom.against_ceiling(self.bandwidth, table)
 
@@ -155,11 +155,11 @@ class Analysis:
 
     @cached_property
     def lateness(self) -> pd.DataFrame:
-        """One row per collective with a late rank: how late, and what it did longer than the others meanwhile."""
+        """One row per collective with a late rank: how late, and what it did longer than the others."""
         ran = Activities(self.run.activities, self.run.launches, self.run.annotations)
         known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
         found = self._marked(causes_module.lateness(ran, known, self.run.operators_of))
-        # Nor can what the late rank did be compared with that of a rank whose file is damaged.
+        # Nor can the late rank be compared with a rank whose file is damaged.
         members = self.participation
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
@@ -171,7 +171,7 @@ class Analysis:
 
     @cached_property
     def hangs(self) -> pd.DataFrame:
-        """One row per process group with a collective that some ranks issued, and that never ran."""
+        """One row per process group with a collective that some ranks issued, but that never ran."""
         return self._marked(hangs(self.pending, self.calls, self.matches, self.run.ends_ns, self.clocks))
 
     @cached_property
@@ -238,7 +238,7 @@ class Analysis:
 
     @cached_property
     def launched_in(self) -> pd.Series[str]:
-        """The operator of each activity of the run. Raises NothingMeasured where operators were not read."""
+        """The operator of each activity of the run. Raises NothingMeasured if operators were not read."""
         run = self.run
         if not run.details and (run.activities["device"] != "cpu").any():
             raise NothingMeasured(f"{run.name}: was read without operators; use analyse(..., details=True)")
@@ -246,9 +246,9 @@ class Analysis:
 
     @property
     def _splits(self) -> pd.DataFrame:
-        """How the calls split into wait and transfer: not at all for one device alone, whose calls lack their partners.
+        """How the calls split into wait and transfer: not at all for a single device, whose calls lack their partners.
 
-        Unless it is the whole job.
+        Unless that is the whole job.
         """
         activities = self.run.activities
         alone = self.run.world_size != 1 and all(activities[key].nunique() <= 1 for key in ("rank", "device"))
@@ -256,12 +256,12 @@ class Analysis:
 
     @property
     def _members_at_most(self) -> int | None:
-        """Ranks of the job; where no file tells, and one is damaged, so that calls may be missing, those seen."""
+        """Number of ranks of the job; if no file says it, and calls may be missing in a damaged one, of those seen."""
         run = self.run
         return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The table with its column `partial`: does a row, or the collective it is of, rest on a damaged file?"""
+        """The table with its column `partial`: whether a row, or its collective, rests on a damaged file."""
         damaged = frozenset(self.run.partial_ranks)
         rows = resting_on(table, damaged)
         if damaged and "collective_id" in table and "pg_ranks" not in table:

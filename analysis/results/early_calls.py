@@ -1,7 +1,7 @@
 """Calls of each file, found while others are still being read.
 
-Of what follows the reading of 16 ranks, finding calls was a third, on one core, while the others had nothing to do.
-The calls of a file need nothing but that file, if it lists its process groups as all files of its rank do.
+Finding calls was a third of the work after reading 16 ranks, on one core, while the others were idle.
+The calls of a file need only that file, if it lists the same process groups as all files of its rank.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EarlyCalls:
             self._found[file.path] = communication(file.ran, file.launches, file.annotations, file.comm_args, own)
 
     def of(self, run: Run) -> Communication | None:
-        """The calls of the run; None if they cannot be told from its files one by one."""
+        """The calls of the run; None if they cannot be found from its files one by one."""
         calls, pending, before = [], [], 0
         for rank in run.ranks:
             paths = run.files[rank]

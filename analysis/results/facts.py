@@ -20,7 +20,7 @@ _MOST_GROUPS = 12
 
 
 class RunTables(Protocol):
-    """What is told of a run: an `Analysis`, which is not imported here as it has this text itself."""
+    """What the summary needs of a run: an `Analysis`, which cannot be imported here because it imports this module."""
 
     @property
     def run(self) -> Run: ...  # noqa: D102 - these are `Analysis`'s
@@ -164,9 +164,9 @@ def _collectives(analysis: RunTables) -> str:
 
 
 def _matching(analysis: RunTables) -> Iterator[tuple[str, str]]:
-    """Per process group: how many calls were matched by which rung, and how many of these are partial or not certain.
+    """For each process group: how many calls were matched by which rung, and how many are partial or uncertain.
 
-    Why calls are unmatched stands among the warnings.
+    The warnings say why calls are unmatched.
     """
     whole = analysis.collectives[["collective_id", "complete"]]
     joined = analysis.calls.merge(analysis.matches, on="call_id").merge(whole, on="collective_id")

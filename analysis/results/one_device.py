@@ -1,7 +1,7 @@
-"""One file that shows one device: its breakdown straight from what was read, in half the memory of tables.
+"""One file that shows one device: its breakdown directly from what was read, in half the memory of tables.
 
-Tables of everything need pandas, whose import takes as long as half of reading 200 MB. Of a device alone no call can be
-split into wait and transfer, so a breakdown needs no calls, and of the activities only kinds and times.
+Tables of everything need pandas, whose import takes as long as half of reading 200 MB. For a single device no call can
+be split into wait and transfer, so a breakdown needs no calls, and only kinds and times of the activities.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..run.side_files import side_content
 
 @dataclass(frozen=True)
 class LoneDevice:
-    """What ran on the only device that is known, in the only cycle, and what there is to say of its file."""
+    """What ran on the only known device, in the only cycle, and notes on its file."""
 
     rank: int
     device: str
@@ -48,7 +48,7 @@ class LoneDevice:
 def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     """The device that the only file of a run shows; None if it shows none or several, or is damaged.
 
-    Nor if it is the whole job, and communicates: then calls wait for nobody, which tables tell.
+    Also None if it is the whole job, and communicates: then calls wait for no one, and the tables say so.
 
     Raises MixedJobs, UnreadableFile.
     """
@@ -59,7 +59,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes)])
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:
         return None
-    side_content(path.with_name("run.json"))  # one that cannot be read is an error, here as elsewhere
+    side_content(path.with_name("run.json"))  # a side file that cannot be read is an error, here as elsewhere
     on_gloo = sum(annotation.name.startswith(markers.GLOO_MARK) for annotation in raw.annotations)
     return LoneDevice(member.rank, str(devices[0]), _ran(raw), tuple(notes_on(member, on_gloo)))
 

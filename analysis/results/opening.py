@@ -1,7 +1,7 @@
 """From paths to results: the one way in, for the library and the command line alike.
 
-Reading begins when a run is opened, in other processes where there is much to read, so that the caller can import what
-it needs of pandas meanwhile.
+Reading begins when a run is opened, in other processes if there is much to read, so that the caller can import pandas
+in the meantime.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Report = Callable[[Reading], AbstractContextManager[Progress | None]]
-"""Shows a reading while it is waited for: what it gives is called with the bytes read so far."""
+"""Shows the progress of a reading: the function it gives is called with the bytes read so far."""
 
 
 def _silent(reading: Reading) -> AbstractContextManager[Progress | None]:  # noqa: ARG001 - as Report has it
@@ -35,7 +35,7 @@ def _silent(reading: Reading) -> AbstractContextManager[Progress | None]:  # noq
 
 
 class OpenRun:
-    """A run whose traces are being read, within a `with` block. Raises AnalysisError."""
+    """A run whose traces are being read; for a `with` block. Raises AnalysisError."""
 
     def __init__(self, path: Paths, options: ReadOptions, report: Report = _silent) -> None:
         """A run directory, any folder of traces, a trace file, or several of these."""
@@ -81,7 +81,7 @@ class OpenRun:
         return replace(run, notes=run.notes + self._skipped)
 
     def analysis(self, ceiling: Path | None = None) -> Analysis:
-        """The tables of the run, beside what `ceiling` says its links can do. Raises AnalysisError."""
+        """The tables of the run, compared with what its links can do according to `ceiling`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
         from .analysis import Analysis
         from .early_calls import EarlyCalls
@@ -128,7 +128,7 @@ def analyse(
 
 
 def analyse_with(path: Paths, options: ReadOptions, ceiling: str | PathLike[str] | None = None) -> Analysis:
-    """`analyse` with the options in one."""
+    """`analyse` with all options in one object."""
     with OpenRun(path, options) as run:
         return run.analysis(None if ceiling is None else Path(ceiling))
 

@@ -1,6 +1,6 @@
 """Every communication activity of a rank with its metadata: which collective, over whom, how much.
 
-The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, of a coalesced
+The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, for a coalesced
 launch, those before it; the `nccl:` annotation around the launch, with the input shapes; the kernel's name. Runs on
 gloo: `gloo_calls.py`.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Communication(NamedTuple):
-    """The calls that ran, and those that were issued and of which the trace shows nothing."""
+    """The calls that ran, and those that were issued but do not show in the trace."""
 
     calls: pd.DataFrame
     pending: pd.DataFrame
@@ -38,7 +38,7 @@ def communication(
     comm_args: pd.DataFrame,
     process_groups: pd.DataFrame,
 ) -> Communication:
-    """One row per communication call, by rank and start; what no source tells is NA. And one per pending call."""
+    """One row per communication call, by rank and start, with NA where no source tells; and one per pending call."""
     of_kind = bare(activities["kind"])
     communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
@@ -68,7 +68,7 @@ def communication(
 def _in_order(
     found: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
 ) -> tuple[list[Row], list[Row]]:
-    """Both with sizes and groups completed, and numbered in the order of issue."""
+    """Both, with sizes and groups completed, and numbered in the order of issue."""
     found, pending = [_finished(row, groups) for row in found], [_finished(row, groups) for row in pending]
     found = _joined(found)
     issued = [row for row in (*found, *pending) if row.get("issued_ns") is not None]
@@ -78,7 +78,7 @@ def _in_order(
 
 
 def _joined(rows: list[Row]) -> list[Row]:
-    """The rows with those of a batch that are one collective made one."""
+    """The rows, in which those of a batch that form one collective are merged."""
     found: list[Row] = []
     for batch, parts in groupby(rows, key=lambda row: row.get("batch")):
         listed = list(parts)
@@ -88,7 +88,7 @@ def _joined(rows: list[Row]) -> list[Row]:
 
 
 def _numbered(rows: list[Row], before: int) -> list[Row]:
-    """The rows, of which `before` others come first, with the number of its first call as that of each batch."""
+    """The rows, which follow `before` others, with each batch numbered by its first call."""
     first: dict[int, int] = {}
     for index, row in enumerate(rows, before):
         if row.get("batch") is not None:
@@ -114,7 +114,7 @@ def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list
 
 
 def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls without those that another cycle of the rank shows too: of each the one of which most is known.
+    """The calls without duplicates that another cycle of the rank shows too: the copy of which most is known stays.
 
     A kernel that was launched in one window and ran in the next may be in both traces.
     """
@@ -122,7 +122,7 @@ def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
         return calls
     keys = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
     ordered = calls.assign(place=range(len(calls)), part=calls.groupby([*keys, "cycle"], dropna=False).cumcount())
-    ordered = ordered.sort_values("issue_ns", kind="stable")  # what was not seen being issued comes last
+    ordered = ordered.sort_values("issue_ns", kind="stable")  # calls that were not seen being issued come last
     kept = ordered.drop_duplicates([*keys, "part"]).sort_values("place")
     if len(kept) == len(calls):
         return calls
@@ -135,7 +135,7 @@ _HAVE_ROOT = ROOTED | POINT_TO_POINT
 
 
 def _finished(row: Row, groups: list[Row]) -> Row:
-    """The row with the group's ranks, the root as global rank, and the size, as far as they follow from the rest."""
+    """The row with the group's ranks, the root as global rank, and the size, as far as the rest determines them."""
     if row.get("process_group") is not None and row.get("pg_ranks") is None:
         row["pg_ranks"] = _ranks_of(row, groups)
     root, peer = row.get("root"), row.pop("peer", None)

@@ -1,8 +1,8 @@
 """Calls of a gloo run: gloo's operations joined to the c10d operators that issued them.
 
-No id links the two. Work of one kind and shape is taken up in the order it was issued, so first-in first-out by kind
-and shape does; sends and receives begin inside their operator, on its thread. The kind of the collective is that of the
-c10d operator: reduce_scatter runs as one or more all_reduce.
+No id links the two. Work of one kind and shape is started in the order in which it was issued, so first in, first out
+by kind and shape is right; sends and receives begin inside their operator, on its thread. The c10d operator determines
+the kind of the collective: reduce_scatter runs as one or more all_reduce.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class _Op:
-    """How a c10d operator shows: its gloo operation, and which arguments are input, output and root."""
+    """What a c10d operator becomes: its gloo operation, and which arguments are input, output and root."""
 
     collective: str
     gloo: str
@@ -60,7 +60,7 @@ _WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
 
 @dataclass
 class _Issued:
-    """One c10d operator, waiting for gloo to take it up."""
+    """One c10d operator that gloo has not started yet."""
 
     op: _Op
     start_ns: int
@@ -76,14 +76,14 @@ class _Issued:
 
 
 def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Calls of one rank from its gloo activities, in order of start, and what was issued and did not end.
+    """Calls of one rank from its gloo activities, in order of start, and those that were issued but did not end.
 
-    `group` as far as it is known.
+    `group` is its process group, as far as it is known.
     """
     size = group.get("group_size")
     c10d = sorted(_named(markers.C10D, annotations), key=itemgetter("start_ns"))
     issued = [i for a in c10d if (i := _issued(a, size)) is not None]
-    # A send begins earlier as an activity than as an annotation, so the end is what they share.
+    # A send begins earlier as an activity than as an annotation, but both end at the same time.
     by_end = {(a["thread"], a["start_ns"] + a["dur_ns"]): a for a in _named(markers.GLOO_MARK, annotations)}
     rows: list[Row] = []
     for activity in activities:
@@ -139,7 +139,7 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
 
 
 def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
-    """The earliest operator that could have issued this gloo operation; its use is counted off."""
+    """The earliest operator that could have issued this gloo operation, which is then used up."""
     kind, shapes, start_ns = (
         annotation["name"].removeprefix(markers.GLOO_MARK),
         annotation["in_dims"],
@@ -175,7 +175,7 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
 
 
 def _of(source: _Issued) -> Row:
-    """What the operator that issued it tells of a call."""
+    """What the operator that issued a call says about it."""
     dtypes = {dtype_name(t) for t in source.types}
     return {
         "collective": source.op.collective,

@@ -30,9 +30,9 @@ _FROM_ARGS = (
 
 
 def grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
-    """NCCL's kernels without a process group get that of the others on their stream, if those are of one.
+    """NCCL's kernels without a process group get that of the others on their stream, if these share one.
 
-    NCCL gives every communicator a stream of its own, but for collectives that run on a stream that computes.
+    NCCL gives every communicator its own stream, except for collectives that run on a compute stream.
     """
     lacking = [
         r for r in rows if r.get("process_group") is None and r["name"].lower().startswith(markers.KERNEL_PREFIXES)
@@ -71,7 +71,7 @@ class Sources:
         self.record = _by("external_id", self.records)
         self.launch = _by("correlation", records(launches.loc[of_activities, _LAUNCH]))
         self.group = only_group(groups)
-        # torch ~2.0 writes the correlation as External id on kernels: it names no operator there.
+        # torch ~2.0 writes the correlation as External id on kernels, where it does not refer to an operator.
         self.ids_name_ops = any(map(_names_operator, activities)) or bool(
             (launches["external_id"] != launches["correlation"]).any()
         )
@@ -93,7 +93,7 @@ class Sources:
         return with_phases(found)
 
     def pending(self) -> list[Row]:
-        """What was issued without a kernel to be seen, in no order; to be asked for when `rows` has been."""
+        """What was issued but shows no kernel, in no order; to be called after `rows`."""
         rows = [
             {"rank": record["rank"], "cycle": record["cycle"], "issue_ns": record["start_ns"]} | _from_args(record)
             for record in self.records
@@ -120,7 +120,7 @@ class Sources:
                 return [row | self._from_record(part) for part in parts]
         record = self._record(activity)
         if kernel is not None:
-            # The root is on the record only.
+            # Only the record has the root.
             told = _from_args(kernel) | {"metadata_from": "kernel"}
             told = self._from_record(record) | told | {"root": record["root"]} if record is not None else told
             return [row | _with_peer(told, annotation)]
@@ -192,7 +192,7 @@ def _from_args(args: Row) -> Row:
 
 
 def only_group(groups: list[Row]) -> Row:
-    """Name, ranks and size of the process group, if the rank is in one only, else what all of them share."""
+    """Name, ranks and size of the process group, if the rank is in only one, else what all of them share."""
     distinct = {(group["process_group"], group["pg_ranks"]) for group in groups}
     lists = {ranks for _, ranks in distinct}
     if len(lists) != 1 or None in lists:
@@ -213,7 +213,7 @@ def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
         if thread not in threads:
             return None
         last = bisect_right(begun[thread], time_ns)
-        # Annotations nest a few levels at most, so the innermost that holds the time is among the last few begun.
+        # Annotations nest a few levels at most, so the innermost one around a time is among the last few that began.
         for row in reversed(threads[thread][max(0, last - 8) : last]):
             if time_ns <= row["start_ns"] + row["dur_ns"]:
                 return row

@@ -1,8 +1,8 @@
-"""Kernels of which one only sends, and a later one of the same name only receives.
+"""Kernels that only send, and later ones of the same name that only receive.
 
 DeepEP's low latency dispatch and combine (internode_ll.cu: `phases`) send and receive in one kernel, unless the caller
 asks for a hook (`return_recv_hook`, as vLLM and SGLang do to compute in between): then each of them is two kernels. The
-first waits for nobody, the second for the tokens of all ranks; so neither is an all_to_all, whose ranks wait for each
+first waits for no rank, the second for the tokens of all ranks; so neither is an all_to_all, whose ranks wait for each
 other from their start on.
 """
 
@@ -19,10 +19,10 @@ _NO_GROUP = {"process_group": None, "pg_ranks": None, "group_size": None}
 
 
 def with_phases(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a rank, in order; those of kernels that only send, or only receive, say so, and have no peer.
+    """The rows of a rank, in order; kernels that only send, or only receive, are marked so, and have no peer.
 
-    With a hook a dispatch follows a dispatch. They alternate if nothing else comes between the two phases of one; else
-    nobody knows which is which, and no collective is told.
+    With a hook a dispatch follows a dispatch. They alternate if nothing else comes between the two phases of one;
+    otherwise it is not known which is which, and no collective is assigned.
     """
     found = list(rows)
     of_device: dict[object, list[int]] = {}

@@ -1,8 +1,8 @@
-"""Lateness as an account: what a rank did longer than the others goes in, what all waited for it comes out.
+"""Lateness as an account: what a rank did longer than the others is added, what all waited for it is subtracted.
 
-Between two collectives of a group every member runs the same program, so what one of them takes longer for a part of it
-than the median of the others makes it late by so much at the second. How late a rank is already has causes of its own
-that are older; and once the others have waited for it, it is late no more, however long they computed meanwhile.
+Between two collectives of a group every member runs the same program. So if one member takes longer for a part of it
+than the median of the others, it is late at the second one by that much. Lateness that existed before has older causes;
+and once the others have waited for a rank, it is no longer late, however long they computed in the meantime.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 from ..clocks.frame import Floats, Ints
 from .program import PARTS, SPENT
 
-_OTHERS = 32  # members that a rank is compared with; a median of more says the same
-_EXPLAINED = 0.5  # of a lateness, for its cause to be named
+_OTHERS = 32  # members that a rank is compared with; a median of more would say the same
+_EXPLAINED = 0.5  # of a lateness must be explained for its cause to be named
 
 
 class Sequence(NamedTuple):
     """The collectives of a group in their order, and its members; arrays of shape (collectives, members).
 
-    `ready_ns` is from when on a member's call could run, on the common clock, NaN where that is not known; `started_ns`
-    when it did, and `queued_ns` how long other communication ran in between; `cycle` is that of the call. `spent_ns`
-    and `in_step_ns`, of shape (SPENT, collectives, members), are how long its program had spent with each part by then,
-    since it began and since the step began.
+    `ready_ns` is when a member's call could run at the earliest, on the common clock, NaN where that is not known;
+    `started_ns` when it did, and `queued_ns` how long other communication ran in between; `cycle` is that of the call.
+    `spent_ns` and `in_step_ns`, of shape (SPENT, collectives, members), are how long its program had spent on each part
+    by then, since it began and since the step began.
     """
 
     collectives: Ints
@@ -37,15 +37,15 @@ class Sequence(NamedTuple):
     in_step_ns: Floats
 
     def others(self, member: int) -> Ints:
-        """Those that a member is compared with."""
+        """The members that a member is compared with."""
         rest = np.delete(np.arange(len(self.ranks)), member)
         chosen: Ints = rest[:: -(-len(rest) // _OTHERS) or 1]
         return chosen
 
     def more(self, member: int, before: int, at: int) -> Floats:
-        """What a member spent more than others from one collective to another, in its step if it was not in the first.
+        """How much more than others a member spent between two collectives, or in its step if it was not in the first.
 
-        Shape (SPENT,); nothing where nobody else can be compared.
+        Shape (SPENT,); zero where no other member can be compared.
         """
         members = np.append(member, self.others(member))
         spent = self.in_step_ns[:, at, members]
@@ -85,7 +85,7 @@ class Account(NamedTuple):
         return max(parts, key=lambda part: parts[part])
 
     def is_elsewhere(self, at: int) -> bool:
-        """Is it rather communication of other groups than leaving a call of this one late?"""
+        """Whether the cause is communication of other groups, rather than leaving a call of this one late."""
         return bool(self.elsewhere(at) > self.owed[at, SPENT.index("own")])
 
     def elsewhere(self, at: int) -> float:
@@ -129,7 +129,7 @@ def _queued(sequence: Sequence, member: int, at: int) -> float:
 
 
 def _still(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Floats]]:
-    """The youngest entries, as many as make up the lateness."""
+    """The latest entries that together make up the lateness."""
     left, kept = 0.0 if np.isnan(late) else late, []
     for at, parts in reversed(entries):
         amount = float(parts.sum())
@@ -142,7 +142,7 @@ def _still(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Fl
 
 
 def _median(values: Floats) -> Floats:
-    """Of the last axis, NaN where nobody is known."""
+    """The median along the last axis, NaN where no member is known."""
     known = ~np.isnan(values).all(axis=-1)
     result = np.full(values.shape[:-1], np.nan)
     result[known] = np.nanmedian(values[known], axis=-1)

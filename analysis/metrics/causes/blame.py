@@ -1,4 +1,4 @@
-"""Whose fault every wait was: of the rank waited for, or of the one that had made it late."""
+"""Which rank caused every wait: the one waited for, or the one that had made it late."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def kernel_of(participation: pd.DataFrame) -> pd.Series[int]:
 def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
     """One row per split kernel: `rank`, `wait_ns`, and `blamed`, NA where nothing tells.
 
-    The rank that a call waited for is to blame if it was late, or the rank with which its lateness began. Waits for
-    ranks that were not late by more than clocks are uncertain are nobody's.
+    If the rank that a call waited for was late, it is to blame, or the rank with which its lateness began. No one is to
+    blame for waits for ranks that were not late by more than the uncertainty of clocks.
     """
     kernels = participation.assign(kernel=kernel_of(participation))
     split = kernels.loc[kernels["wait_ns"].notna(), ["collective_id", "kernel", "rank", "wait_ns", "waited_for"]]
@@ -26,22 +26,22 @@ def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
     # A kernel that does several sends and receives waits once, for one of its peers.
     joined = joined.assign(known=known).sort_values("known", ascending=False, kind="stable").drop_duplicates("kernel")
     known = joined["known"]
-    # Who was late for no known reason is to blame; who was held up by communication that nothing tells more of is not.
+    # A rank that was late for no known reason is to blame; one held up by communication of unknown cause is not.
     unknown = joined["waited_for"].where(joined["because"].isna())
     return joined.assign(blamed=joined["origin_rank"].fillna(unknown).where(known).astype("Int64"))
 
 
 def caused(waits: pd.DataFrame) -> pd.Series[int]:
-    """Waiting of others that each rank is to blame for, in ns, by rank; `waits` as `blamed` makes them."""
+    """Waiting of others that each rank is to blame for, in ns, by rank; `waits` come from `blamed`."""
     others = waits[waits["blamed"].notna() & (waits["blamed"] != waits["rank"])]
     found: pd.Series[int] = others.groupby("blamed")["wait_ns"].sum().astype("int64")
     return found
 
 
 def standing_out(shares: pd.Series[float], *, least: float = 0.15, factor: float = 3.0) -> list[Any]:
-    """The keys with a share of their own: at least `least`, and `factor` times that of the lower middle of all others.
+    """The keys that stand out: with a share of at least `least`, and `factor` times the lower median of all others.
 
-    Where everybody is late in turn nobody stands out.
+    Where all ranks are late in turn, none stands out.
     """
     found = []
     for key, share in shares.sort_values(ascending=False).items():

@@ -1,4 +1,4 @@
-"""What exactly took longer: the kernel, or the operator in which the CPU was while its GPU had nothing to do."""
+"""What exactly took longer: the kernel, or the CPU's operator while its GPU had nothing to do."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...core.schema import Row
 from .origins import Origin, Reasons
 from .program import Program
 
-_COMPARED_WITH = 8  # others, whose kernels are added up by name
+_COMPARED_WITH = 8  # other members whose kernels are added up by name
 _MOST_LOOKED_UP = 4  # ranks whose operators are read
 _LEAST_OF_GAP = 0.2
 
 Operators = Callable[[int], pd.DataFrame]
-"""Rank -> its operators on CPUs; empty where they cannot be read."""
+"""Rank -> its CPU operators; empty where they cannot be read."""
 
 
 class _Interval(NamedTuple):
-    """Of a rank's program: between two of its calls, on its own clock; and the ranks it is compared with."""
+    """A part of a rank's program, between two of its calls, on its own clock; and the ranks it is compared with."""
 
     before: int | None
     until: int
@@ -91,7 +91,8 @@ class Details:
         own, times = self._computing.get(rank), self._times(interval, rank)
         if own is None or times is None:
             return pd.Series(dtype="int64")
-        # On one stream what starts later ends later; on several a kernel that began long before is not worth a search.
+        # On one stream, what starts later ends later; on several, a kernel that began long before is not worth
+        # searching for.
         first, last = np.searchsorted(own["start_ns"].to_numpy(), times)
         own = own.iloc[max(int(first) - 1, 0) : last]
         start = own["start_ns"].clip(lower=times[0])
@@ -100,7 +101,7 @@ class Details:
         return took[took > 0].groupby(own["name"].astype(str)).sum()
 
     def _operator(self, interval: _Interval, rank: int) -> Row:
-        """The outermost operator that most of the time passed in for which the device was given no work."""
+        """The outermost operator that covers most of the time in which the device was given no work."""
         times = self._times(interval, rank)
         if rank not in self._of_rank and len(self._of_rank) < _MOST_LOOKED_UP:
             self._of_rank[rank] = self._operators(rank)
@@ -114,7 +115,7 @@ class Details:
 
 
 def _longest(operators: pd.DataFrame, idle: Spans) -> str | None:
-    """The operator that covers most of the idle time, if that is a fair part of it; of nested ones the outermost."""
+    """The operator that covers most of the idle time, if it covers enough of it; the outermost of nested ones."""
     starts = operators["start_ns"].to_numpy(dtype=np.int64)
     inside = covered(idle, starts, starts + operators["dur_ns"].to_numpy(dtype=np.int64))
     whole = int((idle.ends - idle.starts).sum())

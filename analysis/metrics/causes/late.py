@@ -1,4 +1,4 @@
-"""Which collectives had a late rank: later than clocks are uncertain, or so often that it is no accident."""
+"""Which collectives had a late rank: late by more than the uncertainty of clocks, or too often for chance."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...core.nccl_tests import SYNCHRONISING
 from ..clocks.frame import Floats
 from ..needs import FROM_ROOT, TO_ROOT
 
-CHANCE = 1e-6  # below, being last so often is no accident
+CHANCE = 1e-6  # below this, being last so often is not chance
 _LEAST_MARGIN_NS = 1_000
 
 
 def late_ranks(collectives: pd.DataFrame, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
     """The collectives with a late rank: `collective_id`, `rank`, `late_ns` and `chance`.
 
-    Late is the last rank where it came later than the one before it, or than the median of the others if several are
-    late together, by more than the clocks of the members are uncertain: `chance` is NA. A rank that comes last by less
-    counts where it is last in so many collectives of its group and kind that this happened by chance with a probability
-    of less than CHANCE, and where that does not rest on clocks: its own call is shorter than all others.
+    The last rank is late if it came later than the one before it, or than the median of the others if several are late
+    together, by more than the uncertainty of the members' clocks; `chance` is then NA. A rank that comes last by less
+    counts if it is last in so many collectives of its group and kind that the probability of this by chance is below
+    CHANCE, and if that does not rest on clocks: its own call is shorter than all others.
     """
     split = members.groupby("collective_id")["wait_ns"].count()
     known = collectives["complete"].fillna(False) | (collectives["collective_id"].map(split) > 0)
@@ -41,7 +41,7 @@ def late_ranks(collectives: pd.DataFrame, members: pd.DataFrame, clocks: pd.Data
 
 
 def uncertainty(members: pd.DataFrame, clocks: pd.DataFrame) -> pd.Series[float]:
-    """Of the clocks of each collective's members, the largest, in ns."""
+    """The largest uncertainty among the clocks of each collective's members, in ns."""
     own = members["rank"].map(clocks.set_index("rank")["uncertainty_ns"]).astype("float64")
     return own.groupby(members["collective_id"]).max()
 
@@ -57,7 +57,7 @@ def _behind_median(collectives: pd.DataFrame, members: pd.DataFrame) -> Floats:
 
 
 def _often(unclear: pd.DataFrame, every: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
-    """Of the unclear collectives those whose last rank is last too often for chance."""
+    """The unclear collectives whose last rank is last too often for chance."""
     margins = _margins(members[members["collective_id"].isin(unclear["collective_id"])])
     known = unclear.merge(margins, on="collective_id")
     known = known[(known["shortest"] == known["last_rank"]) & (known["margin_ns"] >= _LEAST_MARGIN_NS)]
@@ -87,7 +87,7 @@ def _margins(members: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rooted(whole: pd.DataFrame, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-    """Of collectives with a root the rank that others waited for longest, if by more than clocks are uncertain."""
+    """For collectives with a root, the rank that others waited for longest, if longer than clocks are uncertain."""
     ids = whole["collective_id"][whole["collective"].isin([*FROM_ROOT, *TO_ROOT])]
     waited = members[members["collective_id"].isin(ids) & members["waited_for"].notna()]
     longest = waited.sort_values("wait_ns").drop_duplicates("collective_id", keep="last")

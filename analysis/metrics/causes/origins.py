@@ -12,15 +12,15 @@ from ...core.nccl_tests import SYNCHRONISING
 from ..clocks.frame import Flags, Ints
 from .accounts import Account, Sequence, account
 
-_FARTHEST = 32  # from collective to collective, before the trail is given up
-_NEXT_CALLS = 32  # of a rank, among which those of all its groups are
+_FARTHEST = 32  # from collective to collective, before the search is given up
+_NEXT_CALLS = 32  # calls of a rank, which include those of all its groups
 _LEAST_OF_WAIT = 0.5
 
 
 class Origin(NamedTuple):
-    """Whose fault it was, in which collective it first came late, what that rank did longer there; None if unknown.
+    """Which rank caused it, in which collective it was first late, what it did longer there; None if unknown.
 
-    Not known is it where other communication held a rank up, and nothing tells for whom that waited.
+    It is unknown if other communication held a rank up, and nothing says for whom that waited.
     """
 
     rank: int
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
 
 
 class Reasons:
-    """Why ranks were late, each worked out when it is first asked for."""
+    """Why ranks were late, worked out when first asked for."""
 
     def __init__(self, sequences: list[Sequence], members: pd.DataFrame) -> None:
         together = members["collective"].isin(SYNCHRONISING)
@@ -63,7 +63,7 @@ class Reasons:
             trail.append(here)
             self._open.add(here)
             known = self.account(*here)
-            if known is None:  # a send or receive: was it late, or is that where its program comes to then?
+            if known is None:  # a send or receive: was it late, or is that its normal place in the program?
                 pair = self.of_pair(*here, int(held_ns))
                 found = pair if pair is not None else Origin(here[1], here[0], None, is_known=False)
                 break
@@ -80,10 +80,10 @@ class Reasons:
         return found
 
     def of_pair(self, collective: int, rank: int, wait_ns: int) -> Origin | None:
-        """Why a rank came late to a send or receive; None where what it did there is what its program always does.
+        """Why a rank came late to a send or receive; None if it did only what its program always does.
 
-        Ranks at both ends of a pipe run different programs, so only its next collectives tell whether it was late.
-        Where they do not, and it had itself waited as long just before, it is the fault of the rank it waited for.
+        Ranks at the two ends of a pipeline run different programs, so only its next collectives show whether it was
+        late. If they do not, and it had itself waited as long just before, the rank it waited for is to blame.
         """
         for _ in range(_FARTHEST):
             calls = self._calls.get(rank)
@@ -147,7 +147,7 @@ class _Calls(NamedTuple):
     def longest(self, since: int | None, until: int, least_ns: float) -> tuple[int, int] | None:
         """The longest wait that ended between two of its calls, if it is at least half as long as what it explains.
 
-        Not one of the group itself that all its members leave at once.
+        Waits of the group itself that all its members leave at once do not count.
         """
         end = self.ready_ns[self.place[until]]
         others = (self.group != self.group[self.place[until]]) | (self.group < 0)
@@ -155,7 +155,7 @@ class _Calls(NamedTuple):
         return self._worst(others & (self.until_ns > begin) & (self.until_ns <= end), begin, least_ns / 2)
 
     def after(self, collective: int, count: int) -> list[int]:
-        """So many calls from one on."""
+        """This many calls, from one on."""
         at = self.place.get(collective)
         return self.collective[at + 1 : at + 1 + count].tolist() if at is not None else []
 

@@ -1,8 +1,8 @@
-"""What one rank did at any time, as its program went on: computing, copying, held up by communication, data or its CPU.
+"""What one rank's program did at any time: computing, copying, or held up by communication, data or its CPU.
 
-The stream that computes most shows how far the program has come; everything else runs beside it. What it does between
-two of its activities is told by what it waited for: before the launch of the next one for the CPU, after it for another
-stream. So the time of a rank falls into parts, of which every rank has a like amount unless something is wrong with it.
+The stream that computes most shows the progress of the program; everything else runs beside it. The gap between two of
+its activities is explained by what it waited for: before the launch of the next one for the CPU, after it for another
+stream. So the time of a rank falls into parts, which are about equal on all ranks unless something is wrong.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _DATA = markers.DATA_LOADER
 
 
 class Waits(NamedTuple):
-    """When a rank waited for others, and when each of these waits ended; ends in order."""
+    """When a rank waited for others, and when each of these waits ended, in order."""
 
     spans: Spans
     ends: Times
 
 
 class Own(NamedTuple):
-    """Calls of the group whose members are compared, and the waits in those that all members leave at once.
+    """Calls of the group whose members are compared, and the waits in calls that all members leave at once.
 
-    Because of such a wait nobody is late to the next one; but because it left a call late.
+    Such a wait makes no member late for the next call; leaving a call late does.
     """
 
     calls: Spans
@@ -55,14 +55,14 @@ class Program(NamedTuple):
     steps: Times
 
     def ready_ns(self, issued: Times) -> Times:
-        """From when on calls that were issued then could run: all that was launched before them is done."""
+        """When calls issued at these times could run at the earliest: once all that was launched before is done."""
         before = np.searchsorted(self.launches, issued, side="left")
         ended = np.append(_NEVER, self.ends)[before]
         result: Times = np.maximum(ended, issued)
         return result
 
     def until(self, times: Times, own: Own) -> Times:
-        """How long each part lasted up to each time, in ns; shape (SPENT, times). Only differences mean something."""
+        """How long each part lasted up to each time, in ns; shape (SPENT, times). Only differences are meaningful."""
         start = np.full(len(times), min((int(s.starts[0]) for s in self.parts.values() if len(s.starts)), default=0))
         comm = self.parts["comm"]
         parts = {
@@ -87,8 +87,8 @@ class Program(NamedTuple):
 def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.DataFrame) -> Program:
     """The program of one device.
 
-    `activities` are all of it, of one cycle, in order of start; `launched` when each was launched, the largest number
-    where that is not known. In `waits` it waited for other ranks in a call; `marks` are the annotations of its CPU.
+    `activities` are those of one cycle, in order of start; `launched` is when each was launched, the largest number
+    where that is not known. `waits` are its waits for other ranks; `marks` are the annotations of its CPU.
     """
     steps = np.sort(
         marks["start_ns"][marks["name"].str.startswith(markers.PROFILER_STEP).fillna(False)].to_numpy(dtype=np.int64)
@@ -100,7 +100,7 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     on_cpu = bool((activities["device"] == "cpu").all())
     main = kind != COMM if on_cpu else _main_stream(activities)
     ended = np.maximum.accumulate(end[main])
-    # A stream runs in order of launch, so what has none in the trace was launched before what comes next.
+    # A stream runs in order of launch, so an activity without one was launched before the next one.
     launched = np.minimum.accumulate(np.minimum(launched, start)[main][::-1])[::-1]
     begin = min([*steps[:1], *start[:1]], default=0)
     gaps = _Gaps(np.append(begin, ended[:-1])[: len(ended)], start[main], launched)
@@ -142,7 +142,7 @@ class _Gaps(NamedTuple):
     launched: Times
 
     def on_cpu(self, comm_ends: Times, data: Spans) -> dict[str, Spans]:
-        """A CPU is held up by gloo until the last operation of gloo that ends in the gap, then by itself."""
+        """A CPU is held up by gloo until the last gloo operation that ends in the gap, then by itself."""
         after = np.maximum(self.begin, _last_before(comm_ends, self.end))
         rest = spans(after, np.maximum(self.end, after))
         nothing = spans(after[:0], after[:0])
@@ -159,7 +159,7 @@ class _Gaps(NamedTuple):
         launched = np.clip(self.launched, self.begin, np.maximum(self.end, self.begin))
         idle = spans(self.begin, launched)
         held = spans(launched, np.maximum(self.end, launched))
-        # A CPU that synchronises goes on when what it waits for has ended: a wait that is over before the launch.
+        # A CPU that synchronises goes on when what it waits for has ended: such a wait is over before the launch.
         asleep = spans(self.begin, np.clip(_last_before(waits.ends, launched), self.begin, launched))
         copied = spans(self.begin, np.clip(_last_before(ends[MEMORY], launched), self.begin, launched))
         by_copy = _last_before(ends[MEMORY], self.end) > _last_before(ends[COMM], self.end)

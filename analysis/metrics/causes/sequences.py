@@ -20,7 +20,7 @@ _UNIT = ["rank", "cycle", "device"]
 
 
 class Activities(NamedTuple):
-    """What ran, what launched it, and what CPUs said of it: tables of a run."""
+    """What ran, what launched it, and the CPUs' annotations: tables of a run."""
 
     activities: pd.DataFrame
     launches: pd.DataFrame
@@ -57,7 +57,7 @@ def _launched(activities: pd.DataFrame, launches: pd.DataFrame | None) -> Times:
 
 
 def _waits(calls: pd.DataFrame) -> Waits:
-    """The waits of calls; sends and receives whose peer has no trace count as waits as a whole."""
+    """The waits of calls; sends and receives whose peer has no trace count entirely as waits."""
     alone = calls["collective"].isin(POINT_TO_POINT) & calls["wait_ns"].isna()
     calls = calls.assign(wait_ns=calls["wait_ns"].mask(alone, calls["dur_ns"]))
     split = calls[calls["wait_ns"].notna()]
@@ -69,12 +69,12 @@ def _waits(calls: pd.DataFrame) -> Waits:
 def with_readiness(
     members: pd.DataFrame, programs: Mapping[tuple[Any, ...], Program], clocks: pd.DataFrame
 ) -> pd.DataFrame:
-    """`members` with `ready_own_ns` and `ready_ns`, from when on a call could run, on its own clock and the common one.
+    """`members` with `ready_own_ns` and `ready_ns`: when a call could first run, on its own and the common clock.
 
-    `members` tell their `collective`, `process_group` and `pg_ranks`.
+    `members` have columns `collective`, `process_group` and `pg_ranks`.
 
     Also `queued_ns`, how long other communication ran before it started, `spent_<part>_ns`, how long the program of its
-    rank spent with each part since it began, and `step_<part>_ns`, since the step began.
+    rank spent on each part since it began, and `step_<part>_ns`, since the step began.
     """
     parts = [
         _of_program(own, programs[unit])
@@ -88,7 +88,7 @@ def with_readiness(
 
 
 def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
-    """What `with_readiness` adds to the calls of one group on one device, but for what was issued before the window."""
+    """What `with_readiness` adds to the calls of one group on one device, except those issued before the window."""
     together = calls[calls["collective"].isin(SYNCHRONISING)]
     begin = together["start_ns"].to_numpy(dtype=np.int64)
     waited = together["wait_ns"].fillna(together["dur_ns"]).to_numpy(dtype=np.int64)

@@ -55,7 +55,7 @@ def lateness(ran: Activities, known: Calls, operators: Operators) -> pd.DataFram
 
 
 def _pairs(reasons: Reasons, details: Details, members: pd.DataFrame, uncertain: pd.Series[float]) -> list[Row]:
-    """The sends and receives that waited for a rank that was late by what its next collectives tell."""
+    """The sends and receives that waited for a rank whose next collectives show that it was late."""
     waited = members[members["collective"].isin(["send_recv"]) & members["waited_for"].notna()]
     longer = waited["wait_ns"].astype("float64").to_numpy() > uncertain.reindex(waited["collective_id"]).to_numpy()
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""Offsets and drifts of clocks from collectives in which nobody can end before everybody has begun.
+"""Offsets and drifts of clocks from collectives in which no rank can end before all have begun.
 
 All ranks end such a collective at nearly the same time, so ends that differ show how far clocks differ.
 """
@@ -54,7 +54,7 @@ def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dic
 
 
 def _linked(ends: Ends, hosts: Ints, frame: ClockFrame) -> ClockFrame:
-    """Hosts that share collectives linked, each with the one that it shares most of them with."""
+    """Links every host with the one with which it shares most collectives."""
     host = hosts[ends.clock]
     order = np.lexsort((ends.end_ns, host, ends.collective))
     key = ends.collective[order] * (int(hosts.max()) + 1) + host[order] if len(order) else order
@@ -84,9 +84,9 @@ def apart_ns(ends: Ends, frame: ClockFrame) -> Floats:
 
 
 def of_hosts(of_clock: Floats, hosts: Ints) -> Floats:
-    """One value per host from those of its clocks, the median; without clocks that are late beside the first ones.
+    """One value per host: the median of its clocks, without those that are late compared with the first ones.
 
-    A rank may end late always, and none early.
+    A rank may always end late, but never early.
     """
     count = int(hosts.max()) + 1
     earliest = np.full(count, np.inf)
@@ -96,11 +96,11 @@ def of_hosts(of_clock: Floats, hosts: Ints) -> Floats:
 
 
 def _drifts(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
-    """By host the trend of its ends against those of the others, where there is one."""
+    """By host the trend of its ends against those of the others, if there is one."""
     apart, host = apart_ns(ends, frame), hosts[ends.clock]
     if len(np.unique(host)) < 2:
         return {}
-    # What one rank of the host is always late by is no drift.
+    # A constant lateness of one rank of the host is not drift.
     apart = apart - np.nan_to_num(medians(apart, ends.clock, len(hosts)))[ends.clock]
     since = ends.end_ns - frame.origin_ns[ends.clock]
     found = {}
@@ -112,9 +112,9 @@ def _drifts(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
 
 
 def bounds(ends: Ends, frame: ClockFrame, group: Ints) -> tuple[Floats, Floats]:
-    """How far each group of clocks may be moved down (<= 0) and up before somebody leaves before all have arrived.
+    """How far each group of clocks may be moved down (<= 0) and up before a rank leaves before all have arrived.
 
-    `group` by clock, from 0. Without others in its collectives a group is not bounded.
+    `group` by clock, from 0. A group without others in its collectives has no bounds.
     """
     count = int(group.max()) + 1
     low, high = np.full(count, -np.inf), np.full(count, np.inf)

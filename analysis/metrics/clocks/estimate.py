@@ -1,4 +1,4 @@
-"""What is believed of each rank's clock after the collectives were heard, and how wrong that may be.
+"""What the collectives say about each rank's clock, and how wrong that may be.
 
 Ends of collectives tell how far clocks differ, but there are three other reasons for ends to differ: chance, the clocks
 of GPUs of one host, and ranks that always end late. Definitions: docs/metrics/clocks.md.
@@ -16,7 +16,7 @@ from .medians import LEAST_FOLLOWED, Centres, Trend, centres
 
 _SIGNIFICANT = 5.0
 _SURE = 4.0
-# GPUs of one host convert their clocks to its, and err by up to 73 us in traces of four V100.
+# GPUs convert their clocks to that of their host, with errors of up to 73 us in traces of four V100.
 _GPU_NS, _MOST_GPU_NS = 10_000, COINCIDE_NS
 _ROUNDS = 60
 _UNBOUND = 1e18
@@ -24,9 +24,9 @@ _UNBOUND = 1e18
 
 @dataclass(frozen=True)
 class ClockEstimate:
-    """Clocks against the first of their component, in ns how wrong they may be, and which are doubtful.
+    """Clocks against the first of their component, how wrong they may be in ns, and which are doubtful.
 
-    `late` are clocks that are taken raw though ends say otherwise: their ranks may always end late. Shape (clocks,).
+    `late` are clocks that are used raw although ends say otherwise: their ranks may always end late. Shape (clocks,).
     """
 
     frame: ClockFrame
@@ -37,7 +37,7 @@ class ClockEstimate:
 def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockEstimate:
     """The clocks of ranks from the ends of their collectives; `hosts` by clock, from 0.
 
-    `shared` says which clocks are exactly those of their hosts: those of CPUs.
+    `shared` says which clocks are exactly those of their hosts, as clocks of CPUs are.
     """
     frame, drifts = fitted_frame(ends, hosts, zero_ns)
     if not len(ends.collective):
@@ -52,14 +52,14 @@ def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockE
 
 
 def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
-    """The clocks of ranks as the ends say, though not against the first one: for whom `estimated` does too much."""
+    """The clocks of ranks by their ends alone, not against the first one: a cheaper `estimated`."""
     frame, drifts = fitted_frame(ends, hosts, zero_ns)
     return _gpus_corrected(_Seen.of(ends, frame, hosts, drifts, shared), frame)[0] if len(ends.collective) else frame
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What ends tell of each clock, on a frame that is right for hosts: how much later than others it ends."""
+    """What ends say about each clock, on a frame that is right for hosts: how much later than others it ends."""
 
     ends: Ends
     hosts: Ints
@@ -70,7 +70,7 @@ class _Seen:
 
     @classmethod
     def of(cls, ends: Ends, frame: ClockFrame, hosts: Ints, drifts: dict[int, Trend], shared: Flags) -> _Seen:
-        """All that from the ends on the clocks of the frame."""
+        """Computed from the ends, on the clocks of the frame."""
         of_clock = centres(apart_ns(ends, frame), ends.clock, len(hosts))
         return cls(ends, hosts, of_clock, of_hosts(of_clock.centre, hosts), drifts, shared)
 
@@ -82,7 +82,7 @@ class _Seen:
 
     @property
     def gpu_ns(self) -> Floats:
-        """How much of that may be the clock of a GPU."""
+        """How much of that a GPU's clock may account for."""
         beyond = self.beyond_host_ns
         return np.where((np.abs(beyond) <= _MOST_GPU_NS) & ~self.shared, beyond, 0.0)
 
@@ -100,9 +100,9 @@ class _Seen:
 
 
 def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags]:
-    """With the clocks of GPUs that differ from those of their hosts, and which ranks plainly end late instead.
+    """The frame corrected for clocks of GPUs that differ from their hosts', and which ranks clearly end late instead.
 
-    What no conversion errs by is the rank's doing, unless it is impossible.
+    A difference larger than conversion errors is the rank's own lateness, unless that is impossible.
     """
     beyond, error = seen.beyond_host_ns, np.nan_to_num(seen.of_clock.error)
     differs = (np.abs(beyond) > np.maximum(_GPU_NS, _SIGNIFICANT * error)) & ~seen.shared
@@ -113,9 +113,9 @@ def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags]:
 
 
 def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Floats]:
-    """With raw clocks where the ends do not contradict them; which these are, and in ns what the ends say against that.
+    """The frame with raw clocks where the ends do not contradict them; which these are, and the disagreement in ns.
 
-    One host alone that is off while all others agree may as well have ranks that always end late.
+    If a single host is off while all others agree, its ranks may always end late instead.
     """
     gpu = seen.gpu_ns
     offset = frame.offset_ns - np.where(np.abs(gpu) > _GPU_NS, gpu - gpu[frame.firsts], 0.0)
@@ -131,7 +131,7 @@ def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, 
 
 
 def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -> ClockFrame:
-    """With offsets by which nobody leaves before everybody has arrived; half way at a time, for the others move too."""
+    """The frame with offsets by which no rank leaves before all have arrived; in half steps, as the others move too."""
     kept = np.unique(hosts[raw])
     for _ in range(_ROUNDS):
         low, high = (np.clip(side, -_UNBOUND, _UNBOUND) for side in bounds(ends, frame, hosts))
@@ -146,25 +146,25 @@ def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -
 def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats) -> Ints:
     """How wrong each offset against the first clock of its component may be, in ns.
 
-    `confirmed` are those of which raw clocks and ends, two witnesses, say the same.
+    `confirmed` are those for which two witnesses agree: raw clocks and ends.
     """
     first, ends, hosts = frame.firsts, seen.ends, seen.hosts
     same_host = hosts == hosts[first]
-    # At the ends of the window an error of the drift adds as much again, or where nobody can tell it, the drift itself.
+    # At the ends of the window an error of the drift adds as much again, or the drift itself where it is not known.
     half_ns = float(np.ptp(frame.common(ends.clock, ends.end_ns))) / 2
     followed = np.nan_to_num(seen.of_clock.size) >= LEAST_FOLLOWED
     told = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
     told += np.where(followed & followed[first], 0.0, 2 * LARGEST_DRIFT * half_ns) * ~same_host
-    # Of what a GPU's clock differs from its host's, a part may be its rank's doing.
+    # A part of the difference between a GPU's clock and its host's may be the lateness of its rank.
     gpu = seen.gpu_ns
     apart, error = np.abs(gpu - gpu[first]), np.nan_to_num(seen.of_clock.error)
     told += np.where(apart > np.maximum(RESOLUTION_NS, _SURE * (error + error[first])), apart, 0.0)
-    # A rank that is alone on its host may always end late: nothing but bounds tells that from a clock that is off.
+    # A rank that is alone on its host may always end late: only bounds tell that from a clock that is off.
     alone = np.bincount(hosts)[hosts] == 1
     told[(alone | alone[first]) & ~same_host & ~confirmed] = np.inf
     low, high = bounds(ends, frame, hosts)
     contradiction = np.maximum(np.nan_to_num(low - high, neginf=0.0), 0)[hosts] * ~same_host
-    # So much a clock is off at least, if nobody leaves before everybody has arrived.
+    # A clock is off by at least this much, if no rank leaves before all have arrived.
     low, high = bounds(ends, frame, np.arange(len(hosts)))
     impossible = np.maximum(np.maximum(low, -high), 0.0)
     proven = _proven(ends, frame)
@@ -177,7 +177,7 @@ def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: 
 
 
 def _proven(ends: Ends, frame: ClockFrame) -> Floats:
-    """How far each offset can be from what it is at most, by what collectives its clock shares with the first one."""
+    """How far each offset can be off at most, by the collectives that its clock shares with the first one."""
     first = frame.firsts
     start, end = (
         (frame.common(ends.clock, times) - frame.origin_ns[0]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""How far the clocks of ranks are ahead of a common time, as far as that is known."""
+"""How far the clocks of ranks are ahead of a common time, as far as it is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST_DRIFT = 50e-6
 
 @dataclass(frozen=True)
 class ClockFrame:
-    """The error of each clock: offset + drift x (t - origin), t being the time it shows; all arrays of shape (clocks,).
+    """The error of each clock: offset + drift x (t - origin), where t is the time it shows; all of shape (clocks,).
 
     The origins of clocks of one `component`, which can be compared, are what they show at one and the same moment.
     """
@@ -30,7 +30,7 @@ class ClockFrame:
 
     @classmethod
     def unlinked(cls, component: Ints, zero_ns: int) -> ClockFrame:
-        """Clocks that are right, each within its component, of which nothing is known among each other."""
+        """Clocks without errors, each within its component; components cannot be compared."""
         count = len(component)
         return cls(np.zeros(count), np.zeros(count), np.full(count, zero_ns, dtype=np.int64), component.copy())
 
@@ -45,7 +45,7 @@ class ClockFrame:
         return aligned
 
     def moved(self, clocks: Ints | Flags, level_ns: float | Floats, slope: float | Floats = 0.0) -> ClockFrame:
-        """With these clocks so much more ahead, and faster."""
+        """The frame with these clocks further ahead by `level_ns`, and faster by `slope`."""
         offset, drift, origin = self.offset_ns.copy(), self.drift.copy(), self.origin_ns.copy()
         offset[clocks] += level_ns
         origin[clocks] += np.rint(level_ns).astype(np.int64)
@@ -53,19 +53,19 @@ class ClockFrame:
         return replace(self, offset_ns=offset, drift=drift, origin_ns=origin)
 
     def linked(self, component: int, base: int, level_ns: float, slope: float = 0.0) -> ClockFrame:
-        """With all clocks of a component so much more ahead, and faster, and of the component `base` from now on."""
+        """The frame with all clocks of a component ahead by `level_ns` more, faster by `slope`, and part of `base`."""
         own = self.component == component
         return replace(self.moved(own, level_ns, slope), component=np.where(own, base, self.component))
 
     def referred(self) -> ClockFrame:
-        """With the first clock of each component right, and the errors of the others against it."""
+        """The frame with the first clock of each component right, and the errors of the others against it."""
         first = self.firsts
         # With s the time since its origin on a clock, the common time since then is s (1 - drift).
         drift = (self.drift - self.drift[first]) / (1 - self.drift[first])
         return replace(self, offset_ns=self.offset_ns - self.offset_ns[first], drift=drift)
 
     def since(self, first_ns: Ints) -> ClockFrame:
-        """With origins at the moment when the first clock of each component shows this; by clock, from `referred`."""
+        """The frame with origins at which the first clock of each component shows this; by clock, from `referred`."""
         first = self.firsts
         own = (first_ns[first] - self.origin_ns[first]) / (1 - self.drift)
         return replace(

@@ -8,19 +8,19 @@ import numpy as np
 
 from .frame import Floats, Ints
 
-# Of few values nobody knows how they scatter: as if ends of collectives scattered by 30 us in the first.
+# The spread of few values is not known: ends of collectives are taken to scatter by 30 us at first.
 _ASSUMED_NS = 30_000.0
 _OF_NORMAL = 1.4826  # standard deviation / median absolute deviation
 _OF_MEDIAN = 1.2533  # standard error of the median / that of the mean
 _BINS = 16
 LEAST_FOLLOWED = 16
-"""Of fewer values nobody can tell a drift from chance."""
+"""With fewer values a drift cannot be told from chance."""
 _LEAST_DRIFT_NS = 2_000
 _SIGNIFICANT = 5.0
 
 
 def medians(values: Floats, group: Ints, count: int) -> Floats:
-    """The median of the values of each group 0 .. `count` - 1, NaN of an empty one. Both arrays of one length."""
+    """The median of the values of each group 0 .. `count` - 1, NaN for an empty one. Both arrays have one length."""
     order = np.lexsort((values, group))
     ordered = values[order]
     bounds = np.searchsorted(group[order], np.arange(count + 1))
@@ -42,12 +42,12 @@ class Centres(NamedTuple):
 
 
 def centres(values: Floats, group: Ints, count: int) -> Centres:
-    """Medians of the groups 0 .. `count` - 1 with their standard errors, both NaN of an empty group."""
+    """Medians of the groups 0 .. `count` - 1 with their standard errors, both NaN for an empty group."""
     centre = medians(values, group, count)
     away = np.abs(values - centre[group])
     spread = _OF_NORMAL * medians(away, group, count)
     size = np.bincount(group, minlength=count)
-    # Of few values the spread says little: that of all groups together says more.
+    # The spread of few values says little; that of all groups together says more.
     at_least = np.fmax(_ASSUMED_NS / np.maximum(size, 1), _OF_NORMAL * np.median(away) if len(away) else 0.0)
     error = _OF_MEDIAN * np.fmax(spread, at_least) / np.sqrt(np.maximum(size, 1)) * (1 + 2 / np.maximum(size, 1))
     return Centres(centre, np.where(size > 0, error, np.nan), size)
@@ -61,7 +61,7 @@ class Trend(NamedTuple):
 
 
 def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
-    """The line that what is apart follows, if that cannot be chance; None if it can. Both arrays of one length.
+    """The line that the differences follow, or None if it may be chance. Both arrays have one length.
 
     Through medians of bins, so that outliers do not count.
     """
@@ -81,7 +81,7 @@ def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
 
 
 def _medians(values: Ints | Floats, number: Ints) -> Floats:
-    """The median of the values of each number, from 0 on; each has some."""
+    """The median of the values of each number, from 0; every number has some."""
     ordered = values[np.lexsort((values, number))]
     bounds = np.concatenate(([0], np.cumsum(np.bincount(number))))
     low, high = bounds[:-1] + (np.diff(bounds) - 1) // 2, bounds[:-1] + np.diff(bounds) // 2

@@ -1,7 +1,7 @@
-"""The clock probe as a second witness of how far clocks are ahead, beside the collectives.
+"""The clock probe: a second witness, beside the collectives, of how far clocks are ahead.
 
-When a capture begins and ends, one rank of every host exchanges messages with rank 0: that bounds how far its clock is
-ahead of rank 0's at two moments, and needs no collective. Definitions: docs/metrics/clock-probe.md.
+When a capture begins and ends, one rank of every host exchanges messages with rank 0. That bounds how far its clock is
+ahead of rank 0's at two moments, without any collective. Definitions: docs/metrics/clock-probe.md.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CONTRADICTION = "clock probe and collectives contradict each other"
 _BOTH = "estimated from collectives and clock probe"
 _LINKED = "estimated from clock probe"
 
-# How far that may change during a capture, by temperature or by a time service that corrects it.
+# How much that may change during a capture, because of temperature or a time service that corrects it.
 WANDER = 1e-6
-# Linux lets no time service slew a clock faster (adjtimex(2)): beyond that it was set.
+# Linux lets no time service slew a clock faster (adjtimex(2)): a clock that changed more was set.
 _LARGEST_SLEW = 500e-6
 
 
@@ -39,7 +39,7 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Witnessed:
-    """Clocks after both witnesses were heard, and `basis` by clock where the probe had something to say.
+    """Clocks by both witnesses, and `basis` by clock where the probe contributed.
 
     `probe` is what the probe says alone, NaN where it says nothing.
     """
@@ -51,7 +51,7 @@ class Witnessed:
 
 
 def probed(probes: pd.DataFrame, clock_of: Mapping[int, int], count: int, calls: pd.DataFrame) -> Ahead:
-    """What the probe alone says of each of `count` clocks against rank 0's, NaN where it says nothing."""
+    """What the probe alone says about each of `count` clocks against rank 0's, NaN where it says nothing."""
     moments = _moments(probes, clock_of)
     nothing = np.full((count, 2), np.nan)
     if len(moments) < 2:
@@ -63,9 +63,9 @@ def probed(probes: pd.DataFrame, clock_of: Mapping[int, int], count: int, calls:
 def witnessed(
     model: ClockFrame, uncertainty_ns: Ints, probes: pd.DataFrame, clock_of: Mapping[int, int], calls: pd.DataFrame
 ) -> Witnessed:
-    """What collectives found, checked against the probes, narrowed by them, and linked where only they do.
+    """What the collectives say, checked against the probes, narrowed by them, and linked where only probes link.
 
-    `clock_of` gives the clock of each rank; those of ranks that are not in it say nothing.
+    `clock_of` gives the clock of each rank; probes of other ranks are ignored.
     """
     moments = _moments(probes, clock_of)
     nothing = np.full((len(uncertainty_ns), 2), np.nan)
@@ -102,7 +102,7 @@ def _window(
     clock_of: Mapping[int, int],
     calls: pd.DataFrame,
 ) -> Ints:
-    """When each clock showed the first start and the last end of a call, whoever's that was."""
+    """What each clock showed at the first start and the last end of any rank's calls."""
     rough = np.zeros(len(model.offset_ns), dtype=np.int64)
     parts, anchors = np.unique(model.component[sorted(moments)], return_index=True)
     for part, anchor in zip(parts, anchors, strict=True):
@@ -120,7 +120,7 @@ def _window(
 
 
 def _against_rank_0(moments: Mapping[int, list[tuple[int, int, int]]], times: Ints) -> Ahead:
-    """What the probe says of each clock against rank 0's at these times."""
+    """What the probe says about each clock against rank 0's at these times."""
     ahead, uncertainty = np.full(times.shape, np.nan), np.full(times.shape, np.nan)
     for clock, own in moments.items():
         if not own:
@@ -135,10 +135,10 @@ def _against_rank_0(moments: Mapping[int, list[tuple[int, int, int]]], times: In
 
 
 def _between(first: tuple[int, int, int], last: tuple[int, int, int], times: Ints) -> tuple[Floats, Floats]:
-    """The line through two moments, and its uncertainty, with what the clock may `WANDER` off it in between."""
+    """The line through two moments, and its uncertainty, including how far the clock may `WANDER` in between."""
     (time, offset, bound), (last_time, last_offset, last_bound) = first, last
     span, change = last_time - time, last_offset - offset
-    if abs(change) - bound - last_bound > _LARGEST_SLEW * span:  # it was set, and nobody knows when
+    if abs(change) - bound - last_bound > _LARGEST_SLEW * span:  # it was set, at an unknown time
         low, high = min(offset - bound, last_offset - last_bound), max(offset + bound, last_offset + last_bound)
         return np.full(2, (low + high) / 2), np.full(2, (high - low) / 2)
     inside = times.clip(time, last_time)
@@ -151,7 +151,7 @@ def _between(first: tuple[int, int, int], last: tuple[int, int, int], times: Int
 
 
 def _against_first(model: ClockFrame, uncertainty_ns: Ints, times: Ints) -> Ahead:
-    """What the collectives say of each clock against the first that they link it with."""
+    """What the collectives say about each clock against the first one that they link it with."""
     since = times - model.origin_ns[:, np.newaxis]
     ahead = model.offset_ns[:, np.newaxis] + model.drift[:, np.newaxis] * since
     others = pd.Series(model.component).duplicated().to_numpy()
@@ -159,7 +159,7 @@ def _against_first(model: ClockFrame, uncertainty_ns: Ints, times: Ints) -> Ahea
 
 
 def _anchors(model: ClockFrame, probe: Ahead, collective: Ahead, heard: Ints) -> dict[int, int]:
-    """Of the clocks that collectives link, by component, the one whose place both witnesses together know best."""
+    """For each component that collectives link, the clock that both witnesses together know best."""
     total = (probe.uncertainty_ns + collective.uncertainty_ns).max(axis=1)
     ordered = heard[np.argsort(total[heard], kind="stable")]
     return {int(model.component[clock]): int(clock) for clock in ordered[::-1]}
@@ -186,7 +186,7 @@ def _placed(model: ClockFrame, probe: Ahead, collective: Ahead, anchors: Mapping
 
 
 def _heard(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witnessed:
-    """Every clock that the probe has to do with, with what is then known of it."""
+    """What is known about every clock after combining both witnesses."""
     model, probe = before.model, before.probe
     origin_ns = np.where(model.origin_ns == 0, times[:, 0], model.origin_ns)
     found = ClockFrame(model.offset_ns.copy(), model.drift.copy(), origin_ns, model.component.copy())
@@ -214,9 +214,9 @@ def _heard(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witness
 
 
 def _line(low: Floats, high: Floats, *, drifts: bool) -> tuple[Floats, int]:
-    """The offset at both ends of the window, and its uncertainty: 0 if that is possible, else constant, else neither.
+    """The offset at both ends of the window, and its uncertainty: 0 if that is possible, else constant, else changing.
 
-    That the clock `drifts` is known from the collectives.
+    Whether the clock `drifts` is known from the collectives.
     """
     at_least, at_most = low.max(), high.min()
     if drifts or at_least > at_most:
@@ -226,7 +226,7 @@ def _line(low: Floats, high: Floats, *, drifts: bool) -> tuple[Floats, int]:
 
 
 def _draw(frame: ClockFrame, clock: int, times: Ints, ahead: Floats) -> None:
-    """Let the clock be so far ahead at these times."""
+    """Set how far the clock is ahead at these times."""
     drift = (ahead[1] - ahead[0]) / max(int(times[1] - times[0]), 1)
     frame.drift[clock] = drift
     frame.offset_ns[clock] = ahead[0] + drift * int(frame.origin_ns[clock] - times[0])

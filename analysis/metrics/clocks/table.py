@@ -1,8 +1,8 @@
 """The table of clocks, and times without their errors.
 
-The ends of a collective nearly coincide on all ranks, which gives offsets; and nobody ends a synchronising collective
-before everybody has begun it, which bounds them. Over long windows clocks also drift apart. A clock probe, if there is
-one, is heard after that. Definitions: docs/metrics/clocks.md and docs/metrics/clock-probe.md.
+The ends of a collective nearly coincide on all ranks, which gives offsets; and no rank ends a synchronising collective
+before all have begun it, which bounds them. Over long windows clocks also drift apart. A clock probe, if there is one,
+is taken into account after that. Definitions: docs/metrics/clocks.md and docs/metrics/clock-probe.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def clocks(
 
 @dataclass(frozen=True)
 class _Heard:
-    """Clocks after both witnesses were heard, by rank; `told` is what they say of hosts."""
+    """Clocks by both witnesses, by rank; `told` is what they say about hosts."""
 
     frame: ClockFrame
     uncertainty_ns: Ints
@@ -68,7 +68,7 @@ def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: 
 
 
 def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Ends:
-    """The calls that tell of clocks: matched with certainty, in collectives that nobody ends before all have begun."""
+    """The calls that say something about clocks: matched for certain, and no rank can end before all have begun."""
     usable = calls["collective"].isin(SYNCHRONISING) | calls["collective"].isna()
     joined = calls.loc[usable, ["call_id", "rank", "start_ns", "dur_ns"]].merge(
         matches.loc[matches["certain"].fillna(False), ["call_id", "collective_id"]], on="call_id"
@@ -86,7 +86,7 @@ def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> End
 
 
 def _heard(found: ClockEstimate, host_of: Ints, ranks: Ints, probes: pd.DataFrame, calls: pd.DataFrame) -> _Heard:
-    """The estimate after the clock probe was asked, which speaks of hosts."""
+    """The estimate combined with the clock probe, which measures hosts."""
     frame = found.frame
     first = np.unique(host_of, return_index=True)[1]
     of_hosts = ClockFrame(frame.offset_ns[first], frame.drift[first], frame.origin_ns[first], _parts(frame, first))

@@ -24,7 +24,7 @@ _NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
 class Ran(NamedTuple):
-    """What ran on a device in one cycle, all of shape (activities,); the step is NO_STEP where there is none.
+    """What ran on a device in one cycle, all of shape (activities,); the step is NO_STEP outside of steps.
 
     `of_kind` says of each kind which activities are.
     """
@@ -36,7 +36,7 @@ class Ran(NamedTuple):
 
 
 class Split(NamedTuple):
-    """When the calls of a device waited and when they moved data, as far as they could be split."""
+    """When the calls of a device waited, and when they moved data, as far as they could be split."""
 
     waiting: Spans = _NOTHING
     transfer: Spans = _NOTHING
@@ -90,7 +90,7 @@ def device_row(rank: int, device: str, cycles: Sequence[Ran], split: Split) -> R
 
 
 def step_rows(rank: int, device: str, ran: Ran, split: Split) -> list[Row]:
-    """The rows of a device's steps in one cycle, to whose windows every activity is clipped, with a step or without."""
+    """The rows of a device's steps in one cycle. All activities, even those without a step, are clipped to them."""
     whole = _device(ran, split)
     return [
         _with_shares(
@@ -201,5 +201,5 @@ def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
 
 def _device(ran: Ran, split: Split) -> _Device:
     compute, comm, memory = (spans(ran.start_ns[own], ran.end_ns[own]) for own in (ran.of_kind[k] for k in KINDS))
-    # A call may be several operations with gaps between them, which are no communication.
+    # A call may be several operations with gaps between them, which are not communication.
     return _Device(compute, comm, memory, intersect(split.waiting, comm), intersect(split.transfer, comm))

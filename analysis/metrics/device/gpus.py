@@ -18,7 +18,7 @@ from ...core.kinds import is_copy
 from ...core.schema import Row, records
 from ...core.tables.device_time import GPUS
 
-# A last step that launched less than this part of what the one before it did is taken for cut off.
+# A last step that launched less than this part of what the one before it launched counts as cut off.
 _WHOLE_STEP = 0.8
 
 
@@ -31,7 +31,7 @@ class _AllSteps(NamedTuple):
 
 
 class _Busy(NamedTuple):
-    """What the kernels of a device did in the steps of one cycle; sums, None where no kernel tells."""
+    """What the kernels of a device did in the steps of one cycle, as sums; None where no kernel says."""
 
     steps: int
     window_ns: int
@@ -62,8 +62,9 @@ def gpus(activities: pd.DataFrame, annotations: pd.DataFrame, traces: pd.DataFra
 def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps | None:
     """From the start of the first step, or the end of the last activity from before it, to the end of the last on GPU.
 
-    The last step does not count if it seems cut off. None without steps. That is how the plugin was made; but it does
-    not know the category that launches have had since torch 1.13, and so ends the steps of such traces on the host.
+    The last step does not count if it seems cut off. None without steps. This is how the plugin was meant to work; but
+    it does not know the category that launches have had since torch 1.13, so it ends the steps of such traces on the
+    host.
     """
     steps = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)].sort_values("start_ns")
     if not len(steps):

@@ -1,7 +1,7 @@
 """Device time by kernel and by operator, and what the time of communication kernels consists of.
 
-A kernel's duration is device time whether it computes, moves data or only waits for other ranks. Of communication the
-tables say which, and how much of it computing hid. Definitions: docs/metrics/kernels.md.
+A kernel's duration is device time whether it computes, moves data or only waits for other ranks. For communication the
+tables say which of the two, and how much of it was hidden by computing. Definitions: docs/metrics/kernels.md.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CALL = ["rank", "cycle", "device", "stream", "start_ns"]
 
 
 def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
-    """The activities that compute or communicate, in order; of calls also wait, transfer, and what computing hid."""
+    """The activities that compute or communicate, in order; for calls also wait, transfer, and what computing hid."""
     busy = activities[activities["kind"] != MEMORY]
     split = calls[["call_id", *_CALL]].merge(participation[["call_id", "wait_ns", "transfer_ns"]], on="call_id")
-    # Several activities of a stream may start at once where a trace has whole microseconds only.
+    # Several activities of a stream may start at the same time if a trace has only whole microseconds.
     numbered = busy.assign(nth=busy.groupby(_CALL).cumcount(), place=busy.index)
     comm = numbered[numbered["kind"] == COMM]
     found = comm.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
@@ -37,7 +37,7 @@ def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd
 
 
 def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
-    """Of every communication activity, how long its device computed meanwhile; NA of others."""
+    """How long the device computed during each communication activity; NA for others."""
     result = pd.Series(pd.NA, index=busy.index, dtype="Int64")
     for _, own in busy.groupby(_DEVICE, sort=False):
         starts = own["start_ns"].to_numpy()
@@ -91,7 +91,7 @@ def _shares(time: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd
     ).groupby([*over, *names], dropna=False, sort=False)  # fmt: skip
     sums = grouped[["calls", "total_ns"]].sum()
     parts = grouped[["split_calls", "wait_ns", "transfer_ns", "hidden_ns"]].sum(min_count=1)
-    # Part of what was hidden would be no answer.
+    # A part of what was hidden would be misleading.
     parts["hidden_ns"] = parts["hidden_ns"].where(grouped["hidden_ns"].count() == grouped["split_calls"].count())
     result = sums.join(parts).assign(
         ranks=grouped["rank"].nunique(),

@@ -1,6 +1,6 @@
 """Which CPU operator launched an activity: the innermost one around the launch, on its thread.
 
-That is the operator whose External id Kineto writes on the kernel, and is known where a trace has no such ids too.
+That is the operator whose External id Kineto writes on the kernel, but it is also known for traces without such ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NONE = -1
 def launched_in(
     activities: pd.DataFrame, launches: pd.DataFrame, cpu_operators: pd.DataFrame, annotations: pd.DataFrame
 ) -> pd.Series[str]:
-    """The operator of every activity, with the activities' index; NA without a launch, or with one outside of all.
+    """The operator of every activity, with the activities' index; NA without a launch, or with one outside all of them.
 
     c10d operators, which stand among the `annotations`, count. On CPU runs an activity is its own operator.
     """
@@ -52,9 +52,9 @@ def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, operators: pd
 
 
 def innermost(starts: Ints, ends: Ints, times: Ints) -> Ints:
-    """For each time the interval [starts[i], ends[i]] that holds it and began last, -1 for none.
+    """For each time the interval [starts[i], ends[i]] that contains it and began last, -1 for none.
 
-    The intervals stand in order of start, of equal ones the longest first, as operators of a thread do, which nest.
+    The intervals are in order of start, equal ones by decreasing length, as nested operators of a thread are.
     """
     around = _around(starts, ends)
     found = np.searchsorted(starts, times, side="right") - 1

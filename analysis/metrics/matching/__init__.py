@@ -1,1 +1,1 @@
-"""The same collective on every rank: which calls belong together, by what right, and how sure that is."""
+"""The same collective on every rank: which calls belong together, on what evidence, and how certain that is."""

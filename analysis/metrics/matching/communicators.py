@@ -1,9 +1,9 @@
-"""Communicators that no trace names, told from each other by who waits for whom.
+"""Communicators that no trace names, told apart by who waits for whom.
 
 Where nothing says which ranks belong together, calls of the same kernel at the same time are taken for one collective.
-If these are several, of ranks that go through the same program, ends coincide more closely within each of them. But so
-they do within each host of a single one. What tells is that from the last arrival on, moving data takes equally long
-each time: of a communicator from that of its own last rank, whatever other ranks do.
+If these are several, with ranks that run the same program, ends coincide more closely within each of them. But that is
+also true within each host of a single one. The difference: after the last arrival, moving data takes equally long each
+time, for a communicator after its own last rank, whatever other ranks do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..clocks.frame import Floats, Ints
 from .doubts import on_one_clock
 from .state import UNMATCHED, State, rows_by_key
 
-# Of fewer collectives nobody knows how far ends are apart by chance.
+# With fewer collectives, the distance of ends by chance is not known.
 _LEAST = 16
 _MOST = 256
 _NEARLY = 1.6
@@ -24,9 +24,9 @@ _RESOLUTION_NS = 1_000.0
 
 
 def by_stream(state: State, calls: pd.DataFrame) -> None:
-    """Calls of which no process group is known, by the streams they run on: NCCL gives each communicator its own.
+    """Calls whose process group is not known, by the streams they run on: NCCL gives each communicator its own.
 
-    If all ranks have the same streams; else nothing tells which of one is which of another.
+    Only if all ranks have the same streams; otherwise the streams of two ranks cannot be identified.
     """
     rows = unknown(state, calls)
     if not len(rows):
@@ -40,7 +40,7 @@ def by_stream(state: State, calls: pd.DataFrame) -> None:
 
 
 def unknown(state: State, calls: pd.DataFrame) -> Ints:
-    """The calls on GPUs whose process group nothing tells."""
+    """The calls on GPUs whose process group is not known."""
     nothing = calls["process_group"].isna() & calls["pg_ranks"].isna() & (calls["device"] != "cpu")
     nothing &= ~calls["collective"].isin(["send", "recv", "peer_copy"])
     return np.flatnonzero(nothing.to_numpy() & ~np.isin(state.group, list(state.named)))
@@ -97,7 +97,7 @@ def _blocks(end: Floats) -> Ints | None:
 
 
 def _wait_apart(start: Floats, end: Floats, block: Ints) -> bool:
-    """Does each block take equally long from the arrival of its own last rank on, and not from that of all?"""
+    """Whether each block takes equally long after the arrival of its own last rank, but not after that of all."""
     last_of_all = start.max(axis=1)
     for part in np.unique(block):
         first_end, last = end[:, block == part].min(axis=1), start[:, block == part].max(axis=1)
@@ -108,7 +108,7 @@ def _wait_apart(start: Floats, end: Floats, block: Ints) -> bool:
 
 
 def _split(state: State, rows: Ints, clocks: Ints, communicator: Ints) -> None:
-    """Let each communicator have collectives, and a process group, of its own."""
+    """Give each communicator its own collectives and process group."""
     of_row = communicator[np.searchsorted(clocks, state.clock[rows])]
     for part in np.unique(communicator).tolist():
         own = rows[of_row == part]

@@ -1,4 +1,4 @@
-"""Where times contradict what steps say, and where nothing but times says who belongs together."""
+"""Where times contradict what steps say, and where only times say which calls belong together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..timelines.entries import PAIR, Entries
 from ..timelines.offsets import Lane, offset, offset_at
 from .state import BY_STEP, SENDS, UNMATCHED, State, rows_by_key
 
-# Of what a rank issued in steps: if more than that contradicts times, its steps are numbered otherwise.
+# Of what a rank issued in steps: if more than this contradicts times, its steps are numbered differently.
 _CONTRADICTED_FRAC = 0.1
 _CLEARLY = 2.0
 _SURELY_COUPLED, _LATE_NS = 5.0, 8_000
@@ -21,7 +21,7 @@ AMBIGUOUS = "its process group is not known, and several would fit"
 
 
 def free_contradicted(state: State) -> None:
-    """Free what steps have matched of ranks whose steps times contradict: on one host, or by how ends coincide."""
+    """Undo what steps matched for ranks whose times contradict: on one host, or by how ends coincide."""
     matched = (state.rung == BY_STEP) & ~state.on_cpu
     meeting, pairs = np.flatnonzero(matched & _meeting(state)), np.flatnonzero(matched & (state.calls.kind == PAIR))
     rows = np.concatenate([meeting, pairs])
@@ -37,13 +37,13 @@ def free_contradicted(state: State) -> None:
 
 
 def _meeting(state: State) -> Flags:
-    """Calls on GPUs in which nobody leaves before all have arrived; which a small message may do."""
+    """Calls on GPUs that no rank leaves before all have arrived, as it may with a small message."""
     meeting: Flags = state.calls.synchronising & (state.calls.kind != PAIR) & ~state.on_cpu
     return meeting
 
 
 def _free(state: State, of_ranks: Flags) -> None:
-    """Free the calls of ranks, whose steps mean nothing."""
+    """Undo the matches of ranks whose steps mean nothing."""
     state.free(np.flatnonzero(of_ranks & (state.rung == BY_STEP)))
     state.calls.step[of_ranks] = -1
     _free_lonely(state)
@@ -61,13 +61,13 @@ def _free_lonely(state: State) -> None:
 
 
 def _apart_on_host(state: State, rows: Ints) -> Ints:
-    """By how much each call misses the others of its collective on its host: nobody leaves before all have arrived."""
+    """By how much each call misses the others of its collective on its host: no rank leaves before all have arrived."""
     places = np.column_stack([state.collective[rows], state.hosts[state.clock[rows]]])
     number = np.unique(places, axis=0, return_inverse=True)[1].ravel()
     if not len(rows):
         return rows
     start, end = state.calls.last_start[rows], state.calls.end[rows]
-    # Half of the calls at least are right, so medians are.
+    # At least half of the calls are right, so medians are.
     table = pd.DataFrame({"number": number, "start": start - start.min(), "end": end - start.min()})
     middle = table.groupby("number")[["start", "end"]].transform("median")
     early, late = (table["start"] - middle["end"]).to_numpy(), (middle["start"] - table["end"]).to_numpy()
@@ -76,7 +76,7 @@ def _apart_on_host(state: State, rows: Ints) -> Ints:
 
 
 def _received_before_sent(state: State, rows: Ints) -> Ints:
-    """By how much a message was received before it was sent, of each send and receive; between hosts nobody knows."""
+    """By how much a message was received before it was sent, for each send and receive; not known between hosts."""
     number = np.unique(state.collective[rows], return_inverse=True)[1]
     sent = state.sent[rows]
     start, end = np.zeros((2, number.max(initial=-1) + 1), dtype=np.int64)
@@ -89,7 +89,7 @@ def _received_before_sent(state: State, rows: Ints) -> Ints:
 
 
 def _shifted_hosts(state: State) -> list[int]:
-    """Hosts whose calls lie far better on those of the others somewhere else than where their steps put them."""
+    """Hosts whose calls fit those of the others far better in another place than where their steps put them."""
     rows = np.flatnonzero((state.rung == BY_STEP) & _meeting(state))
     hosts = state.hosts[state.clock]
     found = []
@@ -107,7 +107,7 @@ def _shifted_hosts(state: State) -> list[int]:
 
 
 def _most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[int]) -> tuple[int, list[Lane]]:
-    """Of some hosts that with which this one shares most collectives, and what both show of common groups."""
+    """The host with which this one shares most collectives, and what both show of common groups."""
     best: tuple[int, int, list[Lane]] = (0, -1, [])
     for other in others[:: -(-len(others) // 8) or 1] if others else []:
         shared = [Lane(parts[host], parts[other]) for parts in lanes.values() if host in parts and other in parts]
@@ -131,7 +131,7 @@ def _is_shifted(state: State, lanes: list[Lane]) -> bool:
 
 
 def _common_apart(lane: Lane) -> Ints:
-    """How much later ours ends than theirs of the collectives that both show."""
+    """How much later ours end than theirs, for the collectives that both show."""
     _, i, j = np.intersect1d(lane.ours.row, lane.theirs.row, return_indices=True)
     apart: Ints = lane.ours.end[i] - lane.theirs.end[j]
     return apart
@@ -153,11 +153,11 @@ def on_one_clock(state: State, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def doubt_unknown_groups(state: State, unknown: Ints, streams: Ints, world_size: int) -> None:
-    """Only where ranks plainly waited for each other is it certain that they belong together, if the group is unknown.
+    """If the group is unknown, calls certainly belong together only where ranks clearly waited for each other.
 
-    They did where one came later than all others by far more than the ends are apart: of several communicators, those
+    They did if one came later than all others by far more than the ends are apart: with several communicators, those
     that did not wait for it would have ended earlier. But siblings of a tensor parallel group send in step, so nearly
-    all ranks must be there that could have part. What ran on the same streams is of one communicator. So it is with
+    all ranks that could take part must be there. What ran on the same streams is of one communicator. So it is with
     kernels named SendRecv, which may be messages. `streams` by call.
     """
     sending = np.flatnonzero(state.calls.kind == SENDS)
@@ -185,7 +185,7 @@ def doubt_unknown_groups(state: State, unknown: Ints, streams: Ints, world_size:
 
 
 def _coupled(state: State, rows: Ints, streams: Ints) -> pd.DataFrame:
-    """By collective its lane (group and streams), its members, and how plainly the last one held up all others."""
+    """By collective its lane (group and streams), its members, and how clearly the last one held up all others."""
     clock = state.clock[rows]
     start, end = on_one_clock(state, rows)
     calls = pd.DataFrame({"collective": state.collective[rows], "clock": clock, "start": start, "end": end})
@@ -201,7 +201,7 @@ def _coupled(state: State, rows: Ints, streams: Ints) -> pd.DataFrame:
         "lane": pd.factorize(pd.Series(list(zip(group, grouped["runs_on"].agg(frozenset), strict=True))))[0],
         "members": grouped["clock"].agg(frozenset),
         "size": pd.Series(state.group_size[rows]).groupby(calls["collective"]).max(),
-        # So improbable it is that the ends coincide by chance.
+        # How improbable it must be that the ends coincide by chance.
         "coupled_nats": np.where(late_ns > _LATE_NS, nats, 0.0),
         "start_skew_ns": grouped["start"].last() - grouped["start"].first(),
         "end_skew_ns": skew_ns,

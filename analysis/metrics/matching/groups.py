@@ -1,7 +1,7 @@
-"""Process groups of calls whose trace does not tell, above all of kernels from before the window: by who else is there.
+"""Process groups of calls whose trace does not name them, mostly kernels from before the window: by who else is there.
 
-A header lists the groups that a rank is in. One of them has to be the group of each of its calls, and of a collective
-of that group all members show a kernel of the same name which ends at nearly the same time.
+A header lists the groups that a rank is in. Each of its calls must belong to one of them, and all members of that group
+show a kernel of the same name that ends at nearly the same time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Group(NamedTuple):
 
 
 def assign_groups(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> None:
-    """Give calls without a process group that which fits best; those that several fit are never certain."""
+    """Give calls without a process group the one that fits best; if several fit, the call is never certain."""
     unknown = calls["process_group"].isna() & (calls["device"] != "cpu") & ~calls["collective"].isin(["peer_copy"])
     unknown &= ~calls["collective"].isin(["send", "recv"]) & (state.collective < 0)
     if not unknown.any():
@@ -61,7 +61,7 @@ def assign_groups(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> No
 
 
 def _listed(groups: pd.DataFrame, calls: pd.DataFrame) -> dict[int, list[_Group]]:
-    """The groups of more than one rank that each rank is in, as headers list them and calls of any rank show them."""
+    """The groups of more than one rank that each rank is in, as listed in headers and shown by calls of any rank."""
     columns = ["process_group", "pg_ranks"]
     both = pd.concat([groups[columns], calls.loc[~calls["collective"].isin(["send", "recv"]), columns]])
     known = both.dropna().drop_duplicates()
@@ -74,7 +74,7 @@ def _listed(groups: pd.DataFrame, calls: pd.DataFrame) -> dict[int, list[_Group]
 
 
 def _codes(state: State, calls: pd.DataFrame, of_rank: dict[int, list[_Group]]) -> dict[_Group, int]:
-    """The codes of all listed groups; new ones for those of which no call is known."""
+    """The codes of all listed groups; new ones for groups without a known call."""
     collective = ~calls["collective"].isin(["send", "recv"])
     known = calls[collective & calls["process_group"].notna() & calls["pg_ranks"].notna()]
     first = known.drop_duplicates(["process_group", "pg_ranks"])
@@ -90,7 +90,7 @@ def _codes(state: State, calls: pd.DataFrame, of_rank: dict[int, list[_Group]]) 
 
 
 def _told(calls: pd.DataFrame, codes: dict[_Group, int]) -> Ints:
-    """The code of the group that each call says it is of, its sends and receives too; -1 where it does not."""
+    """The code of the group that each call names, also for sends and receives; -1 where it names none."""
     told = calls[["process_group", "pg_ranks"]].drop_duplicates().dropna()
     of_pair = {
         (name, ranks): codes.get(_Group(str(name), str(ranks)), -1)
@@ -106,7 +106,7 @@ def _told(calls: pd.DataFrame, codes: dict[_Group, int]) -> Ints:
 class _Looking(NamedTuple):
     """Where to look for other members of a call.
 
-    `told` is the group of each call as it says itself; of the ranks `complete` all groups are known.
+    `told` is the group that each call names; for the ranks in `complete` all groups are known.
     """
 
     state: State
@@ -116,9 +116,9 @@ class _Looking(NamedTuple):
     complete: frozenset[int]
 
     def away_ns(self, own: Ints, member: int, code: int) -> Floats:
-        """How far the nearest call that could be the same ends on another rank, in ns; inf where there is none.
+        """How far away, in ns, the nearest call on another rank ends that could be the same; inf where there is none.
 
-        NaN where that rank shows nothing of that time, or its clock cannot be compared.
+        NaN where that rank shows nothing at that time, or its clock cannot be compared.
         """
         state = self.state
         clock = self.clock_of.get(member)
@@ -147,7 +147,7 @@ class _Looking(NamedTuple):
 def _chosen(
     looking: _Looking, own: Ints, listed: list[_Group], codes: dict[_Group, int]
 ) -> tuple[Ints, Ints, Ints, Flags]:
-    """The calls of one rank, code and size of the group of each, and whether no other one would fit."""
+    """The calls of one rank, the code and size of the group of each, and whether no other one would fit."""
     state = looking.state
     own = own[np.argsort(state.calls.order[own], kind="stable")]
     rank = next(r for r, c in looking.clock_of.items() if c == state.clock[own[0]])
@@ -176,19 +176,19 @@ def _chosen(
 
 
 def _distinct(looking: _Looking, listed: list[_Group], codes: dict[_Group, int]) -> list[_Group]:
-    """Of groups of the same ranks the one that calls are known of, which come first."""
+    """Among groups of the same ranks, the one with known calls, which come first."""
     used = sorted(listed, key=lambda group: not (looking.told == codes[group]).any())
     return list({group.pg_ranks: group for group in reversed(used)}.values())[::-1]
 
 
 def _some(ranks: list[int]) -> list[int]:
-    """As many as are asked, from everywhere."""
+    """At most `_MEMBERS_ASKED` of the ranks, spread evenly."""
     every = -(-len(ranks) // _MEMBERS_ASKED) or 1
     return ranks[::every]
 
 
 def _ran_before(looking: _Looking, own: Ints, code: int, others: list[int]) -> Flags:
-    """Is the kernel of each call known of this group, or of none of them all, or nothing of this group?"""
+    """Whether each call's kernel is known in this group, or in no group at all, or nothing is known of this group."""
     names = looking.state.calls.name
     of_group = names[looking.told == code]
     anywhere = np.isin(names[own], names[np.isin(looking.told, others)])

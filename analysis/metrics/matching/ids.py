@@ -11,7 +11,7 @@ from .state import RUNGS, TOO_MANY, State, known_kind
 
 def by_id(state: State, calls: pd.DataFrame, key: str) -> None:
     """Match by the column `key`: `comms_id` or `seq`."""
-    # The sequence number of sends and receives counts each rank's own, so it is not equal on both sides.
+    # Each rank counts its own sends and receives, so their sequence numbers differ on the two sides.
     usable = (state.collective < 0) & calls[key].notna().to_numpy() & ~calls["collective"].isin(["send", "recv"])
     rows = np.flatnonzero(usable)
     if not len(rows):
@@ -29,7 +29,7 @@ def by_id(state: State, calls: pd.DataFrame, key: str) -> None:
 
 
 def _numbered(state: State, calls: pd.DataFrame, key: str, rows: Ints) -> pd.DataFrame:
-    """One row per call with the `key` of what it may belong to, and how many members that has."""
+    """One row per call with the `key` of its possible collective, and how many members that has."""
     table = pd.DataFrame({
         "id": pd.factorize(calls[key].iloc[rows])[0],
         # The id is a hash of the group's name and the sequence number: disjoint groups of one name share ids.
@@ -45,7 +45,7 @@ def _numbered(state: State, calls: pd.DataFrame, key: str, rows: Ints) -> pd.Dat
 
 
 def _agree(state: State, table: pd.DataFrame, rows: Ints) -> Flags:
-    """Do all that is known of the calls of one key agree?"""
+    """Whether everything known about the calls of one key agrees."""
     agree = np.ones(len(rows), dtype=bool)
     for codes in (known_kind(state.calls.kind), state.calls.dtype, state.calls.size, state.group_size):
         known = pd.Series(np.where(codes[rows] < 0, np.nan, codes[rows])).groupby(table["key"].to_numpy())
@@ -54,7 +54,7 @@ def _agree(state: State, table: pd.DataFrame, rows: Ints) -> Flags:
 
 
 def _several(table: pd.DataFrame) -> Flags:
-    """Does an id stand more often on one member than on another?"""
+    """Whether an id occurs more often on one member than on another."""
     turns = table.groupby(["group", "id"])["turn"].transform("max")
     several = turns.gt(0) & (table.groupby(["group", "id"])["members"].transform("nunique") > 1)
     return several.to_numpy(dtype=bool)

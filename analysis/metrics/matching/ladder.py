@@ -1,4 +1,4 @@
-"""Which calls belong together, by what right, and how sure that is: a ladder, best rung first.
+"""Which calls belong together, on what evidence, and how certain that is: a ladder, best rung first.
 
 - `comms_id`: the id that torch gives all ranks of a collective of a process group;
 - `seq`: the sequence number within the process group;
@@ -31,7 +31,7 @@ from .times import again, by_time, link_clocks
 
 
 class Evidence(NamedTuple):
-    """What besides calls tells who belongs together; each None where it is not there.
+    """What else tells which calls belong together; None where it is missing.
 
     Clock `probes` confirm how far a clock is ahead where the calls alone leave a doubt; `pending` is what was issued
     and did not run; `groups` are those that headers name.
@@ -71,7 +71,7 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evid
     again(state)
     tell_apart(state, calls)
     doubt_unknown_groups(state, unknown(state, calls), streams, world_size)
-    # Pairs on CPUs tell nothing about clocks, but build on what is known of them: they come last.
+    # Pairs on CPUs say nothing about clocks, but use what is known about them: they come last.
     for rows in rows_by_key(state.group, np.flatnonzero((state.collective < 0) & state.pair_on_cpu)).values():
         by_turn(state, rows)
     return _table(state, calls)
@@ -96,13 +96,13 @@ def _table(state: State, calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _exchanged(state: State, members: Ints) -> Flags:
-    """Kernels named SendRecv that three ranks and more run as one: then everybody sends to everybody."""
+    """Kernels named SendRecv that three or more ranks run as one: then every rank sends to all others."""
     exchanged: Flags = (state.calls.kind == SENDS) & (members > 2) & state.certain
     return exchanged
 
 
 def _told(state: State) -> dict[str, Any]:
-    """Name, ranks and size of process groups that were found out."""
+    """Name, ranks and size of process groups that were inferred."""
     names = {code: name for code, (name, _) in state.named.items()}
     listed = {code: " ".join(map(str, sorted(members))) for code, (_, members) in state.named.items()}
     group = pd.Series(state.group)

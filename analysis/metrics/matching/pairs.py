@@ -1,4 +1,4 @@
-"""Sends from one CPU to another beside its receives, where steps do not tell which belong together."""
+"""Pairs of sends from one CPU with receives on another, where steps do not tell which belong together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_turn(state: State, rows: Ints) -> None:
 
 
 def _turn(state: State, sends: Ints, received: Ints) -> tuple[Ints, Ints, bool] | None:
-    """Sends and the receives that take them, and whether that is certain; None if they do not fit one upon another."""
+    """Sends and their receives, and whether that is certain; None if the two do not fit."""
     here, there = int(state.clock[sends[0]]), int(state.clock[received[0]])
     comparable = state.frame.component[here] == state.frame.component[there]
     slack = SAME_CLOCK_SLACK_NS if state.hosts[here] == state.hosts[there] else COINCIDE_NS

@@ -33,7 +33,7 @@ class State:
     """Calls as columns of codes, all of shape (calls,), and what has been decided about each.
 
     `clock` is the place of the rank in `ranks`, `hosts` of each clock the code of its host. Times are as the ranks show
-    them. `named` are groups that were found out: name, if there is one, and ranks.
+    them. `named` are groups that were inferred: name, if there is one, and ranks.
     """
 
     calls: Entries
@@ -72,17 +72,17 @@ class State:
         self.note = np.full(count, None, dtype=object)
 
     def new(self, count: int) -> Ints:
-        """Numbers of that many new collectives."""
+        """The numbers of this many new collectives."""
         self.collectives += count
         return np.arange(self.collectives - count, self.collectives)
 
     def alone(self, rows: Ints, note: str) -> None:
-        """Calls that belong to nothing else, and why."""
+        """Mark calls as belonging to no other, and why."""
         self.collective[rows] = self.new(len(rows))
         self.rung[rows], self.note[rows] = UNMATCHED, note
 
     def free(self, rows: Ints) -> None:
-        """Calls of which nothing has been decided after all."""
+        """Mark calls as undecided again."""
         self.collective[rows], self.rung[rows], self.certain[rows], self.note[rows] = -1, UNMATCHED, True, None
 
     def shown(self, rows: Ints) -> Entries:
@@ -148,12 +148,12 @@ def rows_by_key(keys: Ints, rows: Ints) -> dict[int, Ints]:
 
 
 def known_kind(kind: Ints) -> Ints:
-    """Kinds with -1 for those that are not, or only in part, known."""
+    """Kinds, with -1 for those that are unknown or only partly known."""
     return np.where(kind >= SENDS, -1, kind)
 
 
 def kind_codes(calls: pd.DataFrame) -> Ints:
-    """What each row's collective is: an index of `compatible`."""
+    """The kind of each row's collective: an index of `compatible`."""
     of_name = {name: i for i, name in enumerate(CALL_KINDS)}
     kinds = calls["collective"].mask(calls["collective"].isin(["send", "recv"]), "send_recv").map(of_name)
     if "name" not in calls:
@@ -163,7 +163,7 @@ def kind_codes(calls: pd.DataFrame) -> Ints:
 
 
 def _compatible() -> Flags:
-    """Which kinds can be the same collective: equal ones, and what is not known with what it can be."""
+    """Which kinds can be the same collective: equal ones, and unknown ones with what they can be."""
     result = np.eye(ANY + 1, dtype=bool)
     result[ANY, :] = result[:, ANY] = True
     for kind in _BY_SENDS:
@@ -187,7 +187,7 @@ def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Entries:
         size=np.where(kind == CALL_KINDS.index("all_to_all"), -1, codes(calls["size_bytes"])),
         name=np.where(on_cpu, -1, pd.factorize(calls["name"].map(kernels))[0]),
         step=codes(calls["step"]),
-        # Of sends and receives each rank counts its own.
+        # Each rank counts its own sends and receives.
         seq=np.where(pairs, -1, codes(calls["seq"])),
         comms_id=np.where(pairs, -1, pd.factorize(calls["comms_id"])[0]),
         # On a GPU a send runs until it is received; gloo's may be done before.

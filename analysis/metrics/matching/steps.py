@@ -1,8 +1,8 @@
 """Steps and the order of launches: the k-th call of a process group in step N is the same one on all its ranks.
 
-Which needs no clock, and not even that the kernel of every call is shown: a record of what was issued is enough. It
-fails where a trace lacks records, or steps are numbered otherwise on one rank. So ranks are believed as far as all that
-they issued in the step agrees with what most of them did, and until times contradict (`doubts`).
+This needs no clock, and not even the kernel of every call: a record of what was issued is enough. It fails where a
+trace lacks records, or where one rank numbers its steps differently. So a rank is believed as long as everything that
+it issued in the step agrees with what most ranks issued, and times do not contradict (`doubts`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Issued(NamedTuple):
 
 
 def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> None:
-    """Match the calls that no id has matched, and of which step, turn and process group are known."""
+    """Match the calls that no id has matched, and whose step, turn and process group are known."""
     issued = _issued(calls, pending)
     if not len(issued.row):
         return
@@ -58,7 +58,7 @@ def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
     known = both["turn"].notna() & both["step"].notna() & both["collective"].notna()
     both = both[known.to_numpy()]
     both = both.assign(group=_groups(both), kind=kind_codes(both))
-    # Of groups that share a name, and whose ranks are not known, nobody knows which is which.
+    # Groups that share a name, and whose ranks are not known, cannot be told apart.
     ranks = both.groupby("group")["rank"].transform("nunique")
     named = both["process_group"].notna()
     both = both[((ranks <= both["group_size"].fillna(ranks)) | ~named).to_numpy(dtype=bool)]
@@ -78,7 +78,7 @@ _COLUMNS = [
 
 
 def _groups(rows: pd.DataFrame) -> pd.Series[int]:
-    """Process groups; of sends and receives each pair of ranks by itself."""
+    """Process groups; for sends and receives each pair of ranks by itself."""
     pairs, sent = rows["collective"].isin(["send", "recv"]), rows["collective"].isin(["send"])
     rank, peer = rows["rank"].astype("Int64"), rows["root"]
     ends = {"source": rank.where(sent, peer).where(pairs), "target": peer.where(sent, rank).where(pairs)}
@@ -98,9 +98,9 @@ def _changes(*columns: Ints) -> Flags:
 
 
 def _complete(issued: _Issued, first: Ints) -> Flags:
-    """Of each process in each step of a group: did it issue as much as any other, or was its last step cut?
+    """Whether each process issued as much as any other in each step of a group, or its last step was cut off.
 
-    A rank that stands twice in a step, in two cycles, stands for nothing.
+    A rank that occurs twice in a step, in two cycles, does not count.
     """
     count = np.diff([*first, len(issued.row)])
     group_step = _number(issued.group[first], issued.step[first])
@@ -115,7 +115,7 @@ def _complete(issued: _Issued, first: Ints) -> Flags:
 
 
 def _so_far(issued: _Issued, first: Ints, segment: Ints) -> Ints:
-    """A number for all that a process has issued of the group in the step up to each row: kinds, dtypes and sizes."""
+    """A number for what a process has issued in the group in the step up to each row: kinds, dtypes, sizes."""
     with np.errstate(over="ignore"):
         mixed = (issued.signature.astype(np.uint64) + np.uint64(1)) * _MULTIPLIER
         mixed ^= mixed >> np.uint64(29)

@@ -1,8 +1,8 @@
-"""What neither ids nor steps have matched: by the times at which calls begin and end, group by group.
+"""Matches what neither ids nor steps have matched, by the times at which calls begin and end, group by group.
 
 Where clocks can be compared, calls are laid onto the timeline of their group one rank after another. Where they cannot,
-the timelines of both sides are laid upon each other, all groups together (`offsets`): so what one group fixes holds for
-all the others.
+the timelines of the two sides are aligned, all groups together (`offsets`), so what one group fixes holds for all the
+others.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .state import BY_ORDER, BY_TIME, REPEATS, TOO_MANY, UNMATCHED, State, rows_
 SAME_CLOCK_SLACK_NS = 20_000
 _LEAST_ENDS_NS = 20_000
 _LEAST_SETTLED = 32
-# On CPUs one rank may be done long before another: only that they meet tells.
+# On CPUs one rank may be done long before another: only an overlap is significant.
 _ANY_END_NS = 1 << 62
 
 
 def link_clocks(state: State) -> None:
-    """Compare clocks by what is matched, and learn how far ends of one collective are apart."""
+    """Compare clocks by what is matched, and learn how far apart the ends of one collective are."""
     rows = np.flatnonzero((state.collective >= 0) & state.calls.synchronising & state.certain & ~state.assumed)
     sizes = np.bincount(state.collective[rows], minlength=1)
     rows = rows[sizes[state.collective[rows]] > 1]
@@ -45,7 +45,7 @@ def link_clocks(state: State) -> None:
 
 
 def _ends_ns(ends: Ends, frame: ClockFrame) -> int:
-    """How far ends of one collective may be apart: what nearly all are, if enough are known."""
+    """How far apart ends of one collective may be: as far as nearly all are, if enough are known."""
     if len(ends.collective) < _LEAST_SETTLED:
         return COINCIDE_NS
     apart = apart_ns(ends, frame)
@@ -80,7 +80,7 @@ def again(state: State) -> None:
 
 
 def _fits_group(state: State, rows: Ints) -> bool:
-    """Has the group enough ranks for all that show it? If not, its calls stay alone."""
+    """Whether the group has enough ranks for all that show it. If not, its calls stay unmatched."""
     limit = state.group_size[rows].max() if state.named_by_trace[rows[0]] else 0
     if 0 < limit < len(np.unique(state.clock[rows])):
         state.alone(rows[state.collective[rows] < 0], TOO_MANY)
@@ -89,7 +89,7 @@ def _fits_group(state: State, rows: Ints) -> bool:
 
 
 def lay_within(state: State, rows: Ints) -> Entries:
-    """The calls of ranks whose clocks can be compared, all of one group, laid onto one timeline, which is returned."""
+    """Lays calls of one group, of ranks whose clocks can be compared, onto one timeline, which is returned."""
     # Where ends scatter widely, so do the clocks of GPUs.
     slack_ns = max(SAME_CLOCK_SLACK_NS, state.ends_ns // 2) if state.ends_ns > COINCIDE_NS else SAME_CLOCK_SLACK_NS
     near = Nearness(slack_ns, _ANY_END_NS if state.on_cpu[rows[0]] else state.ends_ns)
@@ -116,7 +116,7 @@ def _adopt(state: State, rows: Ints, collective: Ints, certain: Flags) -> None:
 
 
 def _positions(timeline: Entries, collective: Ints) -> Ints:
-    """Where collectives stand on the timeline, -1 for those that do not."""
+    """Positions of collectives on the timeline, -1 for those that are not on it."""
     if not len(timeline):
         return np.full(len(collective), -1)
     order = np.argsort(timeline.row)
@@ -125,11 +125,11 @@ def _positions(timeline: Entries, collective: Ints) -> Ints:
 
 
 Lanes = list[dict[int, Entries]]
-"""By group the timeline of each component of clocks."""
+"""For each group, the timeline of each component of clocks."""
 
 
 def _laid_between(state: State, lanes: Lanes) -> None:
-    """Lay what ranks show upon each other whose clocks could not be compared yet, the largest part first."""
+    """Align what ranks show whose clocks could not be compared so far, the largest part first."""
     lanes = [parts for parts in lanes if len(parts) > 1]
     waiting = _parts(lanes)
     merging = _Merging.of(state)
@@ -150,7 +150,7 @@ def _laid_between(state: State, lanes: Lanes) -> None:
                 waiting.remove(part)
                 doubtful.pop(part, None)
                 linked = True
-        # Where there are rivals the best one is shown, but nothing builds on it.
+        # If there are rivals, the best one is shown, but nothing builds on it.
         for part, found in doubtful.items():
             merging.lay(lanes, (part, base), Nearness(COINCIDE_NS, COINCIDE_NS), found)
             waiting.remove(part)
@@ -159,7 +159,7 @@ def _laid_between(state: State, lanes: Lanes) -> None:
 
 @dataclass
 class _Merging:
-    """Which collectives turned out to be others, and which of them without certainty; by their numbers."""
+    """Which collectives turned out to be the same as others, and which of these are uncertain; by their numbers."""
 
     other: Ints
     unsure: Flags
@@ -167,7 +167,7 @@ class _Merging:
 
     @classmethod
     def of(cls, state: State) -> _Merging:
-        """None so far."""
+        """None merged so far."""
         return cls(np.arange(state.collectives), np.zeros(state.collectives, dtype=bool), state.compatible)
 
     def lay(self, lanes: Lanes, sides: tuple[int, int], near: Nearness, found: Offset) -> None:
@@ -218,14 +218,14 @@ def _offset_between(state: State, lanes: Lanes, part: int, base: int) -> Offset 
     shared = [Lane(parts[part], parts[base]) for parts in lanes if part in parts and base in parts]
     if not shared:
         return None
-    # Origins of clocks that can be compared are one moment, and before they are linked that of all shows the same.
+    # The origins of clocks that can be compared are one moment; before clocks are linked, all show the same there.
     own = np.flatnonzero(state.frame.component == part)[0]
     origin_ns = int(state.frame.origin_ns[own] - np.rint(state.frame.offset_ns[own]))
     return offset(shared, state.compatible, origin_ns, _expected(state, part, base))
 
 
 def _expected(state: State, part: int, base: int) -> tuple[float, float] | None:
-    """What the clock probe says of that, and how wrong it may be; None where it says nothing."""
+    """What the clock probe says about that, and how wrong it may be; None where it says nothing."""
     found = []
     for component in (part, base):
         clocks = np.flatnonzero(state.frame.component == component)
@@ -240,7 +240,7 @@ def _expected(state: State, part: int, base: int) -> tuple[float, float] | None:
 
 
 def _in_order(state: State, rows: Ints) -> None:
-    """Call it `order` where all that a rank shows of the group fits its timeline, call for call."""
+    """Set the rung to `order` where all that a rank shows of the group fits its timeline, call for call."""
     for part in rows_by_key(state.frame.component[state.clock], rows).values():
         if not (state.rung[part] == BY_TIME).any():
             continue

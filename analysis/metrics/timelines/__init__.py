@@ -1,1 +1,1 @@
-"""Calls and collectives laid on common timelines: which placement fits, and how far clocks are apart."""
+"""Calls and collectives on common timelines: which placement fits, and how far clocks are apart."""

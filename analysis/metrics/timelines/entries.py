@@ -1,4 +1,4 @@
-"""Calls of one rank, or the collectives of one timeline, as columns: what is compared to lay windows on others."""
+"""Calls of one rank, or the collectives of one timeline, as columns: what is compared to align windows."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Entries:
         return both.take(np.argsort(both.order, kind="stable"))
 
     def extended(self, at: Ints, calls: Entries) -> Entries:
-        """With calls as further members of the collectives at these positions, each once."""
+        """With calls added as members of the collectives at these positions, each once."""
         columns = {f.name: getattr(self, f.name).copy() for f in fields(self)}
         columns["last_start"][at] = np.maximum(self.last_start[at], calls.last_start)
         columns["first_end"][at] = np.minimum(self.first_end[at], calls.first_end)
-        kinds = np.minimum(self.kind[at], calls.kind)  # kinds that say less have the higher numbers
+        kinds = np.minimum(self.kind[at], calls.kind)  # less specific kinds have higher numbers
         columns["kind"][at] = kinds
         for name in ("dtype", "size", "name", "step", "seq", "comms_id"):
             known = getattr(self, name)[at]
@@ -65,19 +65,19 @@ class Entries:
         return Entries(**columns)
 
     def ahead(self, by_ns: Ints | int) -> Entries:
-        """The same on a clock that is so much behind."""
+        """The same on a clock that is behind by this much."""
         times = {name: getattr(self, name) - by_ns for name in ("last_start", "first_end", "end", "order")}
         return replace(self, **times)
 
     def of_collectives(self, number: Ints) -> Entries:
-        """One entry per distinct number, which tells what belongs together, in order.
+        """One entry per distinct number, which says what belongs together, in order.
 
-        What one of its calls does not tell is taken from another.
+        What one of its calls does not say is taken from another.
         """
         distinct, first, which = np.unique(number, return_index=True, return_inverse=True)
         known = {}
         for name in ("kind", "dtype", "size", "name", "step", "seq", "comms_id"):
-            sign = -1 if name == "kind" else 1  # kinds that say less have the higher numbers
+            sign = -1 if name == "kind" else 1  # less specific kinds have higher numbers
             column = np.full(len(distinct), np.iinfo(np.int64).min)
             np.maximum.at(column, which, sign * getattr(self, name))
             known[name] = sign * column
@@ -105,7 +105,7 @@ def _middle(values: Ints, group: Ints, count: int) -> Ints:
 
 
 def same_kind_at(ours: Entries, i: Ints, theirs: Entries, j: Ints, compatible: Flags) -> Flags:
-    """Do kind, dtype, size, kernel and ids of ours at `i` not contradict those of theirs at `j`? They are broadcast."""
+    """Whether kind, dtype, size, kernel and ids of ours at `i` agree with theirs at `j`, or are unknown; broadcast."""
     result: Flags = compatible[ours.kind[i], theirs.kind[j]]
     for name in _MUST_AGREE:
         one, other = getattr(ours, name), getattr(theirs, name)
@@ -116,7 +116,7 @@ def same_kind_at(ours: Entries, i: Ints, theirs: Entries, j: Ints, compatible: F
 
 
 def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
-    """Elementwise: do kind, dtype, size, kernel and ids not contradict each other?"""
+    """Elementwise: whether kind, dtype, size, kernel and ids agree, or are unknown."""
     result: Flags = compatible[ours.kind, theirs.kind]
     for name in _MUST_AGREE:
         one, other = getattr(ours, name), getattr(theirs, name)
@@ -125,7 +125,7 @@ def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
 
 
 def overlap(ours: Entries, theirs: Entries, slack_ns: int) -> Flags:
-    """Elementwise: had everybody arrived before anybody left?"""
+    """Elementwise: whether all had arrived before any left."""
     arrived = np.maximum(ours.last_start, theirs.last_start)
     left = np.minimum(ours.first_end, theirs.first_end)
     result: Flags = arrived <= left + slack_ns

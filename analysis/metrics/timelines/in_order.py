@@ -12,17 +12,17 @@ _NEVER = -np.inf
 
 
 class Laid(NamedTuple):
-    """For each call its position, -1 for those left out, and how much less any other choice for it would gain."""
+    """For each call its position, -1 if it is left out, and how much less any other choice for it would gain."""
 
     position: Ints
     margin: Floats
 
 
 def lay_in_order(position: Ints, gain: Floats) -> Laid:
-    """The increasing positions by which the calls gain most in all.
+    """The increasing positions with the largest total gain.
 
-    Of each call, in order, `position` holds candidates and `gain` what each would bring, -inf where it is none; shapes
-    (calls, candidates). A call that is left out gains nothing.
+    For each call, in order, `position` holds candidates and `gain` what each would gain, -inf if it is impossible;
+    shapes (calls, candidates). A call that is left out gains nothing.
     """
     possible = gain > _NEVER
     tried = np.unique(position[possible])
@@ -44,7 +44,7 @@ def lay_in_order(position: Ints, gain: Floats) -> Laid:
 
 
 def _best_before(gain: Floats) -> Floats:
-    """By row i and k what the rows before i gain at most with the first k columns; shape (rows, columns + 1)."""
+    """For row i and k, what the rows before i gain at most with the first k columns; shape (rows, columns + 1)."""
     best = np.zeros((len(gain), gain.shape[1] + 1))
     for i in range(len(gain) - 1):
         reached = np.maximum.accumulate(best[i, :-1] + gain[i])
@@ -53,7 +53,7 @@ def _best_before(gain: Floats) -> Floats:
 
 
 def _path(gain: Floats, before: Floats) -> Ints:
-    """The column of each row on the best way, -1 where it is left out."""
+    """The column of each row on the best path, -1 if it is left out."""
     chosen = np.full(len(gain), -1)
     k = gain.shape[1]
     for i in range(len(gain) - 1, -1, -1):

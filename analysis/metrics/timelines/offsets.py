@@ -1,7 +1,7 @@
-"""How far two clocks are apart of which nothing is known but the calls of groups that both have ranks in.
+"""How far two clocks are apart, judging only by the calls of groups with ranks on both.
 
-Right is the offset at which ends coincide. Where calls repeat, others come near: a rival is every other offset at which
-a part of the calls lies just as well. Only an offset without rivals is believed.
+The right offset is the one at which ends coincide. Where calls repeat, others come near: any other offset that fits a
+part of the calls equally well is a rival. Only an offset without rivals is believed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def offset_at(lanes: Sequence[Lane], compatible: Flags, level_ns: float, origin_
 
 
 class _Telling(NamedTuple):
-    """What of a lane tells of clocks, by end, and numbers of the kinds; all 0 where some are not known."""
+    """The calls of a lane that tell of clocks, by end, and numbers of their kinds; all 0 if any is unknown."""
 
     ours: Entries
     theirs: Entries
@@ -54,10 +54,8 @@ class _Telling(NamedTuple):
 class Offset(NamedTuple):
     """How far our clock is ahead of theirs: level + slope x (t - level - origin); and how well ends then coincide.
 
-    The origin is what their clock shows then.
-
-    `spread_ns` is the standard deviation of what they are apart, `unmatched` what has no partner although both show
-    that time. `unique` says that no other offset does nearly as well.
+    The origin is a time on their clock. `spread_ns` is the standard deviation of the differences, `unmatched` the
+    number of ends without a partner although both show that time. `unique` says that no other offset is nearly as good.
     """
 
     level_ns: float
@@ -77,9 +75,10 @@ class Offset(NamedTuple):
 def offset(
     lanes: Sequence[Lane], compatible: Flags, origin_ns: int, expected: tuple[float, float] | None = None
 ) -> Offset | None:
-    """The offset that is best, None if nothing can be laid upon anything.
+    """The best offset, None if nothing can be aligned.
 
-    `origin_ns` is a time on their clock. An offset that another witness `expected`, to within so much, is tried alone.
+    `origin_ns` is a time on their clock. If another witness `expected` an offset, with some uncertainty, only that is
+    tried.
     """
     usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
     tried = _peaks(usable, compatible)
@@ -97,7 +96,7 @@ def offset(
 
 
 def _by_end(entries: Entries) -> Entries:
-    """Those that tell of clocks; on CPUs they do not end in the order of issue."""
+    """The calls that say something about clocks; on CPUs they do not end in the order of issue."""
     telling = np.flatnonzero(entries.synchronising)
     return entries.take(telling[np.argsort(entries.end[telling], kind="stable")])
 
@@ -117,7 +116,7 @@ _KINDS = ("kind", "dtype", "size", "name")
 
 
 def _lost_nats(found: Iterable[Offset]) -> float:
-    """What a call without a partner speaks against an offset: little where many have none, whatever the offset."""
+    """How much a call without a partner counts against an offset: little where many have none at any offset."""
     paired = max(2 * o.coinciding / (2 * o.coinciding + o.unmatched) for o in found)
     return float(np.clip(-np.log(max(1 - paired, 1e-9)), 0.0, _MOST_LOST_NATS))
 
@@ -128,7 +127,7 @@ def _evidence(found: Offset, lost_nats: float) -> float:
 
 
 def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
-    """Could the other offset be the right one as well?"""
+    """Whether the other offset may be the right one as well."""
     enough = other.coinciding >= max(LEAST_COINCIDING - 1, best.coinciding / 4)
     more_lost = lost_nats / _MOST_LOST_NATS * (other.unmatched - best.unmatched)
     explains = more_lost <= max(2.0, 0.15 * other.coinciding)
@@ -158,7 +157,7 @@ def _peaks(lanes: Iterable[_Telling], compatible: Flags) -> list[float]:
             counts[np.abs(apart - middle) <= COINCIDE_NS] = 0
     counted.sort(key=lambda pair: -pair[0])
     distinct: list[float] = []
-    # Others coincide too seldom for a rival.
+    # Others coincide too seldom to be rivals.
     for count, middle in counted:
         if count < counted[0][0] * _LEAST_SHARE:
             break
@@ -168,14 +167,14 @@ def _peaks(lanes: Iterable[_Telling], compatible: Flags) -> list[float]:
 
 
 def _begins(count: int) -> list[int]:
-    """Where the chunks begin that offsets are looked for with: middle, begin and end of the calls."""
+    """Where the chunks begin that are used to search for offsets: the middle, beginning and end of the calls."""
     if count <= 2 * _CHUNK:
         return [max(0, (count - _CHUNK) // 2), *([0, count - _CHUNK] if count > _CHUNK else [])]
     return [(count - _CHUNK) // 2, 0, count - _CHUNK]
 
 
 def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
-    """How much later each of ours ends than each of theirs that it could be, all pairs."""
+    """How much later each of ours ends than each of theirs that it could match, for all pairs."""
     every_i, every_j = np.arange(len(ours))[:, None], np.arange(len(theirs))[None, :]
     i, j = np.nonzero(same_kind_at(ours, every_i, theirs, every_j, compatible))
     result: Floats = (ours.end[i] - theirs.end[j]).astype(np.float64)
@@ -183,7 +182,7 @@ def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
 
 
 class _Pairs(NamedTuple):
-    """Ends that coincide: when, in ns since the origin, and how much later ours is; and what else is to be known."""
+    """Ends that coincide: when, in ns since the origin; how much later ours is; how many share a step, or are alone."""
 
     since: Ints
     apart: Floats
@@ -192,7 +191,7 @@ class _Pairs(NamedTuple):
 
 
 def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
-    """The offset near this one: first where most ends coincide, then on both sides of it, as far as a drift goes."""
+    """The offset near this one: first where most ends coincide, then on both sides of it, as far as a drift reaches."""
     slope = 0.0
     centre = reach = None
     pairs = None
@@ -250,7 +249,7 @@ def _within(ours: Entries, theirs: Entries) -> int:
 
 
 def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
-    """Pairs of which each is the other's nearest of its kind, and that could be the same; ours are `moved`."""
+    """Pairs that are each other's nearest of their kind, and that could be the same; ours are `moved`."""
     since = min(moved.end[0], lane.theirs.end[0])
     apart = 2 * int(max(moved.end[-1], lane.theirs.end[-1]) - since) + 1
     ours, theirs = moved.end - since + apart * lane.our_kind, lane.theirs.end - since + apart * lane.their_kind

@@ -1,9 +1,8 @@
 """Where calls lie on a timeline of collectives whose times are on the same clock.
 
-Both are in the same order, though either may lack something. A call can be part of a collective if nothing else
-contradicts that, if nobody leaves before everybody has arrived, and if it ends about when the others do. If there is
-one such collective only, that is it; if calls lie between two that are placed already and just fill the gap, order
-tells.
+Both are in the same order, though either may lack something. A call can be part of a collective if nothing contradicts
+it, if no rank leaves before all have arrived, and if it ends about when the others do. If there is only one such
+collective, that is it; if calls lie between two that are already placed, and exactly fill the gap, order decides.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from ..clocks.frame import Flags, Floats, Ints
 from .entries import PAIR, Entries, overlap, same_kind
 from .in_order import lay_in_order
 
-# So many collectives are compared with each call.
+# How many collectives are compared with each call.
 _WIDTH = 8
 _LEAST_TOLD = 8
 _USUAL_NS = 5_000
 _PAIR_ENDS_NS = 20_000
-# What speaks for a placement, in nats: that no record of it was lost, or that none was cut off where a window ends.
+# What counts for a placement, in nats: that no record was lost, or that none was cut off where a window ends.
 _LOST, _CUT = 4.0, 1.0
 _SURE = 5.0
 _LEAST_SCALE_NS, _FAR_NS = 2_000.0, 1 << 60
@@ -35,14 +34,14 @@ class Placement(NamedTuple):
 
 
 class Nearness(NamedTuple):
-    """By how much clocks may be wrong, in ns; and how far ends of a collective may be apart; if any way, `_FAR_NS`."""
+    """How wrong clocks may be, and how far apart the ends of a collective may be, in ns; `_FAR_NS` for no limit."""
 
     slack_ns: int
     ends_ns: int
 
 
 def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
-    """Where the calls lie; `pins` are positions that are known already, or -1. All in order."""
+    """Where the calls lie; `pins` are positions that are already known, or -1. All are in order."""
     placed = Placement(pins.copy(), pins >= 0)
     if not len(timeline):
         return placed
@@ -57,7 +56,7 @@ def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near
         else:
             _lay(candidates, gain, run, placed)
     doubtful = _other_step(calls, timeline, placed.position, pins)
-    if near.ends_ns < _FAR_NS:  # else ends tell nothing
+    if near.ends_ns < _FAR_NS:  # otherwise ends say nothing
         doubtful |= _far_apart(calls, timeline, placed.position, pins)
     return Placement(placed.position, placed.certain & ~doubtful)
 
@@ -78,13 +77,13 @@ def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) ->
         asked &= (calls.kind == PAIR) & (apart > 2 * _PAIR_ENDS_NS)
         return asked
     usual = max(float(np.quantile(apart[told], 0.9)), _USUAL_NS)
-    # A message may be kept until it is asked for; then nothing but its order tells.
+    # A message may be buffered until it is received; then only its order says where it belongs.
     far: Flags = asked & (apart > 2 * np.where(calls.kind == PAIR, min(usual, _PAIR_ENDS_NS), usual))
     return far
 
 
 class _Candidates(NamedTuple):
-    """Of each call positions, whether they could be its own, and how far ends are apart; all (calls, width)."""
+    """Candidate positions of each call, whether they are possible, and how far ends are apart; all (calls, width)."""
 
     position: Ints
     possible: Flags
@@ -106,7 +105,7 @@ def _candidates(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags
     i, j = np.repeat(np.arange(len(calls)), _WIDTH), at.ravel()
     ours, theirs = calls.take(i), timeline.take(j)
     apart = np.abs(ours.end - theirs.end).reshape(at.shape)
-    # Others than those that synchronise may end at any time, if they are under way together, or nearly so.
+    # Calls that do not synchronise may end at any time, if they overlap, or nearly so.
     met = overlap(ours, theirs, near.slack_ns)
     close = np.where(ours.synchronising, met & (apart.ravel() <= near.ends_ns), overlap(ours, theirs, near.ends_ns))
     possible = inside & (same_kind(ours, theirs, compatible) & close).reshape(at.shape) & (pins < 0)[:, np.newaxis]
@@ -114,7 +113,7 @@ def _candidates(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags
 
 
 def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
-    """The first position that each call may have by the order of those that are pinned, and the one behind the last."""
+    """The first position that each call may have, given the order of pinned calls, and the one after the last."""
     before = np.maximum.accumulate(np.where(pins >= 0, pins, -1))
     after = np.minimum.accumulate(np.where(pins >= 0, pins, positions)[::-1])[::-1]
     return before + 1, after
@@ -127,7 +126,7 @@ def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
     only = found.position[np.arange(len(position)), found.possible.argmax(axis=1)]
     placed = np.where(single, only, position)
     known = np.flatnonzero(placed >= 0)
-    # Every one beyond all before it, and before all behind it.
+    # Each one after all before it, and before all after it.
     of_known = placed[known]
     highest = np.maximum.accumulate(np.concatenate([[-1], of_known[:-1]])) if len(known) else of_known
     lowest = np.minimum.accumulate(np.concatenate([of_known[1:], [np.iinfo(np.int64).max]])[::-1])[::-1]
@@ -138,13 +137,13 @@ def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
 
 
 def _runs(flags: Flags) -> list[tuple[int, int]]:
-    """Begin and end of every run of True."""
+    """Beginning and end of every run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
-    """What speaks for each candidate, in nats: records are seldom lost, and ends far apart are rare; (calls, width)."""
+    """The evidence for each candidate, in nats: records are seldom lost, and distant ends are rare; (calls, width)."""
     apart = np.where(calls.synchronising[:, np.newaxis], found.apart_ns, 0)
     known = pins >= 0
     usual = np.abs(calls.end[known] - timeline.end[pins[known]])[calls.synchronising[known]]
@@ -158,7 +157,7 @@ def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) ->
 
 
 def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
-    """Would what we show have to be among theirs? Not where their window may have cut it off.
+    """Whether what we show must be among theirs. Not if their window may have cut it off.
 
     What is not shown would have to end at the same time, but before they begin the first one, or after the last.
     """
@@ -168,7 +167,7 @@ def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
 
 
 def _gap(placed: Placement, run: tuple[int, int]) -> tuple[int, int] | None:
-    """The positions between the neighbours of a run of calls, if these are certain, and the run is just as long."""
+    """The positions between the neighbours of a run of calls, if these are certain and the run just fills the gap."""
     begin, end = run
     if not begin or end >= len(placed.position) or not (placed.certain[begin - 1] and placed.certain[end]):
         return None
@@ -183,7 +182,7 @@ def _met(calls: Entries, gap: Entries, compatible: Flags, near: Nearness) -> Fla
 
 
 def _lay(found: _Candidates, gain: Floats, run: tuple[int, int], placed: Placement) -> None:
-    """Place a run of calls of which none is placed as gains most, between its neighbours that are."""
+    """Place a run of unplaced calls between its placed neighbours, with the largest gain."""
     position, certain = placed
     begin, end = run
     low = position[begin - 1] + 1 if begin else 0

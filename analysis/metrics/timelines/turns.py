@@ -1,7 +1,7 @@
 """Sends and receives between CPUs: which receive takes which send.
 
-On a GPU both run until the data has moved, so their ends nearly coincide. On a CPU the end is when somebody waited for
-the operation, which may be much later, so ends close to each other prove nothing. What tells instead:
+On a GPU both run until the data has moved, so their ends nearly coincide. On a CPU the end is when the program waited
+for the operation, which may be much later, so ends close to each other prove nothing. The evidence is instead:
 
 - both sides go through their messages in the same order, and kinds, sizes and dtypes agree;
 - nothing is received before it is sent, where the clocks are known;
@@ -20,7 +20,7 @@ from .entries import Entries, same_kind
 
 
 class Turn(NamedTuple):
-    """Receive i takes send i + `shift`; whether anything else could be."""
+    """Receive i takes send i + `shift`, and whether that is certain."""
 
     shift: int
     certain: bool
@@ -34,9 +34,9 @@ class _Candidate(NamedTuple):
 
 
 def turn(sends: Entries, receives: Entries, compatible: Flags, slack_ns: int | None) -> Turn | None:
-    """How the receives lie beside the sends, both in the order of issue; None if not as one unbroken run.
+    """How the receives align with the sends, both in the order of issue; None if not as one unbroken run.
 
-    Times are compared only if there is a `slack_ns`: by how much the clocks of the two may be wrong.
+    Times are compared only with a `slack_ns`: by how much the clocks of the two may be wrong.
     """
     shifts = range(1 - len(receives), len(sends))
     found = [c for s in shifts if (c := _candidate(s, sends, receives, compatible, slack_ns)) is not None]
@@ -46,7 +46,7 @@ def turn(sends: Entries, receives: Entries, compatible: Flags, slack_ns: int | N
         found.sort(key=lambda c: (c.unexplained, -c.pairs, c.apart_ns))
         rivalled = len(found) > 1 and found[1].unexplained == found[0].unexplained
     else:
-        # Without steps only calls that block tell: they end when the data has moved, on both sides.
+        # Without steps only blocking calls help: they end when the data has moved, on both sides.
         found.sort(key=lambda c: (c.apart_ns > COINCIDE_NS, -c.pairs, c.apart_ns))
         rivalled = len(found) > 1 and (found[0].apart_ns > COINCIDE_NS or found[1].apart_ns <= COINCIDE_NS)
     return Turn(found[0].shift, certain=not rivalled)
@@ -70,6 +70,6 @@ def _candidate(
 
 
 def _shown(own: Ints, others: Ints, paired: slice) -> int:
-    """How many calls would stay alone although the other side shows their step."""
+    """How many calls would stay unmatched although the other side shows their step."""
     left = np.delete(own, paired)
     return int(np.isin(left[left >= 0], others).sum())

@@ -1,1 +1,1 @@
-"""What limits communication, in one sentence a person understands, with the numbers it rests on."""
+"""What limits communication, in one plain sentence, with the numbers it rests on."""

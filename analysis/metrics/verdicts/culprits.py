@@ -1,4 +1,4 @@
-"""For whom the others wait, and why: the part of the verdict that names somebody, or says that nobody stands out."""
+"""For whom the others wait, and why: the part of the verdict that names ranks, or says that none stands out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pandas as pd
 from ..causes.blame import standing_out
 
 _MOST_NAMED = 3
-_SPREAD_FROM = 0.5  # of the waiting is explained, and no rank stands out: jitter
-# What a rank does longer than others, and what several of them do.
+_SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
+# What one rank, or several, do longer than others.
 _DOES = {
     "compute": ("computes", "compute"),
     "memory": ("copies", "copy"),
@@ -44,7 +44,7 @@ class Culprits(NamedTuple):
         return found + (f"; {1 - explained:.0%} of it is not explained" if explained < 0.995 else "")
 
     def named(self) -> str:
-        """Those who stand out, and why they are late; nothing if nobody does."""
+        """The ranks that stand out, and why they are late; empty if none does."""
         shares = self._shares()
         host = self._host(shares)
         if host is not None:
@@ -63,7 +63,7 @@ class Culprits(NamedTuple):
         return self.ranks.set_index("rank")["caused_wait_frac"].dropna().astype("float64")
 
     def _host(self, shares: pd.Series[float]) -> str | None:
-        """A host of which several ranks are late, where no rank of it is it alone."""
+        """A host with several late ranks, if not just one of them."""
         by_host = self.hosts.set_index("host")["caused_wait_frac"].dropna().astype("float64")
         ranks_of = dict(zip(self.hosts["host"], self.hosts["ranks"].str.split(), strict=True))
         for host in standing_out(by_host) if len(by_host) > 1 else []:

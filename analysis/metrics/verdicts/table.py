@@ -13,11 +13,11 @@ from ..causes.blame import kernel_of
 from .culprits import Culprits, length
 from .unsplit import reason
 
-LEAST_SPLIT = 0.5  # of the calls' time: below, too little is known
+LEAST_SPLIT = 0.5  # of the calls' time must be split: below, too little is known
 HIDDEN_BELOW = 0.1  # of the calls' time is exposed: below, it is hidden
 EXPOSED_BELOW = 0.05  # of the window of a run is exposed communication: below, it does not matter
 SKEW_FROM = 0.5  # of the exposed time is waiting: from there, skew
-LATENCY_FACTOR = 2.0  # a transfer that takes less than twice the latency is latency
+LATENCY_FACTOR = 2.0  # a transfer that takes less than twice the latency counts as latency
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 _MENTIONED_FROM = 0.01
@@ -96,7 +96,7 @@ def _of_size(row: Row, latency_us: float | None, why: str) -> tuple[str, str]:
 
 
 def _alone(participation: pd.DataFrame) -> str:
-    """What durations alone tell: how much longer calls take than the fastest like them."""
+    """What durations alone say: how much longer calls take than the fastest similar ones."""
     known = participation[participation["excess_ns"].notna()]
     spent = int(known["dur_ns"].sum())
     if not spent:
@@ -145,7 +145,7 @@ def _of_run(measured: Measured, culprits: Culprits, row: Row) -> tuple[str, str]
 
 
 def _waited_at_least(measured: Measured, wait_ns: float) -> float:
-    """Exposed waiting, with what calls that could not be split waited at least, in ns."""
+    """Exposed waiting, including the least that calls that could not be split waited, in ns."""
     kernels = measured.participation[~kernel_of(measured.participation).duplicated()]
     unsplit = kernels[kernels["wait_ns"].isna()]
     return wait_ns + float(unsplit["exposed_wait_low_ns"].sum())
