@@ -62,7 +62,7 @@ _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
 _OTHERS = [(collective, re.compile(pattern, re.IGNORECASE)) for collective, pattern in _OTHER_LIBRARIES]
 
 # NCCL and RCCL first: ncclKernel_*, ncclDevKernel_*, ncclSymkDevKernel_*, ncclDevKernel_Generic (RCCL).
-COMM_PATTERNS = (r"^nccl", r"^rccl", *(pattern for _, pattern in _OTHER_LIBRARIES))
+COMM_PATTERNS = (*(f"^{prefix}" for prefix in markers.KERNEL_PREFIXES), *(pattern for _, pattern in _OTHER_LIBRARIES))
 
 # What the names of other kernels say about the collective; SendRecv and Generic say nothing.
 _COLLECTIVES = (
@@ -71,8 +71,8 @@ _COLLECTIVES = (
     ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
     ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
     ("all_to_all", re.compile(r"all_?to_?all", re.IGNORECASE)),
-    ("reduce", re.compile(r"^ncclKernel_Reduce_|^ncclDevKernel_Reduce_", re.IGNORECASE)),
-    ("peer_copy", re.compile(r"^Memcpy PtoP", re.IGNORECASE)),
+    ("reduce", re.compile("|".join(f"^{begin}" for begin in markers.REDUCE_KERNELS), re.IGNORECASE)),
+    ("peer_copy", re.compile(f"^{markers.COPY_BETWEEN_GPUS}", re.IGNORECASE)),
 )
 
 # DeepEP's kernels for low latency send, receive, or both (internode_ll.cu: `phases`).
@@ -96,12 +96,12 @@ def kernel_kind(name: str, pattern: re.Pattern[str]) -> str:
 
 def memory_kind(name: str) -> str:
     """`comm` for copies from one GPU to another, else `memory`."""
-    return COMM if name.startswith("Memcpy PtoP") else MEMORY
+    return COMM if name.startswith(markers.COPY_BETWEEN_GPUS) else MEMORY
 
 
 def is_copy(name: str) -> bool:
     """Whether it is a copy or a fill rather than a kernel."""
-    return name.startswith(("Memcpy", "Memset"))
+    return name.startswith(markers.COPIES)
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -20,3 +20,9 @@ COALESCED = "nccl:coalesced"
 """torch, around several calls that are launched as one."""
 KERNEL_PREFIXES = ("nccl", "rccl")
 """How the names of NCCL's and RCCL's kernels begin, in lower case."""
+REDUCE_KERNELS = ("ncclKernel_Reduce_", "ncclDevKernel_Reduce_")
+"""How the names of NCCL's kernels for reduce begin, which "reduce" alone does not tell from those of all_reduce."""
+COPY_BETWEEN_GPUS = "Memcpy PtoP"
+"""Kineto's name of a copy from one GPU to another."""
+COPIES = ("Memcpy", "Memset")
+"""How Kineto's names of copies and fills begin."""
