@@ -51,7 +51,7 @@ def analysis_of_run(tables: Given) -> Analysis:
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
             step_times=schema.STEP_TIMES.frame(map(_of_rank_0, given.get("step_times", []))),
-            memory=schema.MEMORY.frame(map(_of_rank_0, given.get("memory", []))),
+            memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
             cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
         ),
         Ceiling("ceiling", ceiling) if len(ceiling) else None,

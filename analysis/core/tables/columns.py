@@ -12,22 +12,22 @@ COLLECTIVE = (
     "string",
     (
         "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, barrier, send, recv, "
-        "send_recv (a matched pair), peer_copy; NA where the trace does not tell"
+        "send_recv (a matched pair), peer_copy; NA where the trace does not say"
     ),
 )
-GROUP = ("string", "name of the process group, NA where the trace does not tell")
+GROUP = ("string", "name of the process group, NA where the trace does not say")
 PG_RANKS = ("string", "global ranks of the process group, ascending, separated by spaces")
 DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
 SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
-PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
+PARTIAL = ("boolean", "a file of this rank is damaged: nothing after the damage is counted here")
 PARTIAL_MEMBER = (
     "boolean",
-    "a file of a rank that takes part, or might, is damaged: of what stood behind the damage nothing is counted here",
+    "a file of a rank that takes part, or might, is damaged: nothing after the damage is counted here",
 )
-PARTIAL_RUN = ("boolean", "a file of any rank is damaged: of what stood behind the damage nothing is counted here")
+PARTIAL_RUN = ("boolean", "a file of any rank is damaged: nothing after the damage is counted here")
 ROOT = ("Int64", "global rank: root of a rooted collective, peer of a send or receive")
 TURN = (
     "Int64",
-    "place among the calls of its group, or to or from its peer, issued in that step, from 0; NA if not known",
+    "place among the calls of its group, or to or from its peer, issued in that step, from 0; NA if unknown",
 )
 STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none")

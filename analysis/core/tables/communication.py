@@ -61,20 +61,20 @@ TRACES = Schema("traces", "trace file", {
     "trace": ("string", "file name"),
     "world_size": ("Int64", "ranks in the job"),
     "rank_from": ("string", "where the rank was found: trace, side file, file name, or only file"),
-    "host": ("string", "host name, NA where neither trace nor side file tells"),
+    "host": ("string", "host name, NA if neither trace nor side file names it"),
     "host_from": ("string", "where the host was found: side file, trace or file name"),
-    "window_end_ns": ("Int64", "when the profiler stopped, on that rank's clock; NA where the trace does not tell"),
-    "boot_id": ("string", "id of the machine, which its host name need not tell from others; NA without side file"),
+    "window_end_ns": ("Int64", "when the profiler stopped, on that rank's clock; NA where the trace does not say"),
+    "boot_id": ("string", "id of the machine, since host names may not be unique; NA without a side file"),
     "pid": ("Int64", "process id"),
     "backend": ("string", "backend of the default process group"),
     "device_name": ("string", "GPU, or NA"),
-    "complete": ("boolean", "False if the capture ended early, or the file is damaged; NA where no side file tells"),
+    "complete": ("boolean", "False if the capture ended early, or the file is damaged; NA without a side file"),
     "incomplete_reason": ("string", "why it ended early, or where the damage is"),
-    "partial": ("boolean", "True if the file is damaged: only what stands before the damage was read"),
+    "partial": ("boolean", "True if the file is damaged: only what comes before the damage was read"),
     "read_bytes": ("Int64", "bytes of the file, unpacked, each of which is part of an event or of the header"),
-    "not_understood_bytes": ("Int64", "bytes from the damage on, 0 for a sound file; NA where nobody can tell"),
-    "verified_events": ("Int64", "events decoded once more, one by one, with --verify; NA without"),
-    "versions": ("string", "torch, CUDA and NCCL versions as far as the files tell"),
+    "not_understood_bytes": ("Int64", "bytes from the damage on, 0 for a sound file; NA if that cannot be known"),
+    "verified_events": ("Int64", "events decoded a second time, with --verify; NA without it"),
+    "versions": ("string", "torch, CUDA and NCCL versions, as far as the files say"),
 })  # fmt: skip
 
 PROCESS_GROUPS = Schema("process_groups", "rank and process group it belongs to", {
@@ -90,13 +90,13 @@ CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compar
     "at": ("string", "start or end of the capture"),
     "unix_ns": ("int64", "when, on that rank's clock"),
     "offset_ns": ("int64", "how far its clock is ahead of rank 0's"),
-    "uncertainty_ns": ("int64", "the offset may be wrong by so much, and by no more"),
+    "uncertainty_ns": ("int64", "the offset is wrong by at most this much"),
 })  # fmt: skip
 
 LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
     "rank": RANK,
     "cycle": CYCLE,
-    "correlation": ("int64", "equal to that of the activity"),
+    "correlation": ("int64", "the same as that of the activity"),
     "thread": ("int64", "thread id"),
     "start_ns": ("int64", "start"),
     "external_id": ("Int64", "id of the enclosing operator"),
@@ -114,7 +114,7 @@ ANNOTATIONS = Schema("annotations", "CPU annotation of a step, a collective or a
     "in_values": ("object", "values of the scalar inputs, list of strings, or None"),
 })  # fmt: skip
 
-COMM_ARGS = Schema("comm_args", "NCCL argument record, on a kernel or of a record_param_comms", {
+COMM_ARGS = Schema("comm_args", "NCCL argument record, of a kernel or a record_param_comms", {
     "rank": RANK,
     "cycle": CYCLE,
     "source": ("string", "kernel or record_param_comms"),
@@ -149,7 +149,7 @@ ACTIVITIES = Schema("activities", "device activity", {
     "step": STEP,
     "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
     "external_id": ("Int64", "id of the operator that launched it"),
-    "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not tell"),
+    "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not say"),
     "occupancy_frac": ("Float64", "achieved occupancy of the kernel as Kineto estimates it, in steps of 0.01"),
 })  # fmt: skip
 
@@ -218,7 +218,7 @@ CALLS = Schema("calls", "rank and collective call", {
     "comms_id": ("string", "id that is equal on all ranks of one collective"),
     "root": ROOT,
     "turn": TURN,
-    "batch": ("Int64", "number of the first of the sends and receives that run as one kernel; NA for one by itself"),
+    "batch": ("Int64", "number of the first of the sends and receives that run as one kernel; NA for a single one"),
     "issue_ns": ("Int64", "start of its launch, or c10d operator; NA if enqueued before the profiler started"),
     "start_ns": ("int64", "start on that rank's clock"),
     "dur_ns": ("int64", "duration, waiting included"),
@@ -226,7 +226,7 @@ CALLS = Schema("calls", "rank and collective call", {
     "partial": PARTIAL,
 })  # fmt: skip
 
-PENDING = Schema("pending", "call that a CPU issued, and of which the trace shows nothing that ran", {
+PENDING = Schema("pending", "call that a CPU issued, but that the trace does not show running", {
     "rank": RANK,
     "cycle": CYCLE,
     "step": STEP,
@@ -246,12 +246,12 @@ MATCHES = Schema("matches", "call", {
     "call_id": ("int64", "call"),
     "collective_id": ("int64", "calls of one collective share it"),
     "matched_by": ("string", "comms_id, seq, step, order, time or none: the weakest rung among its calls"),
-    "certain": ("boolean", "no other pairing fits as well; False where it stands alone"),
+    "certain": ("boolean", "no other pairing fits as well; False if it is unmatched"),
     "note": ("string", "why it is unmatched, or not certain"),
-    "found_collective": ("string", "which one it is, where only all ranks together tell"),
-    "found_process_group": ("string", "name of its process group, where the call itself does not tell"),
-    "found_pg_ranks": ("string", "ranks of its process group, where the call itself does not tell"),
-    "found_group_size": ("Int64", "how many these are"),
+    "found_collective": ("string", "which one it is, where only all ranks together show it"),
+    "found_process_group": ("string", "name of its process group, where the call itself does not say"),
+    "found_pg_ranks": ("string", "ranks of its process group, where the call itself does not say"),
+    "found_group_size": ("Int64", "number of ranks in that group"),
 })  # fmt: skip
 
 CLOCKS = Schema("clocks", "rank", {
@@ -264,9 +264,9 @@ CLOCKS = Schema("clocks", "rank", {
     "offset_ns": ("int64", "how far its clock is ahead of that rank's"),
     "drift_ppm": ("float64", "how much faster it runs, in millionths"),
     "origin_ns": ("int64", "the time at which the offset holds"),
-    "uncertainty_ns": ("int64", "the offset may be wrong by so much"),
+    "uncertainty_ns": ("int64", "the offset may be wrong by this much"),
     "probe_offset_ns": ("Int64", "what the clock probe alone says, at the first start; NA where it did not measure"),
-    "probe_uncertainty_ns": ("Int64", "that offset may be wrong by so much, anywhere in the window"),
+    "probe_uncertainty_ns": ("Int64", "that offset may be wrong by this much, anywhere in the window"),
     "basis": ("string", "how the offset is known"),
     "partial": ("boolean", "a file of this rank, or of the one it is compared with, is damaged"),
 })  # fmt: skip
@@ -278,15 +278,15 @@ COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "pg_ranks": PG_RANKS,
     "group_size": ("Int64", "ranks in the process group; 2 for send_recv"),
     "dtype": DTYPE,
-    "size_bytes": ("Int64", "size S; of an uneven all_to_all the largest over the ranks"),
+    "size_bytes": ("Int64", "size S; for an uneven all_to_all, the largest over the ranks"),
     "seq": ("Int64", "sequence number within the process group"),
-    "matched_by": ("string", "comms_id, seq, step, order, time, or none: a call that could not be matched is alone"),
-    "certain": ("boolean", "no other pairing of the calls fits as well; False where a call stands alone"),
+    "matched_by": ("string", "comms_id, seq, step, order, time, or none: a call that could not be matched"),
+    "certain": ("boolean", "no other pairing of the calls fits as well; False for an unmatched call"),
     "note": ("string", "why it is unmatched, uncertain or partial"),
     "ranks": ("string", "ranks seen, ascending, separated by spaces"),
     "complete": ("boolean", "every rank of the process group was seen"),
     "hot_rank": ("Int64", "rank that sends or receives most in an uneven all_to_all; NA if it is even"),
-    "imbalance_frac": ("Float64", "how much more that is than the mean over the ranks"),
+    "imbalance_frac": ("Float64", "how far that is above the mean over the ranks"),
     "first_start_ns": ("int64", "earliest start"),
     "last_start_ns": ("Int64", "latest start: the last rank arrives"),
     "last_end_ns": ("int64", "latest end"),
@@ -297,7 +297,7 @@ COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "end_skew_ns": ("Int64", "latest end - earliest end"),
     "min_dur_ns": ("int64", "shortest duration"),
     "last_arrival_to_last_end_ns": ("Int64", "latest end - latest start"),
-    "transfer_low_ns": ("Int64", "lower bound: min_dur_ns, which needs no clocks; a receiving CPU's, if less"),
+    "transfer_low_ns": ("Int64", "lower bound: min_dur_ns, which needs no clocks; or less, for a receiving CPU"),
     "transfer_high_ns": ("Int64", "upper bound: from when data could move to the latest end, or a receiving CPU's"),
     "transfer_ns": ("Int64", "median of the ranks' durations without waiting, within bounds; a receiving CPU's"),
     "algbw_gb_per_s": ("Float64", "size_bytes / transfer_ns"),
@@ -319,13 +319,13 @@ PARTICIPATION = Schema("participation", "collective and rank", {
     "arrived_ns": ("int64", "start on the common clock of the linked ranks"),
     "wait_ns": ("Int64", "time before the last rank it needs arrived, within [0, dur_ns]"),
     "transfer_ns": ("Int64", "dur_ns - wait_ns"),
-    "wait_low_ns": ("Int64", "at least so long it waited, for those that have a trace; wait_ns where that is known"),
-    "batch": ("Int64", "equal for sends and receives that one kernel does: the call_id of the first"),
-    "waited_for": ("Int64", "rank that it waited for: of those it needs the last; NA if it waited for nobody"),
+    "wait_low_ns": ("Int64", "how long it waited at least, for ranks that have a trace; wait_ns where that is known"),
+    "batch": ("Int64", "the same for sends and receives of one kernel: the call_id of the first"),
+    "waited_for": ("Int64", "rank that it waited for: the last of those it needs; NA if it waited for none"),
     "wait_clock_free_ns": ("Int64", "dur_ns - shortest duration in the collective: a check on wait_ns without clocks"),
     "excess_ns": (
         "Int64",
-        "dur_ns - shortest call like it on this rank: what one rank alone tells of waiting, too low if it always waits",
+        "dur_ns - shortest similar call on this rank: waiting as one rank alone shows it; too low if it always waits",
     ),
     "late_ns": ("Int64", "how much later than the first rank this one arrived"),
     "exposed_wait_ns": ("Int64", "part of wait_ns in which this device did not compute"),
@@ -349,15 +349,15 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_gb_per_s": ("Float64", "algbw x bus factor of the collective and group size"),
     "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
     "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
-    "busbw_from_dur_gb_per_s": ("Float64", "with whole durations, waiting included: what a single trace would suggest"),
+    "busbw_from_dur_gb_per_s": ("Float64", "from whole durations, waiting included: what a single trace would suggest"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
     **BANDWIDTH.columns,
-    "ceiling_busbw_gb_per_s": ("Float64", "busbw of the ceiling: same collective, as many ranks, interpolated in size"),
+    "ceiling_busbw_gb_per_s": ("Float64", "busbw of the ceiling: same collective and ranks, interpolated in size"),
     "of_ceiling_frac": ("Float64", "busbw_gb_per_s / ceiling_busbw_gb_per_s; above 1 if this run was faster"),
-    "ceiling_note": ("string", "why one of the two is not known"),
+    "ceiling_note": ("string", "why one of the two is unknown"),
 })  # fmt: skip
 
 FITS = Schema("fits", "process group and collective with at least three sizes", {

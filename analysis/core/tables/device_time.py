@@ -7,8 +7,8 @@ from ..schema import Schema
 _RANK = ("int64", "global rank")
 _CYCLE = ("int64", "profiling cycle of that rank, from 0: one trace file each")
 _DEVICE = ("string", "CUDA ordinal on that rank, or `cpu`")
-_PARTIAL = ("boolean", "a file of this rank is damaged: of what stood behind the damage nothing is counted here")
-_PARTIAL_RUN = ("boolean", "a file of any rank is damaged: of what stood behind the damage nothing is counted here")
+_PARTIAL = ("boolean", "a file of this rank is damaged: nothing after the damage is counted here")
+_PARTIAL_RUN = ("boolean", "a file of any rank is damaged: nothing after the damage is counted here")
 
 # --- what a reader gives -------------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ MEMORY_EVENTS = Schema("memory", "allocation or release, read with details only,
     "reserved_bytes": ("Int64", "held by the caching allocator from then on"),
 })  # fmt: skip
 
-STEP_TIMES = Schema("step_times", "rank and step that its side file lists, profiled or not", {
+STEP_TIMES = Schema("step_times", "rank and step listed in its side file, profiled or not", {
     "rank": _RANK,
     "step": ("int64", "number of the step, from 0"),
     "phase": ("string", "idle, warmup or active: what the profiler did"),
@@ -50,14 +50,14 @@ _SHARES = {
     "wait_ns": ("Int64", "waiting for other ranks in the calls that could be split; NA if none could"),
     "transfer_ns": ("Int64", "the rest of those calls"),
     "hidden_ns": ("Int64", "communication while the device computed; NA for compute, and where a file is damaged"),
-    "wait_share_frac": ("Float64", "wait_ns, as share_frac: so much of share_frac is waiting"),
-    "transfer_share_frac": ("Float64", "transfer_ns, likewise"),
-    "hidden_share_frac": ("Float64", "hidden_ns, likewise"),
-    "blocks_per_sm": ("Float64", "mean over the calls that tell, weighted by duration"),
+    "wait_share_frac": ("Float64", "the part of share_frac that is waiting"),
+    "transfer_share_frac": ("Float64", "the part of share_frac that is transfer"),
+    "hidden_share_frac": ("Float64", "the part of share_frac that is hidden"),
+    "blocks_per_sm": ("Float64", "mean over the calls that have it, weighted by duration"),
     "occupancy_frac": ("Float64", "estimated achieved occupancy, likewise"),
 }  # fmt: skip
 KERNEL = {
-    "name": ("string", "kernel, copy between GPUs, or on CPU runs operator"),
+    "name": ("string", "kernel or copy between GPUs; on CPU runs, operator"),
     "kind": ("string", "compute or comm"),
 }  # fmt: skip
 OPERATOR = {
@@ -84,9 +84,9 @@ GPUS = Schema("gpus", "rank and GPU", {
     "rank": _RANK,
     "device": _DEVICE,
     "device_name": ("string", "GPU, or NA"),
-    "steps": ("int64", "steps in window_ns; 0 if none is marked"),
+    "steps": ("int64", "steps in window_ns; 0 if none are marked"),
     "window_ns": ("int64", "all steps together, as TensorBoard's plugin bounds them; over several cycles, their sum"),
-    "busy_ns": ("int64", "part of it in which at least one kernel ran; copies and fills are no kernels"),
+    "busy_ns": ("int64", "part of it in which at least one kernel ran; copies and fills do not count"),
     "utilisation_frac": ("Float64", "busy_ns / window_ns"),
     "sm_efficiency_frac": ("Float64", "mean over window_ns of min(blocks per SM of all running kernels, 1)"),
     "occupancy_frac": ("Float64", "mean estimated achieved occupancy of the kernels, weighted by duration"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..schema import Schema
 from .columns import COLLECTIVE, DTYPE, GROUP, PARTIAL, PARTIAL_MEMBER, PARTIAL_RUN, PG_RANKS, RANK, SIZE, STEP
 
-LATENESS = Schema("lateness", "collective with a late rank: by more than clocks are uncertain, or too often", {
+LATENESS = Schema("lateness", "collective with a late rank: beyond clock uncertainty, or too often for chance", {
     "collective_id": ("int64", "collective"),
-    "rank": ("int64", "rank that arrived last, or, where there is a root, that others waited for longest"),
+    "rank": ("int64", "rank that arrived last, or, if there is a root, the one that others waited for longest"),
     "late_ns": (
         "int64",
         "how much later than the rank before it, or than the median if several are late; with a root, the longest wait",
@@ -17,18 +17,18 @@ LATENESS = Schema("lateness", "collective with a late rank: by more than clocks 
         "probability of coming last so often by chance, where clocks are too uncertain for the lateness; else NA",
     ),
     "caused_wait_ns": ("Int64", "waiting of all other ranks in this collective"),
-    "extra_compute_ns": ("Int64", "of its lateness behind the median of the others: it computed so much longer"),
-    "extra_memory_ns": ("Int64", "likewise: it copied so much longer"),
-    "extra_comm_ns": ("Int64", "likewise: other communication held it up so much longer"),
-    "extra_data_ns": ("Int64", "likewise: its CPU waited so much longer for a batch"),
-    "extra_cpu_ns": ("Int64", "likewise: its CPU gave it work so much later"),
-    "new_ns": ("Int64", "how much of that arose since the collective of the group before; the rest is older"),
-    "because": ("string", "the largest of these: compute, memory, comm, data or cpu; NA where nothing tells"),
-    "origin_rank": ("Int64", "rank with which that began: another one where that made it wait before"),
+    "extra_compute_ns": ("Int64", "part of its lateness behind the median of the others: how much longer it computed"),
+    "extra_memory_ns": ("Int64", "likewise: how much longer it copied"),
+    "extra_comm_ns": ("Int64", "likewise: how much longer other communication held it up"),
+    "extra_data_ns": ("Int64", "likewise: how much longer its CPU waited for a batch"),
+    "extra_cpu_ns": ("Int64", "likewise: how much later its CPU gave it work"),
+    "new_ns": ("Int64", "how much of that arose since the group's previous collective; the rest is older"),
+    "because": ("string", "the largest of these: compute, memory, comm, data or cpu; NA if unknown"),
+    "origin_rank": ("Int64", "rank with which that began: another one, if that made it wait before"),
     "origin_because": ("string", "why that rank was late, in the same words"),
-    "kernel": ("string", "the kernel or operator that took most longer on that rank than on others"),
+    "kernel": ("string", "the kernel or operator that took the most additional time on that rank"),
     "kernel_extra_ns": ("Int64", "how much longer"),
-    "operator": ("string", "the operator its CPU was in while the device had no work, where the trace tells"),
+    "operator": ("string", "the operator its CPU was in while the device had no work, if the trace shows it"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
@@ -41,29 +41,29 @@ RANKS = Schema("ranks", "rank", {
     "wait_ns": ("Int64", "sum of waiting"),
     "transfer_ns": ("Int64", "sum of the rest"),
     "times_last": ("Int64", "how often this rank arrived last, by more than the clocks are uncertain"),
-    "caused_wait_ns": ("Int64", "waiting of others that is its fault: it was late, or made another rank late"),
-    "caused_wait_frac": ("Float64", "caused_wait_ns / waiting of all ranks; what no rank is to blame for is nobody's"),
+    "caused_wait_ns": ("Int64", "waiting of others that it caused: it was late, or made another rank late"),
+    "caused_wait_frac": ("Float64", "caused_wait_ns / waiting of all ranks; some waiting is caused by no rank"),
     "late_median_ns": ("Int64", "median lateness after the rank before it, where this rank was last"),
     "late_max_ns": ("Int64", "largest such lateness"),
-    "because": ("string", "why, mostly: compute, memory, comm, data or cpu, as in lateness"),
-    "kernel": ("string", "the kernel or operator that took most longer than on the other ranks"),
+    "because": ("string", "main reason: compute, memory, comm, data or cpu, as in lateness"),
+    "kernel": ("string", "the kernel or operator that took the most additional time"),
     "wire_gb_per_s": ("Float64", "size x bus factor of all its calls / time in which at least one moved data"),
     "partial": PARTIAL,
 })  # fmt: skip
 
-HOSTS = Schema("hosts", "host with a name", {
+HOSTS = Schema("hosts", "host with a known name", {
     "host": ("string", "host name"),
     "ranks": ("string", "ranks on it that have a trace, ascending, separated by spaces"),
     "wait_ns": ("Int64", "sum of waiting of its ranks"),
     "times_last": ("Int64", "how often one of its ranks arrived last, as in ranks"),
-    "caused_wait_ns": ("Int64", "waiting of other ranks that is the fault of its ranks"),
+    "caused_wait_ns": ("Int64", "waiting of other ranks that its ranks caused"),
     "caused_wait_frac": ("Float64", "caused_wait_ns / waiting of all ranks"),
-    "because": ("string", "why, mostly: compute, memory, comm, data or cpu, as in lateness"),
-    "kernel": ("string", "the kernel or operator that took most longer than on other ranks"),
+    "because": ("string", "main reason: compute, memory, comm, data or cpu, as in lateness"),
+    "kernel": ("string", "the kernel or operator that took the most additional time"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
-HANGS = Schema("hangs", "collective that some ranks issued, and that never ran", {
+HANGS = Schema("hangs", "collective that some ranks issued, but that never ran", {
     "collective": COLLECTIVE,
     "process_group": GROUP,
     "pg_ranks": PG_RANKS,
@@ -71,9 +71,9 @@ HANGS = Schema("hangs", "collective that some ranks issued, and that never ran",
     "seq": ("Int64", "sequence number within the process group"),
     "step": STEP,
     "waiting": ("string", "ranks that issued it, ascending, separated by spaces"),
-    "missing": ("string", "ranks of the group that did not, as far as they have a trace"),
-    "waited_ns": ("int64", "from the last that issued it to the end of the traces of those that did not, or of all"),
-    "usual_ns": ("int64", "how far apart members of the group issued a collective at most; or its longest call"),
+    "missing": ("string", "ranks of the group that did not, of those with a trace"),
+    "waited_ns": ("int64", "from its last issue to the end of the traces of those that did not issue it, or of all"),
+    "usual_ns": ("int64", "the largest time between members of the group issuing a collective; or its longest call"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
@@ -88,8 +88,8 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
     "split_frac": ("Float64", "part of the calls' time that could be split"),
     "exposed_ns": ("Int64", "exposed communication of the calls that could be split, all ranks together"),
     "exposed_wait_frac": ("Float64", "waiting / exposed_ns"),
-    "hidden_frac": ("Float64", "part of the calls' time behind compute"),
-    "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive; of the run also hang"),
+    "hidden_frac": ("Float64", "part of the calls' time hidden behind compute"),
+    "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive; for the run also hang"),
     "because": ("string", "the numbers it rests on, in one sentence"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip

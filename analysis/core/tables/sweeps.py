@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..schema import Schema
 
 _CELL = {
-    "run": ("string", "run directory of the cell; of a CSV the name it would have"),
+    "run": ("string", "run directory of the cell; for a CSV, the name it would have"),
     "model": ("string", "name of the model"),
     "parallel": ("string", "single, dp, ddp, fsdp or pipeline"),
-    "workers": ("int64", "ranks; of dp, one process, its devices"),
+    "workers": ("int64", "ranks; for dp, which is one process, its devices"),
     "batch_size_per_worker": ("int64", "samples that each worker gets per step"),
     "status": ("string", "done, open, out_of_memory, out_of_data, failed, skipped; unreadable with --keep-going"),
 }
@@ -18,7 +18,7 @@ _EPOCH = ("Int64", "time of a whole epoch without data loading, of the slowest r
 TIMINGS = Schema("timings", "cell: model, mode, workers and batch size", {
     "cell": ("int64", "number of the cell, in order of the input"),
     **_CELL,
-    "reason": ("string", "why it is not done"),
+    "reason": ("string", "why it was not done"),
     "epoch_ns": _EPOCH,
     "timed_steps": ("Int64", "steps that were timed"),
     "epoch_steps": ("Int64", "steps of a whole epoch on that rank"),
@@ -66,8 +66,8 @@ SUBTRACTION = Schema("subtraction", "cell with more than one worker; times are t
     "epoch_steps": ("Int64", "steps of a whole epoch on a rank"),
     "subtracted_compute_ns": ("Int64", "T1 / N: what subtraction takes for compute"),
     "subtracted_comm_ns": ("Int64", "TN - T1 / N: what it takes for communication; may be negative"),
-    "not_compute_ns": ("Int64", "TN - compute_ns: all but compute taken for communication; may be negative"),
-    "loader_ns": ("Int64", "waiting for the data loader taken for communication"),
+    "not_compute_ns": ("Int64", "TN - compute_ns: everything but compute, taken for communication; may be negative"),
+    "loader_ns": ("Int64", "waiting for the data loader, taken for communication"),
     "traced_steps": ("Int64", "steps in the traces, from which what follows is measured"),
     "window_ns": ("Int64", "measured: a whole epoch, under the profiler"),
     "compute_ns": ("Int64", "measured: computing"),
@@ -76,7 +76,7 @@ SUBTRACTION = Schema("subtraction", "cell with more than one worker; times are t
     "exposed_wait_ns": ("Int64", "measured: of that, waiting for other ranks"),
     "exposed_transfer_ns": ("Int64", "measured: of that, moving data"),
     "exposed_unsplit_ns": ("Int64", "measured: of that, not split into the two"),
-    "difference_ns": ("Int64", "subtracted_comm_ns - exposed_comm_ns: what is no communication, or what hid"),
+    "difference_ns": ("Int64", "subtracted_comm_ns - exposed_comm_ns: what is not communication, or was hidden"),
     "message_bytes": ("Int64", "gradients that are reduced in a step: the bytes of the parameters"),
     "subtracted_busbw_gb_per_s": ("Float64", "message_bytes x epoch_steps x bus factor / subtracted_comm_ns"),
     "busbw_gb_per_s": ("Float64", "measured: of all all_reduces together, in the time in which they moved data"),
@@ -91,6 +91,6 @@ MISTAKES = Schema("mistakes", "cell with more than one worker, and known mistake
     "subtracted_busbw_gb_per_s": ("Float64", "without the mistake"),
     "mistaken_busbw_gb_per_s": ("Float64", "with it"),
     "mistaken_factor": ("Float64", "with it / without it"),
-    "because": ("string", "what is taken for what, and the numbers"),
+    "because": ("string", "what is mistaken for what, with the numbers"),
     "note": ("string", "why values are NA"),
 })  # fmt: skip
