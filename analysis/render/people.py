@@ -44,12 +44,12 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
 
     Of a table that does not fit, the columns that matter least are left out, and named below it.
     """
-    entry, values, omitted = CATALOG.get(name), plain(table), list[str]()
+    entry, whole = CATALOG.get(name), plain(table)
     measure = entry.worst if entry else None
-    worst = measure.place(values) if measure else None
-    if measure and screen.worst_only and len(values) > MOST_RANKS:
-        omitted.append(f"{WORST} of {len(values)} rows, the worst by {measure.header}")
-        values, worst = worst_of(values, measure, WORST), worst and (0, measure.column)
+    worst = measure.place(whole) if measure else None
+    values, omitted = worst_rows(name, whole) if screen.worst_only else (whole, [])
+    if measure and values is not whole:
+        worst = worst and (0, measure.column)
     columns = _columns_of(name, values)
     widths, left_out = {column.name: column.width for column in columns}, list[Column]()
     if screen.width is not None:
@@ -58,8 +58,17 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
         omitted.append(f"no room for {', '.join(column.header.replace('_', ' ') for column in left_out)}")
     shown = [column.within(widths[column.name]) for column in columns if column.name in widths]
     lines = _drawn(shown, widths, worst, screen)
-    hint = wrapped(f"{'; '.join(omitted)} (--all shows all)", screen.width) if omitted else []
+    hint = wrapped(f"{'; '.join(omitted)} ({screen.how_to_see_all})", screen.width) if omitted else []
     return lines + "".join(f"{styled(line, 'dim', screen)}\n" for line in hint)
+
+
+def worst_rows(name: str, table: Table) -> tuple[PlainTable, list[str]]:
+    """Of a table of many ranks the worst, with minimum, median and maximum of all, and in words what was left out."""
+    entry, values = CATALOG.get(name), plain(table)
+    if entry is None or entry.worst is None or len(values) <= MOST_RANKS:
+        return values, []
+    left_out = f"{WORST} of {len(values)} rows, the worst by {entry.worst.header}"
+    return worst_of(values, entry.worst, WORST), [left_out]
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

@@ -63,11 +63,16 @@ class Analysis:
         first = records(self.verdicts.head(1))
         return str(first[0]["because"]) if first else "nothing was measured"
 
-    def summary(self) -> str:
-        """What was read, how far to trust it, and the main tables, as text."""
+    def summary(self, *, everything: bool = False) -> str:
+        """What was read, how far to trust it, and the main tables, as text: of long ones the first rows, or the worst.
+
+        With `everything`, all rows.
+        """
+        from ..render.screen import Screen
         from .summary import summary
 
-        return summary(self, "table")
+        screen = Screen(everything=everything, how_to_see_all="summary(everything=True) shows all")
+        return summary(self, "table", screen)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""

@@ -13,7 +13,7 @@ from ..core.schema import records
 from ..core.wording import counted
 from ..render import as_csv, as_latex, as_markdown, as_text
 from ..render.latex import latex_escaped
-from ..render.people import escaped, fact_lines, styled
+from ..render.people import escaped, fact_lines, styled, worst_rows
 from ..render.screen import PAPER, Screen
 from .facts import RunTables, facts
 
@@ -40,17 +40,19 @@ def summary(analysis: RunTables, output_format: str, screen: Screen = PAPER) -> 
         if len(table):
             parts.append(_part(name, table.head(most), output_format, screen))
         if len(table) > most:
-            more = f"{counted(len(table) - most, 'more row')}: use --all, or the command `{name}`."
+            more = f"{counted(len(table) - most, 'more row')}: {screen.how_to_see_all}, as does the command `{name}`."
             parts.append((latex_escaped(more) if output_format == "latex" else more) + "\n")
     return "\n".join(parts)
 
 
 def _part(name: str, table: pd.DataFrame, output_format: str, screen: Screen) -> str:
     title = CATALOG[name].title or name
-    if output_format == "markdown":
-        return f"### {title}\n\n{as_markdown(name, table)}"
-    if output_format == "latex":
-        return f"\\paragraph{{{latex_escaped(title)}}}\n\n{as_latex(name, table)}"
+    if output_format != "table":
+        shown, omitted = worst_rows(name, table) if screen.worst_only else (table, [])
+        left_out = "".join(f"\n{text} ({screen.how_to_see_all})\n" for text in omitted)
+        if output_format == "markdown":
+            return f"### {title}\n\n{as_markdown(name, shown)}{left_out}"
+        return f"\\paragraph{{{latex_escaped(title)}}}\n\n{as_latex(name, shown)}{latex_escaped(left_out)}"
     return f"{styled(title, 'bold', screen)}\n\n{as_text(name, table, screen)}"
 
 

@@ -201,3 +201,20 @@ def test_an_error_stands_out() -> None:
 )
 def test_nouns_agree_with_numbers(number: int, words: str) -> None:
     assert counted(number, "trace") == words
+
+
+@pytest.mark.parametrize("output_format", ["table", "markdown", "latex"])
+def test_a_summary_of_many_ranks_is_short_unless_asked_for_everything(output_format: str) -> None:
+    many = analyse(RUN, workers=1)
+    many.__dict__["ranks"] = of_ranks(64, 37)
+    short, whole = (summary(many, output_format, Screen(everything=everything)) for everything in (False, True))
+    assert "8 of 64 rows, the worst by caused wait (--all shows all)" in short.replace("-{}-", "--")
+    assert "of 64 rows" not in whole
+    assert whole.count("\n") - short.count("\n") > 64 - 2 * WORST
+
+
+def test_a_summary_in_python_says_how_to_see_all() -> None:
+    many = analyse(RUN, workers=1)
+    many.__dict__["ranks"] = of_ranks(64, 37)
+    assert "(summary(everything=True) shows all)" in many.summary()
+    assert "shows all" not in many.summary(everything=True)
