@@ -15,7 +15,7 @@ from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
 from analysis.cli import app as cli
-from analysis.core.contract.limits import Mode
+from analysis.core.contract.modes import Mode
 from analysis.core.contract.rank import RankFile as ReadRank
 from analysis.core.contract.reader import UNDERSTOOD, check_version, lenient, read_json, typed
 from profiling.base.contract.fields import docs

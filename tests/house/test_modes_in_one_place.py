@@ -24,18 +24,6 @@ def test_only_the_modes_know_their_names(package, owner):
     assert known == set()
 
 
-def test_the_analysis_has_them_in_the_contract():
-    """And in sweeps, whose tables may be written by hand, with modes as words."""
-    known = {
-        f"{module}: {node.value}"
-        for module, tree in modules("analysis").items()
-        if not module.startswith(("core.contract", "sweeps"))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and node.value in MODES
-    }
-    assert known == set()
-
-
 def test_every_mode_has_a_module_of_its_own():
     owners = [
         module
