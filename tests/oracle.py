@@ -38,7 +38,7 @@ def oracle_tables(document: bytes) -> Tables:
     events = [event for event in listed if event]
     for key in ("ph", "cat", "name"):
         if not all(isinstance(event.get(key, ""), str) for event in events):
-            raise Incomparable(f"{key} is no text")
+            raise Incomparable(f"{key} is not text")
     spans = [event for event in events if event.get("ph") == "X"]
     base_ns = _integer(around.get("baseTimeNanoseconds", 0))
     activities = [_activity(e, base_ns) for e in spans if e.get("cat") in _ACTIVITIES]
@@ -120,7 +120,7 @@ def _number(value: Any) -> Decimal:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = Decimal(value)
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise Incomparable(f"{value!r} is no number")
+        raise Incomparable(f"{value!r} is not a number")
     return Decimal(value)
 
 
@@ -135,7 +135,7 @@ def _ns(value: Any) -> int:
 
 def _text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise Incomparable(f"{value!r} is no text")
+        raise Incomparable(f"{value!r} is not text")
     return value
 
 

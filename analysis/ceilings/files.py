@@ -1,6 +1,6 @@
 """What the links reach without any training: comms.json, nccl-tests' JSON or its printed table -> the table `ceiling`.
 
-The layouts are those of `profiling comms` (docs/comms.md) and of NVIDIA/nccl-tests src/util.cu: its option -J, and what
+The layouts are those of `commtrace comms` (docs/comms.md) and of NVIDIA/nccl-tests src/util.cu: its option -J, and what
 it prints.
 """
 
@@ -24,7 +24,7 @@ from ..core.tables.communication import CEILING
 from ..errors import NotACeiling, UnreadableFile
 
 COMMS_FILE = "comms.json"
-_EXPECTED = "expected comms.json of `profiling comms`, or what nccl-tests wrote with -J or printed"
+_EXPECTED = "expected comms.json of `commtrace comms`, or what nccl-tests wrote with -J or printed"
 # mpirun --tag-output puts this before every line.
 _TAG = re.compile(r"^\[[\d,]+\](<std(out|err)>)?:? ?")
 _DEVICE = re.compile(r"#\s+Rank\s+\d+(\s+Group\s+(?P<group>\d+))?\s+Pid")
@@ -160,7 +160,7 @@ def _collective(file: Path, name: str | None) -> str:
 
 
 def _number(value: float | str | None) -> float | None:
-    """nccl-tests writes what is no number as text: nan, N/A."""
+    """nccl-tests writes what is not a number as text: nan, N/A."""
     try:
         number = float(value) if value is not None else None
     except ValueError:

@@ -66,7 +66,7 @@ def checked_patterns(comm_kernel: list[str] | None) -> list[str]:
         try:
             re.compile(pattern).pattern.encode()
         except (re.error, UnicodeEncodeError) as err:
-            message = f"{pattern!r} is no regular expression: {err}"
+            message = f"{pattern!r} is not a regular expression: {err}"
             raise typer.BadParameter(message, param_hint="--comm-kernel") from err
     return comm_kernel or []
 

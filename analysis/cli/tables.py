@@ -39,7 +39,7 @@ def table_command(name: str) -> Callable[..., None]:
 
 
 def print_table(name: str, analysis: Analysis, writing: Writing) -> None:
-    """Print one table of the run. Raises NothingMeasured where there are no rows, and that is no result."""
+    """Print one table of the run. Raises NothingMeasured where there are no rows, and that is not a result."""
     table, found_none = analysis.table(name), CATALOG[name].none_found
     if not len(table) and not (found_none and len(analysis.calls)):
         nothing_measured(analysis, _why_empty(name, analysis))

@@ -107,7 +107,7 @@ def analyse(
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
     `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
-    a file or run directory of `profiling comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
+    a file or run directory of `commtrace comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
     memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
     useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
     if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside

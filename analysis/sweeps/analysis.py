@@ -105,7 +105,7 @@ class SweepAnalysis:
         return subtraction_module.measured_table(rows), tuple(failed)
 
     def _measured_cell(self, cell: Row, folder: Path) -> Row:
-        analysis = analyse_with(folder, replace(self.options, keep_going=False))  # a damaged trace is no whole epoch
+        analysis = analyse_with(folder, replace(self.options, keep_going=False))  # a damaged trace is not a whole epoch
         row = subtraction_module.measured_epoch(cell, analysis.breakdown_steps, analysis.collectives)
         missing = analysis.run.missing_ranks
         if missing:

@@ -15,7 +15,7 @@ _GB, _GIB = 10**9, 2**30
 
 @dataclass(frozen=True)
 class Estimate:
-    """So many messages of so many bytes each, in so much time. `factor` is the bus factor, `gb_bytes` a "GB"."""
+    """Messages of a size, and the time that they took together. `factor` is the bus factor, `gb_bytes` a "GB"."""
 
     message_bytes: float
     factor: float

@@ -138,7 +138,9 @@ def _planned(folder: Path, cell: SweepCell) -> Row:
 def _cell_row(folder: Path, cell: SweepCell) -> Row:
     planned = _planned(folder, cell)
     if cell.run in ("", ".", "..") or any(c in cell.run for c in "/\\\0"):
-        raise DamagedTimings(f"{folder / SWEEP_FILE}: run {cell.run!r} is no name of a folder beside it; repair it")
+        raise DamagedTimings(
+            f"{folder / SWEEP_FILE}: run {cell.run!r} is not the name of a folder beside it; repair it"
+        )
     if cell.status != "done":
         return planned
     run = _run_row(folder / cell.run)

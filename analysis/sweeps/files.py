@@ -37,7 +37,7 @@ def side_files(folder: Path, world_size: int) -> list[TimedRank]:
         content = _json(path)
         if isinstance(content, dict) and not content.get("epochs"):
             raise NoTimings(
-                f"{path}: has no timed epoch; expected `epochs`, which `python -m profiling sweep` writes and a plain "
+                f"{path}: has no timed epoch; expected `epochs`, which `commtrace sweep` writes and a plain "
                 "run does not: run a sweep, or give a CSV of timings"
             )
         side = _converted(content, TimedRank, path)

@@ -37,7 +37,7 @@ def csv_rows(path: Path) -> list[Row]:
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
     except UnicodeDecodeError as err:
-        raise DamagedTimings(f"{path}: is no text in UTF-8; expected a CSV with the header {_EXAMPLE}") from err
+        raise DamagedTimings(f"{path}: is not text in UTF-8; expected a CSV with the header {_EXAMPLE}") from err
     rows = [_row(cells, f"{path}, line {line}") for line, cells in _records(path, text)]
     if not rows:
         raise NoTimings(f"{path}: has no row below its header; expected one per cell of a sweep")
@@ -60,7 +60,7 @@ def _records(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
                 )
             yield reader.line_num, {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
     except csv.Error as err:
-        raise DamagedTimings(f"{path}, line {reader.line_num}: is no CSV: {err}") from err
+        raise DamagedTimings(f"{path}, line {reader.line_num}: is not CSV: {err}") from err
 
 
 def _check_header(path: Path, header: list[str]) -> None:

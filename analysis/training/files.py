@@ -90,7 +90,7 @@ def _folders(path: Path) -> list[Path]:
     if not inner:
         raise NoTraining(
             f"{path}: holds no training; expected {TRAINING_FILE} in it or in its folders, as "
-            "`python -m profiling train --epochs 5` writes it"
+            "`commtrace train --epochs 5` writes it"
         )
     return inner
 

@@ -72,7 +72,7 @@ class _WhatOptions:
         int,
         typer.Option("--max-bytes", "-e", parser=_size, metavar="SIZE", help="largest size", show_default="64M"),
     ] = CommsConfig.max_bytes
-    factor: Annotated[int, typer.Option("--factor", "-f", help="each size is so many times the one before")] = 2
+    factor: Annotated[int, typer.Option("--factor", "-f", help="factor from one size to the next")] = 2
     dtype: Annotated[
         list[str] | None,
         typer.Option(

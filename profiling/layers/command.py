@@ -47,7 +47,7 @@ class _SubjectOptions:
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help=f"measure report E's layers instead: {', '.join(_LAYERS)}, or all; may be repeated",
+            help=f"measure single layers instead: {', '.join(_LAYERS)}, or all; may be repeated",
             show_default="none",
         ),
     ] = None
@@ -58,7 +58,7 @@ class _SubjectOptions:
         int | None, typer.Option(help="pixels, of a model's input", show_default=str(CIFAR_IMAGE_SIZE))
     ] = None
     scale: Annotated[
-        float | None, typer.Option(help="of report E's image sides and features, with --layer", show_default="1")
+        float | None, typer.Option(help="with --layer: of its image sides and features", show_default="1")
     ] = None
 
 

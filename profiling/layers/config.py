@@ -17,7 +17,7 @@ MODEL_BATCH_SIZE = 32
 class LayersConfig:
     """What is measured: `layers` by themselves, or without any every layer of `model`.
 
-    `batch_size` None stands for that of the report, or of a model's training. `scale` shrinks single layers,
+    `batch_size` None stands for that of single layers, or of a model's training. `scale` shrinks single layers,
     `image_size` in pixels is a model's; None stands for 1 and for CIFAR's. `power_s` is how long a layer runs while its
     power is measured.
     """

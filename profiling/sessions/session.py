@@ -225,7 +225,7 @@ class Session:
         rundir.write_json(self.run_dir / rundir.meta_name(self._worker), facts)
 
     def _probe_again(self, error: BaseException | None) -> None:
-        """The clocks at the end, of a block that ended of itself: else peers may be gone."""
+        """The clocks at the end, of a block that ended normally: else peers may be gone."""
         if self.interrupted_by is not None:
             self._probe.skip_end(f"the block was ended by {self.interrupted_by.name}")
         elif error is not None:

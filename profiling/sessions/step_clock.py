@@ -145,7 +145,7 @@ class Overhead:
 
 
 def overhead(times: Sequence[StepTime]) -> Overhead | None:
-    """The profiler's overhead, without the first steps; None when there is no step of either sort."""
+    """The profiler's overhead, without the first steps; None when there is not a step of either sort."""
     by_phase: dict[Phase, list[int]] = {"idle": [], "warmup": [], "active": []}
     for time_ in times:
         if time_.step >= START_UP_STEPS:

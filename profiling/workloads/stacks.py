@@ -1,6 +1,6 @@
-"""Report E's subjects: a stack of convolutions and linear layers, and four layers by themselves; what memory they need.
+"""Two subjects: a stack of convolutions and linear layers, and four layers by themselves; what memory they need.
 
-The report says of its stack that the input is (16, 64, 112, 112), and no more. Here a convolution is
+A published report measured such a stack, and says only that its input is (16, 64, 112, 112). Here a convolution is
 Conv2d(64, 64, 3, padding=1), which keeps that shape, and a linear layer is Linear(3136, 3136), behind one average pool
 to 7 x 7 as in VGG-16. So counts are comparable between devices measured here, not with the report's.
 """

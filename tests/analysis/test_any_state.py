@@ -65,7 +65,7 @@ HARMLESS: dict[str, Callable[[bytes], bytes]] = {
     "all keys twice": lambda text: text.replace(b'"stream": ', b'"stream": 1, "stream": '),
     "quotes in names": lambda text: text.replace(b"train.py: ", b'a "b" {"").replace('),
     "huge numbers that do not matter": lambda text: text.replace(b'"cbid": 211', b'"cbid": ' + b"9" * 4000),
-    "bytes that are no text where none matter": lambda text: text.replace(b"train.py", b"tr\xff\xfe.py"),
+    "bytes that are not text where none matter": lambda text: text.replace(b"train.py", b"tr\xff\xfe.py"),
 }  # fmt: skip
 
 
@@ -185,7 +185,7 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
             b'"args": {\n      \n', b'"args": {"Input Dims": [["a"]]\n'), "are not shapes"),
     "events twice": (lambda text: text.replace(b'"traceName"', b'"traceEvents": [{"a": 1}], "b"'), "more than once"),
     "half a surrogate in a name": (lambda text: text.replace(b"gemm 1", b"\\ud800 1"), "event"),
-    "bytes that are no text in a name": (lambda text: text.replace(b"gemm 1", b"\xff 1"), "event"),
+    "bytes that are not text in a name": (lambda text: text.replace(b"gemm 1", b"\xff 1"), "event"),
     "zeros in the middle": (lambda text: text[:2000] + b"\0" * 300 + text[2300:], "event|is not JSON at byte"),
 }  # fmt: skip
 
@@ -302,7 +302,7 @@ def test_a_list_of_events_whose_arguments_look_like_a_trace(tmp_path):
     assert names(path) == ALL
 
 
-# --- what is no plain file -------------------------------------------------------------------------------------------
+# --- what is not a plain file ----------------------------------------------------------------------------------------
 
 
 def test_a_folder_named_like_a_trace(tmp_path):

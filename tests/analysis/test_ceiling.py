@@ -336,7 +336,7 @@ def test_bandwidth_and_summary_show_it(run_and_ceiling, capsys):
     assert [(r["busbw_gb_per_s"], r["of_ceiling_frac"]) for r in content["rows"]] == [(100, 0.8)]
     assert main(["--ceiling", run, run]) == 0
     out = capsys.readouterr().out
-    assert "ceiling      run: 1 of 1 rows of bandwidth can be compared, and reach 80% to 80% of it\n" in out
+    assert "ceiling      run: 1 of 1 row of bandwidth can be compared, and reach 80% to 80% of it\n" in out
     assert "Bandwidth against the ceiling" in out
     assert "of its exposed time moves data, at 80% of the ceiling" in out
     assert main([run]) == 0

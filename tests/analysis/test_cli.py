@@ -164,7 +164,7 @@ def test_output_keeps_the_permissions_of_what_it_replaces(capsys, run_dir, tmp_p
 
 
 def test_output_into_a_pipe_goes_through_it(capsys, run_dir, tmp_path):
-    # As into a device: what is no plain file is written to, never replaced.
+    # As into a device: what is not a plain file is written to, never replaced.
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -225,7 +225,7 @@ def test_wrong_usage_exits_2(capsys, arguments):
 @pytest.mark.parametrize("pattern", ["(", "k\udcff"])
 def test_a_pattern_that_is_none_is_wrong_usage(capsys, run_dir, pattern):
     assert main(["calls", str(run_dir), "--comm-kernel", pattern]) == 2
-    assert f"{pattern!r} is no regular expression" in " ".join(capsys.readouterr().err.split())
+    assert f"{pattern!r} is not a regular expression" in " ".join(capsys.readouterr().err.split())
 
 
 def test_no_arguments_show_the_help_and_exit_2(capsys):

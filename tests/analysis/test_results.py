@@ -1,4 +1,4 @@
-"""What a result says of itself: a short repr, a verdict, a summary, and all of it in a notebook."""
+"""What a result says about itself: a short repr, a verdict, a summary, and all of it in a notebook."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_a_sweep_without_cells(tmp_path):
 @pytest.mark.parametrize("name", ["../other", "/etc", "", ".", "..", "a/b", "a\0b"])
 def test_a_cell_elsewhere(tmp_path, name):
     write_json(tmp_path / "sweep.json", {"schema_version": 1, "cells": [Cell().listed() | {"run": name}]})
-    fails(DamagedTimings, tmp_path, naming="is no name of a folder beside it")
+    fails(DamagedTimings, tmp_path, naming="is not the name of a folder beside it")
 
 
 def test_a_cell_whose_run_is_gone(sweep):
@@ -364,7 +364,7 @@ def test_the_steps_of_a_pipeline_do_not_follow_from_its_batch(tmp_path):
         ([HEADER, "m,ddp,1,٣٢,5"], "batch_size_per_rank is"),
         ([HEADER, "m,DataParallel,1,32,5"], "parallel is 'DataParallel'; expected one of single, dp, ddp"),
         ([HEADER, ",ddp,1,32,5"], "model is empty"),
-        ([HEADER, "m,ddp,1,32,5", 'm,ddp,2,32,"5'], "is no CSV"),
+        ([HEADER, "m,ddp,1,32,5", 'm,ddp,2,32,"5'], "is not CSV"),
         ([HEADER + ",data_s", "m,ddp,1,32,5,-1"], "data_s is '-1'; expected seconds, 0 or more"),
         ([HEADER + ",parameters", "m,ddp,1,32,5,1e6"], "parameters is '1e6'"),
     ],
@@ -377,7 +377,7 @@ def test_a_csv_that_makes_no_sense(tmp_path, lines, naming):
 def test_a_csv_without_rows_or_of_bytes(tmp_path):
     fails(NoTimings, csv_file(tmp_path, HEADER), naming="has no row below its header")
     (tmp_path / "latin.csv").write_bytes(HEADER.encode() + b"\nm\xfc,ddp,1,32,5\n")
-    fails(DamagedTimings, tmp_path / "latin.csv", naming="is no text in UTF-8")
+    fails(DamagedTimings, tmp_path / "latin.csv", naming="is not text in UTF-8")
     (tmp_path / "nul.csv").write_bytes(HEADER.encode() + b"\nm\0,ddp,1,32\n")
     fails(DamagedTimings, tmp_path / "nul.csv", naming="nul.csv")
 

@@ -114,7 +114,7 @@ def test_every_device_is_as_full_as_it_can_be(tmp_path, options, expected) -> No
     assert [shares_of(one) for one in found] == expected
 
 
-def test_report_e_with_its_own_numbers(tmp_path, capsys) -> None:
+def test_a_published_search_with_its_own_numbers(tmp_path, capsys) -> None:
     # 84 + 0 and 54 + 62 against 61 + 62 on one: a convolution takes 3, 62 linear layers as much as 23 of them.
     def room_for(stages: Sequence[Stage]) -> Try:
         shares = [Share(one.conv, one.linear) for one in stages]

@@ -32,7 +32,7 @@ def by_name(folder: Path) -> dict[str, dict[str, Any]]:
     return {one["layer"]: one for one in written(folder)["layers"]}
 
 
-# --- report E's four layers ------------------------------------------------------------------------------------------
+# --- the four single layers -------------------------------------------------------------------------------------------
 
 
 def test_formulas_with_the_reports_sizes() -> None:
@@ -54,7 +54,7 @@ def test_formulas_with_the_reports_sizes() -> None:
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory) -> tuple[dict[str, dict[str, Any]], str]:
-    """Report E's layers with batches of 8 and a quarter of the width, and what is on stdout."""
+    """The single layers with batches of 8 and a quarter of the width, and what is on stdout."""
     out, shown = tmp_path_factory.mktemp("layers"), io.StringIO()
     options = ["--layer", "all", "--batch-size", "8", "--scale", "0.25", *QUICK]
     with redirect_stdout(shown):
@@ -318,7 +318,7 @@ def test_help_has_examples(capsys) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(
     not torch.cuda.is_available(),
-    reason="needs a GPU: would hold memory of report E's four layers to the formulas, and ask NVML for power",
+    reason="needs a GPU: would hold memory of the four single layers to the formulas, and ask NVML for power",
 )
 def test_four_layers_on_a_gpu(tmp_path) -> None:
     options = ["--device", "cuda", "--layer", "all", "--batch-size", "32", "--power-s", "1"]

@@ -46,7 +46,7 @@ def train_here(out: Path, *options: object, code: int = 0) -> Path:
 
 def training(run_dir: Path) -> dict:
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     return json.loads((run_dir / "training.json").read_text(), parse_constant=refuse)
 

@@ -27,7 +27,7 @@ class CommsOptions:
 
     minimum_bytes: Annotated[int, People("smallest size")]
     maximum_bytes: Annotated[int, People("largest size")]
-    step_factor: Annotated[int, People("each size is so many times the one before")]
+    step_factor: Annotated[int, People("factor from one size to the next")]
     warmup_iters: Annotated[int, People("calls before those that are timed")]
     iterations: Annotated[int, People("timed calls")]
     traced_iterations: Annotated[int, People("calls of each size that are traced afterwards")]

@@ -37,7 +37,7 @@ class LayerCounts:
 class CapacityEntry:
     """The stack of one device, or of several."""
 
-    devices: Annotated[int, People("so many devices")]
+    devices: Annotated[int, People("number of devices")]
     fits: Annotated[bool, People("whether it does")]
     shares: Annotated[Sequence[LayerCounts], People("layers of each device; empty when they do not fit")]
     conv: Annotated[int | None, People("convolutions of all devices")]
