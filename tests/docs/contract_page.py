@@ -30,16 +30,15 @@ traces/<sweep>/
   sweep.json                                every cell, and how it ended; a run directory stands beside it for each
 ```
 
-A name exists only once its content is complete: everything is first written to a hidden file, then renamed. Traces are
-enough for `analysis`: without the JSON files beside them it says less, not nothing. Fields beside those below are
-ignored.
+A file appears under its name only once it is complete: it is written to a hidden file first, then renamed. The traces
+alone are enough for `analysis`: without the JSON files it just has less to say. Fields not listed below are ignored.
 
-**Version.** Every JSON file has a `schema_version`. The analysis reads {versions}; a file of another one is refused,
-with an error that says what to do (in a run, `--keep-going` goes on without the file). Fields may be added without a
-new version; a field that changes its meaning, or goes, needs one.
+**Version.** Every JSON file has a `schema_version`. The analysis reads {versions}; a file of another version is
+refused, with an error that says what to do (in a run, `--keep-going` goes on without the file). A new field needs no
+new version; a field that is removed or changes its meaning does.
 
-**Units** are the last word of a field's name, such as `_ns` or `_bytes`. "for" tells who reads a field: the analysis,
-or people only; of what is for people only, everything inside is, too. A field is null only where its type says so.
+**Units** are the last word of a field's name, such as `_ns` or `_bytes`. "for" says who reads a field: the
+analysis, or people only, which then holds for all that is inside it. A field is null only if its type says so.
 """
 
 
@@ -90,7 +89,7 @@ def _fields(kind: type) -> list[str]:
     types = hints(kind)
     lines = ["| field | type | unit | meaning | for |", "|---|---|---|---|---|"]
     for name, doc in docs(kind).items():
-        meaning = f"{doc.meaning}; left out where there is none" if doc.may_lack else doc.meaning
+        meaning = f"{doc.meaning}; left out if there is none" if doc.may_lack else doc.meaning
         kind_of = _type(types[name]).removesuffix(" or null") if doc.may_lack else _type(types[name])
         reader = "analysis" if doc.read else "people"
         unit = doc.unit or _unit(name)

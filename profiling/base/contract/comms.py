@@ -1,4 +1,4 @@
-"""comms.json: how fast collectives are. Keys are those of nccl-tests' own JSON where it has one; docs/comms.md."""
+"""comms.json: how fast collectives are. Keys are those of nccl-tests' own JSON where it has them; see docs/comms.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class CommsOptions:
     warmup_iters: Annotated[int, People("calls before those that are timed")]
     iterations: Annotated[int, People("timed calls")]
     traced_iterations: Annotated[int, People("calls of each size that are traced afterwards")]
-    validation: Annotated[int, People("1: results are checked")]
+    validation: Annotated[int, People("1 if results were checked")]
     devices: Annotated[Sequence[CommsDevice] | None, People("the device of each rank")]
 
 
@@ -41,8 +41,8 @@ class Measured:
 
     time: Annotated[float, Doc("mean of the ranks' times", unit="us")]
     alg_bw: Annotated[float, Doc("size / time", unit="1e9 bytes/s")]
-    bus_bw: Annotated[float, People("the same x bus factor", unit="1e9 bytes/s")]
-    nwrong: Annotated[int, Doc("wrong elements, all ranks together")]
+    bus_bw: Annotated[float, People("`alg_bw` x bus factor", unit="1e9 bytes/s")]
+    nwrong: Annotated[int, Doc("number of wrong elements on all ranks")]
     time_min: Annotated[float, People("time of the fastest rank", unit="us")]
     time_max: Annotated[float, People("time of the slowest rank", unit="us")]
     time_per_rank: Annotated[Sequence[float], People("time of each rank", unit="us")]
@@ -50,57 +50,57 @@ class Measured:
 
 @dataclass(frozen=True)
 class CommsResult:
-    """One collective at one size."""
+    """One row: a collective at one size."""
 
-    collective: Annotated[str, Doc("as torch spells it")]
-    size: Annotated[int, Doc("the whole array", unit="bytes")]
-    count: Annotated[int, People("the array, or one rank's share where it is shared out", unit="elements")]
-    type: Annotated[str, People("dtype as torch spells it")]
+    collective: Annotated[str, Doc("name of the collective, as in torch")]
+    size: Annotated[int, Doc("size of the whole array", unit="bytes")]
+    count: Annotated[int, People("elements of the array, or of one rank's share if ranks share it", unit="elements")]
+    type: Annotated[str, People("dtype, as in torch")]
     redop: Annotated[str, People("reduction, or `none`")]
-    root: Annotated[int, People("its root, or -1")]
-    out_of_place: Annotated[Measured | None, Doc("the measurement; null where torch works in place")]
-    in_place: Annotated[Measured | None, Doc("the measurement; null where torch does not work in place")]
+    root: Annotated[int, People("root of the collective; -1 if it has none")]
+    out_of_place: Annotated[Measured | None, Doc("the measurement; null if torch works in place")]
+    in_place: Annotated[Measured | None, Doc("the measurement; null if torch does not work in place")]
     actual_iterations: Annotated[int, People("timed calls")]
     traced_times_us: Annotated[
-        Sequence[Sequence[float]] | None, People("for each rank the time of each traced call; null without --trace")
+        Sequence[Sequence[float]] | None, People("times of each rank's traced calls; null without --trace")
     ]
 
 
 @dataclass(frozen=True)
 class CommsSkipped:
-    """What was asked for and cannot be measured."""
+    """Something that was asked for and cannot be measured."""
 
-    collective: Annotated[str, People("as torch spells it")]
+    collective: Annotated[str, People("name of the collective, as in torch")]
     type: Annotated[str, People("dtype")]
     redop: Annotated[str, People("reduction, or `none`")]
-    size: Annotated[int | None, People("null for every size", unit="bytes")]
-    reason: Annotated[str, People("why not")]
+    size: Annotated[int | None, People("size of the whole array; null if no size can be measured", unit="bytes")]
+    reason: Annotated[str, People("why it cannot be measured")]
 
 
 @dataclass(frozen=True)
 class OutOfBounds:
-    """Wrong elements of all results."""
+    """Wrong elements in all results."""
 
-    count: Annotated[int, People("how many", unit="elements")]
-    okay: Annotated[bool, People("whether there are none")]
+    count: Annotated[int, People("number of wrong elements", unit="elements")]
+    okay: Annotated[bool, People("true if there are none")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommsFile(Record):
-    """Replaced whole by rank 0 after every row."""
+    """Written by rank 0, and replaced as a whole after every row."""
 
-    tool: Annotated[str, Doc("`commtrace comms`: what tells the file from one of nccl-tests")]
+    tool: Annotated[str, Doc("`commtrace comms`; distinguishes the file from one written by nccl-tests")]
     schema_version: Annotated[int, Doc("version of this layout")] = COMMS_SCHEMA_VERSION
-    start_time: Annotated[str, People("when it began, ISO 8601", unit="UTC")]
+    start_time: Annotated[str, People("when the measurement began, ISO 8601", unit="UTC")]
     args: Annotated[Sequence[str], People("the command line")]
     backend: Annotated[str | None, People("backend of torch.distributed")]
     world_size: Annotated[int, Doc("number of ranks")]
     versions: Annotated[Versions, People("versions that rank 0 ran with")]
     settings: Annotated[Settings, People("environment variables that change how communication behaves")]
     config: Annotated[CommsOptions, People("how it was measured")]
-    complete: Annotated[bool, Doc("whether all of it was measured")] = False
-    reason: Annotated[str | None, Doc("why not")] = None
-    end_time: Annotated[str | None, People("null while it is not complete", unit="UTC")] = None
-    results: Annotated[Sequence[CommsResult], Doc("one entry per row")] = ()
+    complete: Annotated[bool, Doc("whether the measurement is complete")] = False
+    reason: Annotated[str | None, Doc("why it is not complete")] = None
+    end_time: Annotated[str | None, People("when it was complete, ISO 8601; null until then", unit="UTC")] = None
+    results: Annotated[Sequence[CommsResult], Doc("one entry per row of the printed table")] = ()
     skipped: Annotated[Sequence[CommsSkipped], People("what was asked for and cannot be measured")] = ()
-    out_of_bounds: Annotated[OutOfBounds, People("wrong elements of all results")] = OutOfBounds(0, okay=True)
+    out_of_bounds: Annotated[OutOfBounds, People("wrong elements in all results")] = OutOfBounds(0, okay=True)

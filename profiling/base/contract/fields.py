@@ -1,4 +1,4 @@
-"""How a record tells what its fields mean, and how it becomes JSON."""
+"""How a record says what its fields mean, and how it becomes JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 @dataclass(frozen=True)
 class Doc:
-    """What a field means. Its unit is the last word of its name, or `unit`.
+    """What a field means. Its unit is `unit`, or else the last word of its name.
 
     A field that `may_lack` is left out of the file when it is None. Fields that are not `read` are for people only.
     """
@@ -21,7 +21,7 @@ class Doc:
 
 @dataclass(frozen=True)
 class People(Doc):
-    """What a field means that the analysis does not read, nor anything inside it."""
+    """What a field for people means: the analysis reads neither it nor anything inside it."""
 
     read: bool = False
 
@@ -43,7 +43,7 @@ _UNTOLD = Doc("")
 
 
 def content(record: Any) -> dict[str, Any]:
-    """The record as JSON has it: dictionaries and lists, but for what its fields hold beside records and lists."""
+    """The record as dictionaries and lists; values that are neither records nor lists stay as they are."""
     told = docs(record.__class__)
     values = {name: getattr(record, name) for name in told}
     return {name: _plain(value) for name, value in values.items() if not (value is None and told[name].may_lack)}

@@ -1,4 +1,4 @@
-"""Versions, machine, device and links: what a file says of where it was made."""
+"""Versions, machine, device and links: what a file says about where it was made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Settings: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions of everything between the script and the hardware; None where there is no such thing."""
+    """Versions of everything between the script and the hardware; null for what is not installed."""
 
     python: Annotated[str, People("version of Python")]
     torch: Annotated[str, Doc("version of torch")]
@@ -28,16 +28,16 @@ class Versions:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of a process."""
+    """The machine that a process runs on."""
 
-    host: Annotated[str, People("its host name")]
+    host: Annotated[str, People("host name")]
     boot_id: Annotated[
-        str | None, Doc("an id that Linux makes when it boots: it is the same in all containers of one machine")
+        str | None, Doc("Linux's boot id: the same in all containers of a machine, and another one after a reboot")
     ]
     cpu: Annotated[str | None, People("name of the CPU")]
     cores: Annotated[int | None, People("logical cores")]
     usable_cores: Annotated[int | None, People("cores that this process may use")]
-    threads: Annotated[int, People("threads that torch uses for one operator")]
+    threads: Annotated[int, People("threads that torch uses within an operator")]
     memory_bytes: Annotated[int | None, People("memory of the machine")]
 
 
@@ -48,44 +48,50 @@ class Device:
     type: Annotated[str, People("`cpu` or `cuda`")]
     index: Annotated[int | None, Doc("CUDA ordinal in this process; null on CPU")]
     name: Annotated[str | None, Doc("name of the GPU, or of the CPU")]
-    uuid: Annotated[str | None, People("what names a GPU on its host; null on CPU")]
-    memory_bytes: Annotated[int | None, People("memory of the GPU, or of the machine")]
-    compute_capability: Annotated[str | None, People("of a GPU, as in `9.0`", may_lack=True)] = None
-    multiprocessors: Annotated[int | None, People("streaming multiprocessors of a GPU", may_lack=True)] = None
+    uuid: Annotated[str | None, People("UUID of the GPU; null on CPU")]
+    memory_bytes: Annotated[int | None, People("memory of the GPU, or of the machine if the device is its CPU")]
+    compute_capability: Annotated[str | None, People("compute capability of the GPU, such as `9.0`", may_lack=True)] = (
+        None
+    )
+    multiprocessors: Annotated[int | None, People("number of streaming multiprocessors of the GPU", may_lack=True)] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
 class NvLink:
-    """NVLink of one GPU."""
+    """The NVLink connections of a GPU."""
 
-    links: Annotated[int, People("links that are up")]
-    links_present: Annotated[int, People("links that the GPU has")]
-    version: Annotated[int | None, People("NVML's number of the NVLink generation")]
-    states: Annotated[Sequence[int | None], People("1 for each link that is up, 0 for one that is down, null for none")]
+    links: Annotated[int, People("number of links that are up")]
+    links_present: Annotated[int, People("number of links that the GPU has")]
+    version: Annotated[int | None, People("NVLink version, as NVML numbers it")]
+    states: Annotated[
+        Sequence[int | None], People("one entry per link number: 1 for up, 0 for down, null if there is no such link")
+    ]
 
 
 @dataclass(frozen=True)
 class Pcie:
-    """PCIe of one GPU; null where the driver does not say."""
+    """The PCIe connection of a GPU; null for what the driver does not report."""
 
     generation: Annotated[int | None, People("generation in use")]
     width: Annotated[int | None, People("lanes in use")]
-    max_generation: Annotated[int | None, People("highest generation that GPU and slot have")]
-    max_width: Annotated[int | None, People("most lanes that GPU and slot have")]
+    max_generation: Annotated[int | None, People("highest generation that GPU and slot support")]
+    max_width: Annotated[int | None, People("most lanes that GPU and slot support")]
 
 
 @dataclass(frozen=True)
 class Peer:
     """Another GPU of the same host."""
 
-    uuid: Annotated[str, People("what names that GPU")]
-    topology: Annotated[str | int | None, People("how far away it is, in nvidia-smi's words: PIX, PXB, PHB, NODE, SYS")]
-    nvlink: Annotated[bool | None, People("whether NVLink connects the two")]
+    uuid: Annotated[str, People("UUID of that GPU")]
+    topology: Annotated[str | int | None, People("the path to it, in nvidia-smi's terms: PIX, PXB, PHB, NODE or SYS")]
+    nvlink: Annotated[bool | None, People("whether NVLink connects the two GPUs")]
 
 
 @dataclass(frozen=True)
 class Links:
-    """What connects a GPU."""
+    """How a GPU is connected."""
 
     nvlink: Annotated[NvLink, People("NVLink")]
     pcie: Annotated[Pcie, People("PCIe")]

@@ -13,12 +13,12 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The model, all of it."""
+    """The whole model."""
 
-    name: Annotated[str | None, People("its name, or that of its class")]
+    name: Annotated[str | None, People("name of the model, or of its class")]
     parameters: Annotated[int, Doc("number of parameters", unit="elements")]
     bytes: Annotated[int, Doc("size of the parameters")]
-    buffer_bytes: Annotated[int | None, People("size of the buffers, which DDP broadcasts; null where not known")]
+    buffer_bytes: Annotated[int | None, People("size of the buffers, which DDP broadcasts; null if not known")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class RunFile(Record):
     created_utc: Annotated[str, People("when the capture began, ISO 8601", unit="UTC")]
     command: Annotated[Sequence[str], People("the command line")]
     config: Annotated[
-        Mapping[str, Any], Doc("options of the command, each under its own name; of `capture()` what it was given")
+        Mapping[str, Any], Doc("options of the command by name; for `capture()`, the `config` it was given")
     ]
-    world_size: Annotated[int, Doc("ranks of the job")]
-    backend: Annotated[str | None, People("backend of the default process group; null without one")]
-    model: Annotated[ModelSize | None, People("size of the model; null where it is not known")]
+    world_size: Annotated[int, Doc("number of ranks in the job")]
+    backend: Annotated[str | None, People("backend of the default process group; null if there is none")]
+    model: Annotated[ModelSize | None, People("size of the model; null if not known")]
     versions: Annotated[Versions, People("versions that rank 0 ran with")]

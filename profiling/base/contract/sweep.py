@@ -11,25 +11,25 @@ Status = Literal["open", "done", "out_of_memory", "out_of_data", "failed", "skip
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One point of the grid, and what became of it."""
+    """One cell of the grid, and how it ended."""
 
-    run: Annotated[str, Doc("name of its run directory, beside sweep.json")]
+    run: Annotated[str, Doc("name of the run directory, beside sweep.json")]
     model: Annotated[str, Doc("model")]
     parallel: Annotated[str, Doc("parallel mode")]
-    workers: Annotated[int, Doc("ranks, or the devices of dp")]
+    workers: Annotated[int, Doc("number of ranks, or of devices with dp")]
     batch_size_per_rank: Annotated[int, Doc("batch size, as --batch-size counts it", unit="samples")]
-    status: Annotated[Status, Doc("how it ended; `open` until it is run")] = "open"
-    reason: Annotated[str | None, Doc("why it is not done")] = None
-    dur_s: Annotated[float | None, People("how long it took in all; null until it is run")] = None
+    status: Annotated[Status, Doc("how the cell ended; `open` until it is run")] = "open"
+    reason: Annotated[str | None, Doc("why the cell is not done")] = None
+    dur_s: Annotated[float | None, People("how long the cell took in all; null until it is run")] = None
 
 
 @dataclass(frozen=True)
 class SweepRecord(Record):
-    """The options and every planned cell, replaced whole after each of them. A sweep that is resumed reads it again."""
+    """The options and every planned cell. Replaced as a whole after each cell; a resumed sweep reads it again."""
 
     schema_version: Annotated[int, Doc("version of this layout")]
-    sweep: Annotated[str, People("name of the sweep's directory when it was made")]
-    created_utc: Annotated[str, People("when it was made, ISO 8601", unit="UTC")]
+    sweep: Annotated[str, People("name of the sweep's directory when the sweep began")]
+    created_utc: Annotated[str, People("when the sweep began, ISO 8601", unit="UTC")]
     command: Annotated[list[str], People("the command line")]
-    config: Annotated[Any, People("options of the sweep, each under its own name")]
-    cells: Annotated[Sequence[SweepCell], Doc("the grid")]
+    config: Annotated[Any, People("options of the sweep by name")]
+    cells: Annotated[Sequence[SweepCell], Doc("the cells of the grid")]

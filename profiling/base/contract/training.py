@@ -11,49 +11,49 @@ from .run import SCHEMA_VERSION
 
 @dataclass(frozen=True)
 class Score:
-    """Of some images, all ranks together.
+    """Loss and accuracy on some images, over all ranks.
 
-    Those of training are of the batches as they were trained on, before each one's update.
+    On training images they are those of each batch before its update of the weights.
     """
 
     loss: Annotated[
-        float | None, Doc("mean cross entropy; null where it is not finite: the training has diverged", unit="nats")
+        float | None, Doc("mean cross entropy; null if it is not finite because the training diverged", unit="nats")
     ]
-    accuracy: Annotated[float, Doc("fraction that was classified correctly", unit="0..1")]
-    samples: Annotated[int, Doc("how many images")]
+    accuracy: Annotated[float, Doc("fraction of images classified correctly", unit="0..1")]
+    samples: Annotated[int, Doc("number of images")]
 
 
 @dataclass(frozen=True)
 class TrainedEpoch:
-    """One epoch. Times are the largest of any rank; testing is not in them."""
+    """One epoch. Times are the largest of any rank, without testing."""
 
-    epoch: Annotated[int, Doc("its number, from 0")]
-    phase: Annotated[EpochPhase, Doc("`warmup` while the learning rate rises")]
-    batch_size: Annotated[int, Doc("samples of a step, as --batch-size counts them")]
-    global_batch_size: Annotated[int, Doc("samples of a step, all ranks together")]
-    steps: Annotated[int, Doc("its steps")]
-    full_steps: Annotated[int, Doc("steps of the whole data set")]
-    first_lr: Annotated[float, People("learning rate of its first step")]
-    last_lr: Annotated[float, Doc("learning rate of its last step")]
-    train: Annotated[Score, Doc("of the images that it was trained on")]
-    test: Annotated[Score, Doc("of the test images, after the epoch")]
-    dur_ns: Annotated[int, People("how long it took")]
-    data_ns: Annotated[int, Doc("waiting for data")]
-    step_ns: Annotated[int, Doc("everything else")]
+    epoch: Annotated[int, Doc("number of the epoch, from 0")]
+    phase: Annotated[EpochPhase, Doc("`warmup` while the learning rate rises, else `timed`")]
+    batch_size: Annotated[int, Doc("batch size, as --batch-size counts it")]
+    global_batch_size: Annotated[int, Doc("samples per step over all ranks")]
+    steps: Annotated[int, Doc("number of steps")]
+    full_steps: Annotated[int, Doc("number of steps in the whole data set")]
+    first_lr: Annotated[float, People("learning rate of the first step")]
+    last_lr: Annotated[float, Doc("learning rate of the last step")]
+    train: Annotated[Score, Doc("score on the training images")]
+    test: Annotated[Score, Doc("score on the test images after the epoch")]
+    dur_ns: Annotated[int, People("how long the epoch took")]
+    data_ns: Annotated[int, Doc("time waiting for data")]
+    step_ns: Annotated[int, Doc("the rest of the time")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFile(Record):
-    """Replaced whole by rank 0 after every epoch, so a run that is stopped has all epochs that it finished."""
+    """Replaced as a whole by rank 0 after every epoch, so a run that is stopped has every epoch it finished."""
 
     schema_version: Annotated[int, Doc("version of this layout")] = SCHEMA_VERSION
-    planned_epochs: Annotated[int, Doc("epochs that were asked for")]
-    dataset_samples: Annotated[int, Doc("samples of the data set")]
-    workers: Annotated[int, Doc("ranks, or the devices of dp")]
+    planned_epochs: Annotated[int, Doc("number of epochs that were asked for")]
+    dataset_samples: Annotated[int, Doc("samples in the data set")]
+    workers: Annotated[int, Doc("number of ranks, or of devices with dp")]
     optimizer: Annotated[str, Doc("`sgd` or `lars`")]
-    lr_scaling: Annotated[str, Doc("`linear` where the learning rate follows the batch size, else `none`")]
-    lr_reference_batch: Annotated[int, People("samples of a step that the learning rate is for, with `linear`")]
-    base_lr: Annotated[float, People("learning rate before it is scaled")]
+    lr_scaling: Annotated[str, Doc("`linear` if the learning rate is scaled with the batch size, else `none`")]
+    lr_reference_batch: Annotated[int, People("with `linear`: the samples per step that `base_lr` is meant for")]
+    base_lr: Annotated[float, People("learning rate before scaling")]
     full_lr: Annotated[float, People("learning rate after the warm-up")]
-    warmup_steps: Annotated[int, People("steps of the warm-up")]
-    epochs: Annotated[Sequence[TrainedEpoch], Doc("those that were finished")]
+    warmup_steps: Annotated[int, People("number of steps in the warm-up")]
+    epochs: Annotated[Sequence[TrainedEpoch], Doc("the epochs that were finished")]
