@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from .base.libraries import require
 from .base.program import PROGRAM, as_called
+from .base.version import version
 from .capacity.command import CAPACITY_EXAMPLES, capacity
 from .comms.command import COMMS_EXAMPLES, comms
 from .errors import ProfilingError
@@ -49,10 +51,20 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     return start(_failed)
 
 
+def _print_version(ctx: typer.Context, value: bool) -> None:
+    """What --version does."""
+    if value and not ctx.resilient_parsing:
+        typer.echo(f"commtrace {version()}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
-    # Typer drops the names of commands while there is only one, unless there is a callback.
-    pass
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options come before the command."""
 
 
 app.command(epilog=TRAIN_EXAMPLES)(train)

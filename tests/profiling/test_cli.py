@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from analysis.version import version
 from profiling.cli import main
 from profiling.modes import MODES
 from profiling.train import task as training
@@ -39,6 +40,11 @@ def error_line(capsys) -> str:
 def test_without_arguments_shows_help(capsys) -> None:
     assert main([]) == 2
     assert "train" in capsys.readouterr().out
+
+
+def test_version_is_that_of_the_analysis(capsys) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"commtrace {version()}\n"
 
 
 def test_help_has_examples(capsys) -> None:
