@@ -1,6 +1,6 @@
 """What a process is told before it reads traces or makes tables: what saves time, with how much it saves.
 
-The measurements are in docs/design/0007. None of this changes a result.
+docs/design/0007 says more about the measurements. None of this changes a result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def keep_freed_memory() -> None:
 
 
 def start_no_blas_threads() -> None:
-    """Nothing here multiplies matrices, but importing NumPy starts a thread per core. Only before that import."""
+    """Importing NumPy then takes 0.17 s instead of 0.23 s on two cores: nothing here multiplies matrices.
+
+    It has to come before that import.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

@@ -38,7 +38,7 @@ _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 
 @dataclass(frozen=True)
 class Run:
-    """Everything read from one run; tables as `schema.py` declares them, rows in order of rank and cycle.
+    """Everything read from one run; tables as `core.tables` declares them, rows in order of rank and cycle.
 
     `cpu_operators` and `memory` are empty unless it was read with `details`. `files` are those of each rank, in order
     of cycles.

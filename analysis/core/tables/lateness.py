@@ -1,4 +1,4 @@
-"""The tables of who is late, why, and what that limits. What dtypes, units and names mean: `schema.py`."""
+"""The tables of who is late, why, and what that limits. What dtypes, units and names mean: `communication.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables across runs. What dtypes, units and names mean: `schema.py`, which has these tables too."""
+"""The tables across runs. What dtypes, units and names mean: `communication.py`, which has them too."""
 
 from __future__ import annotations
 

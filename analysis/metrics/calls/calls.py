@@ -2,7 +2,7 @@
 
 The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, for a coalesced
 launch, those before it; the `nccl:` annotation around the launch, with the input shapes; the kernel's name. Runs on
-gloo: `gloo_calls.py`.
+gloo: `gloo.py`.
 """
 
 from __future__ import annotations
