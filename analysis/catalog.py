@@ -1,4 +1,4 @@
-"""Every table people can have: its schema, columns shown, command, explanation. All that lists tables reads this."""
+"""Every table: its schema, columns shown, command and explanation. Whatever lists tables reads this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .core.tables import communication, comparison, device_time, lateness, sweep
 
 
 class Topic(str, Enum):
-    """Under which heading `--help` lists a command."""
+    """The heading under which `--help` lists a command."""
 
     overview = "Overview"
     time = "Where time goes"
@@ -64,14 +64,14 @@ class Worst:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One table, and all that is said of it outside its schema."""
+    """One table, and everything said about it outside its schema."""
 
     schema: Schema
     topic: Topic
     about: str
     """One line: the help of its command, or of the option that selects it."""
     section: str
-    """Page and heading in docs/metrics that explain it, as a link has them."""
+    """Page and heading in docs/metrics that explain it, as in a link."""
     of: InputKind = InputKind.run
     command: str | None = None
     """What prints it; None for tables that only the library has."""
@@ -84,13 +84,13 @@ class TableEntry:
     title: str | None = None
     """Its heading in the summary or report that shows it, too."""
     none_found: str | None = None
-    """What it means that there are no rows, where that is a result."""
+    """What it means to have no rows, if that is a result."""
     none_measured: str | None = None
-    """Why there are no rows, where that is not a result."""
+    """Why there are no rows, if that is not a result."""
     needs_calls: bool = False
     """Whether that holds only for a run that communicates."""
     in_seconds: bool = False
-    """Whether its times are of whole epochs: people read these in seconds."""
+    """Whether its times are those of whole epochs, which people read in seconds."""
 
     @property
     def name(self) -> str:
@@ -512,4 +512,4 @@ _ENTRIES = (
 )  # fmt: skip
 
 CATALOG: Mapping[str, TableEntry] = {entry.name: entry for entry in _ENTRIES}
-"""The tables by name, in the order in which people read of them."""
+"""The tables by name, in the order in which people read about them."""

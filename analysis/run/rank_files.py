@@ -114,7 +114,7 @@ def _check_one_job(members: list[Member[F]]) -> None:
         (a, file_a), (b, file_b), *_ = sizes.items()
         raise MixedJobs(
             f"{members[0].file.path.parent}: files of different jobs: {file_a} has world size {a}, {file_b} has {b}; "
-            "analyse them apart"
+            "analyse them separately"
         )
     too_high = [m for m in members for size in sizes if m.rank >= size]
     if too_high:
@@ -136,7 +136,7 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
             raise MixedJobs(
                 f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
                 f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "
-                "analyse them apart"
+                "analyse them separately"
             )
     return [replace(member, cycle=i) for i, member in enumerate(members)]
 

@@ -69,7 +69,7 @@ def header(path: Path, around: Surrounding, events: int = 0) -> Header:
     if surrounding.events is None:
         raise NotATrace(f'{path}: "traceEvents" is not at the top level; expected a Kineto trace')
     if surrounding.events or len(_EVENTS_KEY.findall(document)) > 1:
-        raise NotATrace(f'{path}: holds "traceEvents" more than once; expected one trace, take it apart')
+        raise NotATrace(f'{path}: holds "traceEvents" more than once; expected one trace; split the file')
     return msgspec.structs.replace(_header(surrounding), repaired_bytes=repaired_bytes)
 
 
