@@ -1,5 +1,6 @@
 """The command line: `python -m profiling`, or `commtrace-profile` when installed. Importable without torch."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -28,6 +29,10 @@ app = typer.Typer(
 )
 
 
+# Typer would break lines where the docstring does; paragraphs stay apart.
+_LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
+
+
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N.
 
@@ -39,6 +44,7 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         commands = typer.main.get_command(app)
         for command in getattr(commands, "commands", {}).values():
             command.epilog = command.epilog and as_called(command.epilog, program)
+            command.help = command.help and _LINE_END.sub(" ", command.help)
         commands(args, obj=args, prog_name=program)
     except Afterwards as then:
         start = then.start

@@ -47,7 +47,7 @@ def run_capacity(config: CapacityConfig, command: Sequence[str], *, run_stages: 
 def _device(config: CapacityConfig) -> torch.device:
     """Where it runs. Raises DeviceError, UsageError."""
     if parallel.under_torchrun():
-        raise UsageError("capacity starts its processes itself: expected no launcher, found torchrun's; run it alone")
+        raise UsageError("capacity starts its processes itself; run it without torchrun")
     where = parallel.rank_device(config.device, 0)
     if where.type == "cuda" and torch.cuda.device_count() < config.devices:
         raise DeviceError(
@@ -55,8 +55,8 @@ def _device(config: CapacityConfig) -> torch.device:
         )
     if where.type == "cpu" and config.memory_limit_bytes is None:
         raise UsageError(
-            "on CPU expected --memory-limit, found none: all memory of this machine would be used up, and with it "
-            "everything else that runs; give a limit, such as --memory-limit 4GiB"
+            "on a CPU --memory-limit is required: without it the search would use up all memory of this machine; "
+            "give a limit, such as --memory-limit 4GiB"
         )
     return where
 
@@ -66,7 +66,7 @@ def _facts(config: CapacityConfig, where: torch.device, command: Sequence[str]) 
         **measurement.measurement_head("capacity", config.as_json(), where, command),
         layers=_shape(config).describe(),
         peak_is_of="torch's allocator" if where.type == "cuda" else "resident memory of a process",
-        assumes="what does not fit does not fit with more layers either",
+        assumes="a stack that does not fit does not fit with more layers either",
     )
 
 
@@ -126,7 +126,7 @@ class _Bench:
         if bounds.fits == 0 and not (base.layers and fits(0)):
             least = base if base.layers else base.with_count(grow, 1)
             raise MeasurementError(
-                f"device {len(before)}: expected that at least {least} layers fit, found that they do not: "
+                f"device {len(before)}: not even {least} layers fit: "
                 f"{self.results.tries[-1].reason}; raise --memory-limit, or lower --fixed or --batch-size"
             )
         return bounds

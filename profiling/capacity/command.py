@@ -30,51 +30,54 @@ CAPACITY_EXAMPLES = """[bold]Examples[/bold]
 class _StackOptions:
     """What is stacked, and on what."""
 
-    grow: Annotated[GrowName, typer.Option(help="the kind of layers that are added until memory is exhausted")] = (
+    grow: Annotated[GrowName, typer.Option(help="kind of layers to add until memory is exhausted")] = (
         CapacityConfig.grow
     )
-    fixed: Annotated[int, typer.Option(help="layers of the other kind")] = CapacityConfig.fixed
+    fixed: Annotated[int, typer.Option(help="number of layers of the other kind")] = CapacityConfig.fixed
     stack: Annotated[
         str | None,
         typer.Option(
-            metavar="CONV+LINEAR", help="split this stack over --devices instead of searching the largest, as in 138+62"
+            metavar="CONV+LINEAR",
+            help="split this stack over --devices instead of searching for the largest, as in 138+62",
         ),
     ] = None
     devices: Annotated[int, typer.Option(help="GPUs, or on CPU processes with a memory limit each")] = 1
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="of each device: 4GiB, 500MB or bytes; on CPU what its process allocates in all",
-            show_default="none on a GPU; on CPU there must be one",
+            help="for each device: 4GiB, 500MB or bytes; on CPU for all that its process allocates",
+            show_default="none on a GPU; required on CPU",
         ),
     ] = None
-    batch_size: Annotated[int, typer.Option(help="of the input")] = CapacityConfig.batch_size
-    channels: Annotated[int, typer.Option(help="of the input and of every convolution")] = CapacityConfig.channels
-    image_size: Annotated[int, typer.Option(help="pixels, of the input")] = CapacityConfig.image_size
+    batch_size: Annotated[int, typer.Option(help="samples in the input")] = CapacityConfig.batch_size
+    channels: Annotated[int, typer.Option(help="channels of the input and of every convolution")] = (
+        CapacityConfig.channels
+    )
+    image_size: Annotated[int, typer.Option(help="width of the input in pixels")] = CapacityConfig.image_size
 
 
 @dataclass(frozen=True)
 class _HowOptions:
     """How it is measured, and where everything goes."""
 
-    warmup: Annotated[int, typer.Option(help="steps before those that are timed")] = CapacityConfig.warmup
+    warmup: Annotated[int, typer.Option(help="untimed steps before the timed ones")] = CapacityConfig.warmup
     iters: Annotated[int, typer.Option(help="timed steps")] = CapacityConfig.iters
-    max_tries: Annotated[int, typer.Option(help="of one search, each in a process of its own")] = (
+    max_tries: Annotated[int, typer.Option(help="tries in one search, each in its own process")] = (
         CapacityConfig.max_tries
     )
     device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto"
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of the results' folder")] = Path("traces")
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for the results' folder")] = Path("traces")
     run_name: Annotated[
         str | None,
-        typer.Option(rich_help_panel="Output", help="folder of the results", show_default="from device and time"),
+        typer.Option(rich_help_panel="Output", help="name of the results' folder", show_default="from device and time"),
     ] = None
 
 
 @takes(stacked=_StackOptions, how=_HowOptions)
 def capacity(ctx: typer.Context, *, stacked: _StackOptions, how: _HowOptions) -> None:
-    """Search how many convolutions and linear layers a device can train, and how more of them split over several.
+    """Find how many convolutions and linear layers a device can train, and how a larger stack splits over several.
 
-    The table goes to stdout, with every try in capacity.json in the results' folder.
+    The table goes to stdout, every try to capacity.json in the results' folder.
     """
     config = CapacityConfig(
         grow=stacked.grow,

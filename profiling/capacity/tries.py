@@ -149,8 +149,8 @@ def _said(ended: _Ended, share: Share) -> Mapping[str, Any]:
         how = f"ended by {signal.Signals(-ended.code).name}" if ended.code < 0 else f"exit code {ended.code}"
         last = _last_line(ended.errors)
         raise MeasurementError(
-            f"a try of {share} layers: expected that it fits or is out of memory, found {how}"
-            f"{': ' if last else ''}{last}; nothing can be said of larger or smaller ones"
+            f"a try of {share} layers: expected that it fits or runs out of memory, found {how}"
+            f"{': ' if last else ''}{last}; nothing can be said about larger or smaller ones"
         )
     return ended.said
 

@@ -80,7 +80,7 @@ class _WhatOptions:
             "-d",
             metavar="DTYPE",
             parser=_one_of((*_DTYPES, "all")),
-            help=f"{', '.join(_DTYPES)}, or all without float8; may be repeated",
+            help=f"{', '.join(_DTYPES)}, or all, which leaves float8 out; may be repeated",
             show_default="float32",
         ),
     ] = None
@@ -91,18 +91,18 @@ class _WhatOptions:
             "-o",
             metavar="OP",
             parser=_one_of((*_OPS, "all")),
-            help=f"what reductions do: {', '.join(_OPS)}, or all; may be repeated",
+            help=f"reductions: {', '.join(_OPS)}, or all; may be repeated",
             show_default="sum",
         ),
     ] = None
-    root: Annotated[int, typer.Option("--root", "-r", help="rank, of collectives that have one")] = 0
+    root: Annotated[int, typer.Option("--root", "-r", help="root rank, for collectives that have one")] = 0
 
 
 @dataclass(frozen=True)
 class _HowOptions:
     """How they are measured, and where."""
 
-    warmup: Annotated[int, typer.Option("--warmup", "-w", help="calls before those that are timed")] = 5
+    warmup: Annotated[int, typer.Option("--warmup", "-w", help="untimed calls before the timed ones")] = 5
     iters: Annotated[int, typer.Option("--iters", "-n", help="timed calls, back to back")] = 20
     backend: Annotated[str, typer.Option(help="gloo, nccl, ...", show_default="auto: nccl on GPUs, gloo on CPU")] = (
         "auto"
@@ -118,22 +118,26 @@ class _OutputOptions:
     """What is captured besides, and where everything goes."""
 
     trace: Annotated[
-        bool, typer.Option("--trace", rich_help_panel="Output", help="capture some calls too, after the measurement")
+        bool, typer.Option("--trace", rich_help_panel="Output", help="also capture some calls after the measurement")
     ] = False
-    trace_iters: Annotated[int, typer.Option(min=1, rich_help_panel="Output", help="calls per size, with --trace")] = 5
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces")
+    trace_iters: Annotated[
+        int, typer.Option(min=1, rich_help_panel="Output", help="captured calls per size with --trace")
+    ] = 5
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[
         str | None,
-        typer.Option(rich_help_panel="Output", help="run directory", show_default="from backend, ranks and time"),
+        typer.Option(
+            rich_help_panel="Output", help="name of the run directory", show_default="from backend, ranks and time"
+        ),
     ] = None
 
 
 @takes(what=_WhatOptions, how=_HowOptions, output=_OutputOptions)
 def comms(ctx: typer.Context, *, what: _WhatOptions, how: _HowOptions, output: _OutputOptions) -> None:
-    """Measure collectives over sizes as nccl-tests does, and check their results: the ceiling of this machine.
+    """Measure collectives at many sizes as nccl-tests does, and check their results: the ceiling of this machine.
 
-    The table goes to stdout, with more in comms.json in the run directory. Under torchrun this process is one rank.
-    Alone, it launches --workers of them. Exit code 1 if a result is wrong.
+    The table goes to stdout, details to comms.json in the run directory. Under torchrun this process is one rank;
+    otherwise it launches --workers ranks. The exit code is 1 if a result is wrong.
     """
     config = CommsConfig(
         collectives=distinct(what.collectives or _COLLECTIVES),

@@ -25,7 +25,7 @@ Save = Callable[[str | None], None]
 def run_layers(config: LayersConfig, command: Sequence[str]) -> int:
     """Measure, print the table, and write layers.json; the exit code. Raises ProfilingError."""
     if parallel.under_torchrun():
-        raise UsageError("layers measures one device: expected no launcher, found torchrun's; run it alone")
+        raise UsageError("layers measures one device; run it without torchrun")
     where = parallel.rank_device(config.device, 0)
     folder = config.run_dir(where.type)
     rundir.check_free(folder)
@@ -63,8 +63,7 @@ def _limit(limit_bytes: int, where: torch.device) -> None:
     used_bytes = memory.status_bytes("VmData") if where.type == "cpu" else None
     if used_bytes is not None and used_bytes >= limit_bytes:
         raise OutOfMemoryError(
-            f"--memory-limit {limit_bytes}: expected more than this process uses before it measures anything, found "
-            f"that it uses {used_bytes} bytes; raise it"
+            f"--memory-limit {limit_bytes}: this process uses {used_bytes} bytes before it measures anything; raise it"
         )
     memory.limit(limit_bytes, where.index)
 

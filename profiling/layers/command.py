@@ -52,13 +52,13 @@ class _SubjectOptions:
         ),
     ] = None
     batch_size: Annotated[
-        int | None, typer.Option(help="of the input", show_default=f"{MODEL_BATCH_SIZE}; 256 with --layer")
+        int | None, typer.Option(help="samples in the input", show_default=f"{MODEL_BATCH_SIZE}; 256 with --layer")
     ] = None
     image_size: Annotated[
-        int | None, typer.Option(help="pixels, of a model's input", show_default=str(CIFAR_IMAGE_SIZE))
+        int | None, typer.Option(help="width of a model's input in pixels", show_default=str(CIFAR_IMAGE_SIZE))
     ] = None
     scale: Annotated[
-        float | None, typer.Option(help="with --layer: of its image sides and features", show_default="1")
+        float | None, typer.Option(help="with --layer: factor of image widths and features", show_default="1")
     ] = None
 
 
@@ -66,32 +66,34 @@ class _SubjectOptions:
 class _HowOptions:
     """How it is measured, and where everything goes."""
 
-    warmup: Annotated[int, typer.Option(help="repetitions before those that are timed")] = LayersConfig.warmup
+    warmup: Annotated[int, typer.Option(help="untimed repetitions before the timed ones")] = LayersConfig.warmup
     iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters
-    power_s: Annotated[float, typer.Option(help="seconds that each layer runs for its power, on a GPU")] = (
+    power_s: Annotated[float, typer.Option(help="on a GPU: seconds to measure the power of each layer")] = (
         LayersConfig.power_s
     )
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="4GiB, 500MB or bytes; on CPU what this process allocates in all, on a GPU torch's share of it",
+            help="4GiB, 500MB or bytes; on CPU for all that this process allocates, on a GPU for torch's share",
             show_default="none",
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="of weights and inputs")] = 0
+    seed: Annotated[int, typer.Option(help="seed of weights and inputs")] = 0
     device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto"
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of the results' folder")] = Path("traces")
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for the results' folder")] = Path("traces")
     run_name: Annotated[
         str | None,
-        typer.Option(rich_help_panel="Output", help="folder of the results", show_default="from subject and time"),
+        typer.Option(
+            rich_help_panel="Output", help="name of the results' folder", show_default="from subject and time"
+        ),
     ] = None
 
 
 @takes(subject=_SubjectOptions, how=_HowOptions)
 def layers(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOptions) -> None:
-    """Measure every layer by itself: time of forward and backward, memory, and power.
+    """Measure every layer by itself: time of the forward and backward pass, memory, and power.
 
-    The table goes to stdout, with single times and reasons in layers.json in the results' folder.
+    The table goes to stdout, single times and reasons to layers.json in the results' folder.
     """
     config = LayersConfig(
         model=subject.model,

@@ -44,7 +44,7 @@ class LayersConfig:
                 raise UsageError(f"--{name.replace('_', '-')} must be above 0, found {value}")
         for name in ("model", "image_size") if self.layers else ("scale",):
             if (value := getattr(self, name)) is not None:
-                use = "leave it or --layer out" if self.layers else "add --layer"
+                use = "leave out this option, or --layer" if self.layers else "add --layer"
                 raise UsageError(
                     f"--{name.replace('_', '-')} {value}: is for {'models' if self.layers else 'single layers'}; {use}"
                 )

@@ -55,8 +55,8 @@ def _of_model(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
         calls = used(described, shape)
     except (RuntimeError, ValueError) as err:
         raise UsageError(
-            f"--image-size {shape[-1]} --batch-size {shape[0]}: expected a batch that {config.of_model} can be "
-            f"trained with, found that it cannot: {str(err).splitlines()[0]}; use larger ones"
+            f"--image-size {shape[-1]} --batch-size {shape[0]}: {config.of_model} cannot be trained with such a batch: "
+            f"{str(err).splitlines()[0]}; use larger ones"
         ) from err
     model = _made(MODELS[config.of_model], where)
     found = [LayerSubject(WHOLE_MODEL, described, lambda: model, shape, input_requires_grad=False)]

@@ -65,7 +65,7 @@ def _facts(model: nn.Module) -> FsdpFacts | None:
     try:
         return FsdpFacts([_group_facts(group, names) for group in fsdp_groups(sharded)])
     except AttributeError:
-        return FsdpFacts(None, f"not where torch 2.13 has them, in torch {torch.__version__}")
+        return FsdpFacts(None, f"torch {torch.__version__} does not keep them where torch 2.13 does")
 
 
 def _group_facts(group: Any, names: dict[int, str]) -> FsdpGroup:

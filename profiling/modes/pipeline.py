@@ -98,7 +98,7 @@ def _facts(model: nn.Module) -> PipelineFacts | None:
 
 PIPELINE = ParallelMode(
     "pipeline",
-    "consecutive blocks of the model on each rank (the last one alone knows the loss, which is then not shown)",
+    "consecutive blocks of the model on each rank (only the last one knows the loss, so it is not shown)",
     _build,
     shares_batch=True,
     splits_model=True,

@@ -45,17 +45,18 @@ class _ScriptOptions:
 
 @dataclass(frozen=True)
 class _LimitOptions:
-    """Whether all of it is traced, and for how long."""
+    """Whether the whole script is traced, and for how long."""
 
     whole_run: Annotated[
-        bool, typer.Option("--whole-run", rich_help_panel="Profiler", help="trace all of it, whatever its steps are")
+        bool,
+        typer.Option("--whole-run", rich_help_panel="Profiler", help="trace the whole script instead of some steps"),
     ] = False
     max_seconds: Annotated[
-        float, typer.Option(rich_help_panel="Profiler", help="of --whole-run, which stops tracing then")
+        float, typer.Option(rich_help_panel="Profiler", help="with --whole-run: stop tracing after this time")
     ] = Limits.seconds
     max_memory_gb: Annotated[
         float,
-        typer.Option(rich_help_panel="Profiler", help="of --whole-run, which stops when the process has grown so much"),
+        typer.Option(rich_help_panel="Profiler", help="with --whole-run: stop when the process has grown by this"),
     ] = Limits.memory_gb
 
 
@@ -63,10 +64,12 @@ class _LimitOptions:
 class _OutputOptions:
     """Where the run directory goes."""
 
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces")
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[
         str | None,
-        typer.Option(rich_help_panel="Output", help="run directory", show_default="from script, ranks and time"),
+        typer.Option(
+            rich_help_panel="Output", help="name of the run directory", show_default="from script, ranks and time"
+        ),
     ] = None
 
 
@@ -84,9 +87,9 @@ def run(
 ) -> None:
     """Run a training script as it is, and trace a few of its steps on every rank.
 
-    A step ends with the step of the first optimizer that makes one. The first step only opens the capture, and the next
-    one is step 0. Under torchrun this process is one rank; --workers launches ranks here; processes that the script
-    starts with torch.multiprocessing are captured too. What the script prints and how it ends are its own.
+    Steps are those of the first optimizer that makes one. The first step only opens the capture; the next one is step
+    0. Under torchrun this process is one rank; --workers launches ranks here. Processes that the script starts with
+    torch.multiprocessing are captured too. What the script prints and how it ends stay its own.
     """
     _check_options(ctx, whole_run=limits.whole_run)
     config = RunConfig(
@@ -113,5 +116,7 @@ def _check_options(ctx: typer.Context, *, whole_run: bool) -> None:
     for name in _SCHEDULE if whole_run else _LIMITS:
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            verb = "has no meaning with" if whole_run else "is of"
-            raise UsageError(f"--{name.replace('_', '-')} {verb} --whole-run, which traces everything; leave one out")
+            option = f"--{name.replace('_', '-')}"
+            if whole_run:
+                raise UsageError(f"{option} has no meaning with --whole-run, which traces everything; leave one out")
+            raise UsageError(f"{option} is only for --whole-run; add that, or leave it out")

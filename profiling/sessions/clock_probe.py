@@ -198,7 +198,7 @@ def _awaited(store: "Store", slot: int, until_s: float, stopped: Callable[[], bo
         if store.check([f"caller/{slot}"]):
             return None
         time.sleep(_POLL_S)
-    return f"rank 0 waited {_PATIENCE_S:g} s, in which not all ranks came and were answered"
+    return f"not all ranks came and were answered while rank 0 waited for {_PATIENCE_S:g} s"
 
 
 def _answer(store: "Store", caller: str, clock: Clock) -> bool:

@@ -156,7 +156,7 @@ def _loop(
         else:
             reporter.begin(one, left, asked, growing=config.batch_size_until_oom)
             if aside := sweep_dir.set_aside(folder, one.run):
-                reporter.say(f"{one.run}: what was there of it is now in {aside}")
+                reporter.say(f"{one.run}: its old files are now in {aside}")
             ended = run(one, config)
         reporter.end(ended)
         content = replace(content, cells=[ended if other.run == one.run else other for other in content.cells])
@@ -199,7 +199,7 @@ def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
     name = signal.Signals(code - 128).name
     if (folder / sweep_dir.SWEEP_FILE).is_file():
         resume = f"{PROGRAM} sweep --resume {shlex.quote(str(folder))}"
-        print(f"stopped by {name}; what is done is kept, and this goes on: {resume}", file=sys.stderr)
+        print(f"stopped by {name}; finished cells are kept; to go on: {resume}", file=sys.stderr)
     else:
         print(f"stopped by {name} before anything was written", file=sys.stderr)
     return code

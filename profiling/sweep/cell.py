@@ -68,7 +68,7 @@ def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
     reason = memory.killed_for_memory(*kills)
     if reason is not None:
         return "out_of_memory", reason
-    return "failed", "killed by SIGKILL, but not by the kernel for memory: its count of those did not rise"
+    return "failed", "killed by SIGKILL, but not by the kernel's OOM killer: its count did not rise"
 
 
 def _run(arguments: Sequence[str], log: Path, lock: int) -> int:

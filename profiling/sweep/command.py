@@ -29,8 +29,8 @@ SWEEP_EXAMPLES = """[bold]Examples[/bold]
 
     python -m profiling sweep --config sweep.toml --run-name cifar --workers 1,2
 
-In a file the options have no dashes before them: workers = 2, run-name = "cifar", and lists in brackets.
-"""
+    In a file, options have no leading dashes, and lists are in brackets: workers = [1, 2], run-name = "cifar".
+    """
 _OUT, _EVERY_CELL = "Output", "In every cell, as in train"
 
 
@@ -54,7 +54,9 @@ class _GridOptions:
     model: Annotated[list[str] | None, _grid("model", ", ".join(get_args(ModelName)))] = None
     parallel: Annotated[list[str] | None, _grid("parallel", ", ".join(MODES))] = None
     batch_size: Annotated[list[str] | None, _grid("batch_size", "batch sizes per rank, as in 32,128")] = None
-    workers: Annotated[list[str] | None, _grid("workers", "ranks, or the GPUs of one process, as in 1,2,4")] = None
+    workers: Annotated[
+        list[str] | None, _grid("workers", "numbers of ranks, or of GPUs in one process, as in 1,2,4")
+    ] = None
     batch_size_until_oom: Annotated[
         bool | None,
         typer.Option(
@@ -75,12 +77,12 @@ class _CellOptions:
     ] = None
     data: Annotated[str | None, _shared("data", "synthetic, or cifar10 from --data-root")] = None
     data_root: Annotated[str | None, _shared("data_root", "folder that holds cifar-10-batches-py")] = None
-    image_size: Annotated[int | None, _shared("image_size", "pixels, of synthetic images")] = None
+    image_size: Annotated[int | None, _shared("image_size", "width of synthetic images in pixels")] = None
     dataset_samples: Annotated[int | None, _shared("dataset_samples", "synthetic images in an epoch")] = None
-    seed: Annotated[int | None, _shared("seed", "of weights and data")] = None
+    seed: Annotated[int | None, _shared("seed", "seed of weights and data")] = None
     device: Annotated[str | None, _shared("device", "auto, cpu or cuda")] = None
     bucket_cap_mb: Annotated[int | None, _shared("bucket_cap_mb", "MiB in a bucket of DDP's gradients")] = None
-    memory_limit: Annotated[str | None, _shared("memory_limit", "of each rank: 4GiB, 500MB or bytes")] = None
+    memory_limit: Annotated[str | None, _shared("memory_limit", "for each rank: 4GiB, 500MB or bytes")] = None
     wait: Annotated[int | None, _shared("wait", "steps after the timed epoch, before the profiler warms up")] = None
     warmup: Annotated[int | None, _shared("warmup", "profiled steps that are discarded")] = None
     active: Annotated[int | None, _shared("active", "traced steps")] = None
@@ -91,15 +93,15 @@ class _PlaceOptions:
     """Where the options come from, and where the sweep goes."""
 
     config: Annotated[
-        Path | None, typer.Option(help="TOML file with any of these options; the command line goes first")
+        Path | None, typer.Option(help="TOML file with any of these options; the command line overrides it")
     ] = None
     out: Annotated[
-        str | None, typer.Option(help="folder of the sweep's directory", show_default="traces", rich_help_panel=_OUT)
+        str | None, typer.Option(help="folder for the sweep's directory", show_default="traces", rich_help_panel=_OUT)
     ] = None
     run_name: Annotated[
         str | None,
         typer.Option(
-            help="the sweep's directory; where it exists, only what is not done is run",
+            help="name of the sweep's directory; if it exists, only cells that are not done are run",
             show_default="sweep- and the time",
             rich_help_panel=_OUT,
         ),
@@ -107,7 +109,7 @@ class _PlaceOptions:
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="a sweep's directory: go on with its own options, and add what others add to the grid",
+            help="a sweep's directory: go on with its options; options given here may extend the grid",
             rich_help_panel=_OUT,
         ),
     ] = None
@@ -117,8 +119,8 @@ class _PlaceOptions:
 def sweep(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptions, place: _PlaceOptions) -> None:
     """Time and trace every cell of a grid: models x parallel modes x workers x batch sizes.
 
-    A cell is one train command in processes of its own: a warm-up epoch, a timed epoch, then a few traced steps, which
-    are never among the timed ones. It may be interrupted at any moment; the same command again goes on.
+    A cell is one train command in its own processes: a warm-up epoch, a timed epoch, then a few traced steps, which are
+    never among the timed ones. A sweep may be interrupted at any moment; the same command continues it.
     """
     require("torchvision")
     bench.check_not_launched()

@@ -136,7 +136,7 @@ def side_files(run_dir: Path) -> Sequence[dict[str, Any]]:
 def _json(path: Path) -> dict[str, Any]:
     found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict):
-        raise ValueError(f"{path.name} holds no object")
+        raise ValueError(f"{path.name} is not a JSON object")
     return found
 
 

@@ -30,7 +30,7 @@ EXHAUSTED: tuple[Status, ...] = ("out_of_memory", "out_of_data")
 # What a sweep may be resumed with another value of; all else would make cells that cannot be compared.
 GRID = ("model", "parallel", "batch_size", "workers", "batch_size_until_oom")
 BATCH_SIZE_FACTOR = 4
-_WORDS = {"int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
+_WORDS = {"int": "a whole number", "str": "text", "bool": "true or false", "array": "a list"}
 _PLACES = ("out", "run_name")  # options of a file that say where, not what
 
 _AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]

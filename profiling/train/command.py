@@ -52,9 +52,9 @@ def train(
     recording: RecordingOptions,
     output: OutputOptions,
 ) -> None:
-    """Train a model, and trace a few of its steps on every rank.
+    """Train a model and trace a few of its steps on every rank.
 
-    Under torchrun this process is one rank. Alone, it launches --workers of them.
+    Under torchrun this process is one rank; otherwise it launches --workers ranks.
     """
     require("torchvision")
     schedule = profiled.schedule()

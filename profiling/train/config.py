@@ -86,7 +86,7 @@ class TrainConfig:
         if self.data == "cifar10" and self.image_size != CIFAR_IMAGE_SIZE:
             raise UsageError(f"--image-size {self.image_size}: CIFAR-10 images are {CIFAR_IMAGE_SIZE} pixels wide")
         if self.data == "cifar10" and self.dataset_samples != CIFAR10_SAMPLES:
-            raise UsageError(f"--dataset-samples {self.dataset_samples}: for --data synthetic; CIFAR-10 has its own")
+            raise UsageError(f"--dataset-samples {self.dataset_samples}: is for --data synthetic")
         options.check_run_name(self.run_name)
         check_steps(self.schedule, self.steps)
         check_plan(self.training, self.batch_size, self.warmup_epochs, self.timed_epochs)

@@ -44,14 +44,14 @@ class SubjectOptions:
     ] = "resnet18"
     data: Annotated[DataName, typer.Option(help="synthetic: seeded, no files; cifar10: from --data-root")] = "synthetic"
     data_root: Annotated[Path, typer.Option(help="folder that holds cifar-10-batches-py")] = Path("data")
-    image_size: Annotated[int, typer.Option(help="pixels, of synthetic images")] = CIFAR_IMAGE_SIZE
+    image_size: Annotated[int, typer.Option(help="width of synthetic images in pixels")] = CIFAR_IMAGE_SIZE
     dataset_samples: Annotated[int, typer.Option(help="synthetic images in an epoch, over all ranks")] = CIFAR10_SAMPLES
     batch_size: Annotated[int, typer.Option(help=f"per rank; {_BATCH_HELP}")] = 32
     steps: Annotated[
         int | None,
         typer.Option(help="training steps", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"),
     ] = None
-    seed: Annotated[int, typer.Option(help="of weights and data")] = 0
+    seed: Annotated[int, typer.Option(help="seed of weights and data")] = 0
 
     def settings(self) -> dict[str, Any]:
         """As TrainConfig takes them, without the steps."""
@@ -64,14 +64,14 @@ class OptimizerOptions:
 
     optimizer: Annotated[
         OptimizerName,
-        typer.Option(help="lars: SGD with a rate for each layer, of the library pytorch_optimizer; wants a larger lr"),
+        typer.Option(help="lars: SGD with a rate for each layer, from pytorch_optimizer; needs a larger learning rate"),
     ] = OptimizerConfig.name
     optimizer_lr: Annotated[
         float | None,
-        typer.Option(help="learning rate; with --lr-scaling that of --lr-reference-batch", show_default=_DEFAULTS),
+        typer.Option(help="learning rate; with --lr-scaling, for --lr-reference-batch", show_default=_DEFAULTS),
     ] = None
-    optimizer_momentum: Annotated[float, typer.Option(help="its momentum")] = OptimizerConfig.momentum
-    optimizer_weight_decay: Annotated[float, typer.Option(help="its weight decay")] = OptimizerConfig.weight_decay
+    optimizer_momentum: Annotated[float, typer.Option(help="momentum")] = OptimizerConfig.momentum
+    optimizer_weight_decay: Annotated[float, typer.Option(help="weight decay")] = OptimizerConfig.weight_decay
 
     def config(self, model: ModelName, epochs: int) -> OptimizerConfig:
         """The settings; the learning rate suits the model, and whether it is trained for epochs or for a few steps."""
@@ -89,17 +89,17 @@ class ParallelOptions:
     ] = DEFAULT_MODE
     bucket_cap_mb: Annotated[
         int,
-        typer.Option(min=0, help="MiB in a bucket of DDP's gradients; 0: torch's default, 25 with a first one of 1"),
+        typer.Option(min=0, help="MiB in a bucket of DDP's gradients; 0: torch's default, 25 after a first one of 1"),
     ] = TrainConfig.bucket_cap_mb
     microbatches: Annotated[
         int | None,
         typer.Option(
-            help="of a pipeline: parts of a batch; has to divide it", show_default="what divides it, to 2 per stage"
+            help="of a pipeline: parts of a batch; must divide it", show_default="up to 2 per stage that divide it"
         ),
     ] = None
     pipeline_schedule: Annotated[
         PipelineScheduleName,
-        typer.Option(help="of a pipeline; gpipe: all forward passes first; 1f1b: one forward, one back"),
+        typer.Option(help="of a pipeline; gpipe: all forward passes first; 1f1b: forward and backward alternate"),
     ] = TrainConfig.pipeline_schedule
 
 
@@ -115,7 +115,7 @@ class PlaceOptions:
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="of each rank: 4GiB, 500MB or bytes; on CPU what it allocates in all, on a GPU torch's share of it",
+            help="for each rank: 4GiB, 500MB or bytes; on CPU for all it allocates, on a GPU for torch's share",
             show_default="none",
         ),
     ] = None
@@ -130,10 +130,12 @@ class PlaceOptions:
 class OutputOptions:
     """Where the run directory goes."""
 
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder of run directories")] = Path("traces")
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[
         str | None,
-        typer.Option(rich_help_panel="Output", help="run directory", show_default="from model, mode, ranks and time"),
+        typer.Option(
+            rich_help_panel="Output", help="name of the run directory", show_default="from model, mode, ranks and time"
+        ),
     ] = None
 
 
@@ -143,34 +145,39 @@ class EpochOptions:
 
     epochs: Annotated[
         int,
-        _epochs("train for so many, and test after each: loss and accuracy in training.json and TensorBoard", min=0),
+        _epochs(
+            "train for this many and test after each: loss and accuracy go to training.json and TensorBoard", min=0
+        ),
     ] = TrainingPlan.epochs
     warmup_epochs: Annotated[
         int,
         _epochs(
-            "before the timed ones; the first of --epochs, over which --lr-scaling raises the rate step by step", min=0
+            "epochs before the timed ones; the first of --epochs, in which --lr-scaling raises the rate step by step",
+            min=0,
         ),
     ] = 0
-    timed_epochs: Annotated[int, _epochs("timed, with waiting for data apart from the rest; not tested", min=0)] = 0
-    steps_per_epoch: Annotated[int, _epochs("bound of each of them; 0: the whole data set", min=0)] = 0
+    timed_epochs: Annotated[int, _epochs("timed epochs; waiting for data is timed separately; no tests", min=0)] = 0
+    steps_per_epoch: Annotated[
+        int, _epochs("at most this many steps in each of them; 0: the whole data set", min=0)
+    ] = 0
     test_samples: Annotated[
-        int, _epochs("images that each of --epochs is tested on; 0: all, of synthetic ones a fifth of an epoch", min=0)
+        int, _epochs("images to test on after each of --epochs; 0: all; synthetic data have a fifth of an epoch", min=0)
     ] = TrainingPlan.test_samples
     lr_scaling: Annotated[
         LrScaling,
         _epochs(
-            "linear: the learning rate x samples of a step, all ranks together / --lr-reference-batch (Goyal et al. "
+            "linear: the learning rate x samples per step over all ranks / --lr-reference-batch (Goyal et al. "
             "2017, arXiv:1706.02677)"
         ),
     ] = TrainingPlan.lr_scaling
     lr_reference_batch: Annotated[
-        int, _epochs("samples of a step for which --optimizer-lr is meant; the paper's is 256", min=1)
+        int, _epochs("samples per step that --optimizer-lr is meant for; 256 in the paper", min=1)
     ] = TrainingPlan.lr_reference_batch
     batch_size_schedule: Annotated[
         str | None,
         _epochs(
-            "as 3:256,6:512: from epoch 3 on, counted from 0, a --batch-size of 256, and so on; in place of a learning "
-            "rate that decays (Smith et al. 2017, arXiv:1711.00489)",
+            "3:256,6:512 means --batch-size 256 from epoch 3 on, counted from 0, and 512 from epoch 6 on; instead of a "
+            "learning rate that decays (Smith et al. 2017, arXiv:1711.00489)",
             metavar="EPOCH:SIZE,...",
             show_default="none",
         ),

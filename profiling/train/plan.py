@@ -129,7 +129,7 @@ def check_plan(plan: TrainingPlan, batch_size: int, warmup_epochs: int, timed_ep
         )
     if warmup_epochs > plan.epochs:
         raise UsageError(
-            f"--warmup-epochs {warmup_epochs}: are the first of --epochs {plan.epochs}; expected {plan.epochs} at most"
+            f"--warmup-epochs {warmup_epochs}: expected at most {plan.epochs}, since they are the first of --epochs"
         )
     _check_schedule(plan, batch_size)
 
@@ -145,5 +145,6 @@ def _check_schedule(plan: TrainingPlan, batch_size: int) -> None:
         raise UsageError(f"{said}: the first epoch has --batch-size {batch_size}; make them equal, or leave 0: out")
     if schedule and schedule[-1][0] >= plan.epochs:
         raise UsageError(
-            f"{said}: epoch {schedule[-1][0]} is none of --epochs {plan.epochs}, which are 0 to {plan.epochs - 1}"
+            f"{said}: epoch {schedule[-1][0]} is not among those of --epochs {plan.epochs}, which are 0 to "
+            f"{plan.epochs - 1}"
         )

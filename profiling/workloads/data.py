@@ -53,8 +53,8 @@ def epoch_steps(dataset_samples: int, ranks: int, batch_size: int) -> int:
     steps = dataset_samples // ranks // batch_size
     if steps == 0:
         raise OutOfDataError(
-            f"{dataset_samples} images are less than one batch of {batch_size} on each of {ranks} "
-            "ranks: the batch would be the data set; use a smaller --batch-size"
+            f"{dataset_samples} images are fewer than one batch of {batch_size}"
+            f"{f' for each of {ranks} ranks' if ranks > 1 else ''}; use a smaller --batch-size"
         )
     return steps
 

@@ -172,9 +172,7 @@ def test_search_that_ends_early_says_so(tmp_path) -> None:
 
 def test_nothing_fits_is_an_error(tmp_path) -> None:
     config = CapacityConfig(device="cpu", memory_limit_bytes=1, fixed=100, out=tmp_path, run_name="run")
-    with pytest.raises(
-        MeasurementError, match=r"expected that at least 0\+100 layers fit, found .* counted out; raise"
-    ):
+    with pytest.raises(MeasurementError, match=r"not even 0\+100 layers fit: .*counted out; raise"):
         bench.run_capacity(config, ["test"], run_stages=counted(400))
     found = written(tmp_path / "run")
     assert (found["complete"], found["capacities"]) == (False, [])
@@ -303,7 +301,7 @@ def test_interrupted_it_leaves_valid_json_and_no_process(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ([], 2, "on CPU expected --memory-limit, found none"),
+        ([], 2, "on a CPU --memory-limit is required"),
         (["--memory-limit", "4G"], 2, "--memory-limit 4G: expected a size such as 4GiB"),
         (["--stack", "61"], 2, "--stack 61: expected convolutions and linear layers, as in 138+62"),
         (["--devices", "0"], 2, "--devices must be at least 1, found 0"),
@@ -330,7 +328,7 @@ def test_results_are_never_overwritten(tmp_path, capsys) -> None:
 def test_it_starts_its_processes_itself(monkeypatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="found torchrun's; run it alone"):
+    with pytest.raises(UsageError, match="run it without torchrun"):
         bench.run_capacity(CapacityConfig(device="cpu", memory_limit_bytes=1), [])
 
 

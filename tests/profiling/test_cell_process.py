@@ -36,7 +36,7 @@ error: rank 0 failed with exit code 1; its own message is above
             "out_of_memory",
             "X",
         ),
-        (4, "error: 50000 images are less than one batch", "out_of_data", "50000 images"),
+        (4, "error: 50000 images are fewer than one batch", "out_of_data", "50000 images"),
         (2, "error: --workers 2: --parallel single is one process", "skipped", "is one process"),
         (134, "terminate called after throwing an instance of 'std::bad_alloc'\n", "out_of_memory", "std::bad_alloc"),
         (1, TRACEBACK, "failed", "ValueError: bad luck"),
@@ -57,7 +57,7 @@ def test_ends_are_told_apart(code, log, status, reason) -> None:
     [
         ((4, 6), "out_of_memory", "most likely by the kernel: it killed 2 processes meanwhile"),
         ((None, None), "out_of_memory", "most likely by the kernel"),
-        ((4, 4), "failed", "not by the kernel for memory"),
+        ((4, 4), "failed", "not by the kernel's OOM killer"),
     ],
 )
 @pytest.mark.parametrize("code", [137, -9])

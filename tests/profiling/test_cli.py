@@ -81,7 +81,7 @@ def test_every_choice_has_an_implementation() -> None:
         (["--active", "0"], "active must be at least 1"),
         (["--batch-size", "0"], "--batch-size must be at least 1"),
         (["--data", "cifar10", "--image-size", "64"], "CIFAR-10 images are 32 pixels wide"),
-        (["--data", "cifar10", "--dataset-samples", "64"], "--dataset-samples 64: for --data synthetic"),
+        (["--data", "cifar10", "--dataset-samples", "64"], "--dataset-samples 64: is for --data synthetic"),
         (["--dataset-samples", "0"], "--dataset-samples must be at least 1"),
         (
             ["--timed-epochs", "1", "--wait", "0", "--warmup", "2"],
@@ -104,7 +104,7 @@ def test_single_needs_no_leading_steps(configs) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--dataset-samples", "7"], 4, "7 images are less than one batch of 8 on each of 1 ranks"),
+        (["--dataset-samples", "7"], 4, "7 images are fewer than one batch of 8; use a smaller"),
         (["--memory-limit", "1KB"], 3, "out of memory with --batch-size 8: "),
     ],
 )

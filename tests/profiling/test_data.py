@@ -43,7 +43,7 @@ def test_an_epoch_of_synthetic_data_has_the_length_that_is_asked_for() -> None:
     assert synthetic(spec()).epoch_steps == 50_000 // 4
     found = synthetic(spec(dataset_samples=27, world_size=3))
     assert (found.dataset_samples, found.epoch_steps) == (27, 2)
-    with pytest.raises(OutOfDataError, match="11 images are less than one batch of 4 on each of 3 ranks: the batch"):
+    with pytest.raises(OutOfDataError, match="11 images are fewer than one batch of 4 for each of 3 ranks"):
         synthetic(spec(dataset_samples=11, world_size=3))
 
 
@@ -97,7 +97,7 @@ def test_ranks_share_the_images_of_an_epoch(cifar10_root) -> None:
 
 
 def test_batch_larger_than_the_data_set_is_said(cifar10_root) -> None:
-    with pytest.raises(DataError, match="40 images are less than one batch of 41 on each of 1 ranks"):
+    with pytest.raises(DataError, match="40 images are fewer than one batch of 41; use"):
         cifar10(spec(cifar10_root, batch_size=41))
 
 

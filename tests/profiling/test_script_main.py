@@ -113,7 +113,7 @@ def test_safe_path_is_respected() -> None:
         (["-m", "missing.module"], "error: -m missing.module: no module named missing.module that could be run\n"),
         (["--wait", "0", "--warmup", "0", "facts.py"], "error: --wait 0 --warmup 0: need at least 1 steps before"),
         (["--whole-run", "--active", "2", "facts.py"], "error: --active has no meaning with --whole-run"),
-        (["--max-seconds", "2", "facts.py"], "error: --max-seconds is of --whole-run"),
+        (["--max-seconds", "2", "facts.py"], "error: --max-seconds is only for --whole-run"),
         (["--whole-run", "--max-seconds", "0", "facts.py"], "error: --max-seconds 0: expected a number above 0\n"),
         (["--run-name", "a/b", "facts.py"], "error: --run-name a/b: expected one folder name"),
         (["--out", os.pardir, "--run-name", "users", "facts.py"], "users: expected a new or empty run directory"),

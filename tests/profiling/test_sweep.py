@@ -129,7 +129,7 @@ def test_interrupted_and_resumed_ends_in_the_same_table(tmp_path, capsys) -> Non
     assert sweep.run_sweep(request(tmp_path / "b"), run_cell=Cells(b32="interrupt")) == 143
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1].endswith(f"this goes on: python -m profiling sweep --resume {tmp_path / 'b'}")
+    assert err.splitlines()[-1].endswith(f"to go on: python -m profiling sweep --resume {tmp_path / 'b'}")
     assert statuses(tmp_path / "b") == {"w1-b8": "done", "w1-b32": "open", "w2-b8": "open", "w2-b32": "open"}
     rest = Cells()
     assert sweep.run_sweep(request(tmp_path / "b", resume=True), run_cell=rest) == 0
@@ -159,7 +159,7 @@ def test_half_written_cell_is_set_aside(tmp_path, capsys) -> None:
     assert statuses(tmp_path)["w1-b8"] == "done"
     aside = tmp_path / "set-aside" / "resnet18-ddp-w1-b8.1"
     assert (aside / "host_0.meta.json").read_text() == '{"complete": false}'
-    assert f"what was there of it is now in {aside}" in capsys.readouterr().err
+    assert f"its old files are now in {aside}" in capsys.readouterr().err
 
 
 def test_cell_whose_files_are_gone_is_run_again(tmp_path, capsys) -> None:

@@ -170,6 +170,6 @@ def test_missing_and_damaged_side_files_are_said(tmp_path) -> None:
     (run_dir / "host_1.meta.json").write_text("{")
     assert "cannot be read" in str(sweep_dir.missing(run_dir))
     (run_dir / "host_1.meta.json").write_text("[]")
-    assert "holds no object" in str(sweep_dir.missing(run_dir))
+    assert "is not a JSON object" in str(sweep_dir.missing(run_dir))
     (run_dir / "host_1.meta.json").unlink()
     assert "expected the side files of 2 ranks, found 1" in str(sweep_dir.missing(run_dir))

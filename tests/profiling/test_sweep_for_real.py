@@ -40,6 +40,6 @@ def test_out_of_data_is_another_thing(tmp_path) -> None:
     done = python("-m", "profiling", "sweep", *TINY, *options, "--out", tmp_path, "--run-name", "data")
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "data") == {"resnet18-ddp-w2-b2": "done", "resnet18-ddp-w2-b8": "out_of_data"}
-    assert "9 images are less than one batch of 8 on each of 2 ranks: the batch would be the data set" in done.stdout
+    assert "9 images are fewer than one batch of 8 for each of 2 ranks" in done.stdout
     assert done.stdout.splitlines()[2].split()[:3] == ["resnet18-ddp-w2-b2", "done", "2"], "a whole epoch"
     assert "scaled" not in done.stdout

@@ -191,7 +191,7 @@ def test_epochs_may_be_bounded(tmp_path, watched) -> None:
 def test_a_batch_larger_than_the_data_set_ends_the_run_before_the_first_epoch(tmp_path, capsys, watched) -> None:
     options = ["--epochs", 3, "--batch-size", 8, "--batch-size-schedule", "2:64", "--dataset-samples", 40]
     train_here(tmp_path, *options, code=4)
-    assert "40 images are less than one batch of 64 on each of 1 ranks" in capsys.readouterr().err
+    assert "40 images are fewer than one batch of 64; use a smaller" in capsys.readouterr().err
     assert watched.images == []
 
 
@@ -202,8 +202,8 @@ def test_a_batch_larger_than_the_data_set_ends_the_run_before_the_first_epoch(tm
         (["--batch-size-schedule", "1:64"], "--batch-size-schedule: is for training in epochs"),
         (["--test-samples", "5"], "--test-samples: is for training in epochs"),
         (["--epochs", "2", "--timed-epochs", "1"], "--epochs 2 --timed-epochs 1: every epoch of a training is timed"),
-        (["--epochs", "2", "--warmup-epochs", "3"], "--warmup-epochs 3: are the first of --epochs 2"),
-        (["--epochs", "2", "--batch-size-schedule", "2:64"], "2:64: epoch 2 is none of --epochs 2, which are 0 to 1"),
+        (["--epochs", "2", "--warmup-epochs", "3"], "--warmup-epochs 3: expected at most 2"),
+        (["--epochs", "2", "--batch-size-schedule", "2:64"], "2:64: epoch 2 is not among those of --epochs 2"),
         (["--epochs", "3", "--batch-size-schedule", "2:64,1:32"], "expected epochs in ascending order, each once"),
         (["--epochs", "3", "--batch-size-schedule", "1:64,1:32"], "expected epochs in ascending order, each once"),
         (["--epochs", "3", "--batch-size-schedule", "1:0"], "1:0: batch sizes must be at least 1"),

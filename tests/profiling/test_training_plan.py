@@ -72,7 +72,7 @@ def test_a_batch_that_grows_leaves_the_rate_alone() -> None:
 
 
 def test_a_batch_that_the_data_set_cannot_fill_is_found_before_the_first_epoch() -> None:
-    with pytest.raises(OutOfDataError, match="1000 images are less than one batch of 600 on each of 2 ranks"):
+    with pytest.raises(OutOfDataError, match="1000 images are fewer than one batch of 600 for each of 2 ranks"):
         epochs_of(plan(5, batch_size_schedule=((4, 600),)), 1000, 2, 10)
 
 

@@ -19,7 +19,7 @@ class ScheduleOptions:
     wait: Annotated[int, _profiler("steps before the profiler warms up")] = 2
     warmup: Annotated[int, _profiler("profiled steps that are discarded")] = 1
     active: Annotated[int, _profiler("traced steps")] = 3
-    repeat: Annotated[int, _profiler("cycles; a trace file for each")] = 1
+    repeat: Annotated[int, _profiler("number of cycles, each with its own trace file")] = 1
 
     def schedule(self) -> Schedule:
         """As the profiler takes it. Raises UsageError."""

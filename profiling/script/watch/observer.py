@@ -174,7 +174,7 @@ class Observer:
         who = parallel.identity()
         if who.world_size > 1 and parallel.default_store() is None and self._config.run_name is None:
             raise CaptureError(
-                f"rank {who.rank} of {who.world_size} has no process group yet, so that ranks cannot agree on a name "
+                f"rank {who.rank} of {who.world_size} has no process group yet, so the ranks cannot agree on a name "
                 "for the run; give one with --run-name"
             )
         session = ScriptSession(

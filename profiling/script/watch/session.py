@@ -92,7 +92,7 @@ class ScriptSession(Session):
         self._aside = True
         self.cut_short(f"{_OTHER_RUNS}, which {how} in step {self.steps_done}; torch has one at a time")
         self._say(
-            f"step {self.steps_done}: a profiler of the script's own {how}; until it is done nothing is traced here"
+            f"step {self.steps_done}: a profiler of the script's own {how}; until it ends, nothing is traced here"
         )
 
     def _notice_displacement(self) -> None:
