@@ -2,7 +2,7 @@
 
 `from profiling import capture` is the session for loops of your own; `python -m profiling train` is a loop with
 everything set up. Importing this package does not import torch: `capture` does, when it is first looked up. No module
-here may have that name: once imported, it would stand in the place of the function.
+here may have that name: once imported, it would replace the function.
 """
 
 import pkgutil

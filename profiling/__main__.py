@@ -3,7 +3,7 @@
 import signal
 import sys
 
-# Whoever interrupts imports wants an end, as of any program, and no traceback.
+# An interrupt while modules are imported ends the program quietly, without a traceback.
 interrupt = signal.getsignal(signal.SIGINT)
 if interrupt is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

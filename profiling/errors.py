@@ -1,6 +1,6 @@
 """Every error of this package that a user can do something about; each message is one line.
 
-Exit codes of their own have what a sweep must tell apart: it reads them from the commands that it runs.
+Errors that a sweep must distinguish have their own exit codes, which it gets from the commands that it runs.
 
 ProfilingError
 ├── UsageError       options that contradict each other, or a profiler schedule that cannot work

@@ -1,1 +1,1 @@
-"""What all commands share. Knows no torch, but for `torch_private`."""
+"""What all commands share. Only `torch_private` knows torch."""

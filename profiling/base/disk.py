@@ -1,6 +1,6 @@
-"""The operations on files that all writing of run directories rests on, one by one, so that tests can let each fail.
+"""The file operations behind all writing of run directories, one function each, so that tests can make them fail.
 
-And a file that is written whole or not at all. Knows no torch.
+Also a file that is written completely or not at all. Knows no torch.
 """
 
 import os
@@ -12,12 +12,12 @@ _PERMISSIONS = 0o777
 
 
 def create(path: Path, mode: int) -> int:
-    """A descriptor of a new file, to write to. Raises OSError where anything is there, a link too."""
+    """A descriptor of a new file, for writing. Raises OSError if anything is there, even a link."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def write(descriptor: int, data: memoryview) -> int:
-    """How many of the bytes were written. Raises OSError."""
+    """The number of bytes written. Raises OSError."""
     return os.write(descriptor, data)
 
 
@@ -32,12 +32,12 @@ def set_mode(descriptor: int, mode: int) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """In place of what is there. Raises OSError."""
+    """Rename, replacing what is there. Raises OSError."""
     old.replace(new)
 
 
 def make_folder(path: Path) -> None:
-    """One that nobody else can enter. Raises OSError."""
+    """Make a folder that no other user can enter. Raises OSError."""
     path.mkdir(mode=0o700)
 
 
@@ -55,11 +55,11 @@ class Writer:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Nothing is buffered here."""
 
 
 def hidden(path: Path) -> Path:
-    """A name beside `path` that nobody can foresee; nobody takes it for a trace or a side file."""
+    """An unpredictable name beside `path`, which is not mistaken for a trace or a side file."""
     return path.with_name(f".{path.name.partition('.pt.trace')[0]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 

@@ -14,8 +14,7 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 _POLL_S = 0.1
-# For `grace_s`: twice this, and writing files, fits into the 30 s after which torchrun kills a worker that it told to
-# stop.
+# For `grace_s`: twice this, plus writing files, fits into the 30 s that torchrun gives a worker before killing it.
 BLOCKED_GRACE_S = 8.0
 
 
@@ -23,16 +22,15 @@ class Interrupts:
     """While active, raises KeyboardInterrupt for SIGINT and SystemExit(128 + number) for SIGTERM and SIGHUP.
 
     Only in the main thread, and only for signals the program does not handle itself. Inside `shield()` a signal waits
-    until the block ends. So it does inside `leaving`, a function that is all shielded but for its first moment: that is
-    when Python runs the handlers for a rank that was blocked until its peer went.
+    until the block ends. It also waits inside `leaving`, a function that is shielded except for its first moment: that
+    is when Python runs the handlers for a rank that was blocked until its peer ended.
 
     Python runs signal handlers between bytecodes only, and a rank inside a collective whose peer is gone may never
-    reach the next one. So a thread of its own learns of the signal too: unless `stop()` is called within `grace_s` it
-    calls `free`, and after as long again `give_up`. Time inside `busy()` does not count. A KeyboardInterrupt that has
-    been raised is the program's: what it then does, and for how long, it would also do without us.
+    reach the next one. So a separate thread is told about the signal too: unless `stop()` is called within `grace_s`,
+    it calls `free`, and after the same time again `give_up`. Time inside `busy()` does not count. A KeyboardInterrupt
+    that has been raised is the program's own: what it then does, and for how long, it would also do without us.
 
-    Where Python drops what is raised, in finalizers and other callbacks that nobody called, the exception is raised
-    again outside of them, by that thread.
+    Python drops exceptions raised in finalizers and similar callbacks; that thread has them raised again outside.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold signals back; one that came is raised for by the next `shield()`."""
+        """Hold signals back; the next `shield()` raises for one that came."""
         self._shields += 1
         try:
             yield
@@ -92,7 +90,7 @@ class Interrupts:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """The block takes its time, but waits for nobody: the watchdog's clock stands still."""
+        """The block is slow but waits for no other rank: the watchdog's clock stands still."""
         self._busy = True
         try:
             yield
@@ -129,7 +127,7 @@ class Interrupts:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        if previous != -1:  # somebody else (asyncio) wants to be woken: do without a watchdog
+        if previous != -1:  # something else (asyncio) uses it: do without a watchdog
             signal.set_wakeup_fd(previous)
             os.close(reading)
             os.close(writing)
@@ -152,7 +150,7 @@ class Interrupts:
                     self._give_up(signum)
 
     def _out_of_time(self, signum: signal.Signals) -> bool:
-        """Wait for `stop()`; whether it did not come in time."""
+        """Wait for `stop()`; true if it was not called in time."""
         left_s = self._grace_s
         while left_s > 0:
             if self._stopped.wait(_POLL_S) or (signum is signal.SIGINT and self._raised):
@@ -165,7 +163,7 @@ class Interrupts:
         return True
 
     def _forget(self) -> None:
-        """In a forked child: nothing of this is its business."""
+        """In a forked child: do nothing from now on."""
         if self._wakeup_fd is not None:
             self._put_back()
 

@@ -1,4 +1,4 @@
-"""Whether a library is there, without importing it: torch takes seconds."""
+"""Whether a library is installed, without importing it: torch takes seconds."""
 
 import importlib.util
 

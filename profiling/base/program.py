@@ -4,15 +4,15 @@ import os
 from collections.abc import Sequence
 
 ALIAS = "commtrace_"
-"""What our name begins with while a script runs that may want the plain one for itself."""
+"""Prefix of our package's name while a script runs that may need the plain name itself."""
 PACKAGE = str(__package__).rpartition(".")[0].removeprefix(ALIAS)
-"""What `python -m` knows us by: `profiling` in a checkout, `commtrace.profiling` where it is installed."""
+"""Our name after `python -m`: `profiling` in a checkout, `commtrace.profiling` when installed."""
 _IS_INSTALLED = "." in PACKAGE
 
 PROGRAM = "commtrace" if _IS_INSTALLED else f"python -m {PACKAGE}"
 """How a user starts a command of this package."""
 ANALYSIS = "commtrace" if _IS_INSTALLED else "python -m analysis"
-"""How a user starts the analysis of what this package wrote."""
+"""How a user starts the analysis of what this package writes."""
 
 
 def as_called(examples: str, program: str) -> str:
@@ -24,5 +24,5 @@ def as_called(examples: str, program: str) -> str:
 
 
 def tied_program(args: Sequence[str]) -> list[str]:
-    """What to have Python run for our command line, in a process that ends with this one."""
+    """Arguments for Python to run our command line in a process that ends with this one."""
     return ["-m", f"{PACKAGE}.tied", str(os.getpid()), *args]

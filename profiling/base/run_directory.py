@@ -7,7 +7,7 @@ traces/<run>/
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
 
-Flat, because TensorBoard takes a directory for a run. A name exists only once its content is complete: everything is
+Flat, because TensorBoard takes a directory for a run. A file appears under its name only once it is complete: it is
 first written to a hidden `*.tmp` file in the same directory.
 """
 
@@ -25,11 +25,11 @@ from ..errors import RunDirError
 from . import disk
 from .contract.fields import Record, content
 
-# Why a file is not complete, until somebody knows better.
+# Why a file is not complete, until the real reason is known.
 UNFINISHED = "still running, or killed before it could say why"
 RUN_FILE = "run.json"
 TRAINING_FILE = "training.json"
-# TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so digits it must be.
+# TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so they must be digits.
 TRACE_SUFFIX = ".pt.trace.json.gz"
 META_SUFFIX = ".meta.json"
 CYCLE_DIGITS = 4
@@ -81,13 +81,13 @@ def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
 
 
 def write_json(path: Path, record: Record) -> None:
-    """Write `record` to `path` as JSON, whole or not at all. Raises RunDirError."""
+    """Write `record` to `path` as JSON, completely or not at all. Raises RunDirError."""
     with explained(path), disk.replacing(path) as file:
         file.write((json.dumps(content(record), indent=1, default=str) + "\n").encode())
 
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:
-    """Have `export` write a trace as JSON, and gzip its bytes into `path`, whole or not at all. Raises RunDirError."""
+    """Have `export` write a trace as JSON, and gzip it into `path`, completely or not at all. Raises RunDirError."""
     with explained(path), disk.replacing(path) as file, _folder_beside(path) as folder:
         raw = folder / "trace.json.tmp"
         export(str(raw))

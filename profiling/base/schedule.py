@@ -7,7 +7,7 @@ from ..errors import UsageError
 
 Phase = Literal["idle", "warmup", "active"]
 
-# Unprofiled steps that follow the schedule when nobody says how many: what the profiled ones are compared with.
+# The default number of unprofiled steps after the schedule, with which the profiled ones are compared.
 TRAILING_STEPS = 4
 
 
@@ -15,7 +15,7 @@ TRAILING_STEPS = 4
 class Schedule:
     """`repeat` cycles of `wait` unprofiled, `warmup` profiled but discarded, and `active` traced steps.
 
-    Steps count from 0, as the `ProfilerStep#N` annotations do. Raises UsageError where a count makes no sense.
+    Steps count from 0, as the `ProfilerStep#N` annotations do. Raises UsageError if a count makes no sense.
     """
 
     wait: int

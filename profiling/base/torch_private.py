@@ -1,7 +1,7 @@
-"""The parts of torch that have no public name, all of them: what a new torch may move is found here and nowhere else.
+"""All private parts of torch that are used: what a new torch may move is here and nowhere else.
 
-`tests/house/test_torch_private.py` finds private names of torch anywhere else. Each function says what it is for; where
-torch lacks it, AttributeError or ImportError comes out, unless something else is said.
+`tests/house/test_torch_private.py` finds private names of torch anywhere else. Each function says what it is for. If
+torch lacks it, the function raises AttributeError or ImportError, unless it says otherwise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def process_group_configs() -> Sequence[Any]:
 
 
 def store_of_default_group() -> Any:
-    """The store of the default process group, which has to be there."""
+    """The store of the default process group, which must exist."""
     return dist.distributed_c10d._get_default_store()  # noqa: SLF001  (no public accessor)
 
 
@@ -49,7 +49,7 @@ def abort_every_process_group() -> None:
 
 
 def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:
-    """DDP's own logging data: sizes of buckets, of which nothing public tells, and times."""
+    """DDP's own logging data: sizes of buckets, which nothing public reports, and times."""
     return dict(model._get_ddp_logging_data())  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
@@ -57,7 +57,7 @@ def fsdp_groups(modules: Sequence[nn.Module]) -> list[Any]:
     """The groups of parameters that FSDP2 gathers and reduces as one, each once. Raises AttributeError."""
     states = [_fsdp_state(module) for module in modules]
     found = [state._fsdp_param_group for state in states]  # noqa: SLF001  (no public way to the groups)
-    return list({id(group): group for group in found if group is not None}.values())  # several modules may make up one
+    return list({id(group): group for group in found if group is not None}.values())  # several modules may share one
 
 
 def _fsdp_state(module: Any) -> Any:
@@ -65,7 +65,7 @@ def _fsdp_state(module: Any) -> Any:
 
 
 def fsdp_whole_bytes(group: Any) -> int:
-    """Bytes of the parameters of a group without what fills them up. Raises AttributeError."""
+    """Size of a group's parameters in bytes, without padding. Raises AttributeError."""
     return sum(p._orig_size.numel() * p.sharded_param.element_size() for p in group.fsdp_params)  # noqa: SLF001
 
 
@@ -77,7 +77,7 @@ def fsdp_reshards(group: Any) -> bool:
 def is_set_up(module: nn.Module) -> bool:
     """Whether nn.Module's own constructor has run.
 
-    As below, no code of the module runs: it may be lazy, and would wake up.
+    As below, no code of the module runs: a lazy one would be initialised.
     """
     return "_modules" in vars(module)
 

@@ -21,9 +21,9 @@ from .results import CAPACITY_FILE, Capacity, CapacityResults
 from .search import Bounds, largest_fitting
 from .stage import Stage
 
-# A second step meets what the first leaves behind.
+# The second step needs memory beside what the first leaves behind.
 _TRIED_STEPS = 2
-# How often a stack may shrink when it does not run as it was found to fit, by one layer each time.
+# How often a stack may shrink, by one layer each time, if it does not run as it was found to fit.
 _SHRINKS = 4
 
 RunStages = Callable[[Sequence[Stage]], Try]
@@ -76,7 +76,7 @@ def _shape(config: CapacityConfig) -> StackShape:
 
 @dataclass(frozen=True)
 class _Bench:
-    """One search: what was tried, what was found, and where that is written."""
+    """One search: what was tried, what was found, and the file for both."""
 
     config: CapacityConfig
     where: torch.device
@@ -86,7 +86,7 @@ class _Bench:
     results: CapacityResults
 
     def save(self, reason: str | None) -> None:
-        """Replace capacity.json, whole or not at all."""
+        """Replace capacity.json, completely or not at all."""
         rundir.write_json(self.folder / CAPACITY_FILE, self.results.file(reason))
 
     def search(self) -> None:
@@ -132,7 +132,7 @@ class _Bench:
         return bounds
 
     def _known(self, place: int, devices: int, base: Share, bounds: Bounds) -> str:
-        """What the tries say of larger shares."""
+        """What the tries say about larger shares."""
         grow, max_tries = self.config.grow, self.config.max_tries
         fit = f"device {place} of {devices}: {base.with_count(grow, bounds.fits)} fits"
         if bounds.fails is None:
@@ -141,7 +141,7 @@ class _Bench:
         return f"{fit}, {base.with_count(grow, bounds.fails)} does not{between}"
 
     def _split(self, stack: Share) -> Capacity:
-        """The stack as it is: each device takes as many of the layers that are left as fit, from the front."""
+        """The stack as given: each device, from the front, takes as many of the remaining layers as fit."""
         left, shares = stack, list[Share]()
         for _ in range(self.config.devices):
             if self._alone(left, shares, last=True):
@@ -158,7 +158,7 @@ class _Bench:
         return Capacity(len(shares), (), [f"{stack}: {split} fit on {len(shares)} devices, {left} are left"])
 
     def _timed(self, shares: list[Share], notes: list[str], smaller: _Smaller) -> Capacity:
-        """All shares at once, timed. Messages and later steps may need more than a try saw: then it is made smaller."""
+        """All shares at once, timed. The stack shrinks if messages or later steps need more memory than a try."""
         devices = len(shares)
         for _ in range(1 + _SHRINKS):
             found = self._try(self._stages(shares), self.config.warmup, self.config.iters)
@@ -174,7 +174,7 @@ class _Bench:
         return Capacity(devices, (), notes)
 
     def _one_fewer(self, shares: Sequence[Share], place: int) -> list[Share] | None:
-        """With one layer less of the kind that grows in that place; None when it has none."""
+        """With one layer less of the kind that grows in that place; None if it has none."""
         grow, share = self.config.grow, shares[place]
         count = share.conv if grow == "conv" else share.linear
         return [*shares[:place], share.with_count(grow, count - 1), *shares[place + 1 :]] if count else None
@@ -221,7 +221,7 @@ class _Bench:
 
 
 def _moved_on(shares: Sequence[Share], place: int) -> list[Share] | None:
-    """With the last layer of that place in front of the next one's; None where there is no such layer or place."""
+    """With the last layer of that place moved to the front of the next one; None if there is no such layer or place."""
     if place + 1 == len(shares) or not shares[place].layers:
         return None
     share, following = shares[place], shares[place + 1]

@@ -17,35 +17,35 @@ MAX_TRIES = 64
 
 @dataclass(frozen=True)
 class Share(LayerCounts):
-    """So many layers of each kind, convolutions first."""
+    """A stack of layers: convolutions, then linear layers."""
 
     def __str__(self) -> str:
         return f"{self.conv}+{self.linear}"
 
     @property
     def layers(self) -> int:
-        """Of both kinds."""
+        """Layers of both kinds."""
         return self.conv + self.linear
 
     def with_count(self, kind: GrowName, count: int) -> "Share":
-        """With `count` layers of that kind."""
+        """The same with `count` layers of that kind."""
         return Share(count, self.linear) if kind == "conv" else Share(self.conv, count)
 
     def front(self, layers: int) -> "Share":
-        """The first so many layers."""
+        """The first layers, as many as asked for."""
         conv = min(layers, self.conv)
         return Share(conv, layers - conv)
 
     def without(self, front: "Share") -> "Share":
-        """What is left behind `front`."""
+        """The layers behind `front`."""
         return Share(self.conv - front.conv, self.linear - front.linear)
 
 
 @dataclass(frozen=True)
 class CapacityConfig:
-    """What is searched. `stack` is split as it is; else layers of the kind `grow` are added to `fixed` of the other.
+    """What is searched. A `stack` is split as given; else layers of the kind `grow` are added to `fixed` others.
 
-    The memory limit is of each device: of a GPU torch's share, of the CPU what the process of one device allocates.
+    The memory limit is for each device: for torch's share of a GPU, or for the process that stands for a device on CPU.
     """
 
     grow: GrowName = "conv"
@@ -69,7 +69,7 @@ class CapacityConfig:
         options.check_run_name(self.run_name)
 
     def run_dir(self, device_type: str) -> Path:
-        """Where the results go when it starts now."""
+        """The results' folder if the search starts now."""
         return options.run_dir(self.out, self.run_name, f"capacity-{device_type}-d{self.devices}")
 
     def as_json(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bounds:
-    """`fits` is the largest number seen to fit, 0 if none; `fails` the smallest seen to fail, None if none did."""
+    """`fits` is the largest number that fitted, 0 if none; `fails` the smallest that failed, None if none did."""
 
     fits: int
     fails: int | None
@@ -20,8 +20,8 @@ class Bounds:
 def largest_fitting(fits: Callable[[int], bool], *, most: int | None = None, max_tries: int) -> Bounds:
     """Try 1, 2, 4, ... until one fails, then halve what lies between; never beyond `most`, nor more than `max_tries`.
 
-    0 is taken to fit, and what fails to fail for every larger number. The first is up to the caller to try, the second
-    is what a larger stack of the same layers does. It takes about 2 log2(n) tries.
+    Assumes that 0 fits, which is for the caller to try, and that a number larger than one that fails does too, as a
+    larger stack of the same layers does. Takes about 2 log2(n) tries.
     """
     low, high, tries = 0, None, 0
     while tries < max_tries and (high is None or high - low > 1) and low != most:

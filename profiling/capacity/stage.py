@@ -1,6 +1,6 @@
 """One device's share of a stack, trained for a few steps in a process of its own: `python -m profiling.capacity.stage`.
 
-The parent's process id and a `Stage` as JSON are its arguments. On stdout it says, as JSON, whether that fits.
+The parent's process id and a `Stage` as JSON are its arguments. On stdout it says, as JSON, whether the share fits.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from ..machine import memory
 from ..machine.tether import tie_to_parent
 
-# Ranks wait for each other while they are set up; a stack of gigabytes takes a while to fill with numbers.
+# Ranks wait for each other during set-up; initialising a stack of gigabytes takes a while.
 _TIMEOUT = timedelta(minutes=30)
 _LEARNING_RATE = 1e-3
 
@@ -24,8 +24,8 @@ _LEARNING_RATE = 1e-3
 class Stage:
     """What one process does. `receives` and `sends`: whether other devices have layers in front of and behind it.
 
-    `pooled` when what it receives is behind the pool. `backend` is torch.distributed's. `rendezvous` is a file for
-    processes that are to find each other; None for one alone, which has the memory for messages all the same.
+    `pooled`: its input has passed the pool. `backend` is torch.distributed's. `rendezvous` is a file through which
+    processes find each other; None for a single one, which allocates memory for messages all the same.
     """
 
     conv: int
@@ -51,7 +51,7 @@ def run_stage(arguments: list[str]) -> int:
     """Run the stage; the exit code: 0 when it says how it went."""
     tie_to_parent(int(arguments[0]))
     print(json.dumps(_outcome(Stage(**json.loads(arguments[1])))), flush=True)
-    # No teardown: peers may be gone, and what would be released ends with the process.
+    # No teardown: peers may be gone, and everything is released with the process.
     os._exit(0)
 
 
@@ -95,7 +95,7 @@ def _measured(stage: Stage) -> dict[str, Any]:
 
 
 def _step(stage: Stage, where: Any, link: "_Link") -> Callable[[], None]:
-    """A training step of this share: forward, backward, and an update by plain SGD, which keeps no state."""
+    """A training step of this share: forward, backward, and an update by SGD without state."""
     import torch
     from torch.autograd.graph import get_gradient_edge
 
@@ -117,7 +117,7 @@ def _step(stage: Stage, where: Any, link: "_Link") -> Callable[[], None]:
             link.send(y, stage.rank + 1)
             gradient = torch.empty(y.shape, device=where)
             edge = get_gradient_edge(y) if y.requires_grad else None
-            del y  # sent, and backward needs only its place in the graph
+            del y  # sent; backward needs only its node in the graph
             link.receive(gradient, stage.rank + 1)
             if edge is not None:
                 torch.autograd.backward([edge], [gradient])
@@ -142,9 +142,9 @@ def _update(model: Any) -> None:
 
 
 class _Link:
-    """To the stages before and after this one: processes that run now, or nobody yet.
+    """Links to the stages before and after this one: running processes, or none yet.
 
-    Without processes there is a process group all the same, since its threads need memory, and what would come is ones.
+    Without such processes there is still a process group, since its threads need memory; inputs are then all ones.
     """
 
     def __init__(self, stage: Stage, where: Any) -> None:

@@ -21,16 +21,16 @@ from .stage import Stage, stage_command
 
 _POLL_S = 0.02
 _PACKAGE = str(__package__)
-# glibc's malloc keeps more and more of what is freed, the longer a program runs: a stack that fits would not fit some
-# steps later. A threshold that is set stays as it is, and larger blocks go back to the system at once.
+# The longer a program runs, the more freed memory glibc's malloc keeps: a stack that fits would no longer fit some
+# steps later. With a fixed threshold, larger blocks are returned to the system at once.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """A process that is gone: its exit code, negative after a signal, and what it said on stdout and stderr.
+    """A process that has ended: its exit code, negative after a signal, and its output on stdout and stderr.
 
-    `code` is None when we have ended it, because another one did not fit or failed.
+    `code` is None if we ended it because another one did not fit or failed.
     """
 
     code: int | None
@@ -50,7 +50,7 @@ def run_stages(stages: Sequence[Stage]) -> Try:
         reason = _exhausted(one, killed)
         if reason is not None:
             return Try(shares, False, dur_s, reason, place)
-    # Of those that we have ended, another one is the cause.
+    # Those that we ended are not the cause.
     said = [_said(one, share) for one, share in zip(ended, shares, strict=True) if one.code is not None]
     times_ns = [max(times) for times in zip(*(one["times_ns"] for one in said), strict=True)]
     peaks, baselines = ([one[key] for one in said] for key in ("peak_bytes", "baseline_bytes"))
@@ -65,7 +65,7 @@ def _linked(stages: Sequence[Stage], folder: Path) -> list[Stage]:
 
 
 def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
-    """All of them to their ends; when one does not fit, or fails, the others are ended: they would wait for it."""
+    """Run all of them to their ends. If one does not fit or fails, the others are ended: they would wait for it."""
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as files:
         outputs = [
@@ -102,12 +102,12 @@ def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
 
 
 def _environment(ranks: int) -> dict[str, str]:
-    """Of the processes: what the user has set, else as for ranks that `train` launches."""
+    """The environment of the processes: what the user has set, else as for ranks that `train` launches."""
     return launch.launch_settings(ranks) | {"TORCH_CPP_LOG_LEVEL": "ERROR"} | _MALLOC | os.environ
 
 
 def _killed(processes: Sequence["subprocess.Popen[bytes]"]) -> list["subprocess.Popen[bytes]"]:
-    """Those that had not ended, and now have."""
+    """Processes that have ended since the last call."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.kill()
@@ -122,7 +122,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _json(file: IO[bytes]) -> Mapping[str, Any] | None:
-    """What a stage said; None when it could not."""
+    """What a stage reported; None if it could not."""
     try:
         said = json.loads(_text(file))
     except ValueError:
@@ -135,10 +135,10 @@ def _fits(code: int, said: Mapping[str, Any] | None) -> bool:
 
 
 def _exhausted(ended: _Ended, killed: str | None) -> str | None:
-    """Why it counts as out of memory; None when it does not. `killed` is why SIGKILL would."""
+    """Why it counts as out of memory; None if it does not. `killed` is the reason to give after SIGKILL."""
     if ended.said is not None:
         return str(ended.said["reason"]) if ended.said["status"] == "out_of_memory" else None
-    if memory.says_exhausted(ended.errors):  # where C++ or Python could not even say so in order
+    if memory.says_exhausted(ended.errors):  # C++ or Python could not report it properly
         return _last_line(ended.errors)
     return killed if ended.code == -signal.SIGKILL else None
 

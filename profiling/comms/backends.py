@@ -1,4 +1,4 @@
-"""Which backend measures, and whether it is there."""
+"""Which backend measures, and whether it is available."""
 
 import torch
 import torch.distributed as dist

@@ -69,7 +69,7 @@ class Bench:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Whatever ends the block, comms.json says so, and holds what was measured until then."""
+        """However the block ends, comms.json says so and holds what was measured until then."""
         self._save(rundir.UNFINISHED)
         self._interrupts.start()
         try:
@@ -77,17 +77,17 @@ class Bench:
         except BaseException as err:
             self._save(_why_incomplete(err, self._interrupts.received))
             if isinstance(err, RuntimeError) and self._interrupts.received is not None:
-                # Peers that were stopped first break our communication; the signal is the cause.
+                # Peers that stopped earlier break our communication; the cause is the signal.
                 raise SystemExit(128 + self._interrupts.received) from err
             raise
         finally:
             self._interrupts.stop()
 
     def measure(self) -> None:
-        """Time and check every case, in order. Raises MeasurementError on rank 0 when there is none that can be."""
+        """Time and check every case, in order. Raises MeasurementError on rank 0 if none can be measured."""
         wanted, sizes = list(_wanted(self._config)), self._config.sizes_bytes()
         self._print(title(self._results.facts))
-        live = not sys.stdout.isatty()  # else the rows themselves show how far it is
+        live = not sys.stdout.isatty()  # else the rows themselves show the progress
         with Reporter(rank=self._who.rank, steps=len(wanted) * len(sizes), unit="measurement", live=live) as reporter:
             self._reporter = reporter
             for number, (collective, dtype, op) in enumerate(wanted):
@@ -125,7 +125,7 @@ class Bench:
             self._results.rows[:] = [replace(row, traced_us=list(times)) for row, times in together]
 
     def finish(self) -> None:
-        """Write that all is done, and the last line. Raises MeasurementError on rank 0 if results are wrong."""
+        """Mark the file as complete and print the last line. Raises MeasurementError on rank 0 if results are wrong."""
         self._save(None)
         self._print(footer(self._results))
         if wrong := self._results.wrong:
@@ -188,7 +188,7 @@ class Bench:
         self._save(rundir.UNFINISHED)
 
     def _agreed(self, reason: str | None) -> str | None:
-        """The first rank's reason not to go on, None on every rank if none has one."""
+        """The reason of the first rank that cannot go on; None on every rank if all can."""
         reasons = self._exchange.gathered(reason)
         first = None if reasons is None else next((one for one in reasons if one is not None), None)
         agreed: str | None = self._exchange.from_first(first)
@@ -199,7 +199,7 @@ class Bench:
         self._reporter.say(skipped.line())
 
     def _print(self, lines: Sequence[str]) -> None:
-        """To stdout, as soon as it is known."""
+        """Print to stdout at once."""
         if self._who.rank == 0:
             tell("\n".join(lines))
 
@@ -225,7 +225,7 @@ def _wanted(config: CommsConfig) -> Iterator[tuple[CollectiveName, DtypeName, st
 
 
 def _failure(case: Case) -> str | None:
-    """Why a call cannot be made at all, None if it can. Raises what another rank's end brings about."""
+    """Why a call cannot be made at all; None if it can. Raises the errors that another rank's end causes."""
     try:
         held = buffers(case)
         prepare(case, held, _TIMED)

@@ -1,6 +1,6 @@
 """Bandwidth as nccl-tests defines it. 1 GB = 1e9 bytes, so bytes per nanosecond are GB/s.
 
-`analysis` has these factors too, and shares no code with this package: a test holds the two together.
+`analysis` has these factors too, since the packages share no code: a test compares the two.
 """
 
 _SHARED_OUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")

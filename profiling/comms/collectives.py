@@ -1,7 +1,7 @@
-"""The collectives as torch calls them: buffers, inputs, one call, and what its result has to be.
+"""The collectives as torch calls them: buffers, inputs, one call, and the result it must have.
 
-Sizes follow nccl-tests (src/*.cu, GetCollByteCount): the size is the whole array. Collectives that share an array out
-round one rank's share down to 16 bytes, where it has as many; `count` is the share then, and the whole array otherwise.
+Sizes follow nccl-tests (src/*.cu, GetCollByteCount): the size is the whole array. Collectives that divide an array
+round each rank's share down to a multiple of 16 bytes, if it has that many; then `count` is the share, else the array.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ _OPS = {
     "max": dist.ReduceOp.MAX,
     "avg": dist.ReduceOp.AVG,
 }
-# torch 2.13 renames both, and warns of the old names.
+# torch 2.13 renames both, and warns about the old names.
 _ALL_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 _REDUCE_SCATTER = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
 
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def size_bytes(self) -> int:
-        """The size of nccl-tests."""
+        """The size as nccl-tests counts it."""
         return self.whole * self.dtype.itemsize
 
     @property
@@ -63,7 +63,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Buffers:
-    """What a call reads and writes: one and the same tensor where torch works in place."""
+    """What a call reads and writes: the same tensor if torch works in place."""
 
     given: Tensor
     got: Tensor
@@ -108,7 +108,7 @@ def buffers(case: Case) -> Buffers:
 
 
 def prepare(case: Case, held: Buffers, repetition: int) -> None:
-    """Write this rank's input; what it is to get is spoilt first, so that nothing from before can pass for right."""
+    """Write this rank's input. Its output is overwritten first: an earlier result must not pass for the right one."""
     held.got.zero_()
     if case.collective == "broadcast" and not case.is_root:
         return
@@ -121,7 +121,7 @@ def call_of(case: Case, held: Buffers) -> Callable[[], object]:
 
 
 def wrong_elements(case: Case, held: Buffers, repetition: int) -> int:
-    """Elements of this rank's result that are not what the inputs of `repetition` give."""
+    """The number of elements of this rank's result that differ from what the inputs of `repetition` give."""
     return COLLECTIVES[case.collective].check(case, held.got, repetition)
 
 
@@ -163,7 +163,7 @@ def _all_inputs_on_root(case: Case, got: Tensor, repetition: int) -> int:
 
 
 def _my_share_of_all(case: Case, got: Tensor, repetition: int) -> int:
-    """Of every rank's input the share that is for this one."""
+    """The share of every rank's input that is for this rank."""
     first, parts = case.rank * case.count, enumerate(torch.split(got, case.count))
     return sum(patterns.count_wrong(part, case.input(repetition, rank), first) for rank, part in parts)
 

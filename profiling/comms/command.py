@@ -15,7 +15,7 @@ from .config import CollectiveName, CommsConfig, DtypeName, OpName, distinct, si
 _COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
 _DTYPES: tuple[DtypeName, ...] = get_args(DtypeName)
 _OPS: tuple[OpName, ...] = get_args(OpName)
-# What `all` stands for: float8 is for those who ask for it.
+# What `all` stands for: float8 only on request.
 _ALL_DTYPES = tuple(name for name in _DTYPES if not name.startswith("float8"))
 
 COMMS_EXAMPLES = """[bold]Examples[/bold]

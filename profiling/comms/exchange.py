@@ -1,7 +1,7 @@
 """Small facts from every rank to rank 0 and back, through the store of the process group.
 
-Not through collectives: these may be what the backend lacks, and none of them should stand in a trace but those that
-are measured. Waiting polls, so that a signal is noticed while a peer is late.
+Not through collectives: the backend may lack them, and traces should contain only those that are measured. Waiting
+means polling, so that a signal is noticed while a peer is late.
 """
 
 import json

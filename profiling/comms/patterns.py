@@ -1,9 +1,9 @@
 """Inputs whose right results are known exactly, and the count of wrong elements.
 
 Element i of rank r's input is a small integer that repeats with a period of 251, a prime: a shift by whole blocks, the
-usual way to go wrong, changes nearly every element. Results of a reduction stay so small that every dtype holds them
-and all their partial results exactly, whatever the order of the ranks. So what is expected is computed from one period
-in integers, and any difference is an error. The exception is `avg` over a number of ranks that is no power of two:
+usual error, changes nearly every element. Results of a reduction stay so small that every dtype holds them and all
+their partial results exactly, whatever the order of the ranks. So the expected result is computed from one period in
+integers, and any difference is an error. The exception is `avg` over a number of ranks that is no power of two:
 NCCL multiplies by a rounded 1/n, and a few units in the last place are allowed.
 """
 
@@ -28,16 +28,16 @@ _STRIDE, _REPETITION_STRIDE, _RANK_STRIDE, _TURN_STRIDE, _AMOUNT_STRIDE = 31, 97
 def period(op: str | None, rank: int, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
     """One period of the input of `rank` as int64; `op` is the reduction it goes into, None for none.
 
-    `repetition` makes another input of the same kind, so that a result left over from before is no right one. Both
-    inputs and results differ from place to place: a constant would hide elements that went astray.
+    `repetition` makes another input of the same kind, so that a result left over from before is wrong. Inputs and
+    results differ between neighbours: a constant would hide misplaced elements.
     """
     exact = _EXACT.get(dtype, _EXACT_OTHERWISE)
     place = (torch.arange(PERIOD) * _STRIDE + repetition * _REPETITION_STRIDE) % PERIOD
     turn = (rank + place * _TURN_STRIDE) % ranks  # at every place the ranks in another order
     amount = place * _AMOUNT_STRIDE % PERIOD
-    if op == "prod":  # 2 on so many ranks that the product is exact, 1 on the others
+    if op == "prod":  # 2 on as many ranks as keep the product exact, 1 on the others
         return 1 + (turn < place % (min(ranks, exact.bit_length() - 1) + 1)).long()
-    if op in ("sum", "avg"):  # the same on so many ranks that the sum is exact, 0 on the others
+    if op in ("sum", "avg"):  # the same on as many ranks as keep the sum exact, 0 on the others
         most = min(ranks, exact)
         return (turn < 1 + place % most) * (1 + amount % min(exact // most, PERIOD - 1))
     if op in ("min", "max"):
@@ -83,7 +83,7 @@ def count_wrong(got: Tensor, values: Tensor, first: int = 0, *, tolerance: float
 
 
 def average_tolerance(ranks: int, dtype: torch.dtype) -> float:
-    """How far an average may be off, as a fraction: a unit in the last place per rank, 0 where 1/n is exact.
+    """How far an average may be off, as a fraction: a unit in the last place per rank, 0 if 1/n is exact.
 
     No input is negative, so rounding errors are fractions of the result.
     """

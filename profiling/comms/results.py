@@ -1,6 +1,6 @@
 """What was measured, as the lines of nccl-tests and as comms.json. Knows no torch.
 
-comms.json has the keys of nccl-tests' own JSON where there is one for the thing; docs/comms.md describes them all.
+comms.json has the keys of nccl-tests' own JSON where that has one; docs/run-directory.md describes all of them.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class CommsRow:
 
     @property
     def avg_ns(self) -> float:
-        """Mean over the ranks: the time that nccl-tests reports unless told otherwise."""
+        """Mean over the ranks: the time that nccl-tests reports by default."""
         return sum(self.times_ns) / len(self.times_ns)
 
     @property
@@ -168,7 +168,7 @@ def header() -> list[str]:
 
 
 def footer(results: CommsResults) -> list[str]:
-    """The comment line that nccl-tests ends with, without its average: of many collectives that says nothing."""
+    """The comment line that nccl-tests ends with, without its average, which is meaningless over many collectives."""
     return [f"# Out of bounds values : {results.wrong} {'FAILED' if results.wrong else 'OK'}"]
 
 

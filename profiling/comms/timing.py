@@ -1,4 +1,4 @@
-"""How long calls take: back to back between two marks, on the clock of the device that does them."""
+"""How long calls take: back to back between two marks, on the clock of the device that runs them."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -36,7 +36,7 @@ def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) 
 
 
 def repeat(call: Callable[[], object], times: int, device: torch.device) -> None:
-    """Make the call, and see it done."""
+    """Make the call, and wait until it is done."""
     for _ in range(times):
         call()
     finish(device)

@@ -31,7 +31,7 @@ def run_layers(config: LayersConfig, command: Sequence[str]) -> int:
     rundir.check_free(folder)
     todo = subjects(config, where)
     rundir.create_empty(folder)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler, which sees allocations, talks on stderr
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler, which counts allocations, writes to stderr
     results, path = LayersResults(_facts(config, where, command)), folder / LAYERS_FILE
     plan = Plan(config.warmup, config.iters, config.power_s, where, environment.device(where).uuid)
 
@@ -57,7 +57,7 @@ def _measure(todo: Sequence[LayerSubject], plan: Plan, results: LayersResults, s
 
 
 def _limit(limit_bytes: int, where: torch.device) -> None:
-    """Bound what the layers may allocate. Raises OutOfMemoryError when there is less than what is in use already."""
+    """Limit what the layers may allocate. Raises OutOfMemoryError if more than that is in use already."""
     memory.wake(where)
     memory_use(lambda: torch.ones(1), lambda _: None, where)  # the profiler has threads too
     used_bytes = memory.status_bytes("VmData") if where.type == "cpu" else None

@@ -57,17 +57,17 @@ class LayersConfig:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """What goes into that model."""
+        """The shape of that model's input."""
         side = self.image_size or CIFAR_IMAGE_SIZE
         return (self.batch_size or MODEL_BATCH_SIZE, 3, side, side)
 
     @property
     def subject(self) -> str:
-        """What is measured, in a word."""
+        """What is measured, as one word."""
         return "-".join(self.layers) if self.layers else self.of_model
 
     def run_dir(self, device_type: str) -> Path:
-        """Where the results go when it starts now."""
+        """The results' folder if the measurement starts now."""
         return options.run_dir(self.out, self.run_name, f"layers-{self.subject}-{device_type}")
 
     def as_json(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Plan:
 
 
 def measured(subject: LayerSubject, plan: Plan) -> LayerRow:
-    """Everything about the layer; or only what it is, and why nothing else, when memory is exhausted."""
+    """Everything about the layer; if memory is exhausted, only what it is, and the reason."""
     try:
         module = subject.made()
         try:
@@ -46,8 +46,8 @@ def measured(subject: LayerSubject, plan: Plan) -> LayerRow:
 class _Repeated:
     """One layer, with an input and the gradient of its output, run again and again.
 
-    The input is a copy each time, made before anything is measured: a layer in place may not overwrite what autograd
-    starts from, and inside a model it does not either.
+    The input is a copy each time, made before anything is measured: a layer in place must not overwrite a leaf of
+    autograd's graph, and inside a model it does not either.
     """
 
     def __init__(self, subject: LayerSubject, module: nn.Module, where: torch.device) -> None:
@@ -96,7 +96,7 @@ def _measured(subject: LayerSubject, module: nn.Module, plan: Plan) -> LayerRow:
 
 
 def _times(repeated: _Repeated, plan: Plan) -> tuple[list[int], list[int]]:
-    """Of each timed forward and backward, in ns."""
+    """Times of each timed forward and backward pass, in ns."""
     times: list[tuple[int, int]] = []
     for number in range(plan.warmup + plan.iters):
         repeated.renew()
@@ -112,7 +112,7 @@ def _times(repeated: _Repeated, plan: Plan) -> tuple[list[int], list[int]]:
 
 
 def _power_work(repeated: _Repeated, plan: Plan, forward_ns: list[int], backward_ns: list[int]) -> Callable[[], None]:
-    """About 50 ms of the layer: short ones are asked of the GPU many at a time, so that it is never idle."""
+    """About 50 ms of the layer: short calls are enqueued many at a time, so that the GPU is never idle."""
     once_ns = max(1, (sum(forward_ns) + sum(backward_ns)) // plan.iters)
     times = max(1, 50_000_000 // once_ns)
 
@@ -138,6 +138,6 @@ def _facts(subject: LayerSubject) -> dict[str, Any]:
 
 
 def _kind(subject: LayerSubject) -> str:
-    """As torch writes the layer; of a model its class."""
+    """The layer as torch prints it; for a model, its class."""
     children = list(subject.described.children())
     return type(subject.described).__name__ if children else repr(subject.described)

@@ -1,4 +1,4 @@
-"""How much memory a layer's forward and backward take, beyond what was there before."""
+"""How much memory a layer's forward and backward pass take beyond what was allocated before."""
 
 import json
 import tempfile
@@ -19,10 +19,10 @@ _FORWARD = "commtrace: forward"
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """In bytes, of torch's allocator.
+    """In bytes, as torch's allocator counts them.
 
-    `activation_bytes` is what is there after forward and was not before: the output, and what backward needs besides
-    input and parameters. `peak_bytes` is the most there was at any moment of forward and backward, gradients included.
+    `activation_bytes` is what the forward pass leaves behind: the output, and what the backward pass needs besides
+    input and parameters. `peak_bytes` is the largest amount at any moment of both passes, including gradients.
     """
 
     activation_bytes: int
@@ -30,23 +30,23 @@ class MemoryUse:
 
 
 def memory_use(forward: Callable[[], Tensor], backward: Callable[[Tensor], None], where: torch.device) -> MemoryUse:
-    """Call both once, the second with what the first returns."""
+    """Call each once, the second with the result of the first."""
     if where.type == "cuda":
         return _on_cuda(forward, backward, where)
     return _on_cpu(forward, backward)
 
 
 def saved_bytes(forward: Callable[[], Tensor], module: nn.Module) -> int:
-    """What autograd keeps for backward, the layer's input included, in bytes; parameters and buffers are not.
+    """What autograd keeps for the backward pass, in bytes: with the layer's input, without parameters and buffers.
 
-    Each piece of memory counts once, however many tensors lie in it.
+    Each piece of memory counts once, however many tensors share it.
     """
     own = {_place(tensor) for tensor in (*module.parameters(), *module.buffers())}
     found: dict[int, int] = {}
     held = []
 
     def pack(tensor: Tensor) -> Tensor:
-        held.append(tensor.detach())  # or another tensor may get its place
+        held.append(tensor.detach())  # else another tensor may get its address
         found[_place(tensor)] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
@@ -71,7 +71,7 @@ def _on_cuda(forward: Callable[[], Tensor], backward: Callable[[Tensor], None], 
 
 
 def _on_cpu(forward: Callable[[], Tensor], backward: Callable[[Tensor], None]) -> MemoryUse:
-    """From the allocations that torch's profiler sees. What libraries allocate without torch it does not see."""
+    """From the allocations that torch's profiler sees: not those that libraries make without torch."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         with record_function(_FORWARD):
             output = forward()
@@ -81,7 +81,7 @@ def _on_cpu(forward: Callable[[], Tensor], backward: Callable[[Tensor], None]) -
         changes = sorted((event for event in events if event.get("name") == _MEMORY), key=lambda event: event["ts"])
     if not changes:
         return MemoryUse(0, 0)
-    # The profiler's total goes on from profile to profile.
+    # The profiler's total continues from one profile to the next.
     before = changes[0]["args"][_TOTAL] - changes[0]["args"][_CHANGE]
     forward_end = forward_event["ts"] + forward_event["dur"]
     totals = [(event["ts"], event["args"][_TOTAL] - before) for event in changes]
@@ -91,7 +91,7 @@ def _on_cpu(forward: Callable[[], Tensor], backward: Callable[[Tensor], None]) -
 
 @contextmanager
 def _exported(profiler: "profile") -> Iterator[list[dict[str, Any]]]:
-    """The events of the trace: the only public way to single allocations."""
+    """The events of the trace: the only public access to single allocations."""
     with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
         path = Path(folder) / "memory.json"
         profiler.export_chrome_trace(str(path))

@@ -32,9 +32,9 @@ _KIND_WIDTH = 40
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer. Bytes are of float32 and torch's allocator, times are single forwards and backwards in ns.
+    """One layer. Sizes are of float32 as torch's allocator counts them; times are those of single passes in ns.
 
-    What could not be measured is None, or empty, and has a `reason`; so has `power`, for itself.
+    What could not be measured is None or empty, and has a `reason`; `power` has its own.
     """
 
     layer: str
@@ -102,7 +102,7 @@ class LayersResults:
         return replace(self.facts, complete=reason is None, reason=reason, layers=layers)
 
     def lines(self) -> list[str]:
-        """The table, and the reasons of what it has not."""
+        """The table, and the reasons for what it lacks."""
         table = plain_table.lines(_HEAD, [row.cells() for row in self.rows], names=_NAMES)
         failed = [f"{row.layer}: {row.reason}" for row in self.rows if row.reason]
         powerless = [f"power {NA}: {row.power.reason}" for row in self.rows if row.power.reason and not row.reason]

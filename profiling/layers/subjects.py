@@ -19,9 +19,9 @@ _META = torch.device("meta")  # shapes without memory
 
 @dataclass(frozen=True)
 class LayerSubject:
-    """A module, and the input it gets: its shape, and whether backward has to go on through it.
+    """A module and its input: the shape, and whether that needs a gradient.
 
-    `described` is on the meta device; `made` gives it on the one that is measured, which may lack the memory.
+    `described` is on the meta device; `made` makes the module on the measured one, which may lack the memory.
     """
 
     name: str
@@ -67,10 +67,10 @@ def _of_model(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
 
 
 def used(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...], bool]]:
-    """Name, shape of the input and whether it needs a gradient, for every call of a module without submodules.
+    """Name, shape of the input, and whether that needs a gradient, for every call of a module without submodules.
 
-    In order of use; a module that is called twice comes twice. The model is on the meta device. Raises what torch
-    raises when it does not take that shape.
+    In order of use; a module that is called twice appears twice. The model is on the meta device. Raises what torch
+    raises if the model does not accept that shape.
     """
     found: list[tuple[str, tuple[int, ...], bool]] = []
     names = {module: name for name, module in model.named_modules()}
@@ -78,7 +78,7 @@ def used(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, tuple[int,
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
         (x,) = args
         assert isinstance(x, Tensor)
-        # What comes first in a model gets images, which need no gradient.
+        # The first module of a model gets images, which need no gradient.
         found.append((names[module], tuple(x.shape), x.requires_grad))
 
     hooks = [one.register_forward_pre_hook(note) for one in model.modules() if not list(one.children())]

@@ -47,7 +47,7 @@ def machine() -> Machine:
 
 
 def boot_id() -> str | None:
-    """What tells machines apart and is the same in all containers of one: an id that Linux makes when it boots."""
+    """Linux's boot id: different for each machine, and the same in all containers of one."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A command that measures one thing after another on one machine: what its file begins with, and how that ends."""
+"""A command that measures things one after another on one machine: the head and the end of its file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,9 +30,9 @@ def measurement_head(
 
 @contextmanager
 def recorded(save: Callable[[str | None], None]) -> Iterator[None]:
-    """Whatever ends the block, `save` is told: None when it is complete, else why it is not.
+    """However the block ends, `save` is called: with None if it is complete, else with the reason.
 
-    A signal raises in the block, and not while something is saved at its end.
+    A signal raises in the block, but not while `save` runs at its end.
     """
     interrupts = Interrupts(lambda: None, lambda _: None, BLOCKED_GRACE_S)
     save(UNFINISHED)

@@ -1,4 +1,4 @@
-"""Running out of memory: a limit to run into, and how to tell it from other errors. Knows no torch until it limits."""
+"""Running out of memory: how to set a limit, and how to recognise it. Imports torch only to set a limit."""
 
 import re
 import resource
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-# How torch, CUDA's libraries, C++ and the kernel word it. What is only a status of cuBLAS is exhaustion in its manual.
+# How torch, CUDA's libraries, C++ and the kernel word it. cuBLAS has only a status for it, as its manual says.
 _WORDS = (
     "out of memory",
     "can't allocate memory",
@@ -38,10 +38,10 @@ def parse_bytes(text: str, option: str = "--memory-limit") -> int:
 
 
 def limit(limit_bytes: int, cuda_index: int | None) -> None:
-    """Bound what this process may allocate: of the GPU with that index through torch, else of the host.
+    """Limit what this process may allocate: on the GPU with that index through torch, else on the host.
 
     On the host it is RLIMIT_DATA: private writable memory, whether touched or not. What a library maps from its files
-    does not count, so the limit means the same whichever build of torch is loaded. Threads' stacks do count.
+    does not count, so the limit means the same for every build of torch. Threads' stacks do count.
     """
     if cuda_index is None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -55,16 +55,16 @@ def limit(limit_bytes: int, cuda_index: int | None) -> None:
 
 
 def lift_limit() -> None:
-    """Allow what `limit` forbade of the host: who has run into it needs some memory to say so."""
+    """Lift the limit of the host: a process that has reached it needs some memory to say so."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def wake(where: "torch.device", *, with_gradients: bool = True) -> None:
-    """Have torch's libraries start their threads and load what they need, on the device, before there is a limit.
+    """Have torch's libraries start their threads and load what they need on the device before there is a limit.
 
     A thread that cannot be started ends the process, and neither threads nor code are what is measured.
-    `with_gradients`: also what torch imports when backward is given a gradient, which takes a second.
+    `with_gradients`: also what torch imports for a backward pass with a given gradient, which takes a second.
     """
     import torch
 
@@ -80,7 +80,7 @@ def wake(where: "torch.device", *, with_gradients: bool = True) -> None:
 def status_bytes(key: str) -> int | None:
     """A line of Linux's /proc/self/status in bytes, None elsewhere.
 
-    VmData is what a limit of the host bounds, VmHWM the most that was resident.
+    VmData is what the host's limit applies to, VmHWM the peak of resident memory.
     """
     try:
         lines = _STATUS.read_text(encoding="ascii").splitlines()
@@ -93,8 +93,8 @@ def status_bytes(key: str) -> int | None:
 def exhausted(error: BaseException) -> bool:
     """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++.
 
-    oneDNN does not say why it could not create a primitive, which holds code and scratch memory. In a process whose
-    memory is limited, that is why; elsewhere it may be a processor that it does not know.
+    oneDNN does not say why it could not create a primitive, which needs memory for code and scratch space. In a process
+    with limited memory this is the reason; elsewhere it may be a processor that it does not support.
     """
     if isinstance(error, MemoryError) or says_exhausted(str(error)):
         return True
@@ -103,17 +103,17 @@ def exhausted(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What `error` says first, without the place in torch's source where an allocation failed."""
+    """The first line of `error`, without the place in torch's source where an allocation failed."""
     return _SOURCE_PLACE.sub("", (str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def says_exhausted(text: str) -> bool:
-    """Whether `text`, such as the last words of a process, says so."""
+    """Whether `text`, such as the last output of a process, says that memory was exhausted."""
     return any(words in text for words in _WORDS)
 
 
 def kernel_kills(counters: Path = _KERNEL_COUNTERS) -> int | None:
-    """Processes that the kernel's OOM killer ended since boot, on the whole machine; None where it does not tell."""
+    """Processes that the kernel's OOM killer has ended since boot, on the whole machine; None if not known."""
     try:
         found = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
@@ -122,9 +122,9 @@ def kernel_kills(counters: Path = _KERNEL_COUNTERS) -> int | None:
 
 
 def killed_for_memory(kills_before: int | None, kills_after: int | None) -> str | None:
-    """Why a process that SIGKILL ended meanwhile counts as out of memory; None when it does not.
+    """Why a process that SIGKILL ended meanwhile counts as out of memory; None if it does not.
 
-    SIGKILL leaves no message. The kernel counts whom it kills for memory, on the whole machine.
+    SIGKILL leaves no message. The kernel counts the processes that its OOM killer ends, on the whole machine.
     """
     if kills_before is None or kills_after is None:
         return "killed by SIGKILL, most likely by the kernel, which was out of memory"

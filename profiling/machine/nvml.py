@@ -1,4 +1,4 @@
-"""GPU links and power as the driver reports them, through NVML. Where it is missing or silent, None and the reason."""
+"""GPU links and power as the driver reports them through NVML; None and the reason for what it does not report."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +13,7 @@ except ImportError:
     pynvml = None
 
 _MISSING = "the package nvidia-ml-py is not installed"
-_NVLINK_MAX_LINKS = 18  # Hopper and Blackwell; asking beyond a GPU's own links is answered with an error, and skipped
+_NVLINK_MAX_LINKS = 18  # Hopper and Blackwell; numbers beyond a GPU's own links give an error, and are skipped
 # nvmlGpuTopologyLevel_t: how far two GPUs of a host are apart, in nvidia-smi's words.
 _TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
@@ -32,9 +32,9 @@ def driver_version(library: Any = pynvml) -> str | None:
 
 
 def links(uuid: str | None, library: Any = pynvml) -> tuple[Links | None, str | None]:
-    """NVLink, PCIe and distances to the host's other GPUs of the GPU named `uuid`, and why not where that is None.
+    """NVLink, PCIe and the distances to the host's other GPUs for the GPU named `uuid`; or None and why.
 
-    NVLink links count those that are up; `version` is NVML's number of the NVLink generation.
+    Only NVLink links that are up count; `version` is the NVLink version as NVML numbers it.
     """
     if uuid is None:
         return None, "not a CUDA device"
@@ -49,7 +49,7 @@ def links(uuid: str | None, library: Any = pynvml) -> tuple[Links | None, str | 
 
 @dataclass(frozen=True)
 class Sensors:
-    """Of one GPU: energy since the driver was loaded in mJ, power in mW; None where it has no such sensor."""
+    """One GPU's energy since the driver was loaded in mJ, and power in mW; None if it has no such sensor."""
 
     energy_mj: Callable[[], int | None]
     power_mw: Callable[[], int | None]
@@ -57,7 +57,7 @@ class Sensors:
 
 @contextmanager
 def sensors(uuid: str, library: Any = pynvml) -> Iterator[tuple[Sensors | None, str | None]]:
-    """The sensors of the GPU named `uuid`, for the block; why not where that is None."""
+    """The sensors of the GPU named `uuid` for the block; or None and why."""
     found: Sensors | None = None
     reason: str | None = None
     with ExitStack() as stack:
@@ -93,7 +93,7 @@ def _required(library: Any, call: Callable[[], Any], what: str) -> Any:
 
 
 def _optional(library: Any, call: Callable[..., Any], *args: Any) -> Any:
-    """The answer, or None where this GPU, driver or NVML does not know."""
+    """The answer; None if this GPU, driver or NVML does not have one."""
     try:
         return call(*args)
     except (library.NVMLError, AttributeError):

@@ -1,4 +1,4 @@
-"""Power that a GPU draws while something runs on it, through NVML. Where that is not known, None and the reason."""
+"""Power that a GPU draws while something runs on it, through NVML; None and the reason if not known."""
 
 import statistics
 import time
@@ -13,14 +13,14 @@ try:
 except ImportError:
     pynvml = None
 
-# Readings of nvmlDeviceGetPowerUsage are means over up to 1 s (Ampere and later): those of the first second are not
-# of this work alone.
+# Readings of nvmlDeviceGetPowerUsage are means over up to 1 s (Ampere and later): those of the first second include
+# what ran before.
 _SETTLE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Power:
-    """`watts` of the whole board, and from what: the `energy` counter, or `readings` of power. None has a `reason`."""
+    """`watts` of the whole board, from its `energy` counter or from `readings` of power. None has a `reason`."""
 
     watts: float | None
     source: str | None = None
@@ -37,8 +37,8 @@ def power(
 ) -> Power:
     """Mean power of the GPU named `uuid` while `work` is repeated; `work` returns when the GPU has done it.
 
-    From the energy counter, which misses nothing, where the GPU has one (Volta and later): energy over time. Else the
-    mean of readings after each repetition, without the first second. Source: NVML API Reference,
+    If the GPU has an energy counter (Volta and later), which misses nothing: energy over time. Otherwise the mean of
+    readings after each repetition, without the first second. Source: NVML API Reference,
     nvmlDeviceGetTotalEnergyConsumption (mJ), nvmlDeviceGetPowerUsage (mW).
     """
     if uuid is None:

@@ -12,5 +12,5 @@ def tie_to_parent(parent_pid: int) -> None:
     """Get SIGTERM when the parent ends, however it ends. Linux only; elsewhere nothing happens."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    if os.getppid() != parent_pid:  # it ended before that
+    if os.getppid() != parent_pid:  # the parent has already ended
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The parallel modes of `--parallel`, one module each: how a model is spread over ranks, and what is said of it.
+"""The parallel modes of `--parallel`, one module each: how a model is spread over ranks, and what is reported about it.
 
 Importable without torch, which a mode imports when it is used. A new mode is a module, and a name in `MODES`.
 """
@@ -18,9 +18,9 @@ DEFAULT_MODE = DDP.name
 if TYPE_CHECKING:
     ParallelName = str
 else:
-    ParallelName = Literal[tuple(MODES)]  # for what checks choices: the command line, and the files of sweeps
+    ParallelName = Literal[tuple(MODES)]  # for checks of choices: on the command line, and in sweep.json
 
-# What meta.json says of a model, by mode; each gives None for models of other modes.
+# What meta.json says about a model, by mode; each function returns None for models of other modes.
 FACTS: Mapping[str, Callable[[Any], object]] = {
     mode.name: mode.facts for mode in MODES.values() if mode.facts is not None
 }

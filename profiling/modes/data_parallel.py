@@ -61,7 +61,7 @@ def _facts(model: nn.Module) -> DpFacts | None:
 
     from ..machine import environment
 
-    if not isinstance(model, nn.DataParallel) or not model.device_ids:  # without GPUs it only calls the model
+    if not isinstance(model, nn.DataParallel) or not model.device_ids:  # without GPUs it just calls the model
         return None
     driven = [environment.device(torch.device("cuda", index)) for index in model.device_ids]
     return DpFacts(driven, model.output_device)

@@ -22,7 +22,7 @@ def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Mo
 
 
 def _predict(model: nn.Module, images: Tensor, where: torch.device) -> Tensor | None:
-    """By the model inside, which communicates nothing."""
+    """Predict with the wrapped model, which does not communicate."""
     outputs: Tensor = model.module(images.to(where))  # type: ignore[operator]
     return outputs
 

@@ -1,4 +1,4 @@
-"""`fsdp`: FSDP2, every rank keeps a shard of the parameters, and a block as a whole only while it computes with it."""
+"""`fsdp`: FSDP2, every rank keeps a shard of the parameters, and a whole block only while it computes with that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Mo
     """The model with the parameters of each block sharded over all ranks.
 
     Blocks are gathered for the forward pass, freed, and gathered again for the backward pass. The last one belongs to
-    the root, which stays whole in between: its backward pass comes next.
+    the root, which is not freed in between: its backward pass comes next.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -30,7 +30,7 @@ def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Mo
     members = set(model.modules())
     *blocks, _ = BLOCKS[options.model](model).values()
     for block in blocks:
-        # A block that is no module of the model itself is sharded as the modules it consists of.
+        # A block that is not itself a module of the model is sharded as the modules that it consists of.
         parts = [block] if block in members else [part for part in block.children() if list(part.parameters())]
         fully_shard(parts, mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
@@ -38,11 +38,11 @@ def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Mo
 
 
 def _end_test(model: nn.Module) -> None:
-    cast("Any", model).reshard()  # what its root gathered waits for a backward pass that does not come
+    cast("Any", model).reshard()  # else what the root gathered waits for a backward pass that never comes
 
 
 def _is_sharded(module: nn.Module) -> bool:
-    """Does FSDP2 keep it? Where nobody has imported that, it is not imported here either."""
+    """Whether FSDP2 keeps it. FSDP2 is not imported for the question: unless it was imported, the answer is no."""
     found = sys.modules.get("torch.distributed.fsdp")
     return found is not None and isinstance(module, found.FSDPModule)
 
@@ -51,8 +51,8 @@ def _facts(model: nn.Module) -> FsdpFacts | None:
     """The groups of parameters that FSDP2 gathers and reduces as one; None for other models.
 
     `unsharded_bytes` is the array of one all_gather or reduce_scatter (in the parameters' own dtypes; a mixed-precision
-    policy sends others), `sharded_bytes` one rank's part of it. Both include `padding_bytes`, with which dimension 0 of
-    each parameter is filled up to a multiple of the ranks. `groups` is None where this torch keeps them elsewhere.
+    policy sends others), `sharded_bytes` one rank's part of it. Both include `padding_bytes`, which pad dimension 0 of
+    each parameter to a multiple of the ranks. `groups` is None if this version of torch keeps them elsewhere.
     """
     import torch
 

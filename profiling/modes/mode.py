@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ModeOptions(Protocol):
-    """What a mode may know of the training that it spreads: a part of `train.config.TrainConfig`."""
+    """What a mode may know about the training that it spreads: a part of `train.config.TrainConfig`."""
 
     @property
     def model(self) -> ModelName:
@@ -25,11 +25,11 @@ class ModeOptions(Protocol):
 
     @property
     def device(self) -> DeviceName:
-        """Where, as the user has said."""
+        """The device, as the user asked for it."""
 
     @property
     def batch_size(self) -> int:
-        """As --batch-size; whose batch that is depends on the mode."""
+        """--batch-size; whose batch that is depends on the mode."""
 
     @property
     def image_size(self) -> int:
@@ -45,15 +45,15 @@ class ModeOptions(Protocol):
 
     @property
     def devices(self) -> int | None:
-        """Devices of the one process of a mode that is one; None: all."""
+        """Number of devices in modes of a single process that drives several; None: all."""
 
     @property
     def microbatches(self) -> int | None:
-        """Parts of a batch, if the user has said how many."""
+        """Number of parts of a batch, if the user gave it."""
 
     @property
     def pipeline_schedule(self) -> PipelineScheduleName:
-        """The order in which stages work."""
+        """The schedule of a pipeline's stages."""
 
 
 def _nothing_to_check(options: ModeOptions) -> None:
@@ -90,7 +90,7 @@ def _nothing_to_clear(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class LeadingSteps:
-    """So many steps have to come before the traced ones, and why."""
+    """The least number of steps before the traced ones, and why."""
 
     least: int
     why: str
@@ -101,17 +101,17 @@ class ParallelMode:
     """One way to spread training, complete: a module of this folder makes one, and `MODES` lists them.
 
     `help` is its part of the help of --parallel; `batch_help` and `workers_help` those of --batch-size and --workers,
-    where these are not a rank's batch and ranks. `distributed` modes need a process group, also for one rank; the
-    others are one process. `shares_batch`: all ranks work on the same batch, where otherwise each has batches of its
-    own. `splits_model`: each rank has another part of the model. `drives_workers`: the one process drives --workers
-    devices, where another mode of one process takes no workers. `own_options` are those that no other mode takes, with
-    the reason.
+    if these do not mean a rank's batch and the ranks. `distributed` modes need a process group, even for one rank; the
+    others are one process. `shares_batch`: all ranks work on the same batch; otherwise each has its own batches.
+    `splits_model`: each rank has another part of the model. `drives_workers`: the single process drives --workers
+    devices; other modes of one process take no workers. `own_options` are options that no other mode takes, with the
+    reason.
     """
 
     name: str
     help: str
     build: Callable[[nn.Module, torch.device, Any], nn.Module]
-    """Gives a model, on any device, its place on this rank; the options are `ModeOptions`."""
+    """Puts a model, which is on any device, in its place on this rank; the options are `ModeOptions`."""
     distributed: bool = True
     shares_batch: bool = False
     splits_model: bool = False
@@ -123,21 +123,21 @@ class ParallelMode:
     check_options: Callable[[ModeOptions], None] = _nothing_to_check
     """Raises UsageError for options that contradict each other."""
     check_ranks: Callable[[ModeOptions, int], None] = _any_number_of_ranks
-    """Raises ProfilingError for what this machine, or so many ranks, cannot do; before they start."""
+    """Raises ProfilingError for what this machine, or this number of ranks, cannot do; called before they start."""
     devices: Callable[[ModeOptions], int] = _one_device
     """How many devices one rank drives. Raises DeviceError."""
     batch_share: Callable[[ModeOptions, int], str] = _per_rank
-    """Whose batch --batch-size is, with so many ranks, for the line that a run begins with."""
+    """Whose batch --batch-size is, for the line that a run begins with; the number is that of ranks."""
     learn: Callable[[nn.Module, Batch, nn.Module, torch.device], Tensor | None] = _learn
     """Forward and backward pass with a criterion; the loss, detached, or None on ranks that do not compute it."""
     predict: Callable[[nn.Module, Tensor, torch.device], Tensor | None] = _predict
-    """What the model makes of images, on a rank that ends it; None elsewhere."""
+    """The model's outputs for images, on ranks that compute them; None elsewhere."""
     end_test: Callable[[nn.Module], None] = _nothing_to_clear
     """Clears what predictions leave behind in a model."""
     facts: Callable[[nn.Module], object] | None = None
-    """What meta.json says of a model under the mode's name; None for models of other modes."""
+    """What meta.json says about a model under the mode's name; None for models of other modes."""
 
     def check_world(self, ranks: int) -> None:
-        """Raise UsageError when a mode of one process was launched as several."""
+        """Raise UsageError if a mode of one process was launched as several."""
         if not self.distributed and ranks > 1:
             raise UsageError(f"--parallel {self.name} is one process, but was launched as one of {ranks}")

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from .mode import Batch
 
-# With two microbatches per stage a pipeline is full for about half of the time or more.
+# With two microbatches per stage, all stages of a pipeline are busy for about half of the time or more.
 _MICROBATCHES_PER_STAGE = 2
 
 
 def microbatches_of(options: ModeOptions, stages: int) -> int:
     """Parts that a pipeline cuts each batch into: at most two per stage, and as many as divide the batch evenly.
 
-    Raises UsageError when those are fewer than 1F1B needs: it keeps every stage busy with one of its own.
+    Raises UsageError if these are fewer than 1F1B needs, which keeps every stage busy with one of its own.
     """
     most = min(options.batch_size, _MICROBATCHES_PER_STAGE * stages)
     count = options.microbatches or next(n for n in range(most, 0, -1) if options.batch_size % n == 0)
@@ -35,7 +35,7 @@ def microbatches_of(options: ModeOptions, stages: int) -> int:
 
 
 def check_stages(options: ModeOptions, stages: int) -> None:
-    """Raise UsageError when the model or its batch cannot be cut into that many parts."""
+    """Raise UsageError if the model or its batch cannot be split into that many parts."""
     import torch
 
     from ..workloads.models import BLOCKS, MODELS
@@ -88,8 +88,8 @@ def _predict(model: Any, images: Tensor, where: torch.device) -> Tensor | None: 
 
 
 def _facts(model: nn.Module) -> PipelineFacts | None:
-    """The stage, its schedule, and what one microbatch brings in and hands on; None for other models."""
-    module = sys.modules.get(f"{__package__}.stages")  # where nobody has imported it, nobody has made a pipeline
+    """The stage, its schedule, and its input and output for one microbatch; None for other models."""
+    module = sys.modules.get(f"{__package__}.stages")  # not imported: there is no pipeline
     if module is None or not isinstance(model, module.Pipeline):
         return None
     facts: PipelineFacts = model.facts

@@ -36,7 +36,7 @@ class Pipeline(nn.Module):
         self._schedule: Any = None
 
     def learn(self, images: Tensor, labels: Tensor, criterion: nn.Module) -> Tensor | None:
-        """Forward and backward pass of one batch, which every rank has to start; gradients are those of its mean loss.
+        """Forward and backward pass of one batch, which every rank must start; gradients are those of its mean loss.
 
         The first stage uses the images and the last one the labels. The loss, detached, on the last; None elsewhere.
         """
@@ -54,8 +54,8 @@ class Pipeline(nn.Module):
     def predict(self, images: Tensor) -> Tensor | None:
         """The model's outputs for images, any number of them, on the last stage; None elsewhere.
 
-        Every rank has to start it. Stage by stage and without gradients: schedules take one batch size only, and 1F1B
-        no forward pass alone.
+        Every rank must start it. Runs stage by stage and without gradients: schedules accept one batch size only, and
+        1F1B has no forward pass alone.
         """
         index, where = self._stage.stage_index, self._stage.device
         if self._stage.is_first:
@@ -74,8 +74,8 @@ class Pipeline(nn.Module):
 def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microbatches: int) -> Pipeline:
     """This rank's stage: its share of the model's blocks, so that the largest stage computes as little as possible.
 
-    Shapes are given to torch beforehand. Left alone it finds them by a forward pass over memory that nobody has
-    written, which would go into the running statistics of batch normalisation.
+    Shapes are given to torch beforehand. Otherwise it finds them by a forward pass over uninitialised memory, which
+    would enter the running statistics of batch normalisation.
     """
     from torch.distributed.pipelining import PipelineStage
 
@@ -86,7 +86,7 @@ def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microb
     first, end = _cut([cost.forward_flops for cost in costs], stages)[index]
     own, passing = costs[first:end], [images, *(cost.output for cost in costs)]
     part = nn.Sequential(OrderedDict((name.replace(".", "_"), blocks[name]) for name in list(blocks)[first:end]))
-    # A gradient goes back along every way but that of the images.
+    # Every connection carries gradients back, except the input of the images.
     given, handed_on = passing[first].requires_grad_(index > 0), passing[end].requires_grad_()
     stage = PipelineStage(part.to(where), index, stages, where, input_args=given, output_args=handed_on)
     facts = PipelineFacts(
@@ -106,14 +106,14 @@ def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microb
 
 @dataclass(frozen=True)
 class _Cost:
-    """What one microbatch costs in a block; `output` is on the meta device, so that it has a shape and no memory."""
+    """The cost of one microbatch in a block; `output` is on the meta device: a shape without memory."""
 
     forward_flops: int
     output: Tensor
 
 
 def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
-    """Of every block in order, without computing anything."""
+    """The cost of every block in order, without computing anything."""
     from torch.utils.flop_counter import FlopCounterMode
 
     found = []
@@ -128,7 +128,7 @@ def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
 
 
 def _cut(costs: Sequence[int], stages: int) -> list[tuple[int, int]]:
-    """(first, end) of each of `stages` runs of consecutive blocks, the most expensive run as cheap as can be."""
+    """(first, end) of each of `stages` runs of consecutive blocks, with the most expensive run as cheap as possible."""
     ways = (list(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), stages - 1))
     return min(ways, key=lambda runs: max(sum(costs[first:end]) for first, end in runs))
 

@@ -1,4 +1,4 @@
-"""How a command goes on after its options are known, and ends. Knows no torch."""
+"""How a command continues once its options are known, and how it ends. Knows no torch."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ from ..machine.tether import tie_to_parent
 
 
 class Afterwards(Exception):
-    """Leaves the command line parser, which has its own ideas of how programs end, and then does the rest.
+    """Leaves the command line parser, which has its own way of ending programs, and then does the rest.
 
-    `start` is given what shows a ProfilingError and returns the exit code for it; it returns the exit code.
+    `start` gets a function that shows a ProfilingError and returns its exit code; it returns the exit code.
     """
 
     def __init__(self, start: Callable[[Callable[[ProfilingError], int]], int]) -> None:
@@ -23,13 +23,13 @@ class Afterwards(Exception):
 
 
 def exit_with(start: Callable[[], int]) -> NoReturn:
-    """End with the exit code that `start` returns, 130 when it is interrupted; `start` imports torch."""
+    """End with the exit code that `start` returns, or 130 if it is interrupted; `start` imports torch."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        tie_to_parent(os.getppid())  # a launcher that is killed leaves no orphans
+        tie_to_parent(os.getppid())  # so that a killed launcher leaves no orphans
     if os.environ.get("RANK", "0") != "0":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it on import; rank 0 warns for all
     try:
         code = start()
-    except KeyboardInterrupt:  # typer's own answer would be exit code 1
+    except KeyboardInterrupt:  # typer would end with exit code 1
         code = 128 + signal.SIGINT
     raise typer.Exit(code)

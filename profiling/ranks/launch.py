@@ -1,7 +1,7 @@
 """Start the ranks of one node and end them together, as `torchrun --standalone --max-restarts 0` would.
 
-Not through torch's own launcher: its stores listen on every address, and it unpickles what anybody writes there. Here
-one store listens on the loopback, for the ranks; this process reads nothing from it.
+Not through torch's own launcher: its stores listen on every address, and it unpickles whatever is written there. Here
+one store for the ranks listens on the loopback address; this process reads nothing from it.
 """
 
 import os
@@ -24,7 +24,7 @@ from ..errors import RankFailedError
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LOOPBACK = "127.0.0.1"
 _POLL_S = 0.02
-# For ranks to write their files, as torchrun gives them.
+# Time for ranks to write their files; torchrun gives them as much.
 _GRACE_S = 30.0
 
 _Rank = subprocess.Popen[bytes]
@@ -33,8 +33,8 @@ _Rank = subprocess.Popen[bytes]
 def launch(program: Sequence[str], workers: int) -> int:
     """Run `python program` as `workers` ranks; the exit code: 0, or 128 + N after signal N to the launcher.
 
-    Ranks get the variables that torchrun sets, and sessions of their own: Ctrl-C reaches only us. When one fails, or a
-    signal comes, all are ended. Raises RankFailedError, with the exit code of the rank that failed first.
+    Ranks get the variables that torchrun sets, and their own sessions: Ctrl-C reaches only the launcher. If one fails,
+    or a signal comes, all are ended. Raises RankFailedError, with the exit code of the rank that failed first.
     """
     ranks: list[_Rank] = []
     with _signals() as received, _store_port() as port, _error_files(workers) as files:
@@ -59,16 +59,16 @@ def launch(program: Sequence[str], workers: int) -> int:
 
 
 def launch_settings(workers: int) -> dict[str, str]:
-    """Environment variables for so many ranks on this machine, for those that the user has not set."""
+    """Environment variables for this number of ranks on one machine, without those that the user has set."""
     found = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
-    # gloo looks its own host name up, which on many machines leads nowhere; one node needs no more than the loopback.
+    # gloo looks up its own host name, which fails on many machines; one node needs only the loopback interface.
     if "lo" in (name for _, name in socket.if_nameindex()):
         found["GLOO_SOCKET_IFNAME"] = "lo"
     return found
 
 
 def _of_all(workers: int, port: int) -> dict[str, str]:
-    """What torchrun's ranks find in their environment, and what is the same for all of them."""
+    """The environment variables of torchrun's ranks that are the same for all of them."""
     sizes = {name: str(workers) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")}
     return sizes | {
         "GROUP_RANK": "0",
@@ -79,14 +79,14 @@ def _of_all(workers: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # no rank makes a store of its own, on every address
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # so that no rank makes its own store, on every address
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """The signals that came, to end ranks in order; those that are ignored stay so, as under nohup."""
+    """The signals that came, so that ranks are ended in an orderly way; ignored ones stay ignored, as under nohup."""
     received: list[int] = []
     before = {signum: signal.getsignal(signum) for signum in _HANDLED}
     for signum, handler in before.items():
@@ -101,7 +101,7 @@ def _signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _store_port() -> Iterator[int]:
-    """The port of a store for the ranks. Given a port only, torch would listen on every address."""
+    """The port of a store for the ranks. If given only a port, torch would listen on every address."""
     listening = socket.create_server((_LOOPBACK, 0))
     port: int = listening.getsockname()[1]
     store = TCPStore(
@@ -129,7 +129,7 @@ def _error_files(workers: int) -> Iterator[list[Path]]:
 
 
 def _first_failure(ranks: Sequence[_Rank], received: Sequence[int]) -> int | None:
-    """The rank that failed first; None when all have ended well, or a signal came."""
+    """The rank that failed first; None if all have ended normally, or a signal came."""
     while not received:
         codes = [rank.poll() for rank in ranks]
         failed = next((rank for rank, code in enumerate(codes) if code), None)
@@ -140,7 +140,7 @@ def _first_failure(ranks: Sequence[_Rank], received: Sequence[int]) -> int | Non
 
 
 def _end(ranks: Sequence[_Rank], received: Sequence[int]) -> None:
-    """End those that still run, by the signal that came, or SIGTERM; after a while, or a second Ctrl-C, by SIGKILL."""
+    """End running ranks by the signal that came, or SIGTERM; after a while, or at a second Ctrl-C, by SIGKILL."""
     _send(ranks, received[0] if received else signal.SIGTERM)
     until_s = time.monotonic() + _GRACE_S
     while any(rank.poll() is None for rank in ranks):
@@ -149,7 +149,7 @@ def _end(ranks: Sequence[_Rank], received: Sequence[int]) -> None:
             break
         time.sleep(_POLL_S)
     for rank in ranks:
-        with suppress(subprocess.TimeoutExpired):  # a driver may hold even what is killed
+        with suppress(subprocess.TimeoutExpired):  # a driver may keep even a killed process
             rank.wait(_GRACE_S)
 
 

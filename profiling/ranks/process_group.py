@@ -59,7 +59,7 @@ def rank_device(name: str, local_rank: int) -> torch.device:
 
 
 def current_device() -> torch.device:
-    """Where a script that says nothing trains: the GPU of this rank where there are GPUs, else the CPU."""
+    """The device that a script uses by default: this rank's GPU if there are GPUs, else the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -68,7 +68,7 @@ def current_device() -> torch.device:
 
 
 def default_workers(name: str) -> int:
-    """Ranks to launch when nobody says how many: one per GPU, or 2 on CPU."""
+    """The default number of ranks to launch: one per GPU, or 2 on CPU."""
     use_cuda = name != "cpu" and torch.cuda.is_available()
     return torch.cuda.device_count() if use_cuda else 2
 
@@ -80,10 +80,10 @@ def default_backend(where: torch.device) -> str:
 
 @contextmanager
 def joined(backend_name: str, where: torch.device) -> Iterator[None]:
-    """The default process group of all ranks for the block, on that backend.
+    """The default process group of all ranks for the block, with that backend.
 
-    Nothing may refer to a wrapped model any more when the block ends. After an error the group is left alone: its peers
-    may be gone, and destroying it would wait for them.
+    No reference to a wrapped model may be left when the block ends. After an error the group is not destroyed: peers
+    may be gone, and that would wait for them.
     """
     if where.type == "cuda":
         torch.cuda.set_device(where)
@@ -120,10 +120,10 @@ def backend() -> str | None:
 def agree_on_run_dir(
     who: Identity, run_dir: Path, create: Callable[[Path], None], patience: timedelta = ENTRY_PATIENCE
 ) -> Path:
-    """The run directory of rank 0, which creates it; the same error on every rank when it cannot.
+    """The run directory, which rank 0 creates; if it cannot, every rank raises the same error.
 
     Goes through the store of the process group, not through a collective: no communicator has to be set up for it, and
-    rank 0 does not wait; the others do, for `patience`. Every rank has to call this equally often. Raises RunDirError,
+    rank 0 does not wait; the others do, for `patience`. Every rank must call this equally often. Raises RunDirError,
     CaptureError.
     """
     store = default_store()
@@ -167,9 +167,9 @@ def entries(store: Any, who: Identity) -> int:
 
 
 def abort_process_groups() -> None:
-    """Make communication that waits for a lost peer fail, as far as the backend can: NCCL does, gloo does not."""
+    """Make communication that waits for a lost peer fail, if the backend can: NCCL can, gloo cannot."""
     if dist.is_available() and dist.is_initialized():
-        with suppress(RuntimeError, ValueError, AssertionError):  # the main thread may be destroying them
+        with suppress(RuntimeError, ValueError, AssertionError):  # the main thread may be destroying the groups
             torch_private.abort_every_process_group()
 
 

@@ -16,16 +16,16 @@ from ..errors import ProfilingError, RunDirRefusedError, UsageError
 from . import launch
 from . import process_group as parallel
 
-# A rank whose peer is gone lets the launcher see the peer's failure first: that is the one to report.
+# A rank whose peer is gone waits for the launcher to see the peer's failure first: that is the one to report.
 _CAUSE_FIRST_S = 2.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """A command as its ranks do it. `run_dir` is None where rank 0 names it when it starts.
+    """A command as its ranks run it. `run_dir` is None if rank 0 names it when it starts.
 
-    `check` is given the number of ranks of the job and raises ProfilingError for what can be known before they start.
-    `run_rank` is given the command line, and returns the run directory; `say_done` is given that.
+    `check` gets the number of ranks in the job and raises ProfilingError for what can be known before they start.
+    `run_rank` gets the command line and returns the run directory, which is passed to `say_done`.
     """
 
     device: DeviceName
@@ -36,7 +36,7 @@ class Task:
 
 
 def run_task(task: Task, workers: int | None, args: Sequence[str]) -> int:
-    """Be one rank of the task under torchrun, else launch `workers` of them; the exit code. Raises ProfilingError."""
+    """Run one rank of the task under torchrun, else launch `workers` ranks; the exit code. Raises ProfilingError."""
     if parallel.under_torchrun():
         return _run_launched_rank(task, workers, _command(args))
     workers = workers or parallel.default_workers(task.device)
@@ -49,7 +49,7 @@ def _command(args: Sequence[str]) -> list[str]:
 
 
 def run_alone(task: Task, args: Sequence[str]) -> int:
-    """Do the task in this process, as rank 0 of 1; the exit code. Raises ProfilingError."""
+    """Run the task in this process, as rank 0 of 1; the exit code. Raises ProfilingError."""
     _check(task, ranks=1, ranks_here=1)
     try:
         run_dir = task.run_rank(_command(args))
@@ -79,14 +79,14 @@ def _run_launched_rank(task: Task, workers: int | None, command: Sequence[str]) 
         if who.rank == 0:
             task.say_done(run_dir)
         return 0
-    # Not through the interpreter's exit: that waits for communication with peers which may be gone.
+    # Not through the interpreter's exit, which waits for communication with peers that may be gone.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _check(task: Task, ranks: int, ranks_here: int) -> None:
-    """What can be known before ranks start; `ranks_here` are those of this host. Raises ProfilingError."""
+    """Check what can be known before ranks start; `ranks_here` is their number on this host. Raises ProfilingError."""
     parallel.rank_device(task.device, ranks_here - 1)
     task.check(ranks)
     if task.run_dir is not None and not parallel.under_torchrun():

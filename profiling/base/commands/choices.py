@@ -1,4 +1,4 @@
-"""Names that options of several commands choose from, and sizes that they share. Knows no torch."""
+"""Choices and sizes that options of several commands share. Knows no torch."""
 
 from typing import Literal
 
@@ -8,4 +8,4 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 PipelineScheduleName = Literal["gpipe", "1f1b"]
 
 CIFAR_IMAGE_SIZE = 32
-CIFAR10_SAMPLES = 50_000  # its training images
+CIFAR10_SAMPLES = 50_000  # training images

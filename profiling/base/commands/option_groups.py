@@ -1,4 +1,4 @@
-"""Options of a command that belong together, as one dataclass: typer takes parameters only, one by one."""
+"""Options that belong together as one dataclass; typer itself only takes single parameters."""
 
 import inspect
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from typing import Any, get_type_hints
 
 
 def takes(**groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command whose parameters of these names are dataclasses, as typer takes it: with their fields for parameters.
+    """Make a command with dataclasses as parameters one that typer accepts: the fields become its parameters.
 
     A field is declared as typer wants it, `name: Annotated[type, typer.Option(...)] = default`. In `--help` the fields
-    stand where their group stands among the parameters.
+    stand where their dataclass stands among the parameters.
     """
 
     def with_groups(command: Callable[..., None]) -> Callable[..., None]:

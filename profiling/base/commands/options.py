@@ -1,4 +1,4 @@
-"""What the options of several commands have in common: bounds, names of runs, and their place in files. No torch."""
+"""What options of several commands share: lower bounds, names of runs, and how files hold them. Knows no torch."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_least(options: object, least: Mapping[str, int]) -> None:
-    """Raise UsageError for the first of the options that is below its least value; None is not given."""
+    """Raise UsageError for the first option below its lower bound; None stands for an option that was not given."""
     for name, bound in least.items():
         value = getattr(options, name)
         if value is not None and value < bound:
@@ -21,13 +21,13 @@ def check_least(options: object, least: Mapping[str, int]) -> None:
 
 
 def check_run_name(name: str | None) -> None:
-    """Raise UsageError when it is more, or less, than the name of a folder."""
+    """Raise UsageError if it is not a plain name of one folder."""
     if name is not None and (Path(name).name != name or name == ".."):
         raise UsageError(f"--run-name {name}: expected one folder name; give the folder above it as --out")
 
 
 def run_dir(out: Path, run_name: str | None, subject: str) -> Path:
-    """Where a run goes that starts now: without a name that of its subject, and the time."""
+    """The directory of a run that starts now; without a name it is named after its subject and the time."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return out / (run_name or f"{subject}-{stamp}")
 

@@ -28,7 +28,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """What is recorded of traced steps, besides times and shapes."""
+    """What is recorded in traced steps, besides times and shapes."""
 
     with_stack: Annotated[bool, _profiler("record source lines")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False

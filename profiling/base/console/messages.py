@@ -1,4 +1,4 @@
-"""What people read: results on stdout, and on stderr what happens meanwhile. Nobody has to read it. Knows no torch."""
+"""What people read: results on stdout, progress on stderr. A closed pipe is no error for either. Knows no torch."""
 
 import os
 import sys
@@ -8,23 +8,23 @@ from rich.console import Console
 
 
 class Talk(Console):
-    """stderr, as far as it is read."""
+    """stderr; what nobody reads is dropped."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
 
     def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002
-        """Leave it alone: beside a moving line it would be hidden, and stay so after a signal that nobody handles."""
+        """Leave the cursor visible: hidden beside a moving line, it would stay hidden after an unhandled signal."""
         return False
 
     def on_broken_pipe(self) -> None:
-        """Go on without a reader, where rich would end the process."""
+        """Continue without a reader; rich would end the process."""
         self.quiet = True
         _discard(sys.stderr)
 
 
 def tell(text: str) -> None:
-    """Print to stdout at once; no error where the reader, head(1) for one, has seen enough."""
+    """Print to stdout at once; no error if the reader, such as head(1), has closed the pipe."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -32,7 +32,7 @@ def tell(text: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Have what is still written there, also when the interpreter ends, go nowhere."""
+    """Discard what is still written there, including when the interpreter exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What rank 0 tells on stderr while it works: a live line in a terminal, a few plain lines elsewhere."""
+"""What rank 0 shows on stderr while it works: a live line in a terminal, a few plain lines elsewhere."""
 
 import sys
 from types import TracebackType
@@ -14,7 +14,7 @@ _Reporter = TypeVar("_Reporter", bound="Reporter")
 class Reporter:
     """Shows steps, or what `unit` calls them; silent on ranks other than 0. `live`: a moving line in a terminal.
 
-    `steps` is None where nobody knows how many there will be.
+    `steps` is None if their number is not known.
     """
 
     def __init__(self, *, rank: int, steps: int | None, unit: str = "step", live: bool = True) -> None:
@@ -31,7 +31,7 @@ class Reporter:
                 TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
-                redirect_stdout=False,  # stdout is data, and may lead elsewhere
+                redirect_stdout=False,  # stdout is data, and may be redirected
             )
 
     def __enter__(self: _Reporter) -> _Reporter:
@@ -52,12 +52,12 @@ class Reporter:
         self._console.print(line, markup=False)
 
     def begin(self, what: str) -> None:
-        """Something begins of which nothing is told before its end, and nobody counts its steps."""
+        """Something begins that reports nothing before its end and has no counted steps."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, total=None, completed=0, description=what)
 
     def advance(self, done: int, text: str) -> bool:
-        """So many steps are done; False without a moving line to show it."""
+        """Show how many steps are done; False if there is no live line to show it in."""
         if self._bar is None or self._task is None:
             return False
         self._bar.update(self._task, total=self._steps, completed=done, description=text)

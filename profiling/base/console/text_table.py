@@ -1,10 +1,10 @@
-"""A table as plain text for stdout: aligned columns, and nothing that a terminal is needed for."""
+"""A table as plain text for stdout: aligned columns that need no terminal."""
 
 from collections.abc import Sequence
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 1) -> list[str]:
-    """The table; the first `names` columns to the left, as names are, the others to the right, as numbers are."""
+    """The table, with the first `names` columns aligned left and the others right."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     rule = ["-" * width for width in widths]
     return [_line(row, widths, names) for row in (head, rule, *rows)]
