@@ -14,6 +14,7 @@ class Topic(str, Enum):
     """The heading under which `--help` lists a command."""
 
     overview = "Overview"
+    look = "Look at it"
     time = "Where time goes"
     communication = "Communication"
     waiting = "Who waits"
