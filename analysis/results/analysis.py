@@ -13,7 +13,7 @@ from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
 from ..core.schema import records
-from ..core.tables.communication import CEILING, PARTICIPATION
+from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, PARTICIPATION
 from ..core.wording import counted
 from ..errors import NothingMeasured, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
@@ -31,6 +31,9 @@ from ..metrics.device import kernels as kernels_module
 from ..metrics.device.launches import launched_in
 from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
+from ..metrics.pairs import traffic, waits
+from ..metrics.rank_steps import rank_steps
+from ..metrics.remedies import StepCosts, remedies
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
@@ -157,6 +160,30 @@ class Analysis:
         """One row per rank: how long it waited, how often the others waited for it."""
         found = ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
         return self._marked(found)
+
+    @cached_property
+    def rank_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step: its length, exposed waiting, lateness, and waiting of others it caused."""
+        return self._marked(rank_steps(self.breakdown_steps, self.calls, self.participation, self.lateness))
+
+    @cached_property
+    def waits(self) -> pd.DataFrame:
+        """One row per rank that waited, and rank that is to blame for it."""
+        return self._marked(waits(self.participation, self.lateness))
+
+    @cached_property
+    def traffic(self) -> pd.DataFrame:
+        """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
+        return self._marked(traffic(self.calls, self.collectives, self.matches))
+
+    @cached_property
+    def remedies(self) -> pd.DataFrame:
+        """One row per change that would shorten the steps, with what it gains at most."""
+        steps = self.breakdown_steps
+        whole = steps if len(steps) else self.breakdown.assign(step=0)
+        ceiling = self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty()
+        found = StepCosts(whole, self.ranks, self.calls, self.collectives, self.participation, ceiling)
+        return self._marked(remedies(found))
 
     @cached_property
     def lateness(self) -> pd.DataFrame:

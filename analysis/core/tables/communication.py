@@ -43,8 +43,11 @@ from .device_time import STEP_TIMES as STEP_TIMES
 from .lateness import HANGS as HANGS
 from .lateness import HOSTS as HOSTS
 from .lateness import LATENESS as LATENESS
+from .lateness import RANK_STEPS as RANK_STEPS
 from .lateness import RANKS as RANKS
+from .lateness import REMEDIES as REMEDIES
 from .lateness import VERDICTS as VERDICTS
+from .lateness import WAITS as WAITS
 from .sweeps import MEASURED as MEASURED
 from .sweeps import MISTAKES as MISTAKES
 from .sweeps import SCALING as SCALING
@@ -358,6 +361,17 @@ BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with
     "ceiling_busbw_gb_per_s": ("Float64", "busbw of the ceiling: same collective and ranks, interpolated in size"),
     "of_ceiling_frac": ("Float64", "busbw_gb_per_s / ceiling_busbw_gb_per_s; above 1 if this run was faster"),
     "ceiling_note": ("string", "why one of the two is unknown"),
+})  # fmt: skip
+
+TRAFFIC = Schema("traffic", "sender, receiver and collective", {
+    "rank": ("int64", "rank that sends"),
+    "to_rank": ("int64", "rank that receives"),
+    "collective": ("string", "send_recv or all_to_all"),
+    "calls": ("int64", "sends, or calls of all_to_all"),
+    "size_bytes": ("Int64", "bytes sent; of an all_to_all that part which goes to this rank; NA if not recorded"),
+    "transfer_ns": ("Int64", "sum of the transfer times of the sends; NA for all_to_all, which has no pairs"),
+    "algbw_gb_per_s": ("Float64", "size_bytes / transfer_ns, of the sends for which both are known"),
+    "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 FITS = Schema("fits", "process group and collective with at least three sizes", {

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .columns import COLLECTIVE, DTYPE, GROUP, PARTIAL, PARTIAL_MEMBER, PARTIAL_RUN, PG_RANKS, RANK, SIZE, STEP
+from .columns import (
+    COLLECTIVE,
+    DEVICE,
+    DTYPE,
+    GROUP,
+    PARTIAL,
+    PARTIAL_MEMBER,
+    PARTIAL_RUN,
+    PG_RANKS,
+    RANK,
+    SIZE,
+    STEP,
+)
 
 LATENESS = Schema("lateness", "collective with a late rank: beyond clock uncertainty, or too often for chance", {
     "collective_id": ("int64", "collective"),
@@ -63,6 +75,26 @@ HOSTS = Schema("hosts", "host with a known name", {
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
+RANK_STEPS = Schema("rank_steps", "rank, device and step", {
+    "rank": RANK,
+    "device": DEVICE,
+    "step": ("int64", "N of ProfilerStep#N"),
+    "window_ns": ("int64", "the step on this device, as in breakdown_steps"),
+    "exposed_wait_ns": ("Int64", "waiting behind which this device did not compute, as in breakdown_steps"),
+    "late_ns": ("Int64", "the largest lateness of this rank in the step, as in lateness; 0 if it was never late"),
+    "caused_wait_ns": ("Int64", "waiting of other ranks in the step that this rank is to blame for, as in ranks"),
+    "partial": PARTIAL,
+})  # fmt: skip
+
+WAITS = Schema("waits", "rank that waited, and rank that is to blame for it", {
+    "rank": ("int64", "rank that waited"),
+    "blamed_rank": ("Int64", "rank it waited for, or the one that had made that rank late; NA if none is to blame"),
+    "calls": ("int64", "calls in which it waited so"),
+    "wait_ns": ("int64", "sum of that waiting"),
+    "wait_frac": ("Float64", "wait_ns / waiting of all ranks"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
 HANGS = Schema("hangs", "collective that some ranks issued, but that never ran", {
     "collective": COLLECTIVE,
     "process_group": GROUP,
@@ -92,4 +124,13 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
     "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive; for the run also hang"),
     "because": ("string", "the numbers it rests on, in one sentence"),
     "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+REMEDIES = Schema("remedies", "change that would shorten the steps", {
+    "remedy": ("string", "no_straggler, no_jitter, no_bubble, overlap, faster_links, no_copies or no_idle"),
+    "gain_ns": ("int64", "by how much it shortens a step at most, mean over the steps; each change for itself"),
+    "gain_frac": ("Float64", "gain_ns / mean length of a step"),
+    "what": ("string", "what would have to be different"),
+    "how": ("string", "where to begin"),
+    "partial": PARTIAL_RUN,
 })  # fmt: skip

@@ -1,0 +1,40 @@
+"""What a heat map of ranks and steps shows: where waiting is, who was late, and whom others waited for."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..core.tables.lateness import RANK_STEPS
+from .causes.blame import blamed
+
+_DEVICE, _RANK = ["rank", "device", "step"], ["rank", "step"]
+
+
+def rank_steps(
+    breakdown_steps: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame
+) -> pd.DataFrame:
+    """One row per rank, device and step. Lateness is that of the rank; where nothing could be compared it is NA.
+
+    A rank with several devices has its lateness on each of their rows.
+    """
+    steps = calls.set_index("call_id")["step"]
+    members = participation[["collective_id", "rank", "call_id"]].drop_duplicates(["collective_id", "rank"])
+    late = lateness.merge(members, on=["collective_id", "rank"])
+    largest = late.assign(step=late["call_id"].map(steps)).groupby(_RANK)["late_ns"].max()
+    waits = blamed(participation, lateness)
+    others = waits[waits["blamed"].notna() & (waits["blamed"] != waits["rank"])]
+    caused = others.assign(step=others["kernel"].map(steps), rank=others["blamed"]).groupby(_RANK)["wait_ns"].sum()
+    compared = participation[participation["late_ns"].notna()]
+    known = set(zip(compared["rank"], compared["call_id"].map(steps), strict=True))
+    found = breakdown_steps.groupby(_DEVICE, as_index=False)[["window_ns", "exposed_wait_ns"]].sum(min_count=1)
+    keys = pd.MultiIndex.from_frame(found[_RANK].astype("Int64"))
+    seen = pd.Series([(rank, step) in known for rank, step in keys], dtype=bool)
+    return RANK_STEPS.conform(
+        found.assign(late_ns=_at(largest, keys).where(seen), caused_wait_ns=_at(caused, keys).where(seen))
+    )
+
+
+def _at(values: pd.Series[int], keys: pd.MultiIndex) -> pd.Series[int]:
+    """The value of each rank and step, 0 where there is none."""
+    of = dict(zip(values.index, values, strict=True))
+    return pd.Series([of.get(key, 0) for key in keys], dtype="Int64")
