@@ -12,8 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A shell ignores it for what it begins in the background, and so would every process that a test begins and interrupts.
+# A shell has what it begins in the background ignore these, nohup the last one, and so would every process that a test
+# begins and signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for ignored in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(ignored, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
