@@ -24,9 +24,20 @@ _INTERRUPTED = 130
 _USAGE = 2
 _DEFAULT = "summary"
 _FOR_ALL = ("-h", "--help", "--version", "--install-completion", "--show-completion")
-_OWN_MODULES = ("summary", "breakdown", "bandwidth", "kernels", "compare", "scaling", "subtraction", "training")
+_OWN_MODULES = (
+    "summary",
+    "breakdown",
+    "bandwidth",
+    "kernels",
+    "compare",
+    "scaling",
+    "subtraction",
+    "timeline",
+    "training",
+)
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
+    "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
 }
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
@@ -43,6 +54,7 @@ Examples:
   {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
   {prog} kernels --by operator --top 20 traces/my-run
+  {prog} timeline --step 3-4 traces/my-run
   {prog} compare traces/before-* --against traces/after-*
   {prog} scaling --format latex traces/my-sweep
   {prog} training traces/small-batch traces/large-batch

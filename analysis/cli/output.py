@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -147,30 +147,41 @@ def write_out(text: str, output: Path | None) -> None:
             if not isinstance(err, BrokenPipeError):  # the reader, head(1) for one, has seen enough
                 raise UnreadableFile(f"stdout: cannot be written: {err.strerror}") from err
         return
+    write_parts([text.encode("utf-8", "backslashreplace")], output)
+
+
+def write_parts(parts: Sequence[bytes], output: Path) -> None:
+    """To a file, whole or not at all. Raises UnreadableFile."""
     try:
-        _write_file(text.encode("utf-8", "backslashreplace"), output)
+        _write_file(parts, output)
     except OSError as err:
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
 
 
-def _write_file(content: bytes, output: Path) -> None:
+def _write_file(parts: Sequence[bytes], output: Path) -> None:
     """Into the file, or through the pipe or device, at `output`. Raises OSError."""
     try:
         status = output.stat()
     except FileNotFoundError:
         status = None
     if status is not None and _is_stdout(status):
-        write_all(_STDOUT, content)
+        _write_each(_STDOUT, parts)
     elif status is not None and not stat.S_ISREG(status.st_mode):
         descriptor = os.open(output, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
         try:
-            write_all(descriptor, content)
+            _write_each(descriptor, parts)
         finally:
             os.close(descriptor)
     elif output.is_symlink():
         raise OSError(errno.ELOOP, f"is a link to {output.readlink()}; name the file itself, or remove the link")
     else:
-        replace_file(output, [content], mode=None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
+        replace_file(output, parts, mode=None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
+
+
+def _write_each(descriptor: int, parts: Sequence[bytes]) -> None:
+    """Raises OSError."""
+    for part in parts:
+        write_all(descriptor, part)
 
 
 def _is_stdout(status: os.stat_result) -> bool:

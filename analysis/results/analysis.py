@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -37,6 +39,9 @@ from ..metrics.remedies import StepCosts, remedies
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
+
+if TYPE_CHECKING:
+    from ..timeline.drawing import Timeline
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,6 +81,24 @@ class Analysis:
 
         screen = Screen(everything=everything, how_to_see_all="summary(everything=True) shows all")
         return summary(self, "table", screen)
+
+    def timeline(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> bytes:
+        """All ranks on one clock, as a file that Perfetto opens; of some steps or ranks only, where they are given.
+
+        Raises NothingMeasured where there is nothing to show, or a rank that was asked for did nothing.
+        """
+        return b"".join(self.drawn(steps=steps, ranks=ranks).parts)
+
+    def drawn(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> Timeline:
+        """The same in parts, and what can be said about it. Raises NothingMeasured."""
+        from ..timeline.drawing import timeline_of
+        from ..timeline.tables import Tables
+
+        of_calls = (self.calls, self.participation, self.collectives, self.lateness)
+        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks)
+        if ranks is not None:
+            tables = tables.of_ranks(ranks)
+        return timeline_of(tables if steps is None else tables.of_steps(steps))
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""

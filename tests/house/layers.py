@@ -21,12 +21,13 @@ LAYERS: dict[str, dict[str, str]] = {
         "reading": "formats recording core errors",
         "run": "reading formats recording core errors",
         "metrics": "core errors",
-        "results": "metrics run reading recording ceilings render catalog core errors",
+        "timeline": "metrics core errors",
+        "results": "timeline metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
         "comparison": "results recording render catalog core errors",
         "cli": (
-            "sweeps comparison training results metrics run reading formats recording ceilings render catalog core "
-            "version errors"
+            "sweeps comparison training results timeline metrics run reading formats recording ceilings render catalog "
+            "core version errors"
         ),
     },
     "profiling": {

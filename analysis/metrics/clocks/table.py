@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...core.nccl_tests import SYNCHRONISING
 from ...core.schema import Row
@@ -156,6 +157,14 @@ _ESTIMATED = "estimated from collectives"
 def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:
     """Times without the error of each rank's clock, comparable among linked ranks."""
     own = clocks.set_index("rank").loc[rank]
-    drift = own["drift_ppm"].to_numpy() / 1e6 * (times_ns.to_numpy() - own["origin_ns"].to_numpy())
-    error = own["offset_ns"].to_numpy() + np.rint(drift).astype(np.int64)
-    return pd.Series(times_ns.to_numpy() - error, index=times_ns.index)
+    offset_ns, drift_ppm, origin_ns = (own[key].to_numpy() for key in ("offset_ns", "drift_ppm", "origin_ns"))
+    return pd.Series(on_common_clock(times_ns.to_numpy(), offset_ns, drift_ppm, origin_ns), index=times_ns.index)
+
+
+def on_common_clock(
+    times_ns: Ints, offset_ns: int | Ints, drift_ppm: float | NDArray[np.float64], origin_ns: int | Ints
+) -> NDArray[np.int64]:
+    """Times without the error of the clock, or of their clocks, that is given as in the table of clocks."""
+    drift = drift_ppm / 1e6 * (times_ns - origin_ns)
+    common: NDArray[np.int64] = times_ns - (offset_ns + np.rint(drift).astype(np.int64))
+    return common

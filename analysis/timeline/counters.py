@@ -1,0 +1,65 @@
+"""Counters over time: how many ranks wait, and the bus bandwidth of each process group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core.intervals import Times, spans
+from ..core.schema import grouped
+from .slices import Counter, Track
+
+_Values = NDArray[np.float64]
+
+
+def ranks_waiting(calls: pd.DataFrame) -> Iterator[Track]:
+    """How many ranks wait in at least one call, where any does; `calls` as in arrows."""
+    known = calls[calls["moving_ns"].notna()]
+    if not len(known):
+        return
+    waiting = [
+        spans(rows["arrived_ns"].to_numpy(), rows["moving_ns"].to_numpy(dtype=np.int64))
+        for _, rows in known.groupby("rank")
+    ]
+    start, end = np.concatenate([w.starts for w in waiting]), np.concatenate([w.ends for w in waiting])
+    time_ns, value = _summed(start, end, np.ones(len(start)))
+    yield Track("ranks waiting", Counter(time_ns, value, "ranks"))
+
+
+def bus_bandwidths(collectives: pd.DataFrame) -> Iterator[Track]:
+    """The bus bandwidth of each process group, from the last arrival in a collective to its last end."""
+    known = collectives[collectives["busbw_gb_per_s"].notna() & collectives["last_start_ns"].notna()]
+    named = known.assign(process_group=known["process_group"].fillna("?"), pg_ranks=known["pg_ranks"].fillna(""))
+    for (group, ranks), rows in grouped(named, ["process_group", "pg_ranks"]):
+        start, end = (rows[key].to_numpy(dtype=np.int64) for key in ("last_start_ns", "last_end_ns"))
+        time_ns, value = _summed(start, end, rows["busbw_gb_per_s"].to_numpy(dtype=np.float64))
+        of_ranks = f" (ranks {in_runs(ranks)})" if ranks else ""
+        yield Track(f"bus bandwidth of group {group}{of_ranks}", Counter(time_ns, value, "GB/s"))
+
+
+def _summed(start: Times, end: Times, value: _Values) -> tuple[Times, _Values]:
+    """The sum of the values that hold at each moment at which it changes: each from its start to its end.
+
+    Where only one holds, the sum is that value exactly.
+    """
+    number = np.arange(1, len(start) + 1)
+    moments, at = np.unique(np.concatenate((start, end)), return_inverse=True)
+    holding, which, total = (
+        np.cumsum(np.bincount(at, np.concatenate((each, -each)), len(moments)))
+        for each in (np.ones(len(start)), number.astype(np.float64), value)
+    )
+    holding, which = np.rint(holding).astype(np.int64), np.rint(which).astype(np.int64)
+    alone = np.concatenate(([0.0], value))[np.where(holding == 1, which, 0)]
+    return moments, np.where(holding > 1, total, alone)
+
+
+def in_runs(ranks: str) -> str:
+    """`0-3, 8` for `0 1 2 3 8`."""
+    numbers = np.array(ranks.split(), dtype=np.int64)
+    bounds = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2, append=numbers[-1:] + 2) != 1)
+    runs = [numbers[first:past] for first, past in pairwise(bounds)]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,74 @@
+"""The timeline of a run: what it holds, and the bytes of its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import NothingMeasured
+from .arrows import arrows
+from .counters import bus_bandwidths, ranks_waiting
+from .lanes import outermost
+from .packets import Writer
+from .ranks import rank_groups
+from .slices import Group, Integers, Slices, Texts, Track
+from .tables import Tables
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A timeline in Perfetto's format: the parts of its file, in order.
+
+    `zero_ns` is the time on the common clock from which it counts, in ns since the epoch. `moved` are slices that
+    overlap others of their stream, and stand on lanes of their own.
+    """
+
+    parts: tuple[bytes, ...]
+    zero_ns: int
+    slices: int
+    moved: int
+
+
+def timeline_of(tables: Tables) -> Timeline:
+    """The timeline of these tables. Raises NothingMeasured where no activity is shown."""
+    found = arrows(tables)
+    ranks = list(rank_groups(tables, found))
+    if not ranks:
+        raise NothingMeasured(f"{tables.name}: the traces show no device activity that a timeline could show")
+    member = tables.collectives["collective_id"].isin(found.calls["collective_id"])
+    counters = [*ranks_waiting(found.calls), *bus_bandwidths(tables.collectives[member])]
+    tracks = [track for group in ranks for track in group.tracks]
+    zero_ns = min(_begun_ns(track) for track in [*tracks, *counters])
+    shown = [track.content for track in tracks if isinstance(track.content, Slices)]
+    moved = sum(_moved(group) for group in ranks)
+    about = _about(tables.name, zero_ns, max(int(each.end_ns.max()) for each in shown), moved)
+    writer = Writer(zero_ns)
+    groups = [Group("all ranks", (about, *counters)), *ranks]
+    parts = [part for place, group in enumerate(groups) for part in writer.group(group, place)]
+    return Timeline((writer.begun(), *parts), zero_ns, sum(map(len, shown)), moved)
+
+
+def _begun_ns(track: Track) -> int:
+    """When the first thing on a track begins."""
+    times = track.content.start_ns if isinstance(track.content, Slices) else track.content.time_ns
+    return int(times.min())
+
+
+def _moved(group: Group) -> int:
+    """How many slices, with all that lies within them counted once, stand on another lane than the first."""
+    seen: set[str] = set()
+    moved = 0
+    for track in group.tracks:
+        if track.name in seen and isinstance(track.content, Slices):
+            moved += outermost(track.content.start_ns, track.content.end_ns)
+        seen.add(track.name)
+    return moved
+
+
+def _about(name: str, zero_ns: int, end_ns: int, moved: int) -> Track:
+    """What holds for the whole timeline, beside all of it."""
+    begun, ended = (np.array([time], dtype=np.int64) for time in (zero_ns, end_ns))
+    notes = {"zero_ns": Integers.same(zero_ns), "slices_on_further_lanes": Integers.same(moved)}
+    title = f"{name}: 0 here is {zero_ns:,} ns on the common clock"
+    return Track("about", Slices(begun, ended, Texts.same(title, 1), notes))

@@ -1,0 +1,140 @@
+"""Tracks -> a trace in Perfetto's format: descriptors of tracks, events, and the texts that they share.
+
+Fields and their numbers: perfetto.dev/docs/reference/trace-packet-proto. All events are of one sequence, whose packets
+need not be in order of time: readers sort them, and keep the order of the file only among those of one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..core.escaping import printable
+from ..core.intervals import Times
+from .lanes import event_order
+from .slices import Counter, Group, Integers, Mask, Numbers, Slices, Texts, Track
+from .wire import Messages, Piece, fixed64s, in_order, message, number, numbers, rows, submessage, text
+
+_PACKET = 1
+_TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
+_NOTE, _KIND, _NAME_ID, _TRACK_ID, _VALUE, _OUT, _INTO = 4, 9, 10, 11, 44, 47, 48
+_BEGIN, _END, _COUNTER = (number(_KIND, kind) for kind in (1, 2, 4))
+_CLEARED, _NEEDS_TEXTS = 1, 2
+_OURS = number(_SEQUENCE, 1)
+_EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS = 2, 3, 29
+
+
+class Writer:
+    """Writes tracks one by one, and remembers which texts were written, and how many tracks.
+
+    Times count from `zero_ns`, because Perfetto drops what comes before 0.
+    """
+
+    def __init__(self, zero_ns: int) -> None:
+        self._zero_ns = zero_ns
+        self._tracks = 0
+        self._texts: dict[int, dict[str, int]] = {kind: {} for kind in (_EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS)}
+        self._new: list[bytes] = []
+
+    def begun(self) -> bytes:
+        """What comes first: it makes readers forget the texts of any other file."""
+        return submessage(_PACKET, _OURS + number(_FLAGS, _CLEARED))
+
+    def group(self, group: Group, place: int) -> Iterator[bytes]:
+        """All of a group, which is the one of that number."""
+        own = self._tracks + 1
+        yield self._described(group.name, 0, place)
+        places: dict[str, int] = {}
+        for track in group.tracks:
+            unit = track.content.unit if isinstance(track.content, Counter) else None
+            yield self._described(track.name, own, places.setdefault(track.name, len(places)), unit)
+            yield self._content(track, self._tracks)
+
+    def _described(self, name: str, parent: int, place: int, unit: str | None = None) -> bytes:
+        """The descriptor of the next track."""
+        self._tracks += 1
+        content = number(1, self._tracks) + text(2, printable(name)) + number(11, 3) + number(12, place)
+        if parent:
+            content += number(5, parent)
+        if unit is not None:
+            content += submessage(8, text(6, unit))
+        return submessage(_PACKET, _OURS + submessage(_TRACK, content))
+
+    def _content(self, track: Track, own: int) -> bytes:
+        """The events of a track, after the texts that they are the first to use."""
+        if isinstance(track.content, Counter):
+            return self._values(track.content, own).tobytes()
+        events = self._events(track.content, own)
+        texts, self._new = b"".join(self._new), []
+        needed = _OURS + number(_FLAGS, _NEEDS_TEXTS)
+        return (submessage(_PACKET, needed + submessage(_INTERNED, texts)) if texts else b"") + events
+
+    def _events(self, slices: Slices, track: int) -> bytes:
+        """Beginnings and ends, in order of time."""
+        begun, ended = event_order(slices.start_ns, slices.end_ns)
+        blocks = [(begun[which], self._begins(slices.taken(which), track)) for which in _alike(slices)]
+        ends = self._packets(slices.end_ns, [_END, number(_TRACK_ID, track)], b"")
+        if len(blocks) == 1 and np.array_equal(ended, begun + 1):
+            return np.hstack((blocks[0][1], ends)).tobytes()
+        return in_order([*blocks, (ended, ends)])
+
+    def _begins(self, slices: Slices, track: int) -> Messages:
+        """Beginnings of slices that all have the same notes and arrows."""
+        event: list[Piece] = [
+            _BEGIN,
+            number(_TRACK_ID, track),
+            *numbers(_NAME_ID, self._ids(_EVENT_NAMES, slices.names)),
+        ]
+        for name, column in slices.notes.items():
+            if column.known.all():
+                event += self._note(name, column)
+        if slices.out is not None:
+            for number_of_arrow in range(int(slices.out.count.max())):
+                event += fixed64s(_OUT, slices.out.first + number_of_arrow)
+        if slices.into is not None and slices.into.known.all():
+            event += fixed64s(_INTO, slices.into.values)
+        return self._packets(slices.start_ns, event, number(_FLAGS, _NEEDS_TEXTS))
+
+    def _note(self, name: str, column: Texts | Integers) -> list[Piece]:
+        """A note beside each event: a text, or an integer."""
+        named = number(1, self._id(_NOTE_NAMES, name))
+        value = (
+            numbers(4, column.values) if isinstance(column, Integers) else numbers(17, self._ids(_NOTE_TEXTS, column))
+        )
+        return message(_NOTE, [named, *value])
+
+    def _values(self, counter: Counter, track: int) -> Messages:
+        """The values of a counter."""
+        event = [_COUNTER, number(_TRACK_ID, track), *fixed64s(_VALUE, counter.value)]
+        return self._packets(counter.time_ns, event, b"")
+
+    def _packets(self, time_ns: Times, event: Sequence[Piece], flags: bytes) -> Messages:
+        """A packet for each event."""
+        since = time_ns.astype(np.uint64) - np.uint64(self._zero_ns % 2**64)
+        content = [*numbers(_TIMESTAMP, since), _OURS + flags, *message(_TRACK_EVENT, event)]
+        return rows(len(time_ns), message(_PACKET, content))
+
+    def _ids(self, kind: int, texts: Texts) -> Numbers:
+        """The number of each text; all of them known."""
+        used = np.unique(texts.codes)
+        ids = np.zeros(len(texts.values), dtype=np.int64)
+        ids[used] = [self._id(kind, texts.values[code]) for code in used.tolist()]
+        return ids[texts.codes]
+
+    def _id(self, kind: int, value: str) -> int:
+        """The number of a text, under which it is written if it is new."""
+        known = self._texts[kind]
+        if value not in known:
+            known[value] = len(known) + 1
+            self._new.append(submessage(kind, number(1, known[value]) + text(2, printable(value))))
+        return known[value]
+
+
+def _alike(slices: Slices) -> list[Mask]:
+    """Which slices have the same notes and arrows: sets of rows, none of them empty."""
+    pattern = np.zeros(len(slices), dtype=np.int64) if slices.out is None else slices.out.count
+    for column in (*slices.notes.values(), slices.into):
+        if column is not None:
+            pattern = 2 * pattern + column.known
+    return [pattern == found for found in np.unique(pattern).tolist()]

@@ -1,0 +1,172 @@
+"""What a timeline holds, before it is written: tracks with slices, or with values of a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.intervals import Times
+from .lanes import lanes
+
+Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of shape (n,): which of `values` each is; -1 for none."""
+
+    codes: Numbers
+    values: tuple[str, ...]
+
+    @classmethod
+    def same(cls, value: str, count: int) -> Texts:
+        """The same text `count` times."""
+        return cls(np.zeros(count, dtype=np.int64), (value,))
+
+    @property
+    def known(self) -> Mask:
+        """Where there is one."""
+        return self.codes >= 0
+
+    def taken(self, rows: Numbers | Mask) -> Texts:
+        """These rows."""
+        return Texts(self.codes[rows], self.values)
+
+    def padded(self, more: int) -> Texts:
+        """With `more` rows at the end that have none."""
+        return Texts(np.concatenate((self.codes, np.full(more, -1))), self.values)
+
+    def joined(self, other: Texts) -> Texts:
+        """The rows of both."""
+        moved = np.where(other.codes < 0, -1, other.codes + len(self.values))
+        return Texts(np.concatenate((self.codes, moved)), (*self.values, *other.values))
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Integers of shape (n,), each of them known or not."""
+
+    values: Numbers
+    known: Mask
+
+    @property
+    def both(self) -> tuple[Numbers, Mask]:
+        """The integers, and which of them are known."""
+        return self.values, self.known
+
+    def taken(self, rows: Numbers | Mask) -> Integers:
+        """These rows."""
+        return Integers(self.values[rows], self.known[rows])
+
+    def padded(self, more: int) -> Integers:
+        """With `more` rows at the end that are not known."""
+        nothing = Integers.none(more)
+        return Integers(np.concatenate((self.values, nothing.values)), np.concatenate((self.known, nothing.known)))
+
+    @classmethod
+    def same(cls, value: int) -> Integers:
+        """One known integer."""
+        return cls(np.array([value], dtype=np.int64), np.array([True]))
+
+    @classmethod
+    def none(cls, count: int) -> Integers:
+        """None of them known."""
+        return cls(np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool))
+
+
+@dataclass(frozen=True)
+class Fan:
+    """Arrows that begin with a slice: their ids count from `first`, and are `count` many; both of shape (n,)."""
+
+    first: Numbers
+    count: Numbers
+
+    def taken(self, rows: Numbers | Mask) -> Fan:
+        """These rows."""
+        return Fan(self.first[rows], self.count[rows])
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Slices [start_ns, end_ns) with names, all of shape (n,), on the common clock.
+
+    `notes` are shown beside a slice: name -> texts or integers. `out` are the arrows that begin with a
+    slice, `into` the id of the one that ends where it starts.
+    """
+
+    start_ns: Times
+    end_ns: Times
+    names: Texts
+    notes: Mapping[str, Texts | Integers] = field(default_factory=dict)
+    out: Fan | None = None
+    into: Integers | None = None
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def taken(self, rows: Numbers | Mask) -> Slices:
+        """These of the slices."""
+        return Slices(
+            self.start_ns[rows],
+            self.end_ns[rows],
+            self.names.taken(rows),
+            {name: column.taken(rows) for name, column in self.notes.items()},
+            None if self.out is None else self.out.taken(rows),
+            None if self.into is None else self.into.taken(rows),
+        )
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A value from each time on, in ascending order of times; both of shape (n,)."""
+
+    time_ns: Times
+    value: NDArray[np.float64]
+    unit: str
+
+
+@dataclass(frozen=True)
+class Track:
+    """A line of the timeline. Several of one name and one group are lanes of one line."""
+
+    name: str
+    content: Slices | Counter
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tracks that stand together under one name, such as those of a rank."""
+
+    name: str
+    tracks: tuple[Track, ...]
+
+
+def lane_rows(start_ns: Times, end_ns: Times) -> list[Numbers]:
+    """Rows that can share a track, in order of time: one array for each lane. Slices may stand in any order."""
+    order = np.lexsort((-end_ns, start_ns))
+    lane = lanes(start_ns[order], end_ns[order])
+    return [order[lane == number] for number in range(int(lane.max(initial=-1)) + 1)]
+
+
+def on_lanes(name: str, slices: Slices) -> list[Track]:
+    """One track, or several of this name where slices overlap; slices may stand in any order."""
+    return [Track(name, slices.taken(rows)) for rows in lane_rows(slices.start_ns, slices.end_ns)]
+
+
+def nested(around: Slices, *within: Slices) -> Slices:
+    """All of the slices, in order: by start, those that are around others first. Only the first ones have notes."""
+    parts = (around, *within)
+    start, end = (np.concatenate([getattr(part, key) for part in parts]) for key in ("start_ns", "end_ns"))
+    level = np.repeat(np.arange(len(parts)), list(map(len, parts)))
+    names = around.names
+    for part in within:
+        names = names.joined(part.names)
+    more = len(start) - len(around)
+    notes = {name: column.padded(more) for name, column in around.notes.items()}
+    into = [part.into or Integers.none(len(part)) for part in parts]
+    arrows = Integers(np.concatenate([a.values for a in into]), np.concatenate([a.known for a in into]))
+    return Slices(start, end, names, notes, into=arrows).taken(np.lexsort((level, -end, start)))

@@ -1,0 +1,87 @@
+"""The tables that a timeline shows, the part of them that was asked for, and columns as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from ..core.wording import counted
+from ..errors import NothingMeasured
+from .slices import Integers, Mask, Texts
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one run, called `name`; of `steps`, or of all of them for None."""
+
+    name: str
+    activities: pd.DataFrame
+    calls: pd.DataFrame
+    participation: pd.DataFrame
+    collectives: pd.DataFrame
+    lateness: pd.DataFrame
+    clocks: pd.DataFrame
+    steps: Collection[int] | None = None
+
+    def of_ranks(self, ranks: Collection[int]) -> Tables:
+        """The same without other ranks. Raises NothingMeasured where one of them did nothing, or has no trace."""
+        known = self.activities["rank"].unique()
+        missing = sorted(set(ranks) - set(known.tolist()))
+        if missing:
+            raise NothingMeasured(
+                f"{self.name}: shows no activity of {counted(len(missing), 'rank')} that the timeline is to show: "
+                f"{_some(missing)}; there are {_some(sorted(known.tolist()))}"
+            )
+        return replace(
+            self,
+            activities=_rows(self.activities, ranks),
+            calls=_rows(self.calls, ranks),
+            participation=_rows(self.participation, ranks),
+            lateness=_rows(self.lateness, ranks),
+            clocks=_rows(self.clocks, ranks),
+        )
+
+    def of_steps(self, steps: Collection[int]) -> Tables:
+        """The same with other steps left out of timelines. Raises NothingMeasured where no activity is of one of them.
+
+        Activities stay, because where a step begins depends on those of the next one.
+        """
+        known = self.activities["step"].dropna().unique().tolist()
+        if not any(step in steps for step in known):
+            there = f"there are {_some(sorted(known))}" if known else "no activity has a step"
+            raise NothingMeasured(f"{self.name}: shows no activity of the steps {_some(sorted(steps))}; {there}")
+        chosen = replace(self, steps=steps)
+        calls = self.calls[chosen.in_steps(self.calls)]
+        member = self.participation["call_id"].isin(calls["call_id"])
+        return replace(chosen, calls=calls, participation=self.participation[member])
+
+    def in_steps(self, table: pd.DataFrame) -> Mask:
+        """Which rows of a table are of the steps that are shown."""
+        if self.steps is None:
+            return np.ones(len(table), dtype=bool)
+        return table["step"].isin(list(self.steps)).to_numpy(dtype=bool)
+
+
+def _rows(table: pd.DataFrame, ranks: Collection[int]) -> pd.DataFrame:
+    return table[table["rank"].isin(list(ranks))]
+
+
+def _some(numbers: list[int], most: int = 16) -> str:
+    """Numbers for people: the first of them, if they are many."""
+    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
+
+
+def integers_in(column: pd.Series[int]) -> Integers:
+    """A column of integers, some of which may be NA."""
+    assert column.dtype in ("int64", "Int64"), "floats cannot hold times"
+    known = column.notna().to_numpy(dtype=bool)
+    return Integers(np.asarray(column.fillna(0), dtype=np.int64), known)
+
+
+def names_in(column: pd.Series[str]) -> Texts:
+    """A column of texts, some of which may be NA."""
+    codes, values = pd.factorize(column)
+    return Texts(codes.astype(np.int64), tuple(map(str, values)))
