@@ -18,6 +18,7 @@ AnalysisError
 │   └── NoTraining        there are none
 ├── NotACeiling           a file given as a ceiling holds no measurement of collectives
 ├── NothingMeasured       the run holds nothing of what was asked for
+├── CannotServe           a viewer cannot be given a file
 ├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
 ├── UnknownCollective     no formula for this collective
@@ -102,6 +103,10 @@ class NotACeiling(AnalysisError):
 
 class NothingMeasured(AnalysisError):
     """The run holds nothing of what was asked for."""
+
+
+class CannotServe(AnalysisError):
+    """A viewer cannot be given a file: the port from which it takes files is in use."""
 
 
 class UnknownTable(AnalysisError):

@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -150,7 +150,7 @@ def write_out(text: str, output: Path | None) -> None:
     write_parts([text.encode("utf-8", "backslashreplace")], output)
 
 
-def write_parts(parts: Sequence[bytes], output: Path) -> None:
+def write_parts(parts: Iterable[bytes], output: Path) -> None:
     """To a file, whole or not at all. Raises UnreadableFile."""
     try:
         _write_file(parts, output)
@@ -158,7 +158,7 @@ def write_parts(parts: Sequence[bytes], output: Path) -> None:
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
 
 
-def _write_file(parts: Sequence[bytes], output: Path) -> None:
+def _write_file(parts: Iterable[bytes], output: Path) -> None:
     """Into the file, or through the pipe or device, at `output`. Raises OSError."""
     try:
         status = output.stat()
@@ -178,7 +178,7 @@ def _write_file(parts: Sequence[bytes], output: Path) -> None:
         replace_file(output, parts, mode=None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
 
 
-def _write_each(descriptor: int, parts: Sequence[bytes]) -> None:
+def _write_each(descriptor: int, parts: Iterable[bytes]) -> None:
     """Raises OSError."""
     for part in parts:
         write_all(descriptor, part)

@@ -9,12 +9,13 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Signals that end a program, and would leave half a file behind.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_AT_ONCE = 1 << 24
 _KINDS = (
     (stat.S_ISDIR, "Is a directory"),
     (stat.S_ISLNK, "is a link"),
@@ -60,7 +61,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         left = left[write(descriptor, left) :]
 
 
-def replace_file(path: Path, parts: Sequence[bytes], *, mode: int | None = None, lasting: bool = True) -> None:
+def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None, lasting: bool = True) -> None:
     """Make `parts` the content of the file at `path`, whole or not at all. A link there is replaced, not followed.
 
     It gets the permissions `mode`; for None those of a new file. What is not `lasting` may be damaged by a power cut.
@@ -115,6 +116,24 @@ def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]
         os.close(descriptor)
         raise
     return descriptor, status
+
+
+def content_of(path: Path, size: int) -> Iterator[bytes]:
+    """The first bytes of a plain file, this many, in parts. Raises OSError, also where there are fewer.
+
+    It may be read while another file is being replaced: a signal that would end the program then raises
+    KeyboardInterrupt.
+    """
+    descriptor, _ = open_plain(path)
+    with os.fdopen(descriptor, "rb") as file:
+        while size:
+            if any(ending in _ENDING for ending in signal.sigpending()):
+                raise KeyboardInterrupt
+            part = file.read(min(size, _AT_ONCE))
+            if not part:
+                raise OSError(errno.EIO, "became shorter while it was read")
+            size -= len(part)
+            yield part
 
 
 def _check_plain(status: os.stat_result) -> None:

@@ -252,6 +252,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
         "host": host,
         "host_from": host_from,
         "window_end_ns": member.file.window_end_ns,
+        "base_ns": header.base_ns,
         "boot_id": side.machine.boot_id if member.file.has_known_clock else None,
         "pid": member.file.pid,
         "backend": header.backend,

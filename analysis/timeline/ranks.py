@@ -44,6 +44,10 @@ class RankClock:
         row = self.row
         return on_common_clock(times_ns, row["offset_ns"], row["drift_ppm"], row["origin_ns"])
 
+    def ahead_ns(self, time_ns: int) -> int:
+        """How far the clock is ahead when it shows this time."""
+        return time_ns - int(self.common(np.array([time_ns], dtype=np.int64))[0])
+
 
 def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
     """The tracks of each rank that did something in the steps that are shown."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...core.disk import content_of
 from ...core.wording import counted
+from ...errors import UnreadableFile
 from ...recording.options import ReadOptions
 from ..output import complain, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
+    from ...results.analysis import Analysis
     from ...timeline.drawing import Timeline
 
 _MOST = 1_000_000
@@ -24,6 +28,12 @@ TimelineFile = Annotated[
 ]
 SomeSteps = Annotated[str | None, typer.Option("--step", metavar="N|A-B", help="Only this step, or these.")]
 SomeRanks = Annotated[str | None, typer.Option("--ranks", metavar="RANKS", help="Only these, as in 0-7,64-71.")]
+WithTraces = Annotated[
+    bool, typer.Option("--bundle", help="Write a TAR of the traces as well, with the offsets of their clocks.")
+]
+InBrowser = Annotated[
+    bool, typer.Option("--open", help="Open the viewer in a browser, and hand it the file, from 127.0.0.1:9001.")
+]
 
 
 @reads_traces
@@ -32,6 +42,8 @@ def timeline_command(
     output: TimelineFile = None,
     step: SomeSteps = None,
     ranks: SomeRanks = None,
+    bundle: WithTraces = False,
+    open_: InBrowser = False,
     *,
     reading: ReadOptions,
 ) -> None:
@@ -44,18 +56,21 @@ def timeline_command(
     Examples:
       {prog} timeline traces/my-run
       {prog} timeline --step 3-4 --ranks 0-1 --output part.pftrace traces/my-run
+      {prog} timeline --bundle --output all.tar traces/my-run
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(ranks, "--ranks")
     analysis = analysis_of(runs, reading)
     found = analysis.drawn(steps=steps, ranks=of_ranks)
     for note in analysis.run.notes:
         complain(note, kind="note")
-    target = output or Path(f"{analysis.run.name}.pftrace")
-    write_parts(found.parts, target)
+    target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")
+    write_parts(_bundled(analysis, found, of_ranks) if bundle else found.parts, target)
     if output is None:
         write_out(f"{target}: {_told(found)}\n", None)
     else:
         complain(f"{target}: {_told(found)}", kind="note")
+    if open_:
+        _show(target)
     finish(analysis)
 
 
@@ -76,7 +91,40 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
 def _told(timeline: Timeline) -> str:
     """What was written, in a sentence."""
     size = sum(map(len, timeline.parts)) / 1e6
-    moved = (
-        f"; {timeline.moved:,} overlap others on their line, and stand on lanes of their own" if timeline.moved else ""
-    )
-    return f"{counted(timeline.slices, 'slice')}, {size:,.1f} MB{moved}; open it in https://ui.perfetto.dev"
+    lanes = f"; {timeline.moved:,} overlap others on their line, and stand on lanes of their own"
+    slices = f"{counted(timeline.slices, 'slice')}, {size:,.1f} MB{lanes if timeline.moved else ''}"
+    return f"{slices}; open it in https://ui.perfetto.dev"
+
+
+def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) -> Iterator[bytes]:
+    """The traces of some ranks, or of all, as they are, with their timeline, as a TAR. Raises UnreadableFile."""
+    from ...timeline.bundle import MANIFEST, TIMELINE, bundle, tar
+
+    run = analysis.run
+    traces = run.traces if ranks is None else run.traces[run.traces["rank"].isin(ranks)]
+    found = bundle(traces, run.activities, analysis.clocks, timeline.zero_ns)
+    if found.drift_ns:
+        complain(f"clocks drift: in a bundle, the traces are off by up to {found.drift_ns:,} ns", kind="note")
+    manifest = found.manifest()
+    paths = [(file.name, run.files[file.rank][file.cycle]) for file in found.files]
+    yield from tar([
+        (MANIFEST, len(manifest), [manifest]),
+        (TIMELINE, sum(map(len, timeline.parts)), timeline.parts),
+        *((name, size, _content(path, size)) for name, path in paths for size in [path.stat().st_size]),
+    ])  # fmt: skip
+
+
+def _content(path: Path, size: int) -> Iterator[bytes]:
+    """The first bytes of a file, this many. Raises UnreadableFile."""
+    try:
+        yield from content_of(path, size)
+    except OSError as err:
+        raise UnreadableFile(f"{path}: cannot be read: {err.strerror}; try again when nothing writes to it") from err
+
+
+def _show(file: Path) -> None:
+    """Hand the file to the viewer."""
+    from ..serving import serve_once, viewer_url
+
+    complain(f"waiting for {viewer_url(file)} to read the file; end with ctrl-C", kind="note")
+    serve_once(file)

@@ -67,6 +67,7 @@ TRACES = Schema("traces", "trace file", {
     "host": ("string", "host name, NA if neither trace nor side file names it"),
     "host_from": ("string", "where the host was found: side file, trace or file name"),
     "window_end_ns": ("Int64", "when the profiler stopped, on that rank's clock; NA where the trace does not say"),
+    "base_ns": ("Int64", "unix time from which the times in the file count"),
     "boot_id": ("string", "id of the machine, since host names may not be unique; NA without a side file"),
     "pid": ("Int64", "process id"),
     "backend": ("string", "backend of the default process group"),
