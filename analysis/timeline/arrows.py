@@ -43,11 +43,12 @@ def arrows(tables: Tables) -> Arrows:
 def _late(lateness: pd.DataFrame, waited: pd.DataFrame, arrived: pd.Series[int]) -> pd.DataFrame:
     """Where a rank was late, or just the last one. That one is shown for as long as the shortest wait for it."""
     member = ["collective_id", "rank"]
-    calls = waited.groupby(["collective_id", "waited_for"])
-    pairs = pd.DataFrame({"shortest_ns": calls["wait_ns"].min(), "arrow": calls["arrow"].min(), "fan": calls.size()})
+    pairs = waited.groupby(["collective_id", "waited_for"], as_index=False).agg(
+        shortest_ns=("wait_ns", "min"), arrow=("arrow", "min"), fan=("arrow", "size")
+    )
     late = lateness.astype({"late_ns": "Int64"})  # which, unlike int64, stays integer beside NA
-    late = late.merge(pairs.rename_axis(member).reset_index(), on=member, how="outer", indicator="only_last")
-    late = late.join(arrived.rename("end_ns"), on=member, how="inner").astype({"end_ns": "int64"})
+    late = late.merge(pairs.rename(columns={"waited_for": "rank"}), on=member, how="outer", indicator="only_last")
+    late = late.merge(arrived.rename("end_ns").reset_index(), on=member).astype({"end_ns": "int64"})
     for column in ("arrow", "fan"):
         late[column] = late[column].fillna(0).astype("int64")
     late["start_ns"] = late["end_ns"] - late["late_ns"].fillna(late["shortest_ns"]).astype("int64")

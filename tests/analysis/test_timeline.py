@@ -232,3 +232,12 @@ def test_what_is_not_there_is_said():
 def test_the_library_gives_the_same_bytes():
     found = analyse(DATA / "gloo-training")
     assert found.timeline() == b"".join(found.drawn().parts)
+
+
+@pytest.mark.parametrize("run", ["nccl-straggler", "gloo-training"])
+def test_a_single_rank_is_shown_as_well(run):
+    found = analyse(sorted((DATA / run).glob("*.json.gz"))[:1])
+    alone = Shown(found)
+    assert {t.group for t in alone.tracks} == {"all ranks", alone.group(0)}
+    assert len([s for _, s in alone.of("communication") if "call_id" in s.notes]) == len(found.calls) > 0
+    assert alone.of("late") == []
