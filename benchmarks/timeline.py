@@ -24,7 +24,7 @@ from analysis.timeline.drawing import timeline_of
 from analysis.timeline.tables import Tables
 
 KERNELS, STEPS, EVERY, KERNEL_NS, WAIT_NS = 20_000, 10, 10, 8_000, 3_000
-ROUNDS = 3
+ROUNDS = 5
 
 
 def main(ranks: list[int]) -> None:

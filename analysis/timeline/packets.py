@@ -73,19 +73,21 @@ class Writer:
     def _events(self, slices: Slices, track: int) -> bytes:
         """Beginnings and ends, in order of time."""
         begun, ended = event_order(slices.start_ns, slices.end_ns)
-        blocks = [(begun[which], self._begins(slices.taken(which), track)) for which in _alike(slices)]
-        ends = self._packets(slices.end_ns, [_END, number(_TRACK_ID, track)], b"")
-        if len(blocks) == 1 and np.array_equal(ended, begun + 1):
-            return np.hstack((blocks[0][1], ends)).tobytes()
-        return in_order([*blocks, (ended, ends)])
+        ends = self._packet(slices.end_ns, [_END, number(_TRACK_ID, track)], b"")
+        alike = _alike(slices)
+        if len(alike) == 1 and np.array_equal(ended, begun + 1):
+            return rows(len(slices), [*self._begin(slices, track), *ends]).tobytes()
+        blocks = [(begun[which], self._begins(slices.taken(which), track)) for which in alike]
+        return in_order([*blocks, (ended, rows(len(slices), ends))])
 
     def _begins(self, slices: Slices, track: int) -> Messages:
         """Beginnings of slices that all have the same notes and arrows."""
-        event: list[Piece] = [
-            _BEGIN,
-            number(_TRACK_ID, track),
-            *numbers(_NAME_ID, self._ids(_EVENT_NAMES, slices.names)),
-        ]
+        return rows(len(slices), self._begin(slices, track))
+
+    def _begin(self, slices: Slices, track: int) -> list[Piece]:
+        """The beginning of each slice, as in `_begins`."""
+        names = self._ids(_EVENT_NAMES, slices.names)
+        event: list[Piece] = [_BEGIN, number(_TRACK_ID, track), *numbers(_NAME_ID, names)]
         for name, column in slices.notes.items():
             if column.known.all():
                 event += self._note(name, column)
@@ -94,7 +96,7 @@ class Writer:
                 event += fixed64s(_OUT, slices.out.first + number_of_arrow)
         if slices.into is not None and slices.into.known.all():
             event += fixed64s(_INTO, slices.into.values)
-        return self._packets(slices.start_ns, event, number(_FLAGS, _NEEDS_TEXTS))
+        return self._packet(slices.start_ns, event, number(_FLAGS, _NEEDS_TEXTS))
 
     def _note(self, name: str, column: Texts | Integers) -> list[Piece]:
         """A note beside each event: a text, or an integer."""
@@ -107,13 +109,13 @@ class Writer:
     def _values(self, counter: Counter, track: int) -> Messages:
         """The values of a counter."""
         event = [_COUNTER, number(_TRACK_ID, track), *fixed64s(_VALUE, counter.value)]
-        return self._packets(counter.time_ns, event, b"")
+        return rows(len(counter.time_ns), self._packet(counter.time_ns, event, b""))
 
-    def _packets(self, time_ns: Times, event: Sequence[Piece], flags: bytes) -> Messages:
+    def _packet(self, time_ns: Times, event: Sequence[Piece], flags: bytes) -> list[Piece]:
         """A packet for each event."""
         since = time_ns.astype(np.uint64) - np.uint64(self._zero_ns % 2**64)
         content = [*numbers(_TIMESTAMP, since), _OURS + flags, *message(_TRACK_EVENT, event)]
-        return rows(len(time_ns), message(_PACKET, content))
+        return message(_PACKET, content)
 
     def _ids(self, kind: int, texts: Texts) -> Numbers:
         """The number of each text; all of them known."""

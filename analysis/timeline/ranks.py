@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,12 @@ import pandas as pd
 
 from ..core.intervals import Times
 from ..core.kinds import COMM, COMPUTE, MEMORY
-from ..core.schema import Row, bare, grouped, records
-from ..core.steps import NO_STEP, Window, step_windows
+from ..core.schema import Row, records
+from ..core.steps import NO_STEP, step_windows
 from ..metrics.clocks.table import on_common_clock
 from .arrows import Arrows
 from .slices import Fan, Group, Integers, Numbers, Slices, Texts, Track, lane_rows, nested, on_lanes
-from .tables import Tables, integers_in, names_in
+from .tables import OfRank, RowsByRank, Tables, integers_in, names_in, rows_by
 
 _TEXTS = {
     "process group": "process_group",
@@ -30,6 +30,7 @@ _OF_CLOCK = ("offset_ns", "origin_ns", "uncertainty_ns", "linked")
 _LATE_TEXTS = ("because", "kernel", "operator", "origin_because")
 _LATE_INTEGERS = ("collective_id", "late_ns", "new_ns", "caused_wait_ns", "kernel_extra_ns", "origin_rank")
 _NAMING = ["only_last", "because", "operator", "kernel"]
+_NO_ROWS = np.array([], dtype=np.int64)
 _TITLES = {COMPUTE: "compute", COMM: "communication", MEMORY: "copies"}
 
 
@@ -49,35 +50,83 @@ class RankClock:
         return time_ns - int(self.common(np.array([time_ns], dtype=np.int64))[0])
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """Activities as arrays of shape (n,), times on the clocks of their ranks; `step` is NO_STEP for none."""
+
+    start_ns: Times
+    end_ns: Times
+    step: Numbers
+    names: Texts
+
+    @classmethod
+    def of(cls, activities: pd.DataFrame) -> _Ran:
+        start_ns = activities["start_ns"].to_numpy()
+        step = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
+        return cls(start_ns, start_ns + activities["dur_ns"].to_numpy(), step, names_in(activities["name"]))
+
+    def slices(self, rows: Numbers, clock: RankClock) -> Slices:
+        """These rows on the common clock."""
+        return Slices(clock.common(self.start_ns[rows]), clock.common(self.end_ns[rows]), self.names.taken(rows))
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What all ranks did, and which rows are of which of them: (rank, where) -> rows."""
+
+    ran: _Ran
+    calls: Calls
+    late: Slices
+    by_cycle: RowsByRank
+    by_stream: RowsByRank
+    calls_by_stream: RowsByRank
+    late_by_rank: RowsByRank
+
+
 def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
     """The tracks of each rank that did something in the steps that are shown."""
-    clocks = {row["rank"]: RankClock(row) for row in records(tables.clocks)}
-    calls = dict(iter(arrows.calls.groupby("rank")))
-    for (rank,), activities in grouped(tables.activities, ["rank"]):
-        clock = clocks[rank]
-        shown = activities[tables.in_steps(activities)]
-        if not len(shown):
-            continue
-        own = calls.get(rank, arrows.calls[:0])
-        tracks = [
-            *_late(arrows.late[arrows.late["rank"] == rank]),
-            *_steps(activities, tables, clock),
-            *_ran(shown[bare(shown["kind"]) == COMPUTE], COMPUTE, clock),
-            *_communication(own),
-            *_ran(shown[bare(shown["kind"]) == MEMORY], MEMORY, clock),
-            _clock(shown, clock),
-        ]
-        host = clock.row["host"]
-        yield Group(f"rank {rank}" if host is None else f"rank {rank} ({host})", tuple(tracks))
+    shown = np.flatnonzero(tables.in_steps(tables.activities))
+    # Texts are compared only once.
+    keys = tables.activities[["rank", "kind", "device", "stream", "cycle"]]
+    keys = keys.astype({"kind": "category", "device": "category"})
+    whole = _Whole(
+        _Ran.of(tables.activities),
+        Calls.of(arrows.calls),
+        _lateness(arrows.late),
+        rows_by(keys, ["rank", "device", "cycle"]),
+        rows_by(keys.iloc[shown], ["rank", "kind", "device", "stream"], shown),
+        rows_by(arrows.calls, ["rank", "device", "stream"]),
+        rows_by(arrows.late, ["rank"]),
+    )
+    for row in records(tables.clocks):
+        clock = RankClock(row)
+        tracks = _tracks(row["rank"], clock, whole, tables.steps)
+        if tracks:
+            host = row["host"]
+            yield Group(f"rank {row['rank']}" if host is None else f"rank {row['rank']} ({host})", tuple(tracks))
 
 
-def _ran(shown: pd.DataFrame, kind: str, clock: RankClock) -> Iterator[Track]:
+def _tracks(rank: int, clock: RankClock, whole: _Whole, steps: Collection[int] | None) -> list[Track]:
+    """The tracks of one rank; none if it did nothing."""
+    on_streams = whole.by_stream.get(rank, {})
+    if not on_streams:
+        return []
+    late = whole.late_by_rank.get(rank, {}).get((), _NO_ROWS)
+    return [
+        *on_lanes("late", whole.late.taken(late)),
+        *_steps(whole.by_cycle[rank], whole.ran, clock, steps),
+        *_ran(on_streams, COMPUTE, whole.ran, clock),
+        *_communication(whole.calls_by_stream.get(rank, {}), whole.calls),
+        *_ran(on_streams, MEMORY, whole.ran, clock),
+        _clock(whole.ran, np.concatenate([*on_streams.values()]), clock),
+    ]
+
+
+def _ran(on_streams: OfRank, kind: str, ran: _Ran, clock: RankClock) -> Iterator[Track]:
     """What ran on each stream."""
-    for (device, stream), rows in grouped(shown, ["device", "stream"]):
-        start = rows["start_ns"].to_numpy()
-        end = start + rows["dur_ns"].to_numpy()
-        slices = Slices(clock.common(start), clock.common(end), names_in(rows["name"]))
-        yield from on_lanes(_title(_TITLES[kind], device, stream), slices)
+    for (is_kind, device, stream), rows in on_streams.items():
+        if is_kind == kind:
+            yield from on_lanes(_title(_TITLES[kind], device, stream), ran.slices(rows, clock))
 
 
 def _title(what: str, device: str, stream: int) -> str:
@@ -85,36 +134,59 @@ def _title(what: str, device: str, stream: int) -> str:
     return f"{what} thread {stream}" if device == "cpu" else f"{what} GPU {device} stream {stream}"
 
 
-def _communication(calls: pd.DataFrame) -> Iterator[Track]:
+def _communication(on_streams: OfRank, calls: Calls) -> Iterator[Track]:
     """The calls on each stream, with their wait and transfer within."""
-    for (device, stream), on_stream in grouped(calls, ["device", "stream"]):
-        for rows in lane_rows(on_stream["arrived_ns"].to_numpy(), on_stream["ended_ns"].to_numpy()):
-            yield Track(_title(_TITLES[COMM], device, stream), _calls(on_stream.iloc[rows]))
+    for (device, stream), on_stream in on_streams.items():
+        own = calls.around.taken(on_stream)
+        for rows in lane_rows(own.start_ns, own.end_ns):
+            yield Track(_title(_TITLES[COMM], device, stream), calls.taken(on_stream[rows]).with_parts())
 
 
-def _calls(calls: pd.DataFrame) -> Slices:
-    """Calls, their parts, and where the arrow of each ends: where data began to move, or just after it."""
-    start, end, arrow = (calls[key].to_numpy() for key in ("arrived_ns", "ended_ns", "arrow"))
-    (moving, split), (due, _) = (integers_in(calls[key]).both for key in ("moving_ns", "due_ns"))
-    around = Slices(start, end, names_in(calls["what"]), {
-        **{name: names_in(calls[column]) for name, column in _TEXTS.items()},
-        **{name: integers_in(calls[name]) for name in _INTEGERS},
-    })  # fmt: skip
-    waited = split & (moving > start)
-    moved = split & (end > moving)
-    reaches = (arrow > 0) & moved & (moving >= due)
-    early = (arrow > 0) & ~reaches
-    return nested(
-        around,
-        Slices(start[waited], moving[waited], Texts.same("wait", int(waited.sum()))),
-        Slices(
-            moving[moved],
-            end[moved],
-            Texts.same("transfer", int(moved.sum())),
-            into=Integers(arrow[moved], reaches[moved]),
-        ),
-        _released(np.maximum(due, moving)[early], arrow[early]),
-    )
+@dataclass(frozen=True)
+class Calls:
+    """Calls as slices, when data began to move in each, what it waited for arrived, and the arrow that ends there.
+
+    All of shape (n,); an arrow of 0 is none.
+    """
+
+    around: Slices
+    moving: Integers
+    due: Integers
+    arrow: Numbers
+
+    @classmethod
+    def of(cls, calls: pd.DataFrame) -> Calls:
+        """The calls of all ranks."""
+        start, end, arrow = (calls[key].to_numpy() for key in ("arrived_ns", "ended_ns", "arrow"))
+        around = Slices(start, end, names_in(calls["what"]), {
+            **{name: names_in(calls[column]) for name, column in _TEXTS.items()},
+            **{name: integers_in(calls[name]) for name in _INTEGERS},
+        })  # fmt: skip
+        return cls(around, integers_in(calls["moving_ns"]), integers_in(calls["due_ns"]), arrow)
+
+    def taken(self, rows: Numbers) -> Calls:
+        """These of the calls."""
+        return Calls(self.around.taken(rows), self.moving.taken(rows), self.due.taken(rows), self.arrow[rows])
+
+    def with_parts(self) -> Slices:
+        """Calls with wait and transfer, and where the arrow of each ends: where data began to move, or just after."""
+        start, end, arrow = self.around.start_ns, self.around.end_ns, self.arrow
+        (moving, split), (due, _) = self.moving.both, self.due.both
+        waited = split & (moving > start)
+        moved = split & (end > moving)
+        reaches = (arrow > 0) & moved & (moving >= due)
+        early = (arrow > 0) & ~reaches
+        return nested(
+            self.around,
+            Slices(start[waited], moving[waited], Texts.same("wait", int(waited.sum()))),
+            Slices(
+                moving[moved],
+                end[moved],
+                Texts.same("transfer", int(moved.sum())),
+                into=Integers(arrow[moved], reaches[moved]),
+            ),
+            _released(np.maximum(due, moving)[early], arrow[early]),
+        )
 
 
 def _released(time_ns: Times, arrow: Numbers) -> Slices:
@@ -123,35 +195,25 @@ def _released(time_ns: Times, arrow: Numbers) -> Slices:
     return Slices(time_ns, time_ns, names, into=Integers(arrow, np.ones(len(arrow), dtype=bool)))
 
 
-def _steps(activities: pd.DataFrame, tables: Tables, clock: RankClock) -> Iterator[Track]:
+def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] | None) -> Iterator[Track]:
     """The steps of each device, as the tables bound them."""
-    for (device,), on_device in grouped(activities, ["device"]):
-        windows = [window for _, part in grouped(on_device, ["cycle"]) for window in _windows(part)]
-        windows = [window for window in windows if tables.steps is None or window.step in tables.steps]
+    for device in dict.fromkeys(device for device, _ in cycles):
+        rows = [rows for (on, _), rows in cycles.items() if on == device]
+        windows = [w for own in rows for w in step_windows(ran.start_ns[own], ran.end_ns[own], ran.step[own])]
+        windows = [window for window in windows if steps is None or window.step in steps]
         start, end = (np.array([getattr(w, key) for w in windows], dtype=np.int64) for key in ("start_ns", "end_ns"))
         names = tuple(f"step {window.step}" for window in windows)
         slices = Slices(clock.common(start), clock.common(end), Texts(np.arange(len(names)), names))
         yield from on_lanes("steps" if device == "cpu" else f"steps GPU {device}", slices)
 
 
-def _windows(of_cycle: pd.DataFrame) -> list[Window]:
-    """The steps of a device in one cycle."""
-    start = of_cycle["start_ns"].to_numpy()
-    return step_windows(
-        start,
-        start + of_cycle["dur_ns"].to_numpy(),
-        of_cycle["step"].to_numpy(dtype=np.int64, na_value=NO_STEP),
-    )
-
-
-def _late(late: pd.DataFrame) -> list[Track]:
-    """Where the rank was late, until it arrived: with the reason, and an arrow to those that waited."""
+def _lateness(late: pd.DataFrame) -> Slices:
+    """Where ranks were late, until they arrived: with the reason, and arrows to those that waited."""
     names = pd.Series([_reason(row) for row in records(late[_NAMING])], dtype="string")
     notes: dict[str, Texts | Integers] = {name: names_in(late[name]) for name in _LATE_TEXTS}
     notes |= {name: integers_in(late[name]) for name in _LATE_INTEGERS}
     out = Fan(late["arrow"].to_numpy(), late["fan"].to_numpy())
-    slices = Slices(late["start_ns"].to_numpy(), late["end_ns"].to_numpy(), names_in(names), notes, out=out)
-    return on_lanes("late", slices)
+    return Slices(late["start_ns"].to_numpy(), late["end_ns"].to_numpy(), names_in(names), notes, out=out)
 
 
 def _reason(late: Row) -> str:
@@ -163,10 +225,9 @@ def _reason(late: Row) -> str:
     return ": ".join(("late", *filter(None, (because, detail if because else None))))
 
 
-def _clock(shown: pd.DataFrame, clock: RankClock) -> Track:
+def _clock(ran: _Ran, rows: Numbers, clock: RankClock) -> Track:
     """What is known about the rank's clock, beside all that it did."""
-    start = shown["start_ns"].to_numpy()
-    begun, ended = start.min(keepdims=True), (start + shown["dur_ns"].to_numpy()).max(keepdims=True)
+    begun, ended = ran.start_ns[rows].min(keepdims=True), ran.end_ns[rows].max(keepdims=True)
     row = clock.row
     notes: dict[str, Texts | Integers] = {key: Integers.same(row[key]) for key in _OF_CLOCK}
     notes |= {"drift_ppm": Texts.same(f"{row['drift_ppm']:.6g}", 1), "basis": Texts.same(str(row["basis"]), 1)}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..core.wording import counted
 from ..errors import NothingMeasured
-from .slices import Integers, Mask, Texts
+from .slices import Integers, Mask, Numbers, Texts
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,26 @@ def names_in(column: pd.Series[str]) -> Texts:
     """A column of texts, some of which may be NA."""
     codes, values = pd.factorize(column)
     return Texts(codes.astype(np.int64), tuple(map(str, values)))
+
+
+OfRank = dict[tuple[Any, ...], Numbers]
+"""Rows of one rank, by what else tells them apart, in ascending order."""
+RowsByRank = dict[int, OfRank]
+
+
+def rows_by(table: pd.DataFrame, keys: list[str], numbers: Numbers | None = None) -> RowsByRank:
+    """Which rows are of each rank, the first of the keys, and of each combination of the others, which have no NA.
+
+    `numbers` are those of the rows; for None they count from 0.
+    """
+    kinds = [pd.factorize(table[key], sort=True) for key in keys]
+    code = np.zeros(len(table), dtype=np.int64)
+    for codes, values in kinds:
+        code = code * len(values) + codes
+    order = np.argsort(code, kind="stable")
+    begins = np.flatnonzero(np.diff(code[order], prepend=-1))
+    found: RowsByRank = {}
+    for own in np.split(order, begins[1:]) if len(order) else ():
+        rank, *where = (values[codes[own[0]]] for codes, values in kinds)
+        found.setdefault(int(rank), {})[tuple(where)] = own if numbers is None else numbers[own]
+    return found

@@ -108,7 +108,7 @@ def _fill(into: Messages, piece: Varints | Fixed) -> None:
     left = piece.values
     for column in range(piece.width):
         more = _MORE if column < piece.width - 1 else 0
-        into[:, column] = left.astype(np.uint8) & np.uint8(_MORE - 1) | np.uint8(more)
+        into[:, column] = left.astype(np.uint8) | np.uint8(more)
         left = left >> np.uint64(_BITS)
 
 
