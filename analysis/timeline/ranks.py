@@ -75,7 +75,7 @@ class _Whole:
     """What all ranks did, and which rows are of which of them: (rank, where) -> rows."""
 
     ran: _Ran
-    calls: Calls
+    calls: DrawnCalls
     late: Slices
     by_cycle: RowsByRank
     by_stream: RowsByRank
@@ -91,7 +91,7 @@ def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
     keys = keys.astype({"kind": "category", "device": "category"})
     whole = _Whole(
         _Ran.of(tables.activities),
-        Calls.of(arrows.calls),
+        DrawnCalls.of(arrows.calls),
         _lateness(arrows.late),
         rows_by(keys, ["rank", "device", "cycle"]),
         rows_by(keys.iloc[shown], ["rank", "kind", "device", "stream"], shown),
@@ -134,7 +134,7 @@ def _title(what: str, device: str, stream: int) -> str:
     return f"{what} thread {stream}" if device == "cpu" else f"{what} GPU {device} stream {stream}"
 
 
-def _communication(on_streams: OfRank, calls: Calls) -> Iterator[Track]:
+def _communication(on_streams: OfRank, calls: DrawnCalls) -> Iterator[Track]:
     """The calls on each stream, with their wait and transfer within."""
     for (device, stream), on_stream in on_streams.items():
         own = calls.around.taken(on_stream)
@@ -143,7 +143,7 @@ def _communication(on_streams: OfRank, calls: Calls) -> Iterator[Track]:
 
 
 @dataclass(frozen=True)
-class Calls:
+class DrawnCalls:
     """Calls as slices, when data began to move in each, what it waited for arrived, and the arrow that ends there.
 
     All of shape (n,); an arrow of 0 is none.
@@ -155,7 +155,7 @@ class Calls:
     arrow: Numbers
 
     @classmethod
-    def of(cls, calls: pd.DataFrame) -> Calls:
+    def of(cls, calls: pd.DataFrame) -> DrawnCalls:
         """The calls of all ranks."""
         start, end, arrow = (calls[key].to_numpy() for key in ("arrived_ns", "ended_ns", "arrow"))
         around = Slices(start, end, names_in(calls["what"]), {
@@ -164,12 +164,12 @@ class Calls:
         })  # fmt: skip
         return cls(around, integers_in(calls["moving_ns"]), integers_in(calls["due_ns"]), arrow)
 
-    def taken(self, rows: Numbers) -> Calls:
+    def taken(self, rows: Numbers) -> DrawnCalls:
         """These of the calls."""
-        return Calls(self.around.taken(rows), self.moving.taken(rows), self.due.taken(rows), self.arrow[rows])
+        return DrawnCalls(self.around.taken(rows), self.moving.taken(rows), self.due.taken(rows), self.arrow[rows])
 
     def with_parts(self) -> Slices:
-        """Calls with wait and transfer, and where the arrow of each ends: where data began to move, or just after."""
+        """The calls with wait and transfer, and where the arrow of each ends: as data begins to move, or later."""
         start, end, arrow = self.around.start_ns, self.around.end_ns, self.arrow
         (moving, split), (due, _) = self.moving.both, self.due.both
         waited = split & (moving > start)

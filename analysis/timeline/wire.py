@@ -114,10 +114,12 @@ def _fill(into: Messages, piece: Varints | Fixed) -> None:
 
 def in_order(blocks: Sequence[tuple[Whole, Messages]]) -> bytes:
     """Messages of several widths, each at its place; the places of all blocks together are 0, 1, 2 and so on."""
-    found: list[bytes] = [b""] * sum(len(places) for places, _ in blocks)
+    sizes = np.empty(sum(len(places) for places, _ in blocks), dtype=np.int64)
     for places, block in blocks:
-        whole = block.tobytes()
-        size = block.shape[1]
-        for place, start in zip(places.tolist(), range(0, len(whole), size), strict=True):
-            found[place] = whole[start : start + size]
-    return b"".join(found)
+        sizes[places] = block.shape[1]
+    ends = np.cumsum(sizes)
+    found = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+    for places, block in blocks:
+        at = np.lib.stride_tricks.sliding_window_view(found, block.shape[1], writeable=True)
+        at[ends[places] - block.shape[1]] = block
+    return found.tobytes()
