@@ -30,6 +30,7 @@ _OWN_MODULES = (
     "bandwidth",
     "kernels",
     "compare",
+    "report",
     "scaling",
     "subtraction",
     "timeline",
@@ -37,6 +38,7 @@ _OWN_MODULES = (
 )
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
+    "report": (Topic.look, "One page with pictures and tables, that needs no network."),
     "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
 }
@@ -54,6 +56,7 @@ Examples:
   {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
   {prog} collectives --format json traces/my-run | jq '.rows[0]'
   {prog} kernels --by operator --top 20 traces/my-run
+  {prog} report traces/my-run
   {prog} timeline --step 3-4 traces/my-run
   {prog} compare traces/before-* --against traces/after-*
   {prog} scaling --format latex traces/my-sweep

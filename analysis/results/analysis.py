@@ -41,6 +41,7 @@ from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
 
 if TYPE_CHECKING:
+    from ..report.page import ReportPage
     from ..timeline.drawing import Timeline
 
 
@@ -99,6 +100,30 @@ class Analysis:
         if ranks is not None:
             tables = tables.of_ranks(ranks)
         return timeline_of(tables if steps is None else tables.of_steps(steps))
+
+    @cached_property
+    def facts(self) -> pd.DataFrame:
+        """One row per fact: what was read, and how far to trust it, in words."""
+        from .facts import facts
+
+        return facts(self)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the numbers must know, one sentence each."""
+        from .facts import warnings
+
+        return list(warnings(self))
+
+    def report(self, *, step: int | None = None) -> ReportPage:
+        """A page with all of it, that needs no network: `.save(path)` writes it, a notebook shows it.
+
+        `step` is the one that is drawn over all ranks, the one with most exposed waiting if it is not given. Raises
+        NothingMeasured if there is no such step.
+        """
+        from ..report.run_report import run_page
+
+        return run_page(self, step)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""

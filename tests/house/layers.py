@@ -22,12 +22,13 @@ LAYERS: dict[str, dict[str, str]] = {
         "run": "reading formats recording core errors",
         "metrics": "core errors",
         "timeline": "metrics core errors",
-        "results": "timeline metrics run reading recording ceilings render catalog core errors",
+        "report": "render catalog core errors",
+        "results": "report timeline metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
         "comparison": "results recording render catalog core errors",
         "cli": (
-            "sweeps comparison training results timeline metrics run reading formats recording ceilings render catalog "
-            "core version errors"
+            "sweeps comparison training results report timeline metrics run reading formats recording ceilings render "
+            "catalog core version errors"
         ),
     },
     "profiling": {

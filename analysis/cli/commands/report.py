@@ -1,0 +1,115 @@
+"""The command that writes a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...core.escaping import printable
+from ...recording.options import ReadOptions
+from ..inputs import AGAINST
+from ..output import complain, write_out
+from ..reading_options import CeilingFile, analysis_of, finish, reads_traces
+
+if TYPE_CHECKING:
+    from ...report.page import ReportPage
+
+Reported = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="A run, a sweep, or trainings; with --against, captures of A."),
+]
+AfterRuns = Annotated[list[Path] | None, typer.Option(AGAINST, metavar="B...", help="Compare with these captures.")]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write there.", show_default="RUN.html, in this folder"),
+]
+DrawnStep = Annotated[
+    int | None,
+    typer.Option("--step", metavar="N", help="Draw this step on every rank.", show_default="the one with most waiting"),
+]
+_SWEEP, _TRAINING, _RUN = "sweep.json", "training.json", "run.json"
+
+
+@reads_traces
+def report_command(
+    runs: Reported,
+    against: AfterRuns = None,
+    output: ReportFile = None,
+    step: DrawnStep = None,
+    ceiling: CeilingFile = None,
+    *,
+    reading: ReadOptions,
+) -> None:
+    """Write one page that needs no network: what was found, pictures, and the tables behind them.
+
+    Of a run: what to try, heat maps of ranks and steps, where the time went, bandwidth, one step on all ranks, who
+    waits for whom. Of a sweep, scaling; of trainings, loss and accuracy; with --against, before and after.
+
+    \b
+    Examples:
+      {prog} report traces/my-run
+      {prog} report traces/my-run --step 7 --output report.html
+      {prog} report traces/before --against traces/after
+      {prog} report traces/my-sweep
+    """
+    if against:
+        _compared(runs, against, output, reading)
+    elif all(_holds(path, _SWEEP) for path in runs):
+        _of_sweep(runs, output, reading)
+    elif all(_holds(path, _TRAINING) and not _has_traces(path) for path in runs):
+        _of_trainings(runs, output)
+    else:
+        analysis = analysis_of(runs, reading, ceiling)
+        _written(analysis.report(step=step), output)
+        finish(analysis)
+
+
+def _holds(path: Path, name: str) -> bool:
+    """Whether the folder, or one in it, has such a file; a sweep has it itself."""
+    return (path / name).is_file() or (name == _TRAINING and any(path.glob(f"*/{name}")))
+
+
+def _has_traces(path: Path) -> bool:
+    return any(path.glob("*.pt.trace.json*"))
+
+
+def _compared(runs: list[Path], against: list[Path], output: Path | None, reading: ReadOptions) -> None:
+    from dataclasses import replace
+
+    sides = [[analysis_of([path], replace(reading), details=True) for path in side] for side in (runs, against)]
+    from ...comparison.analysis import Comparison
+    from ...report.across import comparison_page
+
+    name = f"{sides[0][0].run.name} and {sides[1][0].run.name}"
+    _written(comparison_page(name, Comparison(tuple(sides[0]), tuple(sides[1]))), output)
+    for analysis in (*sides[0], *sides[1]):
+        finish(analysis)
+
+
+def _of_sweep(runs: list[Path], output: Path | None, reading: ReadOptions) -> None:
+    from ...report.across import sweep_page
+    from ...sweeps.analysis import sweep_analysis_of
+    from ..output import progress
+    from ..sweep_input import finish_sweep
+
+    with progress() as shown:
+        analysis = sweep_analysis_of(runs, reading, shown)
+        written = sweep_page(runs[0].resolve().name, analysis)
+    _written(written, output)
+    finish_sweep(analysis)
+
+
+def _of_trainings(runs: list[Path], output: Path | None) -> None:
+    from ...report.across import training_page
+    from ...training.analysis import analyse_training
+
+    _written(training_page(runs[0].resolve().name, analyse_training(*runs)), output)
+
+
+def _written(report: ReportPage, output: Path | None) -> None:
+    """Write the page, and say where it is. Raises UnreadableFile."""
+    target = output or Path(f"{printable(report.title).replace('/', '_')}.html")
+    write_out(report.html, target)
+    complain(f"{target}: {len(report.html.encode()) / 1e3:,.0f} kB; open it in any browser", kind="note")

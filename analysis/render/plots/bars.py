@@ -1,0 +1,146 @@
+"""Bars: where the time of every rank went, what a rank does longer, which kernels take the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.schema import Row, plain
+from .drawing import Drawing, pixels, text_width
+from .figure import Figure
+from .scales import Scale, bottom_axis, covering
+
+_WIDTH, _TALLEST = 860, 900
+_MOST_LABELS = 64
+_PARTS = (
+    ("compute", "compute alone"),
+    ("hidden", "compute and communication"),
+    ("transfer", "exposed transfer"),
+    ("wait", "exposed wait"),
+    ("unsplit", "exposed, not split"),
+    ("memory", "exposed copies"),
+    ("idle", "idle"),
+)
+_HATCHED = {"hidden", "wait"}
+_MOST_KERNELS = 20
+
+
+def time_per_rank(breakdown: Any) -> Figure:
+    """Where every device's time went: the parts of its window, which add up to it."""
+    rows = plain(breakdown).rows
+    several = len({row["rank"] for row in rows}) < len(rows)
+    names = [f"{row['rank']} / {row['device']}" if several else str(row["rank"]) for row in rows]
+    values = [[value / 1e6 for value in _parts_of(row)] for row in rows]
+    title = "Where the time of every rank went"
+    return Figure(
+        "time",
+        title,
+        "Every nanosecond of the window is in one part. What is hidden costs nothing; waiting is for other ranks.",
+        _stacked("time", title, names, values),
+        "breakdown",
+        breakdown,
+    )
+
+
+def _parts_of(row: Row) -> list[int]:
+    """Of a row of `breakdown`, in the order of the parts; what could not be split where wait and transfer are NA."""
+    split = row["exposed_wait_ns"] is not None
+    return [
+        row["compute_ns"] - row["overlap_ns"],
+        row["overlap_ns"],
+        row["exposed_transfer_ns"] if split else 0,
+        row["exposed_wait_ns"] if split else 0,
+        row["exposed_unsplit_ns"] if split else row["exposed_comm_ns"],
+        row["exposed_memory_ns"],
+        row["idle_ns"],
+    ]
+
+
+def _stacked(name: str, title: str, rows: Sequence[str], values: Sequence[Sequence[float]]) -> str:
+    tall = min(max(_TALLEST / max(len(rows), 1), 2.0), 20.0)
+    left = 16 + max([text_width(row) for row in rows] or [0.0]) + 8
+    bottom = 34 + tall * len(rows)
+    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    fills = {part: f"f-{part}" for part, _ in _PARTS} | {part: drawing.hatching(part) for part in _HATCHED}
+    used = [index for index in range(len(_PARTS)) if any(row[index] for row in values)]
+    drawing.legend(12, [(fills[_PARTS[index][0]], _PARTS[index][1]) for index in used], left)
+    scale = covering([sum(row) for row in values], left, _WIDTH - 20)
+    bottom_axis(drawing, scale, bottom, 28, "ms")
+    every = -(-len(rows) // _MOST_LABELS)
+    for number, row in enumerate(rows):
+        if number % every == 0:
+            drawing.text(left - 6, 28 + tall * (number + 0.5) + 4, row, "end")
+    gap = 2 if tall > 8 else 0
+    for index in used:
+        fill = fills[_PARTS[index][0]]
+        commands = "".join(
+            _bar(scale, sum(row[:index]), row[index], 28 + tall * number, tall - gap)
+            for number, row in enumerate(values)
+            if row[index]
+        )
+        classes, more = ("", f' fill="{fill}"') if fill.startswith("url") else (fill, "")
+        drawing.path(commands, classes, more)
+    return drawing.svg
+
+
+def _bar(scale: Scale, begin: float, length: float, y: float, tall: float) -> str:
+    x = scale(begin)
+    wide = max(scale(begin + length) - x, 0.1)
+    return f"M{pixels(x)} {pixels(y)}h{wide:.2f}v{pixels(tall)}h-{wide:.2f}z"
+
+
+def causes(ranks: Any) -> Figure:
+    """Waiting of others that every rank caused, and why it was late: the ranks that caused most."""
+    rows = [row for row in plain(ranks).rows if row["caused_wait_ns"]]
+    rows.sort(key=lambda row: -row["caused_wait_ns"])
+    entries = [
+        (f"rank {row['rank']}" + (f" ({row['host']})" if row["host"] else ""), row["caused_wait_ns"] / 1e6, _why(row))
+        for row in rows[:_MOST_KERNELS]
+    ]
+    return Figure(
+        "causes",
+        "Who makes the others wait, and why",
+        "Waiting of all other ranks that began with this one; beside it what it does longer than they do.",
+        _horizontal("causes", "Who makes the others wait, and why", entries, "wait"),
+        "ranks",
+        ranks,
+    )
+
+
+def _why(row: Row) -> str:
+    return " in ".join(part for part in (row["because"], row["kernel"]) if part)
+
+
+def top_kernels(kernels: Any) -> Figure:
+    """Kernels by their time, all ranks together."""
+    rows = sorted(plain(kernels).rows, key=lambda row: -row["total_ns"])[:_MOST_KERNELS]
+    fills = {"comm": "transfer", "memory": "memory"}
+    entries = [(row["name"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}") for row in rows]
+    kinds = [fills.get(row["kind"], "compute") for row in rows]
+    title = "Kernels by device time"
+    return Figure(
+        "kernels",
+        title,
+        "All ranks together. Times of kernels that ran at once are added, waiting inside communication included.",
+        _horizontal("kernels", title, entries, "compute", kinds),
+        "kernels",
+        kernels,
+    )
+
+
+def _horizontal(
+    name: str, title: str, entries: Sequence[tuple[str, float, str]], kind: str, kinds: Sequence[str] = ()
+) -> str:
+    """A bar for each entry: what, how many ms, and what stands behind it."""
+    left = 16 + max([text_width(entry[0]) for entry in entries] or [0.0])
+    bottom = 12 + 20 * len(entries)
+    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    room = max([text_width(entry[2]) for entry in entries] or [0.0]) + 12
+    scale = covering([entry[1] for entry in entries], left, max(_WIDTH - room, left + 200))
+    bottom_axis(drawing, scale, bottom, 6, "ms")
+    for number, (what, length, note) in enumerate(entries):
+        y = 8 + 20 * number
+        drawing.text(left - 6, y + 12, what, "end")
+        drawing.rectangle((left, y, max(scale(length) - left, 0.5), 15), f"f-{kinds[number] if kinds else kind}")
+        drawing.text(scale(length) + 6, y + 12, note, "faint")
+    return drawing.svg

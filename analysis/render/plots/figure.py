@@ -1,0 +1,49 @@
+"""A picture with its words, and the table whose numbers it shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from ...core.disk import replace_file
+from ...core.escaping import encodable
+from ..people import Table
+from .colours import stylesheet
+
+
+@dataclass(frozen=True, repr=False)
+class Figure:
+    """What is seen, what it means, and the table behind it, which has a name of the catalog.
+
+    `svg` stands alone in a page that has the stylesheet; `data` is what the script of a report needs to let people look
+    closer. A notebook shows the figure by itself.
+    """
+
+    name: str
+    title: str
+    about: str
+    svg: str
+    table_name: str
+    table: Table
+    data: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Figure {self.name}: {self.title}; save(path) writes it>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return f'<div class="ct"><style>{stylesheet()}</style>{self.svg}</div>'
+
+    def save(self, path: str | Path) -> None:
+        """Write it as a page of its own, which needs no network: for `.svg` the picture alone. Raises OSError."""
+        target = Path(path)
+        if target.suffix == ".svg":
+            begin, _, rest = self.svg.partition(">")
+            text = f'{begin} class="ct" xmlns="http://www.w3.org/2000/svg"><style>{stylesheet()}</style>{rest}'
+        else:
+            text = (
+                f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(self.title)}</title>'
+                f"<body>{self._repr_html_()}</body></html>"
+            )
+        replace_file(target, [encodable(text).encode()])

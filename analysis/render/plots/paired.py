@@ -1,0 +1,106 @@
+"""Bars in pairs: before and after, and what subtraction says beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...core.schema import plain
+from .drawing import Drawing, pixels, text_width
+from .figure import Figure
+from .scales import bottom_axis, covering
+
+_WIDTH, _MOST = 860, 24
+
+
+class _Pair(NamedTuple):
+    """Two values in ns, how far each varies, and a remark."""
+
+    what: str
+    first: int | None
+    second: int | None
+    spreads: tuple[int | None, int | None] = (None, None)
+    remark: str = ""
+
+
+def before_and_after(comparison: Any) -> Figure:
+    """Every measure of a step in A and in B, with the spread over captures."""
+    rows = [row for row in plain(comparison).rows if row["a_ns"] is not None or row["b_ns"] is not None]
+    pairs = [
+        _Pair(
+            row["measure"].replace("_", " "),
+            row["a_ns"],
+            row["b_ns"],
+            (row["spread_a_ns"], row["spread_b_ns"]),
+            "" if row["change_frac"] is None else f"{row['change_frac']:+.1%}{' *' if row['significant'] else ''}",
+        )
+        for row in rows
+    ]
+    title = "A step of A, and of B"
+    return Figure(
+        "comparison",
+        title,
+        "Lines: the spread over captures. A star: more than chance explains.",
+        _drawn("comparison", title, pairs, ("A", "B")),
+        "comparison",
+        comparison,
+    )
+
+
+def changed_kernels(table: Any) -> Figure:
+    """The kernels whose time changed most."""
+    rows = plain(table).rows[:_MOST]
+    pairs = [
+        _Pair(row["name"], row["a_ns"], row["b_ns"], remark=f"{(row['difference_ns'] or 0) / 1e6:+,.2f} ms")
+        for row in rows
+    ]
+    title = "Kernels that changed most"
+    about = "Time of a step; a kernel that only one side has has one bar."
+    return Figure("changed", title, about, _drawn("changed", title, pairs, ("A", "B")), "changed_kernels", table)
+
+
+def subtraction_and_measured(subtraction: Any) -> Figure:
+    """Communication of an epoch by subtraction, beside the exposed communication that traces show."""
+    pairs = [
+        _Pair(
+            f"{row['model']}, {row['parallel']}, {row['workers']} x {row['batch_size_per_worker']}",
+            row["subtracted_comm_ns"],
+            row["exposed_comm_ns"],
+        )
+        for row in plain(subtraction).rows
+    ]
+    title = "Communication of an epoch: subtracted, and measured"
+    return Figure(
+        "subtraction",
+        title,
+        "TN - T1 / N takes everything for communication that does not shrink with the number of workers.",
+        _drawn("subtraction", title, pairs, ("by subtraction", "measured, exposed")),
+        "subtraction",
+        subtraction,
+    )
+
+
+def _drawn(name: str, title: str, pairs: Sequence[_Pair], meanings: tuple[str, str]) -> str:
+    left = 16 + max([text_width(pair.what) for pair in pairs] or [0.0])
+    bottom = 30 + 32 * len(pairs)
+    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    drawing.legend(12, list(zip(("f-a", "f-b"), meanings, strict=True)), left)
+    values = [value / 1e6 for pair in pairs for value in (pair.first, pair.second) if value is not None]
+    scale = covering(values, left, _WIDTH - 90)
+    bottom_axis(drawing, scale, bottom, 24, "ms")
+    for number, pair in enumerate(pairs):
+        y = 26 + 32 * number
+        drawing.text(left - 6, y + 17, pair.what, "end")
+        ends = [scale(0.0)]
+        for side, (value, spread) in enumerate(zip((pair.first, pair.second), pair.spreads, strict=True)):
+            if value is None:
+                continue
+            begin, end = sorted((scale(0.0), scale(value / 1e6)))
+            drawing.rectangle((begin, y + 12 * side, max(end - begin, 0.5), 11), f"f-{'ab'[side]}")
+            if spread:
+                low, high = (scale((value + sign * spread) / 1e6) for sign in (-1, 1))
+                drawing.path(f"M{pixels(low)} {pixels(y + 12 * side + 5.5)}H{pixels(high)}", "thin")
+                end = max(end, high)
+            ends.append(end)
+        drawing.text(max(ends) + 6, y + 17, pair.remark, "faint")
+    return drawing.svg

@@ -1,0 +1,105 @@
+"""Reports on several runs: a sweep, two configurations, trainings."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..core.schema import plain
+from ..render.plots import lines, paired
+from .page import Head, ReportPage, page
+from .parts import Section, block
+
+
+class Swept(Protocol):
+    """What a report needs of a `SweepAnalysis`."""
+
+    @property
+    def verdict(self) -> str: ...  # noqa: D102
+    @property
+    def timings(self) -> Any: ...  # noqa: D102
+    @property
+    def scaling(self) -> Any: ...  # noqa: D102
+    @property
+    def subtraction(self) -> Any: ...  # noqa: D102
+
+
+class Compared(Protocol):
+    """What a report needs of a `Comparison`."""
+
+    @property
+    def verdict(self) -> str: ...  # noqa: D102
+    @property
+    def basis(self) -> str: ...  # noqa: D102
+    @property
+    def comparison(self) -> Any: ...  # noqa: D102
+    @property
+    def changed_kernels(self) -> Any: ...  # noqa: D102
+    @property
+    def changed_operators(self) -> Any: ...  # noqa: D102
+
+
+class Trained(Protocol):
+    """What a report needs of a `TrainingAnalysis`."""
+
+    @property
+    def verdict(self) -> str: ...  # noqa: D102
+    @property
+    def training(self) -> Any: ...  # noqa: D102
+    @property
+    def training_epochs(self) -> Any: ...  # noqa: D102
+
+
+def sweep_page(name: str, sweep: Swept) -> ReportPage:
+    """The page on a sweep: scaling, and subtraction beside what was measured."""
+    scaling, subtraction = sweep.scaling, sweep.subtraction
+    drawn = [lines.speedup_by_workers(scaling)] if scaling["speedup_fixed_work"].notna().any() else []
+    beside = [paired.subtraction_and_measured(subtraction)] if len(subtraction) else []
+    sections = [
+        Section("scaling", "Scaling", "", drawn, [block("scaling", scaling, shown=True)]),
+        Section(
+            "subtraction",
+            "Communication by subtraction",
+            "",
+            beside,
+            [block("subtraction", subtraction)] if len(subtraction) else [],
+        ),
+        Section("timings", "Epoch times", "", (), [block("timings", sweep.timings)]),
+    ]
+    return page(Head(name, "report on a sweep", sweep.verdict, []), sections)
+
+
+def comparison_page(name: str, comparison: Compared) -> ReportPage:
+    """The page on two configurations: before and after."""
+    measures, kernels, operators = comparison.comparison, comparison.changed_kernels, comparison.changed_operators
+    sections = [
+        Section(
+            "measures",
+            "A step before and after",
+            comparison.basis,
+            [paired.before_and_after(measures)],
+            [block("comparison", measures, shown=True)],
+        ),
+        Section(
+            "kernels",
+            "Kernels",
+            "",
+            [paired.changed_kernels(kernels)] if len(kernels) else [],
+            [block("changed_kernels", kernels)] if len(kernels) else [],
+        ),
+        Section("operators", "Operators", "", (), [block("changed_operators", operators)] if len(operators) else []),
+    ]
+    return page(Head(name, "report: A before, B after", comparison.verdict, []), sections)
+
+
+def training_page(name: str, training: Trained) -> ReportPage:
+    """The page on trainings: loss and accuracy after every epoch."""
+    epochs = training.training_epochs
+    scored = any(value is not None for value in plain(epochs).columns["train_loss"])
+    figures = [lines.loss_by_epoch(epochs), lines.accuracy_by_epoch(epochs)] if scored else []
+    sections = [
+        Section(
+            "trainings", "After the same number of epochs", "", (), [block("training", training.training, shown=True)]
+        ),
+        Section("epochs", "By epoch", "", figures, [block("training_epochs", epochs)]),
+    ]
+    return page(Head(name, "report on trainings", training.verdict, []), sections)

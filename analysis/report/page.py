@@ -1,0 +1,104 @@
+"""A report as HTML: one file that needs no network, and runs nothing but its own script.
+
+Its Content-Security-Policy names the script and the style by their hashes, so that nothing a trace brings in can run,
+even if it were to escape the quoting of the template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.disk import replace_file
+from ..core.escaping import encodable
+from ..render.plots.colours import stylesheet
+from .parts import Section
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@dataclass(frozen=True, repr=False)
+class ReportPage:
+    """A page; in a notebook it is shown in a frame."""
+
+    title: str
+    html: str
+
+    def __repr__(self) -> str:
+        return f"<Report on {self.title}: {len(self.html):,} characters; save(path) writes it>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return (
+            f'<iframe title="{escape(self.title)}" srcdoc="{escape(self.html)}" '
+            'style="width:100%;height:80vh;border:1px solid #8888"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all. Raises OSError."""
+        replace_file(Path(path), [self.html.encode("utf-8", "backslashreplace")])
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands first: the name of what is reported on, what is found in a sentence, and facts as pairs."""
+
+    title: str
+    kind: str
+    verdict: str
+    facts: Sequence[tuple[str, str]]
+
+
+def content_security_policy() -> str:
+    """What a browser lets a report do: show itself, and run its own script."""
+    return (
+        f"default-src 'none'; script-src '{_hash(_asset('page.js'))}'; style-src '{_hash(_style())}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def page(head: Head, sections: Sequence[Section]) -> ReportPage:
+    """The report with these sections; those with nothing to show are left out."""
+    html = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            head=head,
+            sections=[section for section in sections if not section.empty],
+            policy=content_security_policy(),
+            style=_style(),
+            script=_asset("page.js"),
+        )
+    )
+    return ReportPage(head.title, encodable(html))
+
+
+def _style() -> str:
+    return stylesheet() + _asset("page.css")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    assets = FileSystemLoader(Path(__file__).with_name("assets"))
+    return Environment(loader=assets, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+@cache
+def _asset(name: str) -> str:
+    environment = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _hash(text: str) -> str:
+    """As a Content-Security-Policy names an inline script or style. Source: W3C, "Content Security Policy Level 3"."""
+    return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

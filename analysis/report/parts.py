@@ -1,0 +1,72 @@
+"""What a report consists of: sections, each with figures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..catalog import CATALOG
+from ..core.escaping import printable
+from ..core.schema import plain
+from ..core.wording import counted
+from ..render.people import Table, cells
+from ..render.plots.figure import Figure
+
+MOST_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """A table as people read it, with what was left out of it."""
+
+    title: str
+    headers: list[str]
+    rows: list[list[str]]
+    numeric: list[bool]
+    note: str = ""
+    open: bool = False
+    """Whether it is seen at once."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Everything about one question."""
+
+    anchor: str
+    title: str
+    about: str
+    figures: Sequence[Figure] = ()
+    tables: Sequence[TableBlock] = ()
+    words: Sequence[str] = ()
+    """Sentences, each a point of a list."""
+    choose: bool = False
+    """Whether only one of the figures is seen at a time."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.figures or self.tables or self.words)
+
+
+def block(name: str, table: Table, *, largest: str | None = None, shown: bool = False) -> TableBlock:
+    """A table of the catalog; of a long one the rows with the largest values in that column, or the first."""
+    entry, note, values = CATALOG[name], "", table
+    if len(table) > MOST_ROWS:
+        values = _most(table, largest)
+        which = f"those with the largest {largest}" if largest else "the first"
+        note = f"{MOST_ROWS:,} of {counted(len(table), 'row')}, {which}; `commtrace {entry.command} RUN` prints all."
+    headers, rows, numeric = cells(name, values)
+    return TableBlock(f"Table: {entry.name}", headers, rows, numeric, note, shown)
+
+
+def _most(table: Any, largest: str | None) -> Table:
+    if largest is None:
+        return plain(table.head(MOST_ROWS))
+    order = table[largest].fillna(-1).sort_values(ascending=False, kind="stable").index[:MOST_ROWS]
+    return plain(table.loc[sorted(order)])
+
+
+def facts_block(facts: Any) -> list[tuple[str, str]]:
+    """What was read and how far to trust it: pairs of what and how much."""
+    return [(printable(row["item"]), printable(row["value"])) for row in plain(facts).rows]

@@ -1,0 +1,179 @@
+"""The report on one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ..core.schema import plain
+from ..errors import NothingMeasured
+from ..render.plots import bars, heat, points, step
+from ..render.plots.figure import Figure
+from .layout import orders_of_ranks
+from .page import Head, ReportPage, page
+from .parts import Section, TableBlock, block, facts_block
+
+_MEASURES = ("exposed_wait_ns", "late_ns", "caused_wait_ns", "window_ns")
+
+
+class ReportedRun(Protocol):
+    """What a report needs of a run: an `Analysis`, which cannot be imported here, since it makes reports."""
+
+    @property
+    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
+    @property
+    def ceiling(self) -> Any: ...  # noqa: D102
+    @property
+    def verdict(self) -> str: ...  # noqa: D102
+    @property
+    def facts(self) -> Any: ...  # noqa: D102
+    @property
+    def warnings(self) -> list[str]: ...  # noqa: D102
+    def table(self, name: str) -> Any: ...  # noqa: D102
+
+
+def run_page(analysis: ReportedRun, step_number: int | None = None) -> ReportPage:
+    """The page on a run; `step_number` is the step to draw, the one with most exposed waiting if it is not given.
+
+    Raises NothingMeasured if there is no such step.
+    """
+    head = Head(analysis.run.name, "report", analysis.verdict, facts_block(analysis.facts))
+    return page(head, list(_sections(analysis, step_number)))
+
+
+def run_figures(analysis: ReportedRun, step_number: int | None = None) -> dict[str, Figure]:
+    """The figures of a run by name, without those that have nothing to show. Raises NothingMeasured."""
+    found = [figure for section in _sections(analysis, step_number) for figure in section.figures]
+    return {figure.name: figure for figure in found}
+
+
+def _sections(analysis: ReportedRun, step_number: int | None) -> Iterator[Section]:
+    yield _what_to_try(analysis)
+    yield _verdicts(analysis)
+    yield _heat(analysis)
+    yield _time(analysis)
+    yield _bandwidth(analysis)
+    yield _step(analysis, step_number)
+    yield _waits(analysis)
+    yield _traffic(analysis)
+    yield _clocks(analysis)
+    yield _causes(analysis)
+    yield _kernels(analysis)
+    yield Section(
+        "limits",
+        "What could not be measured",
+        "",
+        words=analysis.warnings or ["Nothing that is known of."],
+    )
+
+
+def _what_to_try(analysis: ReportedRun) -> Section:
+    """Changes with their ceilings."""
+    return Section(
+        "try",
+        "What to try",
+        "By how much each change shortens a step at most, if nothing else changes. They overlap: do not add them up.",
+        tables=_blocks(analysis, "remedies", shown=True),
+    )
+
+
+def _verdicts(analysis: ReportedRun) -> Section:
+    return Section(
+        "verdicts",
+        "What limits it",
+        "The run first, then every process group, collective and size, the longest exposed first.",
+        tables=[*_blocks(analysis, "hangs", shown=True), *_blocks(analysis, "verdicts", shown=True)],
+    )
+
+
+def _heat(analysis: ReportedRun) -> Section:
+    table = analysis.table("rank_steps")
+    orders = orders_of_ranks(analysis.table("calls"), analysis.table("clocks")) if len(table) else {}
+    known = [measure for measure in _MEASURES if table[measure].notna().any()] if len(table) else []
+    figures = [heat.heatmap(table, measure, orders) for measure in known]
+    return Section(
+        "steps",
+        "Ranks and steps",
+        "",
+        figures,
+        _blocks(analysis, "rank_steps", largest="exposed_wait_ns"),
+        choose=True,
+    )
+
+
+def _time(analysis: ReportedRun) -> Section:
+    table = analysis.table("breakdown")
+    figures = [bars.time_per_rank(table)] if len(table) else []
+    tables = [*_blocks(analysis, "breakdown"), *_blocks(analysis, "breakdown_steps", largest="exposed_comm_ns")]
+    return Section("time", "Where the time went", "", figures, tables)
+
+
+def _bandwidth(analysis: ReportedRun) -> Section:
+    table, fits = analysis.table("bandwidth"), analysis.table("fits")
+    ceiling = analysis.table("bandwidth_ceiling") if analysis.ceiling is not None else None
+    measured = len(table) and table["busbw_gb_per_s"].notna().any()
+    figures = [points.bandwidth_by_size(table, fits, ceiling)] if measured else []
+    names = ("bandwidth", "fits") if ceiling is None else ("bandwidth_ceiling", "bandwidth", "fits")
+    return Section("bandwidth", "Bandwidth", "", figures, [one for name in names for one in _blocks(analysis, name)])
+
+
+def _step(analysis: ReportedRun, step_number: int | None) -> Section:
+    table = analysis.table("rank_steps")
+    if not len(table):
+        return Section("step", "One step", "")
+    known = sorted(set(table["step"]))
+    if step_number is not None and step_number not in known:
+        raise NothingMeasured(
+            f"{analysis.run.name}: has no step {step_number}; its steps are {known[0]} to {known[-1]}"
+        )
+    waited = table.groupby("step")["exposed_wait_ns"].sum()
+    number = int(waited.idxmax()) if step_number is None else step_number
+    why = "The step with the most exposed waiting. " if step_number is None else ""
+    names = ("calls", "collectives", "participation", "clocks")
+    found = step.one_step(step.StepTables(analysis.run.activities, *map(analysis.table, names)), number)
+    if found is None:
+        return Section("step", "One step", "")
+    about = f"{why}`commtrace report --step N` draws another one, `commtrace timeline` all of them."
+    tables = [block("participation", found.table, largest="dur_ns")] if len(found.table) else []
+    return Section("step", "One step on every rank", about, [found], tables)
+
+
+def _waits(analysis: ReportedRun) -> Section:
+    table = analysis.table("waits")
+    figures = [heat.wait_matrix(table)] if len(table) else []
+    names = ("ranks", "hosts", "waits")
+    tables = [one for name in names for one in _blocks(analysis, name, largest=_LARGEST.get(name))]
+    return Section("waits", "Who waits for whom", "", figures, tables)
+
+
+def _traffic(analysis: ReportedRun) -> Section:
+    table = analysis.table("traffic")
+    figures = [heat.traffic_matrix(table)] if len(table) else []
+    return Section("traffic", "Traffic", "", figures, _blocks(analysis, "traffic", largest="size_bytes"))
+
+
+def _clocks(analysis: ReportedRun) -> Section:
+    table = analysis.table("clocks")
+    figures = [points.clock_offsets(table)] if len(table) > 1 else []
+    return Section("clocks", "Clocks", "", figures, _blocks(analysis, "clocks"))
+
+
+def _causes(analysis: ReportedRun) -> Section:
+    table = analysis.table("ranks")
+    late = plain(table).columns["caused_wait_ns"] if len(table) else []
+    figures = [bars.causes(table)] if any(late) else []
+    return Section("causes", "Causes", "", figures, _blocks(analysis, "lateness", largest="caused_wait_ns"))
+
+
+def _kernels(analysis: ReportedRun) -> Section:
+    table = analysis.table("kernels")
+    figures = [bars.top_kernels(table)] if len(table) else []
+    return Section("kernels", "Kernels", "", figures, _blocks(analysis, "kernels"))
+
+
+_LARGEST = {"waits": "wait_ns", "ranks": "caused_wait_ns"}
+
+
+def _blocks(analysis: ReportedRun, name: str, *, largest: str | None = None, shown: bool = False) -> list[TableBlock]:
+    table = analysis.table(name)
+    return [block(name, table, largest=largest, shown=shown)] if len(table) else []
