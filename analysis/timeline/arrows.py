@@ -53,7 +53,7 @@ def _late(lateness: pd.DataFrame, waited: pd.DataFrame, arrived: pd.Series[int])
         late[column] = late[column].fillna(0).astype("int64")
     late["start_ns"] = late["end_ns"] - late["late_ns"].fillna(late["shortest_ns"]).astype("int64")
     late["only_last"] = late["only_last"] == "right_only"
-    return late.sort_values(["rank", "start_ns"], ignore_index=True)
+    return late
 
 
 def _shown(tables: Tables) -> pd.DataFrame:
@@ -68,4 +68,4 @@ def _shown(tables: Tables) -> pd.DataFrame:
     calls["what"] = calls["collective"].fillna(calls["of_all"]).fillna(calls["name"])
     uncertainty = tables.clocks.set_index("rank")["uncertainty_ns"]
     calls["clock_uncertainty_ns"] = calls["rank"].map(uncertainty).astype("Int64")
-    return calls.sort_values(["rank", "arrived_ns"], ignore_index=True)
+    return calls
