@@ -19,6 +19,7 @@ if IN_CHECKOUT:
     __path__.append(os.path.dirname(os.path.abspath(_HERE)))  # noqa: PTH100, PTH120
 
 if TYPE_CHECKING:
+    from . import plots
     from .analysis import (
         Analysis,
         AnalysisError,
@@ -64,6 +65,7 @@ __all__ = [
     "capture",
     "compare",
     "load_run",
+    "plots",
 ]
 
 
@@ -75,6 +77,10 @@ def __getattr__(name: str) -> Any:
         return version()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "plots":
+        from importlib import import_module
+
+        return import_module(f"{__name__}.plots")
     from . import analysis
 
     return getattr(analysis, name)

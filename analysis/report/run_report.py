@@ -118,24 +118,29 @@ def _bandwidth(analysis: ReportedRun) -> Section:
 
 
 def _step(analysis: ReportedRun, step_number: int | None) -> Section:
+    if not len(analysis.table("rank_steps")) and step_number is None:
+        return Section("step", "One step on every rank", "")
+    found = step_figure(analysis, step_number)
+    why = "The step with the most exposed waiting. " if step_number is None else ""
+    about = f"{why}`commtrace report --step N` draws another one, `commtrace timeline` all of them."
+    tables = [block("participation", found.table, largest="dur_ns")] if len(found.table) else []
+    return Section("step", "One step on every rank", about, [found], tables)
+
+
+def step_figure(analysis: ReportedRun, step_number: int | None = None) -> Figure:
+    """One step on every rank; the one with most exposed waiting if none is given. Raises NothingMeasured."""
     table = analysis.table("rank_steps")
-    if not len(table):
-        return Section("step", "One step", "")
     known = sorted(set(table["step"]))
+    if not known:
+        raise NothingMeasured(f"{analysis.run.name}: has no steps; call profiler.step() in the loop")
     if step_number is not None and step_number not in known:
         raise NothingMeasured(
             f"{analysis.run.name}: has no step {step_number}; its steps are {known[0]} to {known[-1]}"
         )
     waited = table.groupby("step")["exposed_wait_ns"].sum()
     number = int(waited.idxmax()) if step_number is None else step_number
-    why = "The step with the most exposed waiting. " if step_number is None else ""
     names = ("calls", "collectives", "participation", "clocks")
-    found = step.one_step(step.StepTables(analysis.run.activities, *map(analysis.table, names)), number)
-    if found is None:
-        return Section("step", "One step", "")
-    about = f"{why}`commtrace report --step N` draws another one, `commtrace timeline` all of them."
-    tables = [block("participation", found.table, largest="dur_ns")] if len(found.table) else []
-    return Section("step", "One step on every rank", about, [found], tables)
+    return step.one_step(step.StepTables(analysis.run.activities, *map(analysis.table, names)), number)
 
 
 def _waits(analysis: ReportedRun) -> Section:

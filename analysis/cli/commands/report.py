@@ -112,4 +112,8 @@ def _written(report: ReportPage, output: Path | None) -> None:
     """Write the page, and say where it is. Raises UnreadableFile."""
     target = output or Path(f"{printable(report.title).replace('/', '_')}.html")
     write_out(report.html, target)
-    complain(f"{target}: {len(report.html.encode()) / 1e3:,.0f} kB; open it in any browser", kind="note")
+    told = f"{target}: {len(report.html.encode()) / 1e3:,.0f} kB; open it in any browser"
+    if output is None:
+        write_out(f"{told}\n", None)
+    else:
+        complain(told, kind="note")

@@ -46,11 +46,9 @@ class _Row(NamedTuple):
     ids: _Times
 
 
-def one_step(tables: StepTables, step: int) -> Figure | None:
-    """The step on every rank; None if nothing ran in it."""
+def one_step(tables: StepTables, step: int) -> Figure:
+    """The step on every rank; it must be one in which something ran."""
     begin, span, rows = _rows(tables, step)
-    if not rows:
-        return None
     per_tick = max(span / _TICKS, 1.0)
     most = max(min(_MOST_SPANS // len(rows), _MOST_OF_RANK), 60)
     rows = [row._replace(compute=_coarser(row.compute, most)) for row in rows]
@@ -111,8 +109,6 @@ def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
             calls["collective_id"].to_numpy(),
         )
         found.append((int(begun.min()), int(ended.max()), row))
-    if not found:
-        return 0, 0, []
     begin, end = min(f[0] for f in found), max(f[1] for f in found)
     return begin, max(end - begin, 1), [_since(row, begin) for _, _, row in found]
 

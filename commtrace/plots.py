@@ -1,0 +1,137 @@
+"""Pictures of a result: `commtrace.plots.heatmap(result)`. A notebook shows them, `.save(path)` writes them.
+
+    import commtrace
+    result = commtrace.analyse("traces/my-run")
+    commtrace.plots.heatmap(result)
+    commtrace.plots.step(result, 7).save("step.svg")
+
+Each takes what `commtrace.analyse` returns, `speedup` and `subtraction` what `analyse_sweep` does, `before_and_after`
+what `compare` does, and `loss` and `accuracy` what `analyse_training` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .analysis import Analysis, Comparison, SweepAnalysis, TrainingAnalysis
+    from .analysis.render.plots.figure import Figure
+
+__all__ = [
+    "accuracy",
+    "bandwidth",
+    "before_and_after",
+    "causes",
+    "clocks",
+    "heatmap",
+    "kernels",
+    "loss",
+    "speedup",
+    "step",
+    "subtraction",
+    "time",
+    "traffic",
+    "waits",
+]
+
+
+def heatmap(result: Analysis, measure: str = "exposed_wait_ns") -> Figure:
+    """Rank against step; `measure` is a column of `rank_steps`: exposed_wait_ns, late_ns, caused_wait_ns, window_ns."""
+    from .analysis.render.plots.heat import heatmap as drawn
+
+    return drawn(result.rank_steps, measure)
+
+
+def time(result: Analysis) -> Figure:
+    """Where the time of every rank went: compute, exposed transfer and wait, copies, idle."""
+    from .analysis.render.plots.bars import time_per_rank
+
+    return time_per_rank(result.breakdown)
+
+
+def bandwidth(result: Analysis) -> Figure:
+    """Bus bandwidth against size with both bounds and the fit, and the ceiling if the result has one."""
+    from .analysis.render.plots.points import bandwidth_by_size
+
+    ceiling = result.bandwidth_ceiling if result.ceiling is not None else None
+    return bandwidth_by_size(result.bandwidth, result.fits, ceiling)
+
+
+def step(result: Analysis, number: int | None = None) -> Figure:
+    """One step on every rank, on one clock; the one with most exposed waiting if no number is given.
+
+    Raises NothingMeasured if there is no such step.
+    """
+    from .analysis.report.run_report import step_figure
+
+    return step_figure(result, number)
+
+
+def waits(result: Analysis) -> Figure:
+    """Who waits because of whom."""
+    from .analysis.render.plots.heat import wait_matrix
+
+    return wait_matrix(result.waits)
+
+
+def traffic(result: Analysis) -> Figure:
+    """What each rank sends to each other one."""
+    from .analysis.render.plots.heat import traffic_matrix
+
+    return traffic_matrix(result.traffic)
+
+
+def clocks(result: Analysis) -> Figure:
+    """How far every rank's clock is ahead, and how uncertain that is."""
+    from .analysis.render.plots.points import clock_offsets
+
+    return clock_offsets(result.clocks)
+
+
+def causes(result: Analysis) -> Figure:
+    """Who makes the others wait, and why."""
+    from .analysis.render.plots.bars import causes as drawn
+
+    return drawn(result.ranks)
+
+
+def kernels(result: Analysis) -> Figure:
+    """Kernels by their time on all devices."""
+    from .analysis.render.plots.bars import top_kernels
+
+    return top_kernels(result.kernels)
+
+
+def speedup(sweep: SweepAnalysis) -> Figure:
+    """Speedup against the number of workers."""
+    from .analysis.render.plots.lines import speedup_by_workers
+
+    return speedup_by_workers(sweep.scaling)
+
+
+def subtraction(sweep: SweepAnalysis) -> Figure:
+    """Communication of an epoch by subtraction, beside what traces show."""
+    from .analysis.render.plots.paired import subtraction_and_measured
+
+    return subtraction_and_measured(sweep.subtraction)
+
+
+def before_and_after(comparison: Comparison) -> Figure:
+    """Every measure of a step in A and in B."""
+    from .analysis.render.plots.paired import before_and_after as drawn
+
+    return drawn(comparison.comparison)
+
+
+def loss(training: TrainingAnalysis) -> Figure:
+    """Loss after every epoch."""
+    from .analysis.render.plots.lines import loss_by_epoch
+
+    return loss_by_epoch(training.training_epochs)
+
+
+def accuracy(training: TrainingAnalysis) -> Figure:
+    """Accuracy after every epoch."""
+    from .analysis.render.plots.lines import accuracy_by_epoch
+
+    return accuracy_by_epoch(training.training_epochs)

@@ -1,0 +1,213 @@
+"""Reports: their tables are the tables, nothing in them is fetched or runs, and names from traces stay names."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from builders import MS, Collective, analysed, traces_of, write_run
+from report_pages import ReadPage, assert_self_contained
+from samples import with_slow
+from sweep_builders import Cell, write_sweep
+from training_builders import Trained, write_training
+
+from analysis import analyse, analyse_sweep, analyse_training, compare
+from analysis.catalog import CATALOG
+from analysis.cli.app import main
+from analysis.errors import NothingMeasured
+from analysis.render import as_csv
+from analysis.render.people import cells
+from analysis.report.across import comparison_page, sweep_page, training_page
+from analysis.report.layout import orders_of_ranks
+from analysis.report.parts import MOST_ROWS, block
+from analysis.report.run_report import run_figures
+
+DATA = Path(__file__).parent.parent / "data"
+RUNS = ["nccl-straggler", "nccl-two-hosts", "nccl-rooted", "nccl-pipeline", "gloo-training", "nccl-hang"]
+HOSTILE = [
+    "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "</style></title><svg onload=alert(1)>",
+    "{{ 7 * 7 }} {% raw %}", "\" onmouseover=\"alert(1)", "x" * 10_000, "a\x00b\x1b[31m\r\n\u202eabc", "<!--", "]]>",
+    "https://example.org/?a=1&b=2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request):
+    return analyse(DATA / request.param)
+
+
+def test_it_needs_nothing_from_elsewhere(run) -> None:
+    read = assert_self_contained(run.report().html)
+    assert any(run.verdict in text for text in read.texts)
+    assert len([tag for tag, _ in read.elements if tag == "h1"]) == 1
+    ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_table_is_what_people_see_of_the_table_of_that_name(run) -> None:
+    read = ReadPage(run.report().html)
+    assert len(read.tables) > 5
+    for table in read.tables:
+        name = table.title.removeprefix("Table: ")
+        whole = run.table(name)
+        if name == "participation":  # of one step
+            whole = run_figures(run)["step"].table
+        headers, rows, _ = cells(name, whole)
+        assert table.headers == [header.replace("_", " ") for header in headers]
+        assert table.rows == rows
+
+
+def test_every_number_is_that_of_the_csv_to_the_last_digit_shown(run) -> None:
+    units = {"(s)": 1e9, "(ms)": 1e6, "(us)": 1e3, "(ns)": 1.0, "(%)": 0.01}
+    checked = 0
+    for table in ReadPage(run.report().html).tables:
+        name = table.title.removeprefix("Table: ")
+        if name == "participation":
+            continue
+        exact = list(csv.DictReader(io.StringIO(as_csv(name, run.table(name)))))
+        for position, header in enumerate(table.headers):
+            what, _, unit = header.rpartition(" ")
+            column = f"{what.replace(' ', '_')}{'_frac' if unit == '(%)' else '_ns'}"
+            if unit not in units or column not in CATALOG[name].schema.columns:
+                continue
+            for shown, row in zip(table.rows, exact, strict=True):
+                text = shown[position].replace(",", "")
+                if text == "-":
+                    assert row[column] == ""
+                    continue
+                digits = len(text.partition(".")[2])
+                assert abs(float(text) - float(row[column]) / units[unit]) <= 0.5000001 * 10**-digits
+                checked += 1
+    assert checked > 20
+
+
+def test_figures_have_their_table_a_title_and_a_place_in_the_page(run) -> None:
+    html = run.report().html
+    for name, figure in run_figures(run).items():
+        assert figure.table_name in CATALOG
+        assert f'<figure id="figure-{name}">' in html
+        assert f"Table: {figure.table_name}" in html
+        assert 'role="img" aria-label="' in figure.svg
+
+
+@pytest.mark.parametrize("name", with_slow(HOSTILE[:3], HOSTILE[3:]))
+def test_hostile_names_are_inert(tmp_path, name) -> None:
+    """As a kernel, an operator of the CPU, a host, a process group and a collective."""
+    traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6, args={"Process Group Name": name})])
+    for trace in traces:
+        trace.host = name
+        trace.step(0, 0, 90 * MS).kernel(name, 60 * MS, 5 * MS).kernel("gemm", 70 * MS, 5 * MS)
+        trace.event("cpu_op", name, 1 * MS, 2 * MS)
+    result = analysed(tmp_path, *traces)
+    html = result.report().html
+    read = assert_self_contained(html)
+    assert "\x00" not in html
+    assert "\u202e" not in html
+    assert all(json.loads(text) for kind, text in read.scripts if kind == "application/json")
+    for figure in run_figures(result).values():
+        assert_inert(figure._repr_html_())
+
+
+def assert_inert(html: str) -> None:
+    read = ReadPage(html)
+    assert {tag for tag, _ in read.elements} <= {
+        *("div", "style", "svg", "g", "text", "rect", "path", "circle", "pattern", "title"),
+    }  # fmt: skip
+    assert not any(key.startswith("on") for _, attributes in read.elements for key in attributes)
+
+
+def test_the_culprit_is_in_the_figures(tmp_path) -> None:
+    arrivals = {0: 0, 1: 0, 2: 20 * MS, 3: 0}
+    result = analyse(write_run(tmp_path, 4, [Collective(arrivals, 5 * MS, elems=10**6)] * 1))
+    assert run_figures(result)["waits"].data.startswith('{"rows":["2"')
+
+
+def test_another_step_can_be_drawn_and_one_that_is_not_there_is_an_error(tmp_path) -> None:
+    result = analyse(DATA / "nccl-straggler")
+    steps = sorted(set(result.rank_steps["step"]))
+    assert f"Step {steps[0]} on every rank" in result.report(step=steps[0]).html
+    with pytest.raises(NothingMeasured, match=f"no step 999; its steps are {steps[0]} to {steps[-1]}"):
+        result.report(step=999)
+
+
+def test_long_tables_show_the_worst_rows_and_say_so() -> None:
+    table = analyse(DATA / "nccl-straggler").breakdown_steps
+    import pandas as pd
+
+    many = pd.concat([table] * (2 * MOST_ROWS // len(table) + 1), ignore_index=True)
+    found = block("breakdown_steps", many, largest="exposed_comm_ns")
+    assert len(found.rows) == MOST_ROWS
+    assert found.note.startswith(f"1,000 of {len(many):,} rows, those with the largest exposed_comm_ns")
+
+
+def test_ranks_stand_by_their_place_in_the_layout(tmp_path) -> None:
+    """2 x 2: neighbours in one kind of group, every second rank in the other."""
+    groups = [{0: 0, 1: 0}, {2: 0, 3: 0}, {0: 50 * MS, 2: 50 * MS}, {1: 50 * MS, 3: 50 * MS}]
+    made = [Collective(ranks, 5 * MS, elems=10, group=str(n)) for n, ranks in enumerate(groups)]
+    result = analyse(write_run(tmp_path, 4, made))
+    orders = orders_of_ranks(result.calls, result.clocks)
+    assert orders == {"rank": [0, 1, 2, 3], "groups of 2, every 2": [0, 2, 1, 3]}
+
+
+# Other reports
+
+
+def test_of_a_sweep(tmp_path) -> None:
+    traces = [t.step(0, 0, 90 * MS) for t in traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])]
+    folder = write_sweep(tmp_path / "sweep", [Cell(1, epoch_s=10), Cell(2, epoch_s=4.5, traced=traces, steps=20)])
+    page = sweep_page("sweep", analyse_sweep(folder))
+    read = assert_self_contained(page.html)
+    assert {table.title for table in read.tables} == {"Table: scaling", "Table: subtraction", "Table: timings"}
+    assert main(["report", str(folder), "-o", str(tmp_path / "r.html")]) == 0
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == page.html
+
+
+def test_of_two_sides(tmp_path) -> None:
+    a, b = DATA / "nccl-straggler", DATA / "nccl-two-hosts"
+    read = assert_self_contained(comparison_page("A and B", compare(a, b)).html)
+    assert "Table: comparison" in {table.title for table in read.tables}
+
+
+def test_of_trainings(tmp_path) -> None:
+    write_training(tmp_path / "small", Trained(1, 128, [(0.9, 0.70), (0.43, 0.849)], planned=2))
+    write_training(tmp_path / "diverged", Trained(4, 512, [(2.5, 0.1), (None, 0.1)], planned=2))
+    page = training_page(tmp_path.name, analyse_training(tmp_path))
+    read = assert_self_contained(page.html)
+    assert [table.title for table in read.tables] == ["Table: training", "Table: training_epochs"]
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 0
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == page.html
+
+
+# The command
+
+
+def test_the_command_writes_a_file_named_after_the_run(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(DATA / "nccl-straggler")]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("nccl-straggler.html: ")
+    assert captured.err == ""
+    assert_self_contained((tmp_path / "nccl-straggler.html").read_text(encoding="utf-8"))
+
+
+def test_a_trace_is_not_overwritten(tmp_path, capsys) -> None:
+    folder = write_run(tmp_path, 2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
+    trace = next(folder.glob("*.json*"))
+    before = trace.read_bytes()
+    assert main(["report", str(folder), "-o", str(trace)]) == 2
+    assert trace.read_bytes() == before
+
+
+def test_in_a_notebook_and_in_a_file(tmp_path) -> None:
+    result = analyse(DATA / "nccl-straggler")
+    page = result.report()
+    assert page._repr_html_().startswith("<iframe")
+    page.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page.html
+    figure = run_figures(result)["time"]
+    figure.save(tmp_path / "time.svg")
+    assert (tmp_path / "time.svg").read_text(encoding="utf-8").startswith("<svg")
+    figure.save(tmp_path / "time.html")
+    assert figure.svg in (tmp_path / "time.html").read_text(encoding="utf-8")
+    assert "nccl-straggler" in repr(page)

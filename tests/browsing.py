@@ -1,0 +1,58 @@
+"""A real browser without a window, and what a page does in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from report_pages import hash_of
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next(filter(None, map(shutil.which, _NAMES)), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome: apt-get install chromium")
+
+_QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--enable-logging=stderr"),
+)  # fmt: skip
+_OF_THE_BROWSER = re.compile(r"https?://[^/]*\.(google|googleapis|gstatic|gvt1)\.com/")
+"""What it asks for its own sake, whatever it shows: the time, its extensions, its settings."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The page as the browser has it in the end, what its console says, and which addresses were asked for."""
+
+    dom: str
+    console: list[str]
+    addresses: list[str]
+
+
+def looked_at(page: Path, folder: Path, *options: str) -> Seen:
+    """The page opened from its file."""
+    log = folder / "net.json"
+    own = (f"--user-data-dir={folder / 'browser'}", f"--log-net-log={log}", "--virtual-time-budget=3000")
+    command = [str(BROWSER), *_QUIET, *own, *options, "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    console = re.findall(r'CONSOLE.*?\] "(.*)", source', done.stderr)
+    asked = sorted(set(re.findall(r'"url":"((?:https?|wss?):[^"]*)"', log.read_text(encoding="utf-8"))))
+    return Seen(done.stdout, console, [address for address in asked if not _OF_THE_BROWSER.match(address)])
+
+
+def with_script(html: str, code: str) -> str:
+    """The page with a script of the test, which its policy admits; it writes what it finds into the title, as JSON."""
+    script = f"document.title = JSON.stringify((() => {{ {code} }})());"
+    admitted = html.replace("script-src ", f"script-src '{hash_of(script)}' ", 1)
+    return admitted.replace("</body>", f"<script>{script}</script></body>")
+
+
+def found_by(seen: Seen) -> object:
+    """What the script of `with_script` found."""
+    [title] = re.findall(r"<title>(.*?)</title>", seen.dom, re.DOTALL)[:1]
+    return json.loads(title.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
