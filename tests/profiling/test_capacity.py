@@ -209,6 +209,7 @@ def walked(limit_bytes) -> int:
     return sum(fits)
 
 
+@pytest.mark.slow
 def test_capacity_is_what_a_walk_finds_under_the_same_limit(limit_bytes, walked, tmp_path, capsys) -> None:
     assert walked == 2
     options = ["--grow", "linear", "--fixed", "1", "--memory-limit", str(limit_bytes), "--warmup", "1", "--iters", "3"]

@@ -50,6 +50,7 @@ def differences() -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "ddp-loss", "fsdp", "fsdp-loss"])
 def test_ranks_with_the_same_batch_train_as_one_process_does(differences, name) -> None:
     assert len(differences[name]) == 2

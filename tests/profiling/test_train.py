@@ -134,6 +134,7 @@ def test_stopped_launcher_leaves_partial_traces_of_every_rank(tmp_path, mode, si
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_stopped_in_a_timed_epoch(tmp_path) -> None:
     with start(tmp_path, "--warmup-epochs", "1", "--timed-epochs", "1", "--steps-per-epoch", "2000") as process:
         while not process.stderr.readline().startswith("traces go to"):
