@@ -73,15 +73,15 @@ class Analysis:
         return str(first[0]["because"]) if first else "nothing was measured"
 
     def summary(self, *, everything: bool = False) -> str:
-        """What was read, how far to trust it, and the main tables, as text: of long ones the first rows, or the worst.
+        """The run on one screen, as text: what limits it, what that costs, who is late and why, what to try.
 
-        With `everything`, all rows.
+        With `everything`, what was read, how far to trust it, and the main tables in full.
         """
         from ..render.screen import Screen
+        from .overview import overview
         from .summary import summary
 
-        screen = Screen(everything=everything, how_to_see_all="summary(everything=True) shows all")
-        return summary(self, "table", screen)
+        return summary(self, "table", Screen(everything=True)) if everything else overview(self)
 
     def timeline(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> bytes:
         """All ranks on one clock, as a file that Perfetto opens; of some steps or ranks only, where they are given.

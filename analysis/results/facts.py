@@ -78,15 +78,15 @@ def warnings(analysis: RunTables) -> Iterator[str]:
     damaged = set(run.traces["incomplete_reason"][run.traces["partial"].fillna(False)])
     yield from (f"{'used in part' if f in damaged else 'left out'}: {f}" for f in run.failed)
     if run.partial_ranks:
-        yield f"rank {_numbers(run.partial_ranks)} is partial: nothing behind the damage of its file is counted"
+        yield f"rank {ranges_of(run.partial_ranks)} is partial: nothing behind the damage of its file is counted"
     if run.missing_ranks:
         yield (
-            f"no trace of rank {_numbers(run.missing_ranks)}: of their collectives wait and transfer are known only "
+            f"no trace of rank {ranges_of(run.missing_ranks)}: of their collectives wait and transfer are known only "
             "where the others suffice"
         )
     without = sorted(set(run.ranks) - set(run.activities["rank"]))
     if without:
-        yield f"rank {_numbers(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
+        yield f"rank {ranges_of(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
     impossible = _impossible(analysis.collectives)
     if impossible:
         yield (
@@ -131,13 +131,13 @@ def _bytes(traces: pd.DataFrame) -> str:
 def _ranks(analysis: RunTables) -> str:
     run = analysis.run
     of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say of how many)"
-    return f"{len(run.ranks)} {of}: {_numbers(run.ranks)}"
+    return f"{len(run.ranks)} {of}: {ranges_of(run.ranks)}"
 
 
 def _steps(analysis: RunTables) -> str:
     steps = sorted(set(analysis.run.activities["step"].dropna().astype(int)))
     outside = int(analysis.run.activities["step"].isna().sum())
-    found = f"{len(steps)} ({_numbers(steps)})" if steps else "none marked: was profiler.step() called?"
+    found = f"{len(steps)} ({ranges_of(steps)})" if steps else "none marked: was profiler.step() called?"
     activities = "activity" if outside == 1 else "activities"
     return found + (f"; {outside:,} {activities} outside every step" if outside and steps else "")
 
@@ -176,7 +176,7 @@ def _matching(analysis: RunTables) -> Iterator[tuple[str, str]]:
     for (name, ranks), own in groups[:_MOST_GROUPS]:
         rungs = ", ".join(f"{count:,} by {rung}" for rung, count in own["matched_by"].value_counts().items())
         known = name if isinstance(name, str) else "not known"
-        of = f" (ranks {_numbers([int(r) for r in ranks.split()])})" if isinstance(ranks, str) else ""
+        of = f" (ranks {ranges_of([int(r) for r in ranks.split()])})" if isinstance(ranks, str) else ""
         matched = own["matched_by"] != "none"
         partial = int((matched & ~own["complete"].astype(bool)).sum())
         uncertain = int((matched & ~own["certain"].astype(bool)).sum())
@@ -206,7 +206,7 @@ def _ceiling(name: str, compared: pd.DataFrame) -> str:
     return of + (f", and reach {reached.min():.0%} to {reached.max():.0%} of it" if len(reached) else "")
 
 
-def _numbers(values: list[Any]) -> str:
+def ranges_of(values: list[Any]) -> str:
     """`0-3, 5`."""
     runs: list[list[int]] = []
     for value in values:

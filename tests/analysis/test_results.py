@@ -28,7 +28,9 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert repr(result) == "<Analysis of a<b>&c: 2 ranks, 2 traces; see .summary()>"
     assert not {"calls", "verdicts", "breakdown"} & set(vars(result))  # which would take its time
     assert main([str(run)]) == 0
-    assert result.summary() == capsys.readouterr().out
+    assert result.summary() == capsys.readouterr().out.replace("python -m analysis", "commtrace")
+    assert main([str(run), "--all"]) == 0
+    assert result.summary(everything=True) == capsys.readouterr().out
     assert result.verdict == result.verdicts["because"][0]
     assert "a&lt;b&gt;&amp;c" in result._repr_html_()
     assert "<b>" not in result._repr_html_()

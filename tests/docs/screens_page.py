@@ -32,15 +32,15 @@ a pipe.
 def page() -> str:
     """The page as it should be."""
     from analysis import analyse
-    from analysis.results.summary import summary
+    from analysis.results.overview import overview
 
     small = analyse(ROOT / "traces/resnet18-ddp-w2", workers=1)
     many = _many_ranks()
     return "\n".join(
         [
             HEAD,
-            "## A summary, 80 columns\n",
-            _block("commtrace traces/resnet18-ddp-w2", summary(small, "table", _screen(80))),
+            "## A run on one screen, 80 columns\n",
+            _block("commtrace traces/resnet18-ddp-w2", overview(small, _screen(80))),
             "## 64 ranks, one of them slow, 80 columns\n",
             _block("commtrace ranks traces/pretraining", _table(many, "ranks", 80)),
             "## Bandwidth, 120 and 200 columns\n",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...recording.options import ReadOptions
-from ..output import Writing, writes_tables
+from ..output import Format, Writing, writes_tables
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 
 
@@ -16,9 +16,23 @@ def summary_command(
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Print the summary."""
-    analysis = analysis_of(runs, reading, ceiling)
-    from ...results.summary import summary
+    """Print what limits the run, what it costs in a step, who is late and why, what to try: on one screen.
 
-    writing.text(summary(analysis, writing.format.value, writing.screen))
+    With --all, and in every other format, everything that was read and found follows: facts, warnings, main tables.
+
+    \b
+    Examples:
+      {prog} traces/my-run
+      {prog} summary --all traces/my-run
+      {prog} summary --format markdown --output summary.md traces/my-run
+    """
+    analysis = analysis_of(runs, reading, ceiling)
+    if writing.format is Format.table and not writing.everything:
+        from ...results.overview import overview
+
+        writing.text(overview(analysis, writing.screen))
+    else:
+        from ...results.summary import summary
+
+        writing.text(summary(analysis, writing.format.value, writing.screen))
     finish(analysis)

@@ -1,0 +1,77 @@
+"""A run on one screen: never more than that, whatever the run, and its numbers are those of the tables."""
+
+import re
+from pathlib import Path
+
+import pytest
+from builders import MS, Collective, analysed, traces_of, write_run
+from rich.cells import cell_len
+
+from analysis import analyse
+from analysis.render.screen import Screen
+from analysis.results.overview import overview
+
+DATA = Path(__file__).parent.parent / "data"
+RUNS = ["nccl-straggler", "nccl-two-hosts", "nccl-rooted", "nccl-pipeline", "gloo-training", "nccl-hang"]
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request):
+    return analyse(DATA / request.param)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_it_fits_one_screen(run, width) -> None:
+    lines = overview(run, Screen(width=width)).splitlines()
+    assert len(lines) < 40
+    assert max(map(cell_len, lines)) <= min(width, 100)
+
+
+def test_it_says_first_what_limits_the_run(run) -> None:
+    first = run.verdicts.iloc[0]
+    text = " ".join(overview(run).split())
+    assert f"{first['verdict']}: {first['because']}"[:60] in text
+    assert text.index(first["verdict"]) < text.index("A step takes")
+
+
+def test_parts_of_a_step_add_up_to_it(run) -> None:
+    text = overview(run)
+    [whole] = re.findall(r"A step takes ([\d,.]+) ms", text)
+    block = text.partition("A step takes")[2].partition("\n\n")[0]
+    parts = re.findall(r"([\d,.]+) ms +[\d.]+%", block)
+    numbers = [float(part.replace(",", "")) for part in (whole, *parts)]
+    assert sum(numbers[1:]) == pytest.approx(numbers[0], abs=0.06 * len(numbers))
+
+
+def test_who_and_what_to_try_are_those_of_the_tables(tmp_path) -> None:
+    made = [Collective({0: 0, 1: 0, 2: 20 * MS, 3: 0}, 5 * MS, elems=10**6)]
+    result = analyse(write_run(tmp_path, 4, made, host="node0"))
+    text = overview(result)
+    assert "\n  rank 2 (node0): 60.0 ms, 100% of all waiting" in text
+    assert re.search(r"\n  rank 2 as fast as the others +20.0 ms +80.0%\n", text)
+    assert re.search(r"\n  all_reduce of 4,000,000 bytes, 4 ranks, 1 call +1.2 GB/s\n", text)
+
+
+def test_hostile_names_move_no_cursor(tmp_path) -> None:
+    name = "evil\x1b[2J\r\n\u202e" + "x" * 5000
+    traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
+    for trace in traces:
+        trace.host = name
+        trace.step(0, 0, 90 * MS).kernel(name, 60 * MS, 5 * MS)
+    text = overview(analysed(tmp_path, *traces), Screen(width=80, ascii_only=True))
+    assert text.isascii()
+    assert text.replace("\n", "").isprintable()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_it_names_what_there_is_besides(run) -> None:
+    text = " ".join(overview(run).split())
+    for command in ("summary --all", "report", "lateness", "bandwidth", "--help"):
+        assert command in text
+
+
+def test_a_run_without_communication(tmp_path) -> None:
+    trace = traces_of(1, [])[0].step(0, 0, 50 * MS).kernel("gemm", 1 * MS, 5 * MS)
+    text = overview(analysed(tmp_path, trace))
+    assert "nothing was measured" in text
+    assert "Who makes the others wait" not in text
