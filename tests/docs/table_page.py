@@ -23,7 +23,7 @@ Every table the analysis makes, with all its columns. [metrics/](metrics/README.
 how they are computed.
 
 - **From the command line**, `commtrace COMMAND RUN` prints one table; the command stands below each heading. Without a
-  command, `commtrace RUN` prints one screen, and with `--all` what was read, then these tables in full.
+  command, `commtrace RUN` prints one screen, and with `--all` what was read, and the main tables in full.
 - **For programs**, `--format csv` and `--format json` give every column listed here, in this order, as full integers.
   The summary as JSON has `traces` as well: a row per file, with `read_bytes` and `not_understood_bytes`. JSON has names
   as they are. In CSV, control characters in text are written out. What a spreadsheet would run as a formula (a text, or
