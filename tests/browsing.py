@@ -18,7 +18,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Ch
 
 _QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--enable-logging=stderr"),
 )  # fmt: skip
 _OF_THE_BROWSER = re.compile(r"https?://[^/]*\.(google|googleapis|gstatic|gvt1)\.com/")
@@ -34,11 +34,16 @@ class Seen:
     addresses: list[str]
 
 
-def looked_at(page: Path, folder: Path, *options: str) -> Seen:
+def looked_at(page: Path, folder: Path) -> Seen:
     """The page opened from its file."""
+    return looked_at_address(page.as_uri(), folder)
+
+
+def looked_at_address(address: str, folder: Path) -> Seen:
+    """The page at an address; `folder` takes what the browser writes."""
     log = folder / "net.json"
     own = (f"--user-data-dir={folder / 'browser'}", f"--log-net-log={log}", "--virtual-time-budget=3000")
-    command = [str(BROWSER), *_QUIET, *own, *options, "--dump-dom", page.as_uri()]
+    command = [str(BROWSER), *_QUIET, *own, "--dump-dom", address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     console = re.findall(r'CONSOLE.*?\] "(.*)", source', done.stderr)
     asked = sorted(set(re.findall(r'"url":"((?:https?|wss?):[^"]*)"', log.read_text(encoding="utf-8"))))

@@ -26,9 +26,10 @@ LAYERS: dict[str, dict[str, str]] = {
         "results": "report timeline metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
         "comparison": "results recording render catalog core errors",
+        "tensorboard": "results report core errors",
         "cli": (
-            "sweeps comparison training results report timeline metrics run reading formats recording ceilings render "
-            "catalog core version errors"
+            "tensorboard sweeps comparison training results report timeline metrics run reading formats recording "
+            "ceilings render catalog core version errors"
         ),
     },
     "profiling": {

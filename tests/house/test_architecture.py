@@ -193,6 +193,7 @@ def test_only_readers_and_the_command_line_touch_files():
         "version",
         "core.disk",
         "core.small_files",
+        "tensorboard.plugin",
         "sweeps.files",
         "sweeps.timings_csv",
         "training.files",

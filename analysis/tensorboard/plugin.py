@@ -1,0 +1,141 @@
+"""The tab `commtrace` in TensorBoard: the report of every run below its log directory, made when it is asked for.
+
+TensorBoard finds the plugin by the entry point of the installed package. Only here is tensorboard imported.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from tensorboard.plugins import base_plugin
+from werkzeug import Request, Response
+
+from ..core.escaping import printable
+from .runs import Stamp, runs_below, stamp_of
+
+_PACKAGE = str(__package__).rpartition(".")[0]
+_IN_CHECKOUT = "." not in _PACKAGE
+_ASSETS = Path(__file__).with_name("assets")
+_KEPT = 32
+_ERROR_POLICY = "default-src 'none'"
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
+    """What TensorBoard asks: is there anything to show, and what is at an address."""
+
+    plugin_name = "commtrace"
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        """No file is touched here: TensorBoard waits for it when it starts."""
+        self._root = Path(context.logdir or ".")
+        self._reports = Reports()
+
+    def is_active(self) -> bool:
+        """Whether there is a run below the log directory."""
+        return next(runs_below(self._root), None) is not None
+
+    def get_plugin_apps(self) -> dict[str, Application]:
+        """What answers at which address below /data/plugin/commtrace."""
+        answers = {"/index.js": self._script, "/runs": self._runs, "/report": self._report}
+        return {address: Request.application(answer) for address, answer in answers.items()}
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """The module that draws the tab, and the tab's name."""
+        return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="commtrace", disable_reload=True)
+
+    def _names(self) -> dict[str, Path]:
+        """The runs by their names: as folders below the log directory."""
+        return {str(run.relative_to(self._root)): run for run in runs_below(self._root)}
+
+    def _script(self, _: Request) -> Response:
+        return _answer((_ASSETS / "index.js").read_bytes(), "text/javascript")
+
+    def _runs(self, _: Request) -> Response:
+        return _answer(json.dumps([printable(name) for name in self._names()]).encode(), "application/json")
+
+    def _report(self, request: Request) -> Response:
+        named = {printable(name): run for name, run in self._names().items()}
+        run = named.get(request.args.get("run", ""))
+        if run is None:
+            return _error("There is no such run below the log directory any more.", 404)
+        try:
+            page = self._reports.page(run)
+        except ReportFailed as err:
+            return _error(str(err), 500)
+        # The page brings its policy along; TensorBoard asks for it in the header, and only its own pages may frame it.
+        policy = html.unescape(page.partition(b'Policy" content="')[2].partition(b'"')[0].decode())
+        return _answer(page, "text/html", policy=f"{policy}; frame-ancestors 'self'")
+
+
+class ReportFailed(Exception):
+    """Why there is no report."""
+
+
+class Reports:
+    """Reports by run: each made once, by a process of its own, until a trace of the run changes."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[Path, tuple[Stamp, bytes]] = OrderedDict()
+        self._changing = Lock()
+        self._making: dict[Path, Lock] = {}
+
+    def page(self, run: Path) -> bytes:
+        """The page on the run. Raises ReportFailed."""
+        with self._changing:
+            making = self._making.setdefault(run, Lock())
+        with making:
+            try:
+                stamp = stamp_of(run)
+            except OSError as err:
+                raise ReportFailed(f"{run.name}: cannot be read: {err.strerror}") from err
+            known = self._pages.get(run)
+            if known is None or known[0] != stamp:
+                known = stamp, _made(run)
+            with self._changing:
+                self._pages[run] = known
+                self._pages.move_to_end(run)
+                while len(self._pages) > _KEPT:
+                    self._pages.popitem(last=False)
+        return known[1]
+
+
+def _made(run: Path) -> bytes:
+    """The page from a process of its own, whose memory goes with it, and whose work keeps no other tab waiting."""
+    environment = dict(os.environ)
+    if _IN_CHECKOUT:
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
+        )
+    with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
+        page = Path(folder) / "report.html"
+        command = [sys.executable, "-m", _PACKAGE, "report", "--keep-going", "--output", str(page), str(run)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
+        if not page.is_file():
+            raise ReportFailed(done.stderr.strip() or f"{run.name}: the report ended with {done.returncode}")
+        return page.read_bytes()
+
+
+def _error(message: str, code: int) -> Response:
+    text = html.escape(printable(message))
+    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>No report</title><p>{text}</p></html>'
+    return _answer(page.encode("utf-8", "backslashreplace"), "text/html", code=code, policy=_ERROR_POLICY)
+
+
+def _answer(content: bytes, kind: str, *, code: int = 200, policy: str | None = None) -> Response:
+    """With the headers that TensorBoard's security validator asks for."""
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    if policy is not None:
+        headers["Content-Security-Policy"] = policy
+    return Response(content, status=code, content_type=f"{kind}; charset=utf-8", headers=headers)

@@ -1,0 +1,41 @@
+"""The runs below a folder, found without opening a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_TRACE = ".pt.trace.json"
+_MOST_FOLDERS, _DEEPEST = 2000, 5
+
+Stamp = tuple[tuple[str, int, int], ...]
+"""What tells whether a run changed: name, size and time of change of its traces."""
+
+
+def runs_below(root: Path) -> Iterator[Path]:
+    """Folders that hold traces, `root` itself included, nearest first.
+
+    Links to folders are not followed, and no more than 2,000 folders are looked into, 5 levels deep: TensorBoard asks
+    often, and a folder of checkpoints may be large.
+    """
+    waiting, seen = [(root, 0)], 0
+    while waiting and seen < _MOST_FOLDERS:
+        folder, depth = waiting.pop(0)
+        seen += 1
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        if any(_TRACE in entry.name and entry.is_file() for entry in entries):
+            yield folder
+        if depth < _DEEPEST:
+            inner = [e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+            waiting += [(Path(entry.path), depth + 1) for entry in inner]
+
+
+def stamp_of(run: Path) -> Stamp:
+    """What its traces are like now. Raises OSError."""
+    with os.scandir(run) as entries:
+        traces = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith((".json", ".gz"))]
+    return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in traces))

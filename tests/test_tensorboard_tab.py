@@ -1,0 +1,149 @@
+"""The tab `commtrace` of a real TensorBoard: the reports of all runs below the log directory."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from browsing import BROWSER, looked_at_address
+from report_pages import ReadPage, assert_self_contained
+
+from analysis import analyse
+from analysis.tensorboard.runs import runs_below, stamp_of
+
+ROOT = Path(__file__).resolve().parents[1]
+needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
+TAB = "data/plugin/commtrace"
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, one in a folder of its own with an odd name, one that cannot be read, and a folder without traces."""
+    folder = tmp_path_factory.mktemp("traces")
+    shutil.copytree(ROOT / "tests/data/nccl-straggler", folder / "one")
+    shutil.copytree(ROOT / "tests/data/nccl-rooted", folder / "day & night/<b>two")
+    (folder / "broken").mkdir()
+    (folder / "broken/node_0.0001.pt.trace.json").write_text('{"traceEvents": [{"ph": ', encoding="utf-8")
+    (folder / "empty").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(logdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where TensorBoard listens, with the plugin as an installed package declares it."""
+    installed = tmp_path_factory.mktemp("site")
+    info = installed / "commtrace_checkout-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commtrace-checkout\nVersion: 0\n", encoding="utf-8")
+    entry = "[tensorboard_plugins]\ncommtrace = analysis.tensorboard.plugin:CommtracePlugin\n"
+    (info / "entry_points.txt").write_text(entry, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
+    place = ("--logdir", str(logdir), "--port", "0", "--host", "127.0.0.1")
+    command = [sys.executable, "-m", "tensorboard.main", *place]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stderr is not None
+        said = []
+        try:
+            for line in server.stderr:
+                said.append(line)
+                if found := re.search(r"http://127\.0\.0\.1:\d+/", line):
+                    break
+            else:
+                raise AssertionError("".join(said))
+            yield found[0]
+        finally:
+            server.terminate()
+            rest = server.stderr.read()
+        assert "In 3.0, this warning will become an error" not in "".join(said) + rest
+
+
+def fetched(url: str) -> tuple[int, dict[str, str], str]:
+    try:
+        with urllib.request.urlopen(url, timeout=120) as answer:
+            return answer.status, dict(answer.headers), answer.read().decode()
+    except urllib.error.HTTPError as err:
+        return err.code, dict(err.headers), err.read().decode()
+
+
+def report_of(address: str, run: str) -> tuple[int, dict[str, str], str]:
+    return fetched(f"{address}{TAB}/report?{urllib.parse.urlencode({'run': run})}")
+
+
+@needs_tensorboard
+def test_the_tab_is_there(address: str) -> None:
+    listed = json.loads(fetched(f"{address}data/plugins_listing")[2])
+    assert listed["commtrace"]["enabled"]
+    assert listed["commtrace"]["tab_name"] == "commtrace"
+
+
+@needs_tensorboard
+def test_every_run_is_listed(address: str) -> None:
+    assert json.loads(fetched(f"{address}{TAB}/runs")[2]) == ["broken", "one", "day & night/<b>two"]
+
+
+@needs_tensorboard
+def test_the_report_is_the_one_of_the_command(address: str, logdir: Path) -> None:
+    code, headers, html = report_of(address, "one")
+    assert code == 200
+    assert html == analyse(logdir / "one").report().html
+    policy = assert_self_contained(html).policy
+    assert headers["Content-Security-Policy"] == f"{policy}; frame-ancestors 'self'"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert report_of(address, "day & night/<b>two")[0] == 200
+
+
+@needs_tensorboard
+def test_what_cannot_be_read_says_why(address: str) -> None:
+    code, headers, html = report_of(address, "broken")
+    assert code == 500
+    assert "node_0.0001.pt.trace.json" in "".join(ReadPage(html).texts)
+    assert headers["Content-Security-Policy"] == "default-src 'none'"
+
+
+@needs_tensorboard
+@pytest.mark.parametrize("run", ["..", "../..", "/etc", "empty", "", "one/../one", "\x00"])
+def test_only_runs_below_the_log_directory_are_shown(address: str, run: str) -> None:
+    assert report_of(address, run)[0] == 404
+
+
+@needs_tensorboard
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome: apt-get install chromium")
+def test_a_browser_shows_it(address: str, tmp_path: Path) -> None:
+    seen = looked_at_address(f"{address}#commtrace", tmp_path)
+    assert all(asked.startswith(address) for asked in seen.addresses)
+    assert any(f"{TAB}/index.js" in asked for asked in seen.addresses)
+    assert any(f"{TAB}/runs" in asked for asked in seen.addresses)
+
+
+# Which folders are runs
+
+
+def test_folders_are_searched_within_limits(tmp_path: Path) -> None:
+    deep = tmp_path / "1/2/3/4/5"
+    for folder in (tmp_path / "b", tmp_path / "a", deep, deep / "6", tmp_path / ".hidden"):
+        folder.mkdir(parents=True)
+        (folder / "x.pt.trace.json.gz").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    found = [str(run.relative_to(tmp_path)) for run in runs_below(tmp_path)]
+    assert found == ["a", "b", "1/2/3/4/5"]
+    assert list(runs_below(tmp_path / "nowhere")) == []
+
+
+def test_a_run_has_another_stamp_once_a_trace_changes(tmp_path: Path) -> None:
+    trace = tmp_path / "x.pt.trace.json"
+    trace.write_text("1", encoding="utf-8")
+    before = stamp_of(tmp_path)
+    assert stamp_of(tmp_path) == before
+    trace.write_text("22", encoding="utf-8")
+    assert stamp_of(tmp_path) != before
