@@ -37,6 +37,8 @@ class OverviewTables(Protocol):
     @property
     def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
     @property
+    def ceiling(self) -> Any: ...  # noqa: D102
+    @property
     def warnings(self) -> list[str]: ...  # noqa: D102
     def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
 
@@ -156,7 +158,8 @@ def _try(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
 def _bandwidth(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
     """By collective and size; several groups of as many ranks together."""
     alike: dict[tuple[str, int, int], list[Row]] = {}
-    for row in records(analysis.table("bandwidth")):
+    name = "bandwidth" if analysis.ceiling is None else "bandwidth_ceiling"
+    for row in records(analysis.table(name)):
         if row["busbw_gb_per_s"] is not None:
             key = row["collective"], row["size_bytes"] or 0, len((row["pg_ranks"] or "").split())
             alike.setdefault(key, []).append(row)
@@ -166,7 +169,9 @@ def _bandwidth(analysis: OverviewTables, width: int, most: int) -> Iterator[str]
         calls = counted(sum(row["calls"] for row in rows), "call")
         several = f" in {len(rows)} groups" if len(rows) > 1 else ""
         what = f"  {collective} of {size:,} bytes{f', {ranks} ranks' if ranks else ''}, {calls}{several}"
-        rate = _between([row["busbw_gb_per_s"] for row in rows]) + " GB/s"
+        reached = [row["of_ceiling_frac"] for row in rows if row.get("of_ceiling_frac") is not None]
+        of = f", {min(reached):.0%} of the ceiling" if reached else ""
+        rate = f"{_between([row['busbw_gb_per_s'] for row in rows])} GB/s{of}"
         room = width - cell_len(rate) - 1
         yield f"{shortened(what, room):<{room}} {rate}"
 

@@ -1,6 +1,7 @@
 """A ceiling from every tool that measures one, and a run compared with it."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -335,6 +336,8 @@ def test_bandwidth_and_summary_show_it(run_and_ceiling, capsys):
     assert captured.err == "", "comms.json in a run directory is no trace"
     assert [(r["busbw_gb_per_s"], r["of_ceiling_frac"]) for r in content["rows"]] == [(100, 0.8)]
     assert main(["--ceiling", run, run]) == 0
+    assert re.search(r"all_reduce of .* 100 GB/s, 80% of the ceiling\n", capsys.readouterr().out)
+    assert main(["--all", "--ceiling", run, run]) == 0
     out = capsys.readouterr().out
     assert "ceiling      run: 1 of 1 row of bandwidth can be compared, and reach 80% to 80% of it\n" in out
     assert "Bandwidth against the ceiling" in out

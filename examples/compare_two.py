@@ -1,0 +1,22 @@
+"""Two configurations side by side: `python examples/compare_two.py A B`, or cell by cell as a notebook."""
+
+# %% Each side may be several captures: commtrace.compare(["a1", "a2"], ["b1", "b2"]).
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout; where commtrace is installed, not needed
+import commtrace
+
+a, b = sys.argv[1:3] if len(sys.argv) > 2 else ("tests/data/nccl-straggler", "tests/data/nccl-two-hosts")
+comparison = commtrace.compare(a, b)
+print(comparison.verdict)
+
+# %% What a step takes longer for, and whether that is more than chance.
+columns = ["measure", "a_ns", "b_ns", "difference_ns", "change_frac", "significant"]
+print(comparison.comparison[columns].to_string(index=False))
+
+# %% The kernels that changed most, and a picture.
+print(comparison.changed_kernels[["name", "difference_ns"]].head(5).to_string(index=False))
+folder = Path(sys.argv[3]) if len(sys.argv) > 3 else Path()
+commtrace.plots.before_and_after(comparison).save(folder / "before-and-after.svg")
+print("wrote before-and-after.svg")
