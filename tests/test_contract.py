@@ -251,7 +251,7 @@ def test_a_run_can_do_without_a_file_of_another_version(folders, capsys) -> None
     assert cli.main([*command, "--keep-going"]) == 1  # not all of it could be used
     said = capsys.readouterr()
     assert "schema_version 2, expected 1; upgrade commtrace" in said.err
-    assert "Who waits, and for whom" in said.out
+    assert "run: 2 ranks" in said.out
     assert "elsewhere" not in said.out
 
 

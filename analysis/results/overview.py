@@ -182,15 +182,16 @@ def _between(values: list[float]) -> str:
 
 
 def _warned(analysis: OverviewTables, screen: Screen, width: int, most: int) -> Iterator[str]:
-    """The first warnings, and how many there are."""
+    """As many warnings as there is room for, and how many there are besides."""
     found = analysis.warnings
     if not found:
         return
-    shown = _cut(wrapped(printable(found[0]), width - 9), max(most - 1, 1))
-    for number, line in enumerate(shown):
-        yield f"{styled('warning', 'red', screen) if not number else '       '}  {line}"
-    if len(found) > 1:
-        yield f"         and {counted(len(found) - 1, 'more warning')}, which `summary --all` shows"
+    shown = found[: max(most - 1, 1)]
+    for warning in shown:
+        for number, line in enumerate(_cut(wrapped(printable(warning), width - 9), 2)):
+            yield f"{'       ' if number else styled('warning', 'red', screen)}  {line}"
+    if len(found) > len(shown):
+        yield f"         and {counted(len(found) - len(shown), 'more warning')}, which `summary --all` shows"
     yield ""
 
 

@@ -21,7 +21,7 @@ _PARTS = (
     ("memory", "exposed copies"),
     ("idle", "idle"),
 )
-_HATCHED = {"hidden", "wait"}
+_HATCHED = ("hidden", "wait")
 _MOST_KERNELS = 20
 
 
