@@ -63,7 +63,7 @@ def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     headings = ["Overview", "Look at it", "Where time goes", "Communication", "Who waits", "Across runs", "Capture"]
     assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)[1:] == headings
-    listed = re.findall(r"^  ([a-z]\w+) ", shown.partition("Overview:")[2], re.MULTILINE)
+    listed = re.findall(r"^  ([a-z][\w-]+) ", shown.partition("Overview:")[2], re.MULTILINE)
     assert listed == [*commands(), *CAPTURING]
 
 

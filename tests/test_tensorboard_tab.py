@@ -2,10 +2,7 @@
 
 import json
 import os
-import re
 import shutil
-import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,6 +13,7 @@ from pathlib import Path
 import pytest
 from browsing import BROWSER, looked_at_address
 from report_pages import ReadPage, assert_self_contained
+from tensorboards import tensorboard
 
 from analysis import analyse
 from analysis.tensorboard.runs import runs_below, stamp_of
@@ -46,26 +44,10 @@ def address(logdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commtrace-checkout\nVersion: 0\n", encoding="utf-8")
     entry = "[tensorboard_plugins]\ncommtrace = analysis.tensorboard.plugin:CommtracePlugin\n"
     (info / "entry_points.txt").write_text(entry, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
-    place = ("--logdir", str(logdir), "--port", "0", "--host", "127.0.0.1")
-    command = [sys.executable, "-m", "tensorboard.main", *place]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stderr is not None
-        said = []
-        try:
-            for line in server.stderr:
-                said.append(line)
-                if found := re.search(r"http://127\.0\.0\.1:\d+/", line):
-                    break
-            else:
-                raise AssertionError("".join(said))
-            yield found[0]
-        finally:
-            server.terminate()
-            rest = server.stderr.read()
-        assert "In 3.0, this warning will become an error" not in "".join(said) + rest
+    path = os.pathsep.join([str(installed), str(ROOT)])
+    with tensorboard(logdir, {"PYTHONPATH": path}) as found:
+        yield found
+    assert "In 3.0, this warning will become an error" not in "".join(found.said)
 
 
 def fetched(url: str) -> tuple[int, dict[str, str], str]:

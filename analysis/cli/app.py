@@ -33,6 +33,8 @@ _OWN_MODULES = (
     "report",
     "scaling",
     "subtraction",
+    "tensorboard-copy",
+    "tensorboard-scalars",
     "timeline",
     "training",
 )
@@ -40,6 +42,8 @@ _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
     "report": (Topic.look, "One page with pictures and tables, that needs no network."),
     "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
+    "tensorboard-copy": (Topic.look, "Traces on which TensorBoard's Distributed view counts right."),
+    "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, as curves in TensorBoard."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
 }
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
@@ -109,7 +113,8 @@ def command_group(first: str | None, program: str, others: Mapping[str, str]) ->
 def _function(name: str) -> Callable[..., None]:
     """What a command does."""
     if name in _OWN_MODULES:
-        found: Callable[..., None] = getattr(import_module(f".commands.{name}", __package__), f"{name}_command")
+        module = name.replace("-", "_")
+        found: Callable[..., None] = getattr(import_module(f".commands.{module}", __package__), f"{module}_command")
         return found
     from .tables import table_command
 

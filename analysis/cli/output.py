@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.disk import replace_file, write_all
+from ..core.disk import new_folder, replace_file, write_all
 from ..core.escaping import printable
 from ..core.wording import counted
 from ..errors import UnreadableFile
@@ -156,6 +156,32 @@ def write_parts(parts: Iterable[bytes], output: Path) -> None:
         _write_file(parts, output)
     except OSError as err:
         raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
+
+
+def check_new_folder(output: Path) -> None:
+    """Raises UnreadableFile if there is anything but an empty folder."""
+    if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
+        raise UnreadableFile(f"{output}: is there already; name a new folder")
+
+
+def write_folder(files: Mapping[str, bytes], output: Path) -> None:
+    """To a new folder, whole or not at all. Raises UnreadableFile."""
+    try:
+        new_folder(output, files)
+    except OSError as err:
+        raise UnreadableFile(f"{output}: cannot be written: {err.strerror}") from err
+
+
+def replace_among(folder: Path, pattern: str, name: str, content: bytes) -> None:
+    """Write a file, in place of those with such names, into a folder that is made if need be. Raises UnreadableFile."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = set(folder.glob(pattern)) - {folder / name}
+        replace_file(folder / name, [content])
+        for file in before:
+            file.unlink(missing_ok=True)
+    except OSError as err:
+        raise UnreadableFile(f"{folder}: cannot be written to: {err.strerror}") from err
 
 
 def _write_file(parts: Iterable[bytes], output: Path) -> None:

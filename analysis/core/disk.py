@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -84,6 +85,23 @@ def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None,
         except BaseException:
             with suppress(OSError):
                 partial.unlink()
+            raise
+
+
+def new_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Make a folder with these files at `path`, whole or not at all; an empty one there is replaced.
+
+    Raises OSError, also if anything else is there.
+    """
+    with _undisturbed():
+        partial = path.with_name(f".{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
+        partial.mkdir()
+        try:
+            for name, content in files.items():
+                replace_file(partial / name, [content])
+            rename(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
             raise
 
 

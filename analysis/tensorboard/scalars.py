@@ -1,0 +1,98 @@
+"""What a step cost in communication, as scalars that TensorBoard draws over the steps."""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import pandas as pd
+
+from ..errors import MissingLibrary, NothingMeasured
+
+SUFFIX = ".commtrace"
+"""How the names of event files with these scalars end."""
+_TIMES = {
+    "step_ms": "window_ns",
+    "exposed_comm_ms": "exposed_comm_ns",
+    "exposed_wait_ms": "exposed_wait_ns",
+    "exposed_transfer_ms": "exposed_transfer_ns",
+}
+
+
+class Scalar(NamedTuple):
+    """A value of a step. The step began at `began_s`, a Unix time."""
+
+    tag: str
+    step: int
+    began_s: float
+    value: float
+
+
+class SteppedTables(Protocol):
+    """What scalars need of a run, as an `Analysis` has it."""
+
+    @property
+    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
+    @property
+    def breakdown_steps(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def calls(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def matches(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
+
+
+def step_scalars(analysis: SteppedTables) -> list[Scalar]:
+    """By step: times as median and maximum over devices, bus bandwidth of each collective.
+
+    Raises NothingMeasured where no steps are marked.
+    """
+    steps = analysis.breakdown_steps
+    if not len(steps):
+        raise NothingMeasured(f"{analysis.run.name}: no steps are marked; call profiler.step() after each")
+    marked = analysis.run.activities.dropna(subset=["step"])
+    began_s = marked.groupby("step")["start_ns"].min() / 1e9
+    found = [*_times(steps), *_bandwidths(analysis)]
+    return [Scalar(tag, step, float(began_s[step]), value) for tag, step, value in sorted(found)]
+
+
+def _times(steps: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
+    for name, column in _TIMES.items():
+        by_step = (steps[column].astype("Float64") / 1e6).groupby(steps["step"])
+        for over, values in (("median", by_step.median()), ("max", by_step.max())):
+            known = values.dropna()
+            yield from ((f"{name}/{over}", int(step), float(known[step])) for step in known.index)
+
+
+def _bandwidths(analysis: SteppedTables) -> Iterator[tuple[str, int, float]]:
+    """All collectives of a kind in a step together: what they moved by the time they moved it."""
+    steps = analysis.calls[["call_id", "step"]].merge(analysis.matches[["call_id", "collective_id"]], on="call_id")
+    step = steps.dropna().groupby("collective_id")["step"].min()
+    known = analysis.collectives.dropna(subset=["busbw_gb_per_s", "transfer_ns"])
+    known = known[known["collective_id"].isin(step.index) & (known["transfer_ns"] > 0)]
+    numbers = known["collective_id"].map(step).astype("int64")
+    moved = known["busbw_gb_per_s"] * known["transfer_ns"]
+    sums = pd.DataFrame({"moved": moved, "ns": known["transfer_ns"]}).groupby([known["collective"], numbers]).sum()
+    rates = sums["moved"] / sums["ns"]
+    yield from ((f"busbw_gb_per_s/{name}", int(number), float(rates[name, number])) for name, number in rates.index)
+
+
+def event_file(scalars: list[Scalar]) -> tuple[str, bytes]:
+    """A name for a file that TensorBoard reads, and its content. Raises MissingLibrary."""
+    try:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    except ModuleNotFoundError as err:
+        raise MissingLibrary('tensorboard is not installed: pip install "commtrace[tensorboard]"') from err
+    file = io.BytesIO()
+    records = RecordWriter(file)
+    now = time.time()
+    records.write(event_pb2.Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+    for tag, step, began_s, value in scalars:
+        summary = summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, simple_value=value)])
+        records.write(event_pb2.Event(wall_time=began_s, step=step, summary=summary).SerializeToString())
+    return f"events.out.tfevents.{int(now)}.{socket.gethostname()}{SUFFIX}", file.getvalue()
