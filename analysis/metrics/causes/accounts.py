@@ -142,8 +142,11 @@ def _still(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Fl
 
 
 def _median(values: Floats) -> Floats:
-    """The median along the last axis, NaN where no member is known."""
-    known = ~np.isnan(values).all(axis=-1)
-    result = np.full(values.shape[:-1], np.nan)
-    result[known] = np.nanmedian(values[known], axis=-1)
+    """The median along the last axis, NaN where no member is known; np.nanmedian takes ten times as long for a few."""
+    ascending = np.sort(values, axis=-1)  # NaN last
+    count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
+    if not values.shape[-1]:
+        return np.full(values.shape[:-1], np.nan)
+    middle = [np.take_along_axis(ascending, np.maximum(at, 0), axis=-1) for at in ((count - 1) // 2, count // 2)]
+    result: Floats = ((middle[0] + middle[1]) / 2)[..., 0]
     return result

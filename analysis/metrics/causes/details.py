@@ -10,7 +10,8 @@ import pandas as pd
 
 from ...core.intervals import Spans, clip, covered
 from ...core.kinds import COMPUTE
-from ...core.schema import Row
+from ...core.schema import Row, grouped
+from ..clocks.frame import Floats, Ints
 from .origins import Origin, Reasons
 from .program import Program
 
@@ -30,6 +31,19 @@ class _Interval(NamedTuple):
     others: list[int]
 
 
+class _Computing(NamedTuple):
+    """Kernels and operators of a rank by when they started, with numbers for their names; all of shape (n,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    name: Ints
+
+    @classmethod
+    def of(cls, own: pd.DataFrame) -> _Computing:
+        start_ns = own["start_ns"].to_numpy()
+        return cls(start_ns, start_ns + own["dur_ns"].to_numpy(), own["code"].to_numpy())
+
+
 class Details:
     """Kernels and operators of culprits, each looked up once."""
 
@@ -42,7 +56,9 @@ class Details:
         operators: Operators,
     ) -> None:
         computing = activities[activities["kind"] == COMPUTE].sort_values("start_ns", kind="stable")
-        self._computing: Mapping[int, pd.DataFrame] = {int(str(r)): own for r, own in computing.groupby("rank")}
+        codes, self._names = pd.factorize(computing["name"].astype(str), sort=True)
+        columns = computing.assign(code=codes)[["rank", "start_ns", "dur_ns", "code"]]
+        self._computing = {rank: _Computing.of(own) for (rank,), own in grouped(columns, ["rank"])}
         ready = members.drop_duplicates(["collective_id", "rank"])
         keys = zip(ready["collective_id"].tolist(), ready["rank"].tolist(), strict=True)
         self._ready = dict(zip(keys, ready["ready_own_ns"].tolist(), strict=True))
@@ -75,30 +91,28 @@ class Details:
     def _kernel(self, interval: _Interval, rank: int) -> Row:
         """The kernel or operator that ran longest beyond the median of the other ranks, and how much in ns."""
         mine = self._by_name(interval, rank)
-        theirs = pd.DataFrame([self._by_name(interval, other) for other in interval.others])
-        more = mine - theirs.fillna(0).median().reindex(mine.index).fillna(0) if len(theirs.columns) else mine
-        return (
-            {"kernel": str(more.idxmax()), "kernel_extra_ns": int(more.max())} if len(more) and more.max() > 0 else {}
-        )
+        theirs = np.array([self._by_name(interval, other) for other in interval.others])
+        more = np.where(mine > 0, mine - (np.median(theirs, axis=0) if len(theirs) else 0.0), 0.0)
+        if not more.any() or more.max() <= 0:
+            return {}
+        return {"kernel": str(self._names[int(more.argmax())]), "kernel_extra_ns": int(more.max())}
 
     def _times(self, interval: _Interval, rank: int) -> tuple[int, int] | None:
         end = self._ready.get((interval.until, rank))
         begin = self._ready.get((interval.before, rank)) if interval.before is not None else None
         return None if end is None else (begin or 0, end)
 
-    def _by_name(self, interval: _Interval, rank: int) -> pd.Series[int]:
-        """Compute time between two calls of a rank by name of the kernel, in ns."""
+    def _by_name(self, interval: _Interval, rank: int) -> Floats:
+        """Compute time between two calls of a rank, in ns; shape (names,)."""
         own, times = self._computing.get(rank), self._times(interval, rank)
         if own is None or times is None:
-            return pd.Series(dtype="int64")
+            return np.zeros(len(self._names))
         # On one stream, what starts later ends later; on several, a kernel that began long before is not worth
         # searching for.
-        first, last = np.searchsorted(own["start_ns"].to_numpy(), times)
-        own = own.iloc[max(int(first) - 1, 0) : last]
-        start = own["start_ns"].clip(lower=times[0])
-        end = (own["start_ns"] + own["dur_ns"]).clip(upper=times[1])
-        took = (end - start).clip(lower=0)
-        return took[took > 0].groupby(own["name"].astype(str)).sum()
+        first, last = np.searchsorted(own.start_ns, times)
+        part = slice(max(int(first) - 1, 0), int(last))
+        took = np.minimum(own.end_ns[part], times[1]) - np.maximum(own.start_ns[part], times[0])
+        return np.bincount(own.name[part], np.maximum(took, 0), len(self._names)).astype(np.float64)
 
     def _operator(self, interval: _Interval, rank: int) -> Row:
         """The outermost operator that covers most of the time in which the device was given no work."""
