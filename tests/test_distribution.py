@@ -52,8 +52,8 @@ def test_the_analyser_prints_the_summary_without_torch(scripts: Path, gloo_run: 
     assert run(scripts / "python", "-c", "import torch").returncode == 1
     done = run(scripts / "commtrace", gloo_run, cwd=scripts)
     assert done.returncode == 0, done.stderr
-    assert "ranks        2 of 2: 0-1" in done.stdout
-    assert "Bandwidth" in done.stdout
+    assert ": 2 ranks, " in done.stdout
+    assert "Bus bandwidth" in done.stdout
 
 
 @pytest.mark.slow
@@ -124,4 +124,5 @@ def test_with_torch_the_command_captures_and_analyses(scripts: Path, tmp_path: P
     assert f"commtrace {tmp_path / 'one'}" in done.stdout + done.stderr
     done = run(scripts / "commtrace", tmp_path / "one", cwd=scripts)
     assert done.returncode == 0, done.stderr
-    assert "Where the time went" in done.stdout
+    assert "no communication" in done.stdout
+    assert "A step takes" in done.stdout

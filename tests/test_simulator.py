@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import a_sample
+from samples import a_sample, with_slow
 from simulator import PRESETS, Clocks, Hang, Injection, Layout, Simulated, Window, World, draw, score, simulate
 from simulator.ops import SYNCHRONISING, Communication, Kernel
 from simulator.pipelines import three_d
@@ -175,7 +175,7 @@ def test_the_analysis_reads_the_same_calls(which: int | str, tmp_path: Path) -> 
     assert set(read[keys].itertuples(index=False)) == set(made.truth.calls[keys].itertuples(index=False))
 
 
-@pytest.mark.parametrize("torch", ["2.2", "2.4", "2.5", "2.12", "2.13"])
+@pytest.mark.parametrize("torch", with_slow(["2.2", "2.13"], ["2.4", "2.5", "2.12"]))
 def test_arguments_say_what_is_true(torch: str, tmp_path: Path) -> None:
     for number, name in enumerate(("sharded", "pipeline", "rooted")):
         made = simulate(replace(PRESETS[name], layout=Layout(torch=torch, args_on_kernel=bool(number % 2))))
@@ -203,7 +203,7 @@ def test_a_clock_that_is_off_changes_what_is_shown_and_nothing_else() -> None:
     assert np.abs(ahead_us - expected).max() < 0.01
 
 
-@pytest.mark.parametrize("name", ["plain", "cross", "straggler", "large"])
+@pytest.mark.parametrize("name", with_slow(["straggler"], ["plain", "cross", "large"]))
 def test_an_analysis_that_is_right_scores_so(name: str, tmp_path: Path) -> None:
     made = simulated(name)
     made.write(tmp_path)

@@ -92,7 +92,9 @@ def _what(analysis: OverviewTables) -> str:
 
 def _verdict(analysis: OverviewTables) -> str:
     first = records(analysis.table("verdicts").head(1))
-    return printable(f"{first[0]['verdict']}: {first[0]['because']}") if first else "nothing was measured"
+    if first:
+        return printable(f"{first[0]['verdict']}: {first[0]['because']}")
+    return "no communication was traced" if len(analysis.table("breakdown")) else "nothing was measured"
 
 
 def _of_world(run: Any) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 from builders import LAYOUTS, MS, US, Collective, Trace, traces_of, write_bytes, write_run
-from samples import with_slow
 from small_trace import KERNELS, content, good_events, read, trace
 
 import analysis.formats.kineto.reader
@@ -277,13 +276,11 @@ def test_a_time_that_is_none_in_another_order_of_keys(tmp_path, order, time):
     assert names(path, keep_damaged=True) == ["gemm 0", "gemm 1"]
 
 
-@pytest.mark.parametrize(
-    "piece", with_slow([b'{"cat": "kernel", "name": "a"}, '], [b'{"name": "a"}, ', b'"cat": "", "name": "'])
-)
+@pytest.mark.parametrize("piece", [b'{"cat": "kernel", "name": "a"}, ', b'"cat": "", "name": "'])
 def test_many_names_without_end_take_no_hours(tmp_path, piece):
     begin = b'{"traceEvents": [{"ph": "X", "cat": "kernel", "args": ['
     with pytest.raises(DamagedTrace, match="0 events"):
-        read(write_bytes(tmp_path / "t.json", begin + piece * ((2 << 20) // len(piece)) + b"tru]}]}"))
+        read(write_bytes(tmp_path / "t.json", begin + piece * ((1 << 20) // len(piece)) + b"tru]}]}"))
 
 
 @pytest.mark.parametrize("behind", [b'"hip_runtime_version": "abc"', b'"traceEvents": [{"a": 1}]', b'"host_name": 5'])

@@ -97,7 +97,7 @@ def assert_true(seed: int, shape: Shape, *, split_at_least: float = 0.0) -> None
     assert found.participation["wait_ns"].notna().mean() >= split_at_least
 
 
-@pytest.mark.parametrize("seed", with_slow([0], [1, 2]))
+@pytest.mark.parametrize("seed", with_slow([0], [1]))
 @pytest.mark.parametrize("ids", ["none", "seq", "comms_id"])
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16, 64])
 def test_calls_clocks_and_waits_are_as_they_were(ranks, ids, seed):
@@ -148,7 +148,7 @@ def test_drift_over_thousands_of_calls_is_followed(ranks, seed):
     assert_true_clocks(run, found)
 
 
-@pytest.mark.parametrize("seed", with_slow(range(3), range(3, 12)))
+@pytest.mark.parametrize("seed", with_slow(range(1), range(1, 4)))
 @pytest.mark.parametrize(("ranks", "steps"), [(16, 5), (64, 2)])
 def test_of_windows_too_short_to_be_sure_nothing_wrong_is_certain(ranks, steps, seed):
     run = random_run(seed, shape_of(ranks, "none", steps=steps, shifted_calls=6, missing=0.02))

@@ -11,7 +11,6 @@ from typing import Any, get_args
 import pytest
 import torch
 from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun
-from samples import with_slow
 
 from analysis.core import nccl_tests
 from profiling.cli import main
@@ -44,9 +43,9 @@ def lines_of(out: str) -> list[list[str]]:
 # --- what is measured ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=with_slow([3], [2]))
+@pytest.fixture(scope="module", params=[3])
 def everything(request, tmp_path_factory) -> tuple[int, Any, str]:
-    """Every collective, dtype and reduction, on 2 and on 3 ranks."""
+    """Every collective, dtype and reduction, on 3 ranks."""
     out = tmp_path_factory.mktemp("comms")
     options = ["--dtype", "all", "--dtype", "float8_e4m3fn", "--op", "all", "--factor", "512", "-b", "64", "-e", "32K"]
     done = measured(out, "--workers", request.param, *options)
@@ -219,8 +218,7 @@ def test_traced_calls_are_others_than_the_timed_ones(tmp_path) -> None:
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("signum", "code"), with_slow([(signal.SIGTERM, 143)], [(signal.SIGINT, 130)]))
-def test_stopped_midway_it_leaves_what_was_measured(tmp_path, signum, code) -> None:
+def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
     command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "1000000"]
     options = ["-b", "8", "-e", "8", "--dtype", "int8", "--out", tmp_path, "--run-name", "run"]
     with begun(*command, *options) as process:
@@ -231,13 +229,13 @@ def test_stopped_midway_it_leaves_what_was_measured(tmp_path, signum, code) -> N
         time.sleep(1)
         before = json.loads(file.read_text())
         assert (before["complete"], before["reason"]) == (False, "still running, or killed before it could say why")
-        process.send_signal(signum)
+        process.terminate()
         _, err = process.communicate(timeout=120)
-    assert process.returncode == code, err
+    assert process.returncode == 143, err
     assert "Traceback" not in err
     found = written(tmp_path / "run")
     assert (found["complete"], found["results"], found["end_time"]) == (False, [], None)
-    assert found["reason"] in (signum.name, "another rank ended first, and broke a collective")
+    assert found["reason"] in ("SIGTERM", "another rank ended first, and broke a collective")
     assert leftovers(tmp_path / "run") == []
 
 

@@ -13,12 +13,12 @@ from profiling.comms import patterns
 from profiling.comms.config import DtypeName, OpName
 
 DTYPES = [getattr(torch, name) for name in get_args(DtypeName)]
-RANKS = [1, 2, 3, 4, 7, 8, 16, 72]
-MANY = list(itertools.product([300, 5000], DTYPES))
+RANKS = [1, 2, 3, 7, 16, 72]
+MANY = list(itertools.product([300], DTYPES))
 FILLED = list(itertools.product([1, 250, 251, 252, 2_500_000], [0, 1, 250, 251, 1000], DTYPES))
 
 
-@pytest.mark.parametrize(("ranks", "dtype"), [*itertools.product(RANKS, DTYPES), *a_sample(MANY, 4)], ids=str)
+@pytest.mark.parametrize(("ranks", "dtype"), [*itertools.product(RANKS, DTYPES), *a_sample(MANY, 2)], ids=str)
 def test_every_reduction_is_exact_in_any_order(dtype, ranks) -> None:
     for op, combine in (("sum", add), ("prod", mul), ("min", torch.minimum), ("max", torch.maximum)):
         inputs = [patterns.period(op, rank, ranks, 1, dtype) for rank in range(ranks)]

@@ -25,11 +25,11 @@ def test_what_is_no_size_is_refused(text) -> None:
         memory.parse_bytes(text)
 
 
-def in_a_limited_process(statement: str) -> str:
-    """What `statement` raises beyond a limit of 300 MB, in a process of its own."""
-    code = (
-        "import mmap, torch\nfrom profiling.machine import memory\nmemory.limit(300_000_000, None)\n"
-        f"try:\n    {statement}\nexcept BaseException as err:\n    print(memory.exhausted(err), type(err).__name__)"
+def in_a_limited_process(*statements: str) -> str:
+    """What each statement raises beyond a limit of 300 MB, in a process of their own."""
+    code = "import mmap, torch\nfrom profiling.machine import memory\nmemory.limit(300_000_000, None)\n" + "".join(
+        f"try:\n    {statement}\nexcept BaseException as err:\n    print(memory.exhausted(err), type(err).__name__)\n"
+        for statement in statements
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -37,10 +37,13 @@ def in_a_limited_process(statement: str) -> str:
 
 
 def test_a_real_limit_is_run_into_and_recognised() -> None:
-    assert in_a_limited_process("torch.ones(200_000_000)") == "True RuntimeError"
-    assert in_a_limited_process("bytearray(800_000_000)") == "True MemoryError"
-    assert in_a_limited_process(f"mmap.mmap(-1, 800_000_000, flags={mmap.MAP_PRIVATE})") == "True OSError"
-    assert in_a_limited_process("torch.ones(10); print('fits')") == "fits"
+    beyond = (
+        "torch.ones(200_000_000)",
+        "bytearray(800_000_000)",
+        f"mmap.mmap(-1, 800_000_000, flags={mmap.MAP_PRIVATE})",
+    )
+    said = in_a_limited_process(*beyond, "torch.ones(10); print('fits')")
+    assert said.splitlines() == ["True RuntimeError", "True MemoryError", "True OSError", "fits"]
 
 
 def test_other_errors_are_not_exhaustion() -> None:

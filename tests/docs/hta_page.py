@@ -1,0 +1,56 @@
+"""docs/coming-from-hta.md with what both libraries print: `python tests/docs/hta_page.py` writes it."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "coming-from-hta.md"
+_RUN = "tests/data/nccl-straggler"
+_BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<text>.*?)```\n)?", re.DOTALL)
+_WIDE = {"display.width": 118, "display.max_columns": 20, "display.max_colwidth": 36, "display.max_rows": 40}
+
+
+def page_as_printed(page: str) -> str:
+    """The page with every output as it is now; needs HTA."""
+    import pandas as pd
+
+    names: dict[str, Any] = {}
+    options = [part for option in _WIDE.items() for part in option]
+    # HTA writes into the folder that it reads.
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), pd.option_context(*options):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            copy = shutil.copytree(ROOT / _RUN, Path(folder) / "run")
+            return _BLOCK.sub(lambda block: _printed(block, names, str(copy)), page)
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def _printed(block: re.Match[str], names: dict[str, Any], copy: str) -> str:
+    *before, last = ast.parse(block["code"].replace(_RUN, copy)).body
+    exec(compile(ast.Module(before, []), str(PAGE), "exec"), names)  # noqa: S102 - our own page
+    if not isinstance(last, ast.Expr):
+        exec(compile(ast.Module([last], []), str(PAGE), "exec"), names)  # noqa: S102
+        return block[0]
+    try:
+        shown = str(eval(compile(ast.Expression(last.value), str(PAGE), "eval"), names))  # noqa: S307
+    except ValueError as err:
+        shown = f"ValueError: {err}"
+    lines = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
+    return f"```python\n{block['code']}```\n\n```text\n{lines}```\n"
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    PAGE.write_text(page_as_printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"{PAGE.name}: outputs written\n")
