@@ -1,7 +1,7 @@
 """Every command of the README and of the guides is one, and what the README says they print is what they print.
 
-All are parsed by the real parsers, and those that read the run in the repository called. `make test-all` runs those that
-capture what others here read, smaller, and then these.
+All are parsed by the real parsers, and those that read the run in the repository called. `make test-all` runs those
+that capture what others here read, smaller, and then these.
 """
 
 import importlib

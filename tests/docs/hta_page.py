@@ -38,12 +38,12 @@ def page_as_printed(page: str) -> str:
 
 def _printed(block: re.Match[str], names: dict[str, Any], copy: str) -> str:
     *before, last = ast.parse(block["code"].replace(_RUN, copy)).body
-    exec(compile(ast.Module(before, []), str(PAGE), "exec"), names)  # noqa: S102 - our own page
+    exec(compile(ast.Module(before, []), str(PAGE), "exec"), names)
     if not isinstance(last, ast.Expr):
-        exec(compile(ast.Module([last], []), str(PAGE), "exec"), names)  # noqa: S102
+        exec(compile(ast.Module([last], []), str(PAGE), "exec"), names)
         return block[0]
     try:
-        shown = str(eval(compile(ast.Expression(last.value), str(PAGE), "eval"), names))  # noqa: S307
+        shown = str(eval(compile(ast.Expression(last.value), str(PAGE), "eval"), names))
     except ValueError as err:
         shown = f"ValueError: {err}"
     lines = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
