@@ -19,7 +19,7 @@ from analysis.tensorboard.pairing import paired_collectives, workers_of
 from analysis.tensorboard.scalars import event_file, step_scalars
 
 DATA = Path(__file__).parent / "data"
-RUNS = ("nccl-straggler", "nccl-rooted", "nccl-two-hosts", "nccl-pipeline", "gloo-training")
+RUNS = ("nccl-straggler", "nccl-rooted", "nccl-two-hosts")
 needs_tensorboard = pytest.mark.skipif(
     find_spec("tensorboard") is None or find_spec("torch_tb_profiler") is None,
     reason="needs tensorboard and torch-tb-profiler",

@@ -20,7 +20,7 @@ def test_mutants_of_real_traces(mutants):
         what: int(count) for count, what in (part.split(" ", 1) for part in done.stdout.split(";")[0].split(", "))
     }
     assert counts["seeds"] >= 2
-    assert counts["valid"] > 5
-    assert counts["kept in part"] > 5
+    assert counts["valid"] > mutants // 20
+    assert counts["kept in part"] > mutants // 20
     # Otherwise a reader that refuses everything would pass.
     assert counts.get("valid but refused", 0) < counts["valid"] / 2

@@ -19,18 +19,19 @@ pytestmark = [
         reason="needs tensorboard and torch-tb-profiler",
     ),
 ]
-RUNS = [folder.name for folder in sorted(TRACES.glob("*-w*")) + sorted(TRACES.glob("*-r?of?"))]
+DATA = Path(__file__).parents[1] / "data"
+RUNS = [*sorted(TRACES.glob("*-w*")), *sorted(TRACES.glob("*-r?of?")), DATA / "nccl-pipeline", DATA / "gloo-training"]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     logdir: Path = tmp_path_factory.mktemp("logdir")
-    for name in RUNS:
-        copied(analyse(TRACES / name), logdir / name)
+    for run in RUNS:
+        copied(analyse(run), logdir / run.name)
     with tensorboard(logdir) as found:
         yield found
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_times_are_those_of_breakdown(address: str, name: str) -> None:
-    assert_times_of_breakdown(View(address, name), analyse(TRACES / name))
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_times_are_those_of_breakdown(address: str, run: Path) -> None:
+    assert_times_of_breakdown(View(address, run.name), analyse(run))
