@@ -17,7 +17,7 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
-	@echo "make test-all  and the slow tests: all that CI runs"
+	@echo "make test-all  and the slow tests; SHARE=0/2 or 1/2 runs those of every other file"
 	@echo "make check  lint and types only"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
@@ -46,7 +46,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 # The files with many short tests last, to fill both processes; no folder is named twice, or pytest orders them itself.
-PYTEST = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 TESTS = tests/test_*.py tests/profiling tests/docs tests/shared tests/analysis tests/house
 
 test: check
@@ -54,8 +54,8 @@ test: check
 
 # What the quick tests sample, in full, and those that compare times, beside which nothing else should run.
 test-all: test
-	$(BIN)/python -m pytest -m alone
-	$(PYTEST) -m "slow and not alone" $(TESTS)
+	$(BIN)/python -m pytest -m alone $(if $(SHARE),--share $(SHARE))
+	$(PYTEST) -m "slow and not alone" $(if $(SHARE),--share $(SHARE)) $(TESTS)
 
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }

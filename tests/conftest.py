@@ -24,6 +24,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what tests/analysis/test_golden.py compares with"
     )
+    parser.addoption("--share", metavar="K/N", help="of the slow tests only those of every N-th file, from the K-th on")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests of files that are not in the share, if one is given."""
+    share = config.getoption("--share")
+    if share:
+        first, every = map(int, share.split("/"))
+        slow = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("alone")]
+        files = sorted({item.path.name for item in slow})
+        other = {id(item) for item in slow if files.index(item.path.name) % every != first % every}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in other])
+        items[:] = [item for item in items if id(item) not in other]
 
 
 # What `gloo_run` captures: 2 traced steps, which are steps 2 and 3.
