@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.core.kinds import COMM, comm_pattern, kernel_kind, memory_kind
 from analysis.core.schema import records
-from analysis.formats.kineto.events import IDLE_CALLS, RUNTIME_CALLS
+from analysis.formats.kineto.events import IDLE_CALLS, RUNTIME
 from analysis.run.file_tables import TraceFile
 
 Tables = dict[str, Any]
@@ -215,7 +215,7 @@ def _pid(spans: list[Object], operators: list[Object], *, with_work: bool) -> in
 
 
 def _is_idle(event: Object) -> bool:
-    return event["cat"] == RUNTIME_CALLS and event.get("name", "").startswith(IDLE_CALLS)
+    return event["cat"] == RUNTIME and event.get("name", "").startswith(IDLE_CALLS)
 
 
 def _annotation(event: Object, base_ns: int) -> tuple[Any, ...]:

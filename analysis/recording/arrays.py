@@ -37,7 +37,7 @@ def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[I
 
 def negative_durations(path: Path, raw: RawTrace) -> list[str]:
     """A note on negative durations, if there are any."""
-    count = sum(int((doubles(columns["dur"]) < 0).sum()) for columns in (raw.activities, raw.operators))
+    count = sum(int((doubles(columns["dur"]) < 0).sum()) for columns in (raw.activities, raw.operators, raw.runtime))
     count += sum(annotation.dur < 0 for annotation in raw.annotations)
     have = "has" if count == 1 else "have"
     return [f"{path.name}: {counted(count, 'event')} {have} a negative duration, which counts as 0"] if count else []

@@ -24,8 +24,8 @@ def columns_of(sort: str, rows: int = 0, **known: Sequence[float]) -> Columns:
 def events_of(**known: Any) -> Events:
     """Events of which only these fields are known; all others are empty."""
     nothing: dict[str, Any] = {
-        "pids": [None] * 4, "names": [], "kinds": [], "operator_names": [], "annotations": [], "comm_args": [],
-        "gloo_threads": [],
+        "pids": [None] * 4, "names": [], "kinds": [], "operator_names": [], "call_names": [], "annotations": [],
+        "comm_args": [], "gloo_threads": [],
     }  # fmt: skip
     return Events(**{**nothing, **{sort: columns_of(sort) for sort in INTEGERS}, **known})
 

@@ -14,6 +14,7 @@ from .values import Duration, Int64, Time
 INTEGERS = {
     "activities": ("device", "stream", "name", "correlation", "external_id"),
     "launches": ("correlation", "thread", "external_id"),
+    "runtime": ("thread", "name", "correlation"),
     "operators": ("thread", "name"),
     "memory": ("device_type", "device", "allocated", "reserved"),
 }
@@ -21,6 +22,7 @@ INTEGERS = {
 DOUBLES = {
     "activities": ("ts", "dur", "blocks_per_sm", "occupancy_percent"),
     "launches": ("ts",),
+    "runtime": ("ts", "dur"),
     "operators": ("ts", "dur"),
     "memory": ("ts",),
 }
@@ -74,18 +76,21 @@ class Events(msgspec.Struct, kw_only=True):
     """What is read from successive events. Times are in us since the header's zero; missing integers are MISSING.
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
-    `operator_names`. `pids` are the processes of the first annotation, the first launch, the first operator that hands
-    a collective over, and the first other one; None where there is none. `lists_bytes` is what shapes and other lists
-    in `annotations` take at most; `repaired_bytes` are not JSON, and were read as they were meant. `window_end` is when
-    the profiler stopped, if Kineto says so.
+    `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`. `pids` are the
+    processes of the first annotation, the first launch, the first operator that hands a collective over, and the first
+    other one; None where there is none. `lists_bytes` is what shapes and other lists in `annotations` take at most;
+    `repaired_bytes` are not JSON, and were read as they were meant. `window_end` is when the profiler stopped, if
+    Kineto says so.
     """
 
     pids: list[Int64 | None]
     names: list[str]
     kinds: list[str]
     operator_names: list[str]
+    call_names: list[str]
     activities: Columns
     launches: Columns
+    runtime: Columns
     operators: Columns
     memory: Columns
     annotations: list[Annotation]
@@ -110,7 +115,7 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class RawTrace(Events, kw_only=True):
-    """What is read from one file. Operators are read on CPU runs, or with `details`, as are allocations.
+    """What is read from one file. Operators are read on CPU runs, or with `details`, as are allocations and calls.
 
     `damage` says what ended the reading early, None for a sound file; `notes` are remarks for the user.
     """
@@ -131,11 +136,12 @@ class RawTrace(Events, kw_only=True):
         return self.lists_bytes + tables_bytes(
             activities=len(self.activities["ts"]) // NUMBER_BYTES,
             launches=len(self.launches["ts"]) // NUMBER_BYTES,
+            runtime=len(self.runtime["ts"]) // NUMBER_BYTES,
             operators=len(self.operators["ts"]) // NUMBER_BYTES,
             memory=len(self.memory["ts"]) // NUMBER_BYTES,
             annotations=len(self.annotations),
             calls=len(self.comm_args),
-            names=len(self.names) + len(self.operator_names),
+            names=len(self.names) + len(self.operator_names) + len(self.call_names),
             letters=sum(map(len, self.names)),
         )
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.escaping import encodable
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import MEMORY_EVENTS
+from ..core.tables.device_time import MEMORY_EVENTS, RUNTIME_CALLS
 from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
@@ -37,6 +37,7 @@ class TraceFile(ReadFile):
     comm_args: pd.DataFrame
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
+    runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
@@ -62,6 +63,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         annotations=annotations,
         comm_args=_comm_args_table(raw.comm_args, base_ns),
         cpu_ops=cpu_ops,
+        runtime_calls=_runtime_table(raw, base_ns),
         memory=_memory_table(raw.memory, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
@@ -174,6 +176,21 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "dur_ns": durations(columns),
         "name": np.array(raw.operator_names, dtype=object)[integers(columns["name"])],
     })  # fmt: skip
+
+
+def _runtime_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    columns = raw.runtime
+    if not columns["ts"]:
+        return RUNTIME_CALLS.empty()
+    return RUNTIME_CALLS.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "thread": integers(columns["thread"]).copy(),
+        "name": _texts(raw.call_names, integers(columns["name"])),
+        "correlation": _known(integers(columns["correlation"])),
+        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "dur_ns": durations(columns),
+    }, copy=False))  # fmt: skip
 
 
 def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:

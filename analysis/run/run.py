@@ -22,7 +22,7 @@ from ..core.tables.communication import (
     PROCESS_GROUPS,
     TRACES,
 )
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, STEP_TIMES
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
@@ -40,8 +40,8 @@ _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 class Run:
     """Everything read from one run; tables as `core.tables` declares them, rows in order of rank and cycle.
 
-    `cpu_operators` and `memory` are empty unless it was read with `details`. `files` are those of each rank, in order
-    of cycles.
+    `cpu_operators`, `runtime_calls` and `memory` are empty unless it was read with `details`. `files` are those of
+    each rank, in order of cycles.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Run:
     step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
     details: bool = False
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
+    runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     files: dict[int, list[Path]] = field(default_factory=dict)
 
@@ -181,6 +182,7 @@ _TABLES: dict[str, Schema] = {
     "annotations": ANNOTATIONS,
     "comm_args": COMM_ARGS,
     "cpu_operators": CPU_OPERATORS,
+    "runtime_calls": RUNTIME_CALLS,
     "memory": MEMORY_EVENTS,
 }
 
@@ -195,6 +197,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
             "annotations": file.annotations,
             "comm_args": file.comm_args,
             "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
+            "runtime_calls": file.runtime_calls,
             "memory": file.memory,
         }
         for key, table in parts.items():
@@ -212,6 +215,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         annotations=joined["annotations"],
         comm_args=joined["comm_args"],
         cpu_operators=joined["cpu_operators"],
+        runtime_calls=joined["runtime_calls"],
         memory=joined["memory"],
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
         config=config,

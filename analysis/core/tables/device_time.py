@@ -21,6 +21,16 @@ CPU_OPERATORS = Schema("cpu_operators", "CPU operator of a GPU run, read with de
     "dur_ns": ("int64", "duration"),
 })  # fmt: skip
 
+RUNTIME_CALLS = Schema("runtime_calls", "call of the CUDA runtime on a CPU, read with details only", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "thread": ("int64", "thread id"),
+    "name": ("string", "cudaLaunchKernel, cudaEventRecord, cudaStreamSynchronize, ..."),
+    "correlation": ("Int64", "the same as that of the activity it launched, if it launched one"),
+    "start_ns": ("int64", "start"),
+    "dur_ns": ("int64", "duration"),
+})  # fmt: skip
+
 MEMORY_EVENTS = Schema("memory", "allocation or release, read with details only, captured with profile_memory", {
     "rank": _RANK,
     "cycle": _CYCLE,

@@ -58,6 +58,14 @@ class Launch(msgspec.Struct, gc=False, kw_only=True):
     args: LaunchArgs = LaunchArgs()
 
 
+class RuntimeCall(Launch, gc=False, kw_only=True):
+    """The same with its name and how long the CPU was in it."""
+
+    cat: str = ""
+    name: str = ""
+    dur: Duration | None = 0.0
+
+
 class CpuEvent(msgspec.Struct, gc=False, kw_only=True):
     """An annotation or an operator. Times in us."""
 
@@ -148,12 +156,12 @@ class _Key(msgspec.Struct, gc=False):
 # Categories, with the spelling of torch <= 1.12 behind the newer one.
 KERNEL_CATEGORIES = ("kernel", "Kernel")
 OPERATOR_CATEGORIES = ("cpu_op", "Operator")
-RUNTIME_CALLS = "cuda_runtime"
+RUNTIME = "cuda_runtime"
 IDLE_CALLS = ("cudaDevice", "cudaEvent", "cudaFunc", "cudaGet", "cudaStream", "cudaThread")
-"""How the names of runtime calls that launch nothing begin: a third of all calls."""
+"""How the names of runtime calls that launch nothing begin: a third of all calls. They matter with details only."""
 ROOMS = {
     **dict.fromkeys((*KERNEL_CATEGORIES, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), "activities"),
-    **dict.fromkeys((RUNTIME_CALLS, "cuda_driver", "Runtime"), "launches"),
+    **dict.fromkeys((RUNTIME, "cuda_driver", "Runtime"), "launches"),
     "user_annotation": "annotations",
     **dict.fromkeys(OPERATOR_CATEGORIES, "operators"),
 }
@@ -176,13 +184,21 @@ class Sorted:
     window_ends: list[bytes] = field(default_factory=list)
     repaired_bytes: int = 0
 
-    def place(self, text: bytes) -> None:
-        """Add the text of an event, if it is wanted. Raises MalformedEvent."""
+    def place(self, text: bytes, *, every_call: bool = False) -> None:
+        """Add the text of an event, if it is wanted; `every_call` also that of those that launch nothing.
+
+        Raises MalformedEvent.
+        """
         key = _one(_key, text)
         category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
         room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
-        if room is not None and not (category == RUNTIME_CALLS and name.startswith(IDLE_CALLS)):
+        if room is not None and (every_call or not is_idle(category, name)):
             getattr(self, room).append(text)
+
+
+def is_idle(category: str, name: str) -> bool:
+    """Whether it is a runtime call that launches nothing."""
+    return category == RUNTIME and name.startswith(IDLE_CALLS)
 
 
 _key = msgspec.json.Decoder(_Key)
@@ -190,11 +206,11 @@ _key = msgspec.json.Decoder(_Key)
 E = TypeVar("E")
 
 
-def sorted_texts(texts: Sequence[bytes]) -> Sorted:
+def sorted_texts(texts: Sequence[bytes], *, every_call: bool = False) -> Sorted:
     """All texts by what they are. Raises MalformedEvent."""
     result = Sorted()
     for text in texts:
-        result.place(text)
+        result.place(text, every_call=every_call)
     return result
 
 

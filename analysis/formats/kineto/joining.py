@@ -35,12 +35,13 @@ class Joining:
         self._ended_at: int | None = None
         self._names = _Numbers()
         self._operators = _Numbers()
+        self._calls = _Numbers()
         self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in INTEGERS}
         self._gloo_threads: set[int] = set()
         self._texts: dict[str, str] = {}
         self._others = Events(
-            pids=[None] * 4, names=[], kinds=[], operator_names=[], activities={}, launches={}, operators={}, memory={},
-            annotations=[], comm_args=[], gloo_threads=[],
+            pids=[None] * 4, names=[], kinds=[], operator_names=[], call_names=[], annotations=[],
+            activities={}, launches={}, runtime={}, operators={}, memory={}, comm_args=[], gloo_threads=[],
         )  # fmt: skip
 
     def add(self, part: Part) -> None:
@@ -57,6 +58,7 @@ class Joining:
         self.surrounding, self._ended_at = part.surrounding, part.ended_at
         _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])
         _renumber(events.operators, [self._operators[name] for name in events.operator_names])
+        _renumber(events.runtime, [self._calls[name] for name in events.call_names])
         for kind, columns in self._columns.items():
             added: Columns = getattr(events, kind)
             for name in list(added):
@@ -82,6 +84,7 @@ class Joining:
             names=[name for _, name in self._names],
             kinds=[kind for kind, _ in self._names],
             operator_names=list(self._operators),
+            call_names=list(self._calls),
             gloo_threads=sorted(self._gloo_threads),
             **self._columns,
         )

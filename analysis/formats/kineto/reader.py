@@ -35,8 +35,10 @@ from .events import (
     MalformedEvent,
     MemoryEvent,
     PointEvent,
+    RuntimeCall,
     Sorted,
     ThreadEvent,
+    is_idle,
     sorted_texts,
 )
 from .header import header, header_so_far
@@ -51,6 +53,7 @@ _ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):|enumerate\(
 _HANDING_OVER = ("c10d::", "record_param_comms")
 _LOADING = "enumerate(DataLoader)#"  # an annotation or an operator, by version of torch
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
+_RUNTIME_CALLS = Decoder(RuntimeCall)
 _MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
 
 
@@ -139,7 +142,8 @@ def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
 def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
     """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
     try:
-        reading.add(sorted_texts(batch.texts) if batch.picked is None else batch.picked)
+        every_call = reading.options.details
+        reading.add(sorted_texts(batch.texts, every_call=every_call) if batch.picked is None else batch.picked)
         reading.repaired_bytes += batch.repaired_bytes
     except MalformedEvent as err:
         if batch.picked is not None:  # it may be the begin of one event and the end of another one
@@ -168,9 +172,11 @@ class _Reading:
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     operator_ids: dict[str, int] = field(default_factory=dict)
+    call_ids: dict[str, int] = field(default_factory=dict)
     ids: dict[str, dict[str, int]] = field(default_factory=dict)
     activities: dict[str, array[Any]] = field(default_factory=lambda: _arrays("activities"))
     launches: dict[str, array[Any]] = field(default_factory=lambda: _arrays("launches"))
+    runtime: dict[str, array[Any]] = field(default_factory=lambda: _arrays("runtime"))
     operators: dict[str, array[Any]] = field(default_factory=lambda: _arrays("operators"))
     memory: dict[str, array[Any]] = field(default_factory=lambda: _arrays("memory"))
     annotations: list[Annotation] = field(default_factory=list)
@@ -193,11 +199,12 @@ class _Reading:
         return self._lists_bytes + tables_bytes(
             activities=len(self.activities["ts"]),
             launches=len(self.launches["ts"]),
+            runtime=len(self.runtime["ts"]),
             operators=len(self.operators["ts"]),
             memory=len(self.memory["ts"]),
             annotations=len(self.annotations),
             calls=len(self.comm_args),
-            names=len(self.names) + len(self.operator_ids),
+            names=len(self.names) + len(self.operator_ids) + len(self.call_ids),
             letters=self._letters,
         )
 
@@ -205,11 +212,15 @@ class _Reading:
         """What to pick from the events of a document that begins like this."""
         if self.with_operators is None:
             self.with_operators = not header_so_far(around).device_names
-        return partial(picked, with_operators=self.with_operators)
+        return partial(picked, with_operators=self.with_operators, every_call=self.options.details)
 
     def add(self, texts: Sorted) -> None:
         """Add a whole batch, or nothing of it. Raises MalformedEvent."""
-        activities, launches = _ACTIVITIES.all(texts.activities), _LAUNCHES.all(texts.launches)
+        activities = _ACTIVITIES.all(texts.activities)
+        calls = _RUNTIME_CALLS.all(texts.launches) if self.options.details else []
+        launches: Sequence[Launch] = [call for call in calls if not is_idle(call.cat, call.name)]
+        if not self.options.details:
+            launches = _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _THREADS.all(texts.threads)
         window_ends = [event.ts for event in _POINTS.all(texts.window_ends) if event.ts is not None]
@@ -232,6 +243,7 @@ class _Reading:
         self.window_end = latest(self.window_end, *window_ends)
         self._extend_activities(activities, names)
         self._extend_launches(launches)
+        self._extend_runtime(calls)
         self._extend_memory(memory)
         handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
         work = [e for e in operators if not e.name.startswith(_HANDING_OVER)]
@@ -246,8 +258,10 @@ class _Reading:
             names=self.names,
             kinds=self.kinds,
             operator_names=list(self.operator_ids),
+            call_names=list(self.call_ids),
             activities=_bytes(self.activities),
             launches=_bytes(self.launches),
+            runtime=_bytes(self.runtime),
             operators=_bytes(self.operators),
             memory=_bytes(self.memory),
             annotations=self.annotations,
@@ -305,13 +319,21 @@ class _Reading:
         columns["blocks_per_sm"].extend(_numbers_known([a.blocks_per_sm for a in args]))
         columns["occupancy_percent"].extend(_numbers_known([a.occupancy_percent for a in args]))
 
-    def _extend_launches(self, events: list[Launch]) -> None:
+    def _extend_launches(self, events: Sequence[Launch]) -> None:
         args = [event.args for event in events]
         columns = self.launches
         columns["correlation"].fromlist(_integers([a.correlation for a in args]))
         columns["thread"].fromlist(_numbers([e.tid for e in events]))
         columns["external_id"].fromlist(_external_ids(args))
         columns["ts"].fromlist([e.ts for e in events])
+
+    def _extend_runtime(self, events: list[RuntimeCall]) -> None:
+        known, columns = self.call_ids, self.runtime
+        columns["thread"].fromlist(_numbers([e.tid for e in events]))
+        columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
+        columns["correlation"].fromlist(_integers([e.args.correlation for e in events]))
+        columns["ts"].fromlist([e.ts for e in events])
+        columns["dur"].fromlist(_durations(events))
 
     def _extend_operators(self, events: list[CpuEvent]) -> None:
         known, columns = self.operator_ids, self.operators
@@ -354,7 +376,7 @@ def _external_ids(args: list[Any]) -> list[int]:
     return _either(found, _integers([a.external_id_1 for a in args])) if MISSING in found else found
 
 
-def _durations(events: list[Activity] | list[CpuEvent]) -> list[float]:
+def _durations(events: list[Activity] | list[CpuEvent] | list[RuntimeCall]) -> list[float]:
     return [e.dur or 0.0 for e in events]
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from .cuts import NO_JSON, check_text, count_repairs
-from .events import IDLE_CALLS, OPERATOR_CATEGORIES, ROOMS, RUNTIME_CALLS, WINDOW_END, MalformedEvent, Sorted
+from .events import IDLE_CALLS, OPERATOR_CATEGORIES, ROOMS, RUNTIME, WINDOW_END, MalformedEvent, Sorted
 from .stream import CLOSING, OPENING, SEPARATOR
 
 # What stands before the category, up to torch 2.12, and since.
@@ -23,7 +23,7 @@ _LARGEST_BYTES = 4 << 20
 # Any category or name may be written with an escaped letter.
 _ESCAPE = b"\\u00"
 # Longer than the wanted category alone.
-_IDLE = [f'"{RUNTIME_CALLS}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ") for call in IDLE_CALLS]
+_IDLE = [f'"{RUNTIME}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ") for call in IDLE_CALLS]
 
 
 class _Needles:
@@ -33,16 +33,19 @@ class _Needles:
     no quote; and there are at most 32 needles.
     """
 
-    def __init__(self, categories: list[str], texts: list[bytes]) -> None:
+    def __init__(self, categories: list[str], texts: list[bytes], *, every_call: bool = False) -> None:
+        self.every_call = every_call
         self.rooms = [ROOMS[category] for category in categories]
         self.texts = range(len(categories), len(categories) + len(texts))
         self.escape = self.texts.stop
         self.idle = self.escape + 1 + len(_ENDS)
-        needles = [*(f'"{category}"'.encode() for category in categories), *texts, _ESCAPE, *_ENDS, *_IDLE]
+        needles = [*(f'"{category}"'.encode() for category in categories), *texts, _ESCAPE, *_ENDS]
+        needles += [] if every_call else _IDLE
         self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostLongest).find_matches_as_indexes
 
 
-_ALL = _Needles(list(ROOMS), [b"thread_name", b"[memory]", WINDOW_END.encode()])
+_OTHERS = [b"thread_name", b"[memory]", WINDOW_END.encode()]
+_ALL, _ALL_WITH_CALLS = _Needles(list(ROOMS), _OTHERS), _Needles(list(ROOMS), _OTHERS, every_call=True)
 # Of operators only those that hand a collective over, and those that load data.
 _WITHOUT_OPERATORS = _Needles(
     [category for category in ROOMS if category not in OPERATOR_CATEGORIES],
@@ -50,8 +53,10 @@ _WITHOUT_OPERATORS = _Needles(
 )
 
 
-def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
+def picked(source: bytes, end: int, *, with_operators: bool, every_call: bool = False) -> Sorted | None:
     """The texts of wanted events before `end`; without operators, only of collectives and data loading.
+
+    With `every_call`, which needs operators, also runtime calls that launch nothing.
 
     `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None if not all of it
     is in Kineto's layout: a list ends in it, or a hit is neither at the beginning of an event nor within a single one.
@@ -59,7 +64,7 @@ def picked(source: bytes, end: int, *, with_operators: bool) -> Sorted | None:
     """
     if end > _LARGEST_BYTES:
         return None
-    needles = _ALL if with_operators else _WITHOUT_OPERATORS
+    needles = (_ALL_WITH_CALLS if every_call else _ALL) if with_operators else _WITHOUT_OPERATORS
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:
         hits.pop()
@@ -109,7 +114,7 @@ def _sorted(
         if is_told:
             rooms[needle].append(text)
         else:
-            result.place(text)
+            result.place(text, every_call=needles.every_call)
     left_out.append(source[seen:end])
     return result
 

@@ -14,7 +14,7 @@ from ...core.json_repairs import with_names_that_are_text
 from ...errors import DamagedTrace
 from ...recording.compression import is_regular
 from ...recording.recording import RawTrace
-from .events import IDLE_CALLS, ROOMS, RUNTIME_CALLS
+from .events import ROOMS, is_idle
 from .stream import EventStream
 
 
@@ -60,8 +60,7 @@ class _Second:
             self.starts.append(float(event["ts"]))
             self.durations.append(float(event.get("dur") or 0.0))
         elif room == "launches":
-            is_idle = category == RUNTIME_CALLS and str(event.get("name", "")).startswith(IDLE_CALLS)
-            self.launches += not is_idle
+            self.launches += not is_idle(str(category), str(event.get("name", "")))
 
 
 def _decoded(text: bytes) -> dict[str, Any]:
