@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .core.schema import PlainTable, Schema
-from .core.tables import communication, comparison, device_time, lateness, sweeps, training
+from .core.tables import communication, comparison, device_time, lateness, replay, sweeps, training
 
 
 class Topic(str, Enum):
@@ -18,6 +18,7 @@ class Topic(str, Enum):
     time = "Where time goes"
     communication = "Communication"
     waiting = "Who waits"
+    foresight = "What it would bring"
     across = "Across runs"
 
 
@@ -366,6 +367,23 @@ _ENTRIES = (
         command="remedies",
         none_found="nothing here would shorten a step",
         narrow=("remedy", "gain_ns", "gain_frac", "what"),
+    ),
+    TableEntry(
+        replay.REPLAY_STEPS,
+        Topic.foresight,
+        "Every step played again from what waits for what, beside the measured one.",
+        "replay.md#the-replay",
+        command="replay",
+        none_measured="nothing ran on a device",
+    ),
+    TableEntry(
+        replay.PREDICTIONS,
+        Topic.foresight,
+        "What a step would take without stragglers, with faster links, ...",
+        "replay.md#scenarios",
+        command="predict",
+        none_measured="nothing ran on a device",
+        narrow=("scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac"),
     ),
     TableEntry(
         device_time.KERNELS,

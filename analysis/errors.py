@@ -18,6 +18,7 @@ AnalysisError
 │   └── NoTraining        there are none
 ├── NotACeiling           a file given as a ceiling holds no measurement of collectives
 ├── NothingMeasured       the run holds nothing of what was asked for
+├── NotPredictable        a run does not come out again when it is replayed
 ├── CannotServe           a viewer cannot be given a file
 ├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
@@ -103,6 +104,10 @@ class NotACeiling(AnalysisError):
 
 class NothingMeasured(AnalysisError):
     """The run holds nothing of what was asked for."""
+
+
+class NotPredictable(AnalysisError):
+    """A run does not come out again when it is replayed, so nothing can be predicted from it."""
 
 
 class CannotServe(AnalysisError):

@@ -12,6 +12,7 @@ from analysis.core.nccl_tests import dtype_name
 from analysis.core.schema import Row, records
 from analysis.core.steps import with_steps
 from analysis.core.tables import communication as schema
+from analysis.core.tables.device_time import RUNTIME_CALLS
 from analysis.recording.header import Header
 from analysis.results.analysis import Analysis
 from analysis.run.cpu_activities import cpu_activities
@@ -50,6 +51,10 @@ def analysis_of_run(tables: Given) -> Analysis:
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
+            runtime_calls=RUNTIME_CALLS.frame(
+                {**row, "name": "cudaLaunchKernel", "thread": 1, "start_ns": row["issue_ns"], "dur_ns": 0}
+                for row in launched
+            ),
             step_times=schema.STEP_TIMES.frame(map(_of_rank_0, given.get("step_times", []))),
             memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
             cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),

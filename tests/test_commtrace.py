@@ -61,7 +61,16 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
 def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-h"]) == 0
     shown = capsys.readouterr().out
-    headings = ["Overview", "Look at it", "Where time goes", "Communication", "Who waits", "Across runs", "Capture"]
+    headings = [
+        "Overview",
+        "Look at it",
+        "Where time goes",
+        "Communication",
+        "Who waits",
+        "What it would bring",
+        "Across runs",
+        "Capture",
+    ]
     assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)[1:] == headings
     listed = re.findall(r"^  ([a-z][\w-]+) ", shown.partition("Overview:")[2], re.MULTILINE)
     assert listed == [*commands(), *CAPTURING]

@@ -223,7 +223,7 @@ def test_torchrun_captures_two_nodes(tmp_path: Path) -> None:
 def test_python_examples(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     give_example(tmp_path)
-    (tmp_path / "traces/mine").unlink()
+    shutil.rmtree(tmp_path / "traces/mine")
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(examples) == 2
     code = "import torch\nloader, train_step = range(12), lambda batch: torch.ones(8).sum()\n" + "\n".join(examples)

@@ -30,6 +30,8 @@ _OWN_MODULES = (
     "bandwidth",
     "kernels",
     "compare",
+    "predict",
+    "replay",
     "report",
     "scaling",
     "subtraction",
@@ -38,12 +40,15 @@ _OWN_MODULES = (
     "timeline",
     "training",
 )
+_SHARED_MODULES = {"replay": "predict", "tensorboard-copy": "tensorboard", "tensorboard-scalars": "tensorboard"}
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
     "report": (Topic.look, "One page with pictures and tables, that needs no network."),
     "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
     "tensorboard-copy": (Topic.look, "Traces on which TensorBoard's Distributed view counts right."),
     "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, as curves in TensorBoard."),
+    "replay": (Topic.foresight, "Every step played again, beside the measured one."),
+    "predict": (Topic.foresight, "What a step would take without stragglers, with faster links, ..."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
 }
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
@@ -62,6 +67,7 @@ Examples:
   {prog} kernels --by operator --top 20 traces/my-run
   {prog} report traces/my-run
   {prog} timeline --step 3-4 traces/my-run
+  {prog} predict --without-straggler 5 --links 2 traces/my-run
   {prog} compare traces/before-* --against traces/after-*
   {prog} scaling --format latex traces/my-sweep
   {prog} training traces/small-batch traces/large-batch
@@ -113,8 +119,8 @@ def command_group(first: str | None, program: str, others: Mapping[str, str]) ->
 def _function(name: str) -> Callable[..., None]:
     """What a command does."""
     if name in _OWN_MODULES:
-        module = name.replace("-", "_")
-        found: Callable[..., None] = getattr(import_module(f".commands.{module}", __package__), f"{module}_command")
+        module = import_module(f".commands.{_SHARED_MODULES.get(name, name)}", __package__)
+        found: Callable[..., None] = getattr(module, f"{name.replace('-', '_')}_command")
         return found
     from .tables import table_command
 

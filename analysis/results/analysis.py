@@ -17,7 +17,7 @@ from ..core.escaping import printable
 from ..core.schema import records
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, PARTICIPATION
 from ..core.wording import counted
-from ..errors import NothingMeasured, UnknownTable
+from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
@@ -41,8 +41,14 @@ from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
 
 if TYPE_CHECKING:
+    from ..replay.scenarios import Scenario
+    from ..replay.table import Replay
     from ..report.page import ReportPage
     from ..timeline.drawing import Timeline
+
+
+_WORTH_FIXING, _MOST_FIXED = 0.05, 3
+"""Of all waiting, so much is caused by a rank whose lateness is taken away in a scenario; of at most so many ranks."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,6 +106,53 @@ class Analysis:
         if ranks is not None:
             tables = tables.of_ranks(ranks)
         return timeline_of(tables if steps is None else tables.of_steps(steps))
+
+    def replay(self) -> pd.DataFrame:
+        """One row per step: its measured length, and that of the step played again from what waits for what.
+
+        Needs a run with `details`. Raises NothingMeasured; NotPredictable for one without a GPU.
+        """
+        return self.replay_steps
+
+    def predict(self, *scenarios: Scenario) -> pd.DataFrame:
+        """What a step would take, a row for each scenario of `commtrace.scenarios`; for none of them the usual ones.
+
+        Needs a run with `details`. Raises NothingMeasured; NotPredictable where the replay misses the run by too much.
+        """
+        return self._marked(self._replay.predictions(scenarios or self._usual_scenarios()))
+
+    @cached_property
+    def replay_steps(self) -> pd.DataFrame:
+        """One row per step, measured and played again."""
+        return self._marked(self._replay.steps)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row per usual scenario: no stragglers, nor any of those that make others wait most; links, overlap."""
+        return self.predict()
+
+    @cached_property
+    def _replay(self) -> Replay:
+        from ..replay.programs import Played
+        from ..replay.table import Replay
+
+        run = self.run
+        if not run.details:
+            raise NothingMeasured(f"{run.name}: was read without calls of the runtime; use analyse(..., details=True)")
+        if (run.activities["device"] == "cpu").all():
+            raise NotPredictable(f"{run.name}: ran on CPUs, whose traces do not tell what waits for what")
+        of_calls = (self.calls, self.participation, self.collectives)
+        return Replay.of(run.name, Played(run.activities, run.runtime_calls, *of_calls, self.clocks))
+
+    def _usual_scenarios(self) -> list[Scenario]:
+        from ..replay.links import Links, links_of
+        from ..replay.scenarios import faster_links, no_jitter, perfect_overlap, without_stragglers
+
+        links = links_of(Links(self.collectives, self.fits, self.run.hosts))
+        causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
+        worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
+        late = [without_stragglers([int(rank)]) for rank in worst]
+        return [*late, without_stragglers(), no_jitter(), faster_links(2.0, links), perfect_overlap()]
 
     @cached_property
     def facts(self) -> pd.DataFrame:

@@ -1,0 +1,28 @@
+"""Tables of replays and predictions: what a run does again, and would do if something were different."""
+
+from __future__ import annotations
+
+from ..schema import Schema
+from .columns import PARTIAL_RUN
+
+REPLAY_STEPS = Schema("replay_steps", "step, played again from what waits for what", {
+    "step": ("int64", "number of the step; 0 if none are marked"),
+    "ranks": ("int64", "ranks that have it"),
+    "measured_ns": ("int64", "its length, mean over devices"),
+    "with_delays_ns": ("int64", "the same played again, each activity as long after what it waits for as measured"),
+    "replayed_ns": ("int64", "the same, with no more than the usual delays"),
+    "error_frac": ("Float64", "replayed_ns / measured_ns - 1"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+PREDICTIONS = Schema("predictions", "thing that could be different", {
+    "scenario": ("string", "what is different"),
+    "step_ns": ("int64", "length of a step then: measured, less gain_ns"),
+    "low_ns": ("int64", "the shortest it may be: with measured or usual delays, replay error, spread of steps"),
+    "high_ns": ("int64", "the longest it may be"),
+    "gain_ns": ("int64", "by how much a step is shorter, mean over steps and devices"),
+    "gain_frac": ("Float64", "gain_ns / measured length of a step"),
+    "replay_error_frac": ("Float64", "by how much the replay of the run as it is misses a step, median over steps"),
+    "assumes": ("string", "what is taken for granted"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip

@@ -1,0 +1,229 @@
+"""Plays programs again: every activity begins when all it depends on is done, and a typical moment later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..metrics.clocks.frame import Ints
+from .edges import Edges, edges_of, ready
+from .programs import LONG_AGO, NONE, RankProgram
+
+
+@dataclass(frozen=True)
+class Delays:
+    """How much later than all it depends on an activity began: as measured, and as is usual for what came last."""
+
+    measured: Ints
+    usual: Ints
+
+
+@dataclass
+class Playing:
+    """A rank with its durations: of compute and copies as measured; of communication what follows the last arrival.
+
+    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device.
+    """
+
+    program: RankProgram
+    edges: Edges
+    delay: Ints
+    duration: Ints
+    transfer: Ints
+    returns: dict[int, int]
+    saved: Ints
+    cuts: Ints = field(init=False)
+    part: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        program = self.program
+        blocked = np.array(sorted(self.edges.blocks), dtype=np.int64)
+        self.part = np.where(program.launch == NONE, NONE, np.searchsorted(blocked, program.launch, side="left"))
+        comm = program.collective != NONE
+        cut = np.diff(program.lane, prepend=NONE) != 0
+        cut |= np.diff(self.part, prepend=-2) != 0
+        cut[1:] |= comm[:-1]
+        cut |= comm
+        joined = np.array(sorted(self.edges.joins), dtype=np.int64)
+        if len(joined):
+            cut[joined] = True
+        self.cuts = np.append(np.flatnonzero(cut), len(program))
+
+
+def prepared(members: Sequence[RankProgram], *, usual_delays: bool) -> list[Playing]:
+    """Ranks ready to be played, with delays as measured or as usual."""
+    arrived: dict[int, list[tuple[int, int]]] = {}
+    for program in members:
+        for node in np.flatnonzero(program.collective != NONE).tolist():
+            arrived.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
+    result = []
+    for program in members:
+        edges = edges_of(program)
+        delays = _delays(program, edges)
+        transfer = program.end - program.start
+        for node in np.flatnonzero(program.collective != NONE).tolist():
+            needed = _needed(program, node, arrived)
+            transfer[node] = max(int(program.end[node]) - max(needed, int(program.start[node])), 0)
+        result.append(
+            Playing(
+                program,
+                edges,
+                np.minimum(delays.measured, delays.usual) if usual_delays else delays.measured,
+                program.end - program.start,
+                transfer,
+                _returns(program, edges),
+                np.zeros(len(program.call_start), dtype=np.int64),
+            )
+        )
+    return result
+
+
+def _needed(program: RankProgram, node: int, arrived: dict[int, list[tuple[int, int]]]) -> int:
+    """When the last of those arrived that this call needs."""
+    needs = int(program.needs[node])
+    return max(
+        (at for rank, at in arrived[int(program.collective[node])] if needs in (NONE, rank)),
+        default=int(program.start[node]),
+    )
+
+
+def _delays(program: RankProgram, edges: Edges) -> Delays:
+    before, launched = ready(program)
+    joined = np.full(len(program), LONG_AGO)
+    for node, sources in edges.joins.items():
+        joined[node] = max(int(program.end[source]) for source in sources)
+    known = np.maximum(np.maximum(before, launched), joined)
+    measured = np.where(known == LONG_AGO, 0, program.start - known)
+    last = np.argmax([before, launched, joined], axis=0)
+    usual = np.zeros(len(program), dtype=np.int64)
+    for kind in range(3):
+        own = (last == kind) & (known != LONG_AGO)
+        if own.any():
+            usual[own] = max(int(np.median(measured[own])), 0)
+    return Delays(measured, usual)
+
+
+def _returns(program: RankProgram, edges: Edges) -> dict[int, int]:
+    """How much later than what it waited for a blocked call ended; -1 where it had not to wait."""
+    found = {}
+    for call, sources in edges.blocks.items():
+        end = max(int(program.end[source]) for source in sources)
+        found[call] = int(program.call_end[call]) - end if end >= program.call_start[call] else -1
+    return found
+
+
+def play(members: Sequence[Playing]) -> list[tuple[Ints, Ints]]:
+    """New start and end of every activity, by member."""
+    meeting = _Meeting(members)
+    players = [_Player(member, meeting) for member in members]
+    turns = [player.turns() for player in players]
+    waiting = list(range(len(turns)))
+    while waiting:
+        left = []
+        moved = False
+        for number in waiting:
+            progress = next(turns[number], None)
+            moved = moved or progress is not False
+            if progress is not None:
+                left.append(number)
+        waiting = left
+        if waiting and not moved:
+            meeting.give_up = True
+    return [(player.start, player.end) for player in players]
+
+
+class _Meeting:
+    """When the members of each collective arrived."""
+
+    def __init__(self, members: Sequence[Playing]) -> None:
+        self.give_up = False
+        self._missing: dict[int, set[int]] = {}
+        self._at: dict[tuple[int, int], int] = {}
+        self._last: dict[int, int] = {}
+        for member in members:
+            for collective in member.program.collective[member.program.collective != NONE].tolist():
+                self._missing.setdefault(collective, set()).add(member.program.rank)
+
+    def arrive(self, collective: int, rank: int, at: int) -> None:
+        self._missing[collective].discard(rank)
+        self._at[collective, rank] = at
+        self._last[collective] = max(at, self._last.get(collective, LONG_AGO))
+
+    def met(self, collective: int, needs: int) -> int | None:
+        """When the last of those arrived that are needed; None if one has not yet."""
+        if needs == NONE:
+            if self._missing[collective] and not self.give_up:
+                return None
+            self.give_up = False if self._missing[collective] else self.give_up
+            return self._last[collective]
+        found = self._at.get((collective, needs))
+        if found is None and (needs in self._missing[collective]) and not self.give_up:
+            return None
+        if found is None:
+            self.give_up = False if needs in self._missing[collective] else self.give_up
+            return LONG_AGO
+        return found
+
+
+class _Player:
+    """One rank, piece by piece in the order in which it ran."""
+
+    def __init__(self, member: Playing, meeting: _Meeting) -> None:
+        self.member, self.meeting = member, meeting
+        self.start, self.end = member.program.start.copy(), member.program.end.copy()
+
+    def turns(self) -> Iterator[bool]:
+        """True after some progress, False while waiting for others."""
+        member, program = self.member, self.member.program
+        firsts, stops = member.cuts[:-1], member.cuts[1:]
+        comm = np.flatnonzero(program.collective != NONE)
+        blocked = sorted(member.edges.blocks)
+        shifts = np.zeros(len(blocked) + 1, dtype=np.int64)
+        times = np.concatenate([program.start[firsts], program.end[comm], program.call_end[blocked]])
+        kinds = np.repeat([2, 0, 1], [len(firsts), len(comm), len(blocked)])
+        which = np.concatenate([np.arange(len(firsts)), comm, np.arange(len(blocked))]).astype(np.int64)
+        launch_start = np.where(program.launch == NONE, LONG_AGO, 0)
+        known = program.launch != NONE
+        launch_start[known] = (program.call_start - member.saved)[program.launch[known]]
+        for index in np.lexsort((kinds, times)).tolist():
+            kind, what = int(kinds[index]), int(which[index])
+            if kind == 2:
+                self._segment(int(firsts[what]), int(stops[what]), launch_start, shifts)
+            elif kind == 0:
+                while (last := self.meeting.met(int(program.collective[what]), int(program.needs[what]))) is None:
+                    yield False
+                self.end[what] = max(last, int(self.start[what])) + int(member.transfer[what])
+                yield True
+            else:
+                shifts[what + 1] = self._returned(blocked[what], int(shifts[what]))
+
+    def _segment(self, first: int, stop: int, launch_start: Ints, shifts: Ints) -> None:
+        member, program = self.member, self.member.program
+        begins_lane = first == 0 or program.lane[first] != program.lane[first - 1]
+        ready_at = LONG_AGO if begins_lane else int(self.end[first - 1])
+        for source in member.edges.joins.get(first, ()):
+            ready_at = max(ready_at, int(self.end[source]))
+        shift = int(shifts[member.part[first]]) if member.part[first] != NONE else 0
+        launched = launch_start[first:stop] + shift
+        if ready_at == LONG_AGO and launched[0] <= LONG_AGO // 2:
+            ready_at = int(program.start[first] - member.delay[first])
+        spent = member.delay[first:stop] + member.duration[first:stop]
+        so_far = np.cumsum(spent)
+        ends = so_far + np.maximum(np.maximum.accumulate(launched - (so_far - spent)), ready_at)
+        self.end[first:stop] = ends
+        self.start[first:stop] = ends - member.duration[first:stop]
+        if program.collective[first] != NONE:
+            self.meeting.arrive(int(program.collective[first]), program.rank, int(self.start[first]))
+
+    def _returned(self, call: int, shift: int) -> int:
+        """How much later than measured the CPU goes on after a call that waits for the device."""
+        program, member = self.member.program, self.member
+        sources = member.edges.blocks[call]
+        ended = max(int(self.end[source]) for source in sources)
+        returns = member.returns[call]
+        own = int(program.call_end[call] - program.call_start[call]) if returns < 0 else 0
+        saved = int(member.saved[call])
+        at = max(int(program.call_start[call]) - saved + shift + own, ended + max(returns, 0))
+        return at - (int(program.call_end[call]) - saved)

@@ -1,0 +1,159 @@
+"""What a run would be like if something were different: the same programs, with other durations or fewer waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..metrics.clocks.frame import Flags, Ints
+from .alike import Alike
+from .edges import Edges
+from .engine import Playing
+from .programs import NONE
+
+Change = Callable[[Sequence[Playing]], list[Playing]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is different, in words; what that takes for granted; and how it is done."""
+
+    name: str
+    assumes: str
+    change: Change
+
+
+def without_stragglers(ranks: Collection[int] | None = None, host: str | None = None) -> Scenario:
+    """These ranks, which are those of `host` if it is given, compute and launch as the median of all; for None all do.
+
+    The median is over all ranks and steps that do the same.
+    """
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        alike = Alike.by_place([m.program for m in members])
+        computing = alike.typical([m.duration for m in members], "median")
+        between = alike.typical([_before_launch(m) for m in members], "median")
+        common = _common_blocks(members)
+        return [
+            m if ranks is not None and m.program.rank not in ranks else _as_usual(_without(m, common), usual, gap)
+            for m, usual, gap in zip(members, computing, between, strict=True)
+        ]
+
+    who = host or ("every rank" if ranks is None else f"rank {', '.join(map(str, sorted(ranks)))}")
+    return Scenario(
+        f"{who} as fast as the median",
+        "nothing takes longer than its median over ranks and steps; what others do not do is gone",
+        change,
+    )
+
+
+def _common_blocks(members: Sequence[Playing]) -> Mapping[str, int]:
+    """How often more than half of the ranks wait for their device in a call of each name."""
+    found = [Counter(str(m.program.call_name[call]) for call in m.edges.blocks) for m in members]
+    names = set().union(*found)
+    return {name: int(np.median([counts[name] for counts in found])) for name in names}
+
+
+def _without(member: Playing, common: Mapping[str, int]) -> Playing:
+    """Without the longest of those calls that wait for the device, if it makes more of a name than others do."""
+    program = member.program
+    took = program.call_end - program.call_start
+    of_name: dict[str, list[int]] = {}
+    for call in sorted(member.edges.blocks, key=lambda call: -took[call]):
+        of_name.setdefault(str(program.call_name[call]), []).append(call)
+    gone = [call for name, calls in of_name.items() for call in calls[: max(len(calls) - common[name], 0)]]
+    gone = [call for call in gone if call not in set(program.launch.tolist())]
+    saved = np.zeros(len(took), dtype=np.int64)
+    saved[gone] = took[gone]
+    edges = Edges(member.edges.joins, {c: s for c, s in member.edges.blocks.items() if c not in gone})
+    return replace(member, edges=edges, saved=member.saved + np.cumsum(saved))
+
+
+def _before_launch(member: Playing) -> Ints:
+    """How long the CPU worked before it launched each activity, since its call before that."""
+    program = member.program
+    since = np.append(program.call_start[:1], program.call_end[:-1])
+    worked = np.maximum(program.call_start - since, 0)
+    found: Ints = np.where(program.launch == NONE, 0, worked[program.launch] if len(worked) else 0)
+    return found
+
+
+def _as_usual(member: Playing, duration: Ints, worked: Ints) -> Playing:
+    """No activity takes longer than this, nor the CPU before it launches it."""
+    program = member.program
+    excess = np.maximum(_before_launch(member) - worked, 0)
+    saved = np.zeros(len(program.call_start), dtype=np.int64)
+    known = program.launch != NONE
+    np.maximum.at(saved, program.launch[known], excess[known])
+    waited = [value for value in member.returns.values() if value >= 0]
+    back = int(np.median(waited)) if waited else 0
+    return replace(
+        member,
+        returns={call: min(value, back) for call, value in member.returns.items()},
+        duration=np.where(program.is_comm, member.duration, np.minimum(member.duration, duration)),
+        saved=member.saved + np.cumsum(saved),
+    )
+
+
+def no_jitter(chosen: Callable[[Playing], Flags] | None = None) -> Scenario:
+    """Compute takes its mean over ranks and steps, transfer its median; of the `chosen` activities only, if given."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        alike = Alike.by_name([m.program for m in members])
+        compute = alike.typical([m.duration for m in members], "mean")
+        transfer = alike.typical([m.transfer for m in members], "median")
+        result = []
+        for member, mean, median in zip(members, compute, transfer, strict=True):
+            program = member.program
+            own = np.ones(len(program), dtype=bool) if chosen is None else chosen(member)
+            duration = np.where(own & ~program.is_comm, mean, member.duration)
+            moved = np.where(own & (program.collective != NONE), median, member.transfer)
+            result.append(replace(member, duration=duration, transfer=moved))
+        return result
+
+    return Scenario("no jitter", "compute as its mean, transfer as its median over ranks and steps", change)
+
+
+def faster_links(factor: float, latency_ns: Mapping[int, float], group: str = "") -> Scenario:
+    """Transfers of these collectives take so much less, but for their latency. `group` says which they are."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        return [replace(m, transfer=_faster(m, factor, latency_ns)) for m in members]
+
+    of = {"": "all links", "between": "links between hosts"}.get(group, f"links of group {group}")
+    return Scenario(
+        f"{of} {factor:g} times as fast",
+        "all but the fitted latency is bandwidth",
+        change,
+    )
+
+
+def _faster(member: Playing, factor: float, latency_ns: Mapping[int, float]) -> Ints:
+    numbers = member.program.collective
+    chosen = np.isin(numbers, np.array(list(latency_ns), dtype=np.int64))
+    known = np.array([latency_ns.get(number, 0.0) for number in numbers.tolist()])
+    floor = np.minimum(known, member.transfer)
+    faster = np.rint(floor + (member.transfer - floor) / factor).astype(np.int64)
+    return np.where(chosen, faster, member.transfer)
+
+
+def perfect_overlap() -> Scenario:
+    """Compute never waits for communication."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        return [replace(m, edges=_without_comm(m)) for m in members]
+
+    return Scenario("perfect overlap", "compute takes as long as measured, and never waits for communication", change)
+
+
+def _without_comm(member: Playing) -> Edges:
+    comm = member.program.is_comm
+    joins = {
+        node: [source for source in sources if comm[node] or not comm[source]]
+        for node, sources in member.edges.joins.items()
+    }
+    blocks = {call: [source for source in sources if not comm[source]] for call, sources in member.edges.blocks.items()}
+    return Edges({n: s for n, s in joins.items() if s}, {n: s for n, s in blocks.items() if s})

@@ -1,0 +1,147 @@
+"""The tables of a replay: its steps beside those measured, and what steps would take in other scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from ..core.schema import Row
+from ..core.steps import step_windows
+from ..core.tables.replay import PREDICTIONS, REPLAY_STEPS
+from ..errors import NotPredictable
+from ..metrics.clocks.frame import Ints
+from .engine import Playing, play, prepared
+from .programs import Played, RankProgram, rank_programs
+from .scenarios import Scenario
+
+MOST_ERROR_FRAC = 0.10
+"""If a replay misses the steps by more, median over steps, nothing is predicted from it."""
+_Lengths = dict[int, float]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A run that can be played again, cycle by cycle; with delays as measured, and with those that are usual."""
+
+    name: str
+    measured: Sequence[list[Playing]]
+    usual: Sequence[list[Playing]]
+
+    @classmethod
+    def of(cls, name: str, run: Played) -> Replay:
+        """A run with everything that a replay needs."""
+        cycles = list(rank_programs(run))
+        return cls(
+            name,
+            [prepared(members, usual_delays=False) for members in cycles],
+            [prepared(members, usual_delays=True) for members in cycles],
+        )
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per step."""
+        measured = _measured(self.measured)
+        with_delays, replayed = _lengths(self.measured), _lengths(self.usual)
+        ranks = pd.Series([
+            step for members in self.measured for m in members for step in np.unique(_steps(m.program)) if step >= 0
+        ], dtype="int64").value_counts()  # fmt: skip
+        return REPLAY_STEPS.frame(
+            {
+                "step": step,
+                "ranks": int(ranks.get(step, 0)),
+                "measured_ns": round(length),
+                "with_delays_ns": round(with_delays[step]),
+                "replayed_ns": round(replayed[step]),
+                "error_frac": replayed[step] / length - 1 if length else None,
+            }
+            for step, length in sorted(measured.items())
+        )
+
+    @cached_property
+    def error_frac(self) -> float:
+        """By how much the replay misses a step, median over steps; infinite where there is none."""
+        errors = self.steps["error_frac"].abs().dropna()
+        return float(errors.median()) if len(errors) else float("inf")
+
+    def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
+        """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
+        self.check()
+        before = [_lengths(self.measured), _lengths(self.usual)]
+        return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
+
+    def check(self) -> None:
+        """Raises NotPredictable."""
+        if self.error_frac > MOST_ERROR_FRAC:
+            raise NotPredictable(
+                f"{self.name}: not predictable: played again as it is, a step comes out {self.error_frac:.0%} off "
+                f"(median; at most {MOST_ERROR_FRAC:.0%} would do). {self._why()}"
+            )
+
+    def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
+        after = [_lengths([scenario.change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
+        by_step = [
+            np.array([old[step] - new.get(step, old[step]) for step in old])
+            for old, new in zip(before, after, strict=True)
+        ]
+        measured, gains = _mean(_measured(self.measured)), [float(gain.mean()) for gain in by_step]
+        # How sure a mean over so few steps is, and how far the replay is off.
+        chance = max(float(gain.std(ddof=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0 for gain in by_step)
+        slack = self.error_frac * measured + 2 * chance
+        return {
+            "scenario": scenario.name,
+            "step_ns": round(measured - gains[1]),
+            "low_ns": max(round(measured - max(gains) - slack), 0),
+            "high_ns": round(measured - min(gains) + slack),
+            "gain_ns": round(gains[1]),
+            "gain_frac": gains[1] / measured if measured else None,
+            "replay_error_frac": self.error_frac,
+            "assumes": scenario.assumes,
+        }
+
+    def _why(self) -> str:
+        """What is missing, as far as one can tell."""
+        members = [m for cycle in self.measured for m in cycle]
+        if not any(len(m.program.call_start) for m in members):
+            return "The traces show no calls of the CUDA runtime: capture with ProfilerActivity.CPU as well."
+        spent = sum(int(m.delay.sum()) for m in members)
+        usual = sum(int(m.delay.sum()) for cycle in self.usual for m in cycle)
+        unknown = np.concatenate([m.program.launch < 0 for m in members]).mean()
+        later = (spent - usual) / 1e6 / len(members)
+        return (
+            f"Activities begin {later:,.1f} ms per rank later than all that they are known to wait for, and of "
+            f"{unknown:.0%} of them the launch is not in the trace."
+        )
+
+
+def _steps(program: RankProgram) -> Ints:
+    return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
+
+
+def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:
+    return _by_step([(m.program, m.program.start, m.program.end) for members in cycles for m in members])
+
+
+def _lengths(cycles: Sequence[list[Playing]]) -> _Lengths:
+    """The length of each step when it is played, mean over devices."""
+    played = [
+        (m.program, start, end) for members in cycles for m, (start, end) in zip(members, play(members), strict=True)
+    ]
+    return _by_step(played)
+
+
+def _by_step(ran: Sequence[tuple[RankProgram, Ints, Ints]]) -> _Lengths:
+    found: dict[int, list[int]] = {}
+    for program, start, end in ran:
+        for device in np.unique(program.device):
+            own = program.device == device
+            for step, begin, finish in step_windows(start[own], end[own], _steps(program)[own]):
+                found.setdefault(step, []).append(finish - begin)
+    return {step: float(np.mean(lengths)) for step, lengths in found.items()}
+
+
+def _mean(lengths: _Lengths) -> float:
+    return float(np.mean(list(lengths.values()))) if lengths else 0.0

@@ -1,0 +1,197 @@
+"""Runs played again: exactly, with delays as measured; and without the cause of a delay, as they are without it."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import MS, Collective, traces_of, write_run
+from samples import a_sample
+from simulator import PRESETS, Injection, Window, World, draw, simulate
+from simulator.programs import ddp, fsdp, tp
+
+from analysis import analyse
+from analysis.cli import app as cli
+from analysis.errors import NothingMeasured, NotPredictable
+from analysis.replay.engine import play, prepared
+from analysis.replay.programs import Played, rank_programs
+from analysis.replay.scenarios import no_jitter, perfect_overlap, without_stragglers
+from analysis.results.analysis import Analysis
+
+DATA = Path(__file__).parent / "data"
+RUNS = sorted(folder.name for folder in DATA.glob("nccl-*"))
+
+
+def parts_of(analysis: Analysis) -> Played:
+    of_calls = (analysis.calls, analysis.participation, analysis.collectives)
+    return Played(analysis.run.activities, analysis.run.runtime_calls, *of_calls, analysis.clocks)
+
+
+def mean_step_ns(analysis: Analysis) -> float:
+    return float(analysis.breakdown_steps["window_ns"].mean())
+
+
+# --- the same again ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_with_its_delays_a_run_is_played_as_it_was(name: str) -> None:
+    """To the ns: also where members arrive by clocks that are not quite sure."""
+    for members in rank_programs(parts_of(analyse(DATA / name, details=True))):
+        ready = prepared(members, usual_delays=False)
+        for program, (start, end) in zip(members, play(ready), strict=True):
+            assert np.array_equal(start, program.start)
+            assert np.array_equal(end, program.end)
+
+
+@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(200, 216)], 8))
+def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Path) -> None:
+    made = simulate(PRESETS[which] if isinstance(which, str) else draw(which))
+    made.write(tmp_path)
+    steps = analyse(tmp_path, details=True).replay()
+    assert ((steps["with_delays_ns"] - steps["measured_ns"]).abs() <= 0.002 * steps["measured_ns"]).all()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_usual_delays_explain_the_steps(name: str) -> None:
+    steps = analyse(DATA / name, details=True).replay()
+    assert steps["error_frac"].abs().median() < 0.03
+
+
+# --- something else ---------------------------------------------------------------------------------------------------
+
+
+PROGRAMS = {"tp": partial(tp, layers=3), "ddp": ddp, "fsdp": fsdp, "tp with item": partial(tp, layers=3, item=True)}
+CAUSES = [(kind, name) for kind in ("kernel", "slower", "copies", "block", "data", "op") for name in PROGRAMS]
+HIDDEN = {("data", "ddp"), ("op", "ddp")}
+"""The CPU is far enough ahead of its GPU."""
+
+
+@pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 6, seed=3))
+def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path: Path) -> None:
+    steps = tuple(range(1, 6))
+    calm = World(5, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))
+    late = replace(calm, injections=(Injection(kind, (2,), steps, 3000.0, 0.4),))
+    for made, folder in ((calm, "calm"), (late, "late")):
+        simulate(made).write(tmp_path / folder)
+    true = mean_step_ns(analyse(tmp_path / "calm"))
+    found = analyse(tmp_path / "late", details=True)
+    [row] = found.predict(without_stragglers([2])).to_dict("records")
+    if (kind, name) not in HIDDEN:
+        assert mean_step_ns(found) > 1.05 * true
+    assert row["step_ns"] == pytest.approx(true, rel=0.02)
+
+
+def test_a_rank_that_is_not_slow_gains_nothing() -> None:
+    found = analyse(DATA / "nccl-straggler", details=True)
+    slow, other = found.predict(without_stragglers([2]), without_stragglers([3]))["gain_frac"]
+    assert slow > 0.2
+    assert abs(other) < 0.01
+
+
+def test_the_usual_scenarios_begin_with_the_culprit() -> None:
+    table = analyse(DATA / "nccl-straggler", details=True).predictions
+    assert table["scenario"].iloc[0] == "rank 2 as fast as the median"
+    assert (table["low_ns"] <= table["step_ns"]).all()
+    assert (table["step_ns"] <= table["high_ns"]).all()
+
+
+def test_transfers_take_so_much_less() -> None:
+    """Where all communication is exposed, and no rank waits, links twice as fast save half of the transfer."""
+    found = analyse(DATA / "nccl-straggler", details=True)
+    [half, none] = found.predict(*(link(found, factor) for factor in (2.0, 1.0))).to_dict("records")
+    transfer = found.breakdown_steps["exposed_transfer_ns"].mean()
+    assert half["gain_ns"] == pytest.approx(transfer / 2, rel=0.25)
+    assert none["gain_ns"] == 0
+
+
+def link(analysis: Analysis, factor: float):
+    from analysis.replay.links import Links, links_of
+    from analysis.replay.scenarios import faster_links
+
+    return faster_links(factor, links_of(Links(analysis.collectives, analysis.fits, analysis.run.hosts)))
+
+
+def test_overlap_is_a_bound() -> None:
+    """Compute alone takes at least that long."""
+    found = analyse(DATA / "nccl-two-hosts", details=True)
+    [row] = found.predict(perfect_overlap()).to_dict("records")
+    assert row["step_ns"] >= 0.99 * found.breakdown_steps["compute_ns"].mean()
+    assert row["gain_ns"] <= found.breakdown_steps["exposed_comm_ns"].mean() * 1.01
+
+
+def test_no_jitter_takes_means_of_compute() -> None:
+    found = analyse(DATA / "nccl-straggler", details=True)
+    [row] = found.predict(no_jitter()).to_dict("records")
+    assert 0 < row["gain_ns"] < found.predict(without_stragglers())["gain_ns"].iloc[0]
+
+
+# --- what cannot be predicted ----------------------------------------------------------------------------------------
+
+
+def test_a_replay_that_misses_the_run_predicts_nothing(tmp_path: Path) -> None:
+    """Kernels that begin at odd times, long after all they may wait for."""
+    rng = np.random.default_rng(1)
+    traces = traces_of(2, [Collective((0, 1 * MS), 5 * MS, elems=10**6)])
+    for trace in traces:
+        for step in range(4):
+            begin = step * 100 * MS + 10 * MS
+            trace.step(step, begin, 99 * MS)
+            for k, wait in enumerate(rng.integers(1, 20, 4).tolist()):
+                trace.kernel("gemm", begin + k * 22 * MS + wait * MS, 1 * MS)
+        trace.write(tmp_path, f"x{trace.rank}.json")
+    found = analyse(tmp_path, details=True)
+    if found.replay()["error_frac"].abs().median() > 0.1:
+        with pytest.raises(NotPredictable, match="not predictable: played again as it is, a step comes out"):
+            found.predict()
+
+
+def test_a_run_on_cpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("replay", "predict"):
+        assert cli.main([command, str(DATA / "gloo-training")]) == 1
+        assert "ran on CPUs, whose traces do not tell what waits for what" in capsys.readouterr().err
+
+
+def test_details_are_needed() -> None:
+    with pytest.raises(NothingMeasured, match=r"details=True"):
+        analyse(DATA / "nccl-straggler").replay()
+
+
+def test_the_command_tells_its_error_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", "--without-straggler", "2", str(DATA / "nccl-straggler")]) == 0
+    said = capsys.readouterr()
+    assert "note: played again as it is, a step comes out 0.0% off" in said.err
+    assert "rank 2 as fast as the median" in said.out
+    assert cli.main(["replay", str(DATA / "nccl-straggler"), "-f", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("step,ranks,measured_ns,with_delays_ns,replayed_ns")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--without-straggler", "9"], "'9' is no rank or host of this run"),
+        (["--without-straggler", "node7"], "'node7' is no rank or host of this run"),
+        (["--links", "fast"], "'fast' is not a factor"),
+        (["--links", "0"], "'0' is not a factor"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", *options, str(DATA / "nccl-straggler")]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_group_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    for text, message in (("between=2", "no collective runs over several hosts"), ("x=2", "no process group 'x'")):
+        assert cli.main(["predict", "--links", text, str(DATA / "nccl-straggler")]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_run_that_lacks_a_rank_is_played(tmp_path: Path) -> None:
+    made = [Collective((0, 5 * MS, 1 * MS), 5 * MS, elems=10**6), Collective((20 * MS,) * 3, 5 * MS, elems=10**6)]
+    write_run(tmp_path, 3, made)
+    for file in sorted(tmp_path.iterdir()):
+        if "node_2" in file.name:
+            file.unlink()
+    steps = analyse(tmp_path, details=True).replay()
+    assert (steps["measured_ns"] == steps["with_delays_ns"]).all()
