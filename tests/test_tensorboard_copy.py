@@ -58,6 +58,14 @@ def test_waiting_is_right_where_all_take_part(address: str) -> None:
 
 
 @needs_tensorboard
+@pytest.mark.parametrize("name", RUNS)
+def test_every_operation_is_in_a_step(address: str, name: str) -> None:
+    """Also one that ends with it."""
+    steps = set(analyse(DATA / name).breakdown_steps["step"].astype(str))
+    assert set(View(address, name).chart("waittime")) <= {"all", *steps}
+
+
+@needs_tensorboard
 def test_operations_are_those_of_the_calls(address: str) -> None:
     analysis = analyse(DATA / "nccl-rooted")
     expected = analysis.calls.groupby(["rank", "collective"])["size_bytes"].agg(["count", "sum"])
