@@ -117,7 +117,7 @@ class _Events:
         """Steps, kernels and copies, communication."""
         for number, (step, start_ns, end_ns) in enumerate(self.worker.windows):
             thread = number % 2  # to the profiler's floats, steps that touch may overlap, which it does not like on one
-            yield self._event(_ANNOTATION, f'"{PROFILER_STEP}{step}"', (start_ns, end_ns - start_ns), thread)
+            yield self._event(_ANNOTATION, f'"{PROFILER_STEP}{step}"', self._times(start_ns, end_ns - start_ns), thread)
         yield from self._computing()
         calls = self.worker.calls
         compared = calls[calls["collective_id"].isin(list(self.numbers))]
@@ -127,7 +127,7 @@ class _Events:
     def last_unpaired(self) -> str:
         """The empty one, just before the end of the last step."""
         at_ns = self.worker.windows[-1].end_ns - 1
-        return self._event(_ANNOTATION, self._named(_ANY), (at_ns, 0), 0, _identified())
+        return self._event(_ANNOTATION, self._named(_ANY), self._times(at_ns, 0), 0, _identified())
 
     def _computing(self) -> Iterator[str]:
         rest = self.worker.activities[self.worker.activities["kind"] != COMM]
@@ -139,7 +139,7 @@ class _Events:
             args = f'"device":{self._device},"stream":{stream}'
             if blocks is not pd.NA and occupancy is not pd.NA:
                 args += f',"blocks per SM":{blocks:.6g},"est. achieved occupancy %":{100 * occupancy:.6g}'
-            yield self._event(category, names[name], (start_ns, dur_ns), stream, args)
+            yield self._event(category, names[name], self._times(start_ns, dur_ns), stream, args)
 
     def _compared(self, calls: pd.DataFrame) -> Iterator[str]:
         for collective, number, size, start_ns, dur_ns, stream in _rows(
@@ -148,12 +148,12 @@ class _Events:
             args = _identified(self.numbers[number])
             if size is not pd.NA:
                 args += f',"Input Dims":[[{size}]],"Input type":["unsigned char"]'
-            yield self._event(_ANNOTATION, self._named(collective), (start_ns, dur_ns), stream, args, inset=dur_ns > 0)
+            yield self._event(_ANNOTATION, self._named(collective), self._within(start_ns, dur_ns), stream, args)
 
     def _not_compared(self, activities: pd.DataFrame) -> Iterator[str]:
         for name, start_ns, dur_ns, stream in _rows(activities, "name", "start_ns", "dur_ns", "stream"):
             args = f'{_identified()},"kernel":{json.dumps(name)}'
-            yield self._event(_ANNOTATION, self._named(_ANY), (start_ns, dur_ns), stream, args)
+            yield self._event(_ANNOTATION, self._named(_ANY), self._times(start_ns, dur_ns), stream, args)
 
     def _named(self, collective: str) -> str:
         return f'"{GLOO_MARK if self.worker.device == "cpu" else NCCL_MARK}{collective}"'
@@ -162,22 +162,22 @@ class _Events:
     def _device(self) -> int:
         return int(self.worker.device) if self.worker.device.isdigit() else 0
 
-    def _event(
-        self, category: str, name: str, times_ns: tuple[int, int], stream: int, args: str = "", *, inset: bool = False
-    ) -> str:
-        """`name` is JSON already; `times_ns` are start and duration.
-
-        One that is `inset` begins and ends within the same step also to the profiler's floats: it is shorter by a
-        hundredth of a ns at either end.
-        """
-        start_ns, dur_ns = times_ns[0] - self.zero_ns, times_ns[1]
-        start, dur = _microseconds(start_ns), _microseconds(dur_ns)
-        if inset:
-            start, dur = f"{start}01", f"{_microseconds(dur_ns - 1)}98"
+    def _event(self, category: str, name: str, times: tuple[str, str], stream: int, args: str = "") -> str:
+        """`name` and the `times`, start and duration, are JSON already."""
         return (
             f'{{"ph":"X","cat":"{category}","name":{name},"pid":{self._device},"tid":{stream},'
-            f'"ts":{start},"dur":{dur},"args":{{{args}}}}}'
+            f'"ts":{times[0]},"dur":{times[1]},"args":{{{args}}}}}'
         )
+
+    def _times(self, start_ns: int, dur_ns: int) -> tuple[str, str]:
+        """Start and duration in us, exactly."""
+        return _microseconds(start_ns - self.zero_ns), _microseconds(dur_ns)
+
+    def _within(self, start_ns: int, dur_ns: int) -> tuple[str, str]:
+        """The same, less a hundredth of a ns at either end: also to the profiler's floats it is then in one step."""
+        if not dur_ns:
+            return self._times(start_ns, dur_ns)
+        return f"{_microseconds(start_ns - self.zero_ns)}01", f"{_microseconds(dur_ns - 1)}98"
 
 
 def _identified(number: int = _SHARED_ID) -> str:
