@@ -15,8 +15,9 @@ import numpy as np
 from ..metrics.clocks.frame import Ints
 from .programs import LONG_AGO, NONE, RankProgram
 
-_TIGHT_NS = 6_000
-"""So much later than what it waited for, an activity or a call begins or ends at most."""
+_TIGHT_NS, _INEXACT_NS = 6_000, 10_000
+"""So much later than what it waited for, an activity begins at most, if only that tells; and so much earlier."""
+_RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 _BLOCKING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "hipStreamSynchronize",
              "hipEventSynchronize", "hipDeviceSynchronize")  # fmt: skip
 
@@ -44,12 +45,44 @@ def ready(program: RankProgram) -> tuple[Ints, Ints]:
 
 
 def _joins(program: RankProgram) -> dict[int, list[int]]:
-    """For each activity that begins just when one of another stream ends: that one, if that holds in every step."""
-    before, launched = ready(program)
-    late = program.start - np.maximum(before, launched) > _TIGHT_NS
+    """Activities of other streams that each one waited for, where that holds in every step."""
+    told = _told(program)
+    found = [*told, *_tight(program, told)]
     ordinal = _ordinals(program)
-    seen: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
-    found: dict[int, int] = {}
+    pairs = {(_key(program, ordinal, node), _key(program, ordinal, at)) for node, at in found}
+    return _in_every_step(program, ordinal, found, pairs)
+
+
+def _told(program: RankProgram) -> list[tuple[int, int]]:
+    """Of each launch after calls that make its stream wait: as many of the streams on which events were recorded last.
+
+    Such an event stands for what was launched last on the stream of the launch before it.
+    """
+    by_call = {int(call): node for node, call in enumerate(program.launch.tolist()) if call != NONE}
+    recorded: dict[int, tuple[int, int]] = {}
+    before: dict[int, int] = {}
+    waits: dict[int, int] = defaultdict(int)
+    found = []
+    for call, (name, thread) in enumerate(zip(program.call_name.tolist(), program.call_thread.tolist(), strict=True)):
+        node = by_call.get(call)
+        if node is not None:
+            lanes = sorted((place for lane, place in recorded.items() if lane != program.lane[node]), reverse=True)
+            found += [(node, at) for _, at in lanes[: waits.pop(thread, 0)]]
+            before[thread] = node
+        elif str(name).startswith(_RECORDS) and thread in before:
+            recorded[int(program.lane[before[thread]])] = (call, before[thread])
+        elif str(name).startswith(_WAITS):
+            waits[thread] += 1
+    return [(node, at) for node, at in found if _may_follow(program, at, node)]
+
+
+def _tight(program: RankProgram, told: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What began late, and just when something launched before it ended on another stream."""
+    known = np.maximum(*ready(program))
+    for node, at in told:
+        known[node] = max(known[node], program.end[at])
+    late = program.start - known > _TIGHT_NS
+    found = []
     for lane in range(int(program.lane.max(initial=-1)) + 1):
         others = np.flatnonzero(program.lane != lane)
         own = np.flatnonzero((program.lane == lane) & late)
@@ -59,9 +92,13 @@ def _joins(program: RankProgram) -> dict[int, list[int]]:
         last = np.searchsorted(program.end[by_end], program.start[own], side="right") - 1
         for node, at in zip(own[last >= 0].tolist(), by_end[last[last >= 0]].tolist(), strict=True):
             if program.start[node] - program.end[at] <= _TIGHT_NS and _launched_before(program, at, node):
-                found[node] = at
-                seen[_key(program, ordinal, node)][_key(program, ordinal, at)] += 1
-    return _in_every_step(program, ordinal, found, seen)
+                found.append((node, at))
+    return found
+
+
+def _may_follow(program: RankProgram, first: int, second: int) -> bool:
+    """Whether the second began when the first had ended, as exactly as devices tell the time."""
+    return bool(program.end[first] <= program.start[second] + _INEXACT_NS)
 
 
 def _launched_before(program: RankProgram, first: int, second: int) -> bool:
@@ -86,29 +123,24 @@ def _key(program: RankProgram, ordinal: Ints, node: int) -> tuple[int, int]:
 def _in_every_step(
     program: RankProgram,
     ordinal: Ints,
-    found: dict[int, int],
-    seen: dict[tuple[int, int], dict[tuple[int, int], int]],
+    found: list[tuple[int, int]],
+    pairs: set[tuple[tuple[int, int], tuple[int, int]]],
 ) -> dict[int, list[int]]:
-    """The edges found in any step, in all steps where they are not contradicted."""
+    """The edges found, and the same in all other steps, if none of these contradicts it."""
     place = {
         (int(step), *_key(program, ordinal, node)): node for node, step in enumerate(program.step.tolist()) if step >= 0
     }
-    joins: dict[int, list[int]] = {node: [at] for node, at in found.items() if program.step[node] < 0}
+    joins: dict[int, set[int]] = defaultdict(set)
+    for node, at in found:
+        joins[node].add(at)
     steps = sorted({int(step) for step in program.step.tolist() if step >= 0})
-    for to, sources in seen.items():
-        for source, count in sources.items():
-            pairs = [(place.get((step, *to)), place.get((step, *source))) for step in steps]
-            known = [(b, a) for b, a in pairs if a is not None and b is not None]
-            holds = [(b, a) for b, a in known if program.end[a] <= program.start[b]]
-            if len(holds) == len(known):
-                for b, a in holds:
-                    joins.setdefault(b, []).append(a)
-            else:
-                for b, a in found.items():
-                    if (_key(program, ordinal, b), _key(program, ordinal, a)) == (to, source):
-                        joins.setdefault(b, []).append(a)
-            del count
-    return {node: sorted(set(sources)) for node, sources in joins.items()}
+    for to, source in pairs:
+        both = [(place.get((step, *to)), place.get((step, *source))) for step in steps]
+        known = [(node, at) for node, at in both if node is not None and at is not None]
+        if all(_may_follow(program, at, node) for node, at in known):
+            for node, at in known:
+                joins[node].add(at)
+    return {node: sorted(sources) for node, sources in joins.items()}
 
 
 def _blocks(program: RankProgram) -> dict[int, list[int]]:

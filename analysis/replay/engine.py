@@ -181,7 +181,7 @@ class _Player:
         comm = np.flatnonzero(program.collective != NONE)
         blocked = sorted(member.edges.blocks)
         shifts = np.zeros(len(blocked) + 1, dtype=np.int64)
-        times = np.concatenate([program.start[firsts], program.end[comm], program.call_end[blocked]])
+        times = np.concatenate([self._turn_of(firsts), program.end[comm], program.call_end[blocked]])
         kinds = np.repeat([2, 0, 1], [len(firsts), len(comm), len(blocked)])
         which = np.concatenate([np.arange(len(firsts)), comm, np.arange(len(blocked))]).astype(np.int64)
         launch_start = np.where(program.launch == NONE, LONG_AGO, 0)
@@ -198,6 +198,17 @@ class _Player:
                 yield True
             else:
                 shifts[what + 1] = self._returned(blocked[what], int(shifts[what]))
+
+    def _turn_of(self, firsts: Ints) -> Ints:
+        """When each piece can be played: after what it joins, even if it seems to have begun a little before that."""
+        program, joins = self.member.program, self.member.edges.joins
+        at: Ints = program.start[firsts].copy()
+        for number, first in enumerate(firsts.tolist()):
+            at[number] = max([int(at[number]), *(int(program.end[source]) for source in joins.get(first, ()))])
+        for lane in np.unique(program.lane[firsts]):
+            own = program.lane[firsts] == lane
+            at[own] = np.maximum.accumulate(at[own])
+        return at
 
     def _segment(self, first: int, stop: int, launch_start: Ints, shifts: Ints) -> None:
         member, program = self.member, self.member.program
