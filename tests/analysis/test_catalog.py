@@ -15,7 +15,7 @@ from analysis.catalog import CATALOG, InputKind, TableEntry
 from analysis.cli.app import command_group
 from analysis.core.schema import Schema
 from analysis.core.tables import communication as everything
-from analysis.core.tables import comparison, device_time, lateness, sweeps, training
+from analysis.core.tables import comparison, device_time, lateness, replay, sweeps, training
 from analysis.errors import UnknownTable
 
 GENERATOR = runpy.run_path(str(Path(__file__).resolve().parents[1] / "docs" / "table_page.py"))
@@ -29,7 +29,7 @@ HOLDERS: dict[InputKind, type] = {
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {
     "annotations", "ceiling", "clock_probes", "comm_args", "cpu_operators", "launches", "matches", "measured", "memory",
-    "pending", "process_groups", "step_times", "summary", "traces",
+    "pending", "process_groups", "runtime_calls", "step_times", "summary", "traces",
 }  # fmt: skip
 EVERY = pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
 
@@ -73,7 +73,7 @@ def test_what_it_is_about_is_a_line(entry: TableEntry) -> None:
 
 
 def test_every_schema_is_in_it_or_stays_within() -> None:
-    modules = (everything, comparison, device_time, lateness, sweeps, training)
+    modules = (everything, comparison, device_time, lateness, replay, sweeps, training)
     declared = {table.name for module in modules for table in vars(module).values() if isinstance(table, Schema)}
     assert declared - set(CATALOG) == WITHIN
 
