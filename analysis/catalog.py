@@ -377,6 +377,14 @@ _ENTRIES = (
         none_measured="nothing ran on a device",
     ),
     TableEntry(
+        replay.ATTRIBUTION,
+        Topic.foresight,
+        "How much slower the jitter of each part of the run makes a step.",
+        "replay.md#attribution",
+        command="attribution",
+        none_measured="nothing ran on a device",
+    ),
+    TableEntry(
         replay.PREDICTIONS,
         Topic.foresight,
         "What a step would take without stragglers, with faster links, ...",

@@ -127,6 +127,15 @@ def test_no_jitter_takes_means_of_compute() -> None:
     assert 0 < row["gain_ns"] < found.predict(without_stragglers())["gain_ns"].iloc[0]
 
 
+def test_the_slowdown_comes_from_the_slow_rank() -> None:
+    table = analyse(DATA / "nccl-straggler", details=True).attribution
+    first = table[table["of"] == "rank"].iloc[0]
+    assert first["part"] == "2"
+    assert first["slowdown_frac"] > 0.2
+    of_collectives = table[table["of"] == "collective"]["slowdown_frac"]
+    assert of_collectives.abs().max() < 0.05
+
+
 # --- what cannot be predicted ----------------------------------------------------------------------------------------
 
 

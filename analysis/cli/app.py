@@ -25,6 +25,7 @@ _USAGE = 2
 _DEFAULT = "summary"
 _FOR_ALL = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 _OWN_MODULES = (
+    "attribution",
     "summary",
     "breakdown",
     "bandwidth",
@@ -40,13 +41,19 @@ _OWN_MODULES = (
     "timeline",
     "training",
 )
-_SHARED_MODULES = {"replay": "predict", "tensorboard-copy": "tensorboard", "tensorboard-scalars": "tensorboard"}
+_SHARED_MODULES = {
+    "attribution": "predict",
+    "replay": "predict",
+    "tensorboard-copy": "tensorboard",
+    "tensorboard-scalars": "tensorboard",
+}
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
     "report": (Topic.look, "One page with pictures and tables, that needs no network."),
     "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
     "tensorboard-copy": (Topic.look, "Traces on which TensorBoard's Distributed view counts right."),
     "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, as curves in TensorBoard."),
+    "attribution": (Topic.foresight, "How much slower the jitter of each part of the run makes a step."),
     "replay": (Topic.foresight, "Every step played again, beside the measured one."),
     "predict": (Topic.foresight, "What a step would take without stragglers, with faster links, ..."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),

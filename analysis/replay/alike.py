@@ -39,7 +39,7 @@ class Alike:
         """The same place in a step of ranks that communicate alike, by whatever name; what few of them do is rare."""
         table = _table(members)
         code, most = np.full(len(table), NONE), np.zeros(len(table), dtype=np.int64)
-        table["peers"] = table["member"].map(dict(enumerate(_peers(members))))
+        table["peers"] = table["member"].map(dict(enumerate(peers(members))))
         numbers = 0
         for _, lane in table.sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
             runs = [own for _, own in lane.groupby(["member", "step"], sort=False)]
@@ -72,7 +72,7 @@ def _counted(table: pd.DataFrame, keys: list[str]) -> pd.Series[int]:
     return table.sort_values("start", kind="stable").groupby(keys).cumcount().reindex(table.index)
 
 
-def _peers(members: Sequence[RankProgram]) -> list[int]:
+def peers(members: Sequence[RankProgram]) -> list[int]:
     """A number for each member, shared by those that call the same collectives equally often."""
     known: dict[frozenset[tuple[int, int]], int] = {}
     told = [frozenset(Counter(p.name[p.is_comm].tolist()).items()) for p in members]

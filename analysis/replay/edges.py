@@ -7,10 +7,11 @@ must hold in every step.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 
 from ..metrics.clocks.frame import Ints
 from .programs import LONG_AGO, NONE, RankProgram
@@ -58,21 +59,33 @@ def _told(program: RankProgram) -> list[tuple[int, int]]:
 
     Such an event stands for what was launched last on the stream of the launch before it.
     """
-    by_call = {int(call): node for node, call in enumerate(program.launch.tolist()) if call != NONE}
+    code, names = pd.factorize(program.call_name)
+    records, waits = (
+        np.flatnonzero(np.isin(code, [k for k, name in enumerate(names) if str(name).startswith(begin)]))
+        for begin in (_RECORDS, _WAITS)
+    )
+    of_call = np.full(len(code), NONE)
+    known = program.launch != NONE
+    of_call[program.launch[known]] = np.flatnonzero(known)
+    happened: list[tuple[int, int]] = []
+    waiting: Counter[int] = Counter()
+    for thread in np.unique(program.call_thread[np.append(records, waits)]):
+        launches = np.flatnonzero((of_call != NONE) & (program.call_thread == thread))
+        own = records[program.call_thread[records] == thread]
+        before = np.searchsorted(launches, own) - 1
+        happened += zip(own[before >= 0].tolist(), of_call[launches[before[before >= 0]]].tolist(), strict=True)
+        after = np.searchsorted(launches, waits[program.call_thread[waits] == thread])
+        waiting.update(launches[after[after < len(launches)]].tolist())
+    happened += [(call, NONE) for call in waiting]
     recorded: dict[int, tuple[int, int]] = {}
-    before: dict[int, int] = {}
-    waits: dict[int, int] = defaultdict(int)
     found = []
-    for call, (name, thread) in enumerate(zip(program.call_name.tolist(), program.call_thread.tolist(), strict=True)):
-        node = by_call.get(call)
-        if node is not None:
+    for call, source in sorted(happened):
+        if source != NONE:
+            recorded[int(program.lane[source])] = (call, source)
+        else:
+            node = int(of_call[call])
             lanes = sorted((place for lane, place in recorded.items() if lane != program.lane[node]), reverse=True)
-            found += [(node, at) for _, at in lanes[: waits.pop(thread, 0)]]
-            before[thread] = node
-        elif str(name).startswith(_RECORDS) and thread in before:
-            recorded[int(program.lane[before[thread]])] = (call, before[thread])
-        elif str(name).startswith(_WAITS):
-            waits[thread] += 1
+            found += [(node, at) for _, at in lanes[: waiting[call]]]
     return [(node, at) for node, at in found if _may_follow(program, at, node)]
 
 
@@ -127,13 +140,13 @@ def _in_every_step(
     pairs: set[tuple[tuple[int, int], tuple[int, int]]],
 ) -> dict[int, list[int]]:
     """The edges found, and the same in all other steps, if none of these contradicts it."""
-    place = {
-        (int(step), *_key(program, ordinal, node)): node for node, step in enumerate(program.step.tolist()) if step >= 0
-    }
+    lanes, numbers = zip(*{key for pair in pairs for key in pair}, strict=True) if pairs else ((), ())
+    wanted = np.isin(program.lane, lanes) & np.isin(ordinal, numbers) & (program.step >= 0)
+    place = {(int(program.step[node]), *_key(program, ordinal, node)): node for node in np.flatnonzero(wanted).tolist()}
     joins: dict[int, set[int]] = defaultdict(set)
     for node, at in found:
         joins[node].add(at)
-    steps = sorted({int(step) for step in program.step.tolist() if step >= 0})
+    steps = np.unique(program.step[program.step >= 0]).tolist()
     for to, source in pairs:
         both = [(place.get((step, *to)), place.get((step, *source))) for step in steps]
         known = [(node, at) for node, at in both if node is not None and at is not None]
@@ -145,7 +158,8 @@ def _in_every_step(
 
 def _blocks(program: RankProgram) -> dict[int, list[int]]:
     """For each call that waits for the device: the activity that ended last, of those launched before, by its end."""
-    named = np.array([str(name).startswith(_BLOCKING) for name in program.call_name], dtype=bool)
+    code, names = pd.factorize(program.call_name)
+    named = np.isin(code, [k for k, name in enumerate(names) if str(name).startswith(_BLOCKING)])
     result: dict[int, list[int]] = {}
     launched = np.where(program.launch == NONE, NONE, program.launch)
     by_end = np.argsort(program.end, kind="stable")

@@ -157,10 +157,9 @@ def _with_hidden_waits(called: pd.DataFrame, correlation: pd.Series[int], end: A
 
 def _launches(of_activity: pd.Series[int], of_call: pd.Series[int]) -> Ints:
     """The position of the first call with the correlation of each activity."""
-    first: dict[int, int] = {}
-    numbers, none = of_call.to_numpy(dtype=np.int64, na_value=LONG_AGO), LONG_AGO
-    for position, correlation in enumerate(numbers.tolist()):
-        if correlation != none:
-            first.setdefault(correlation, position)
-    wanted = of_activity.to_numpy(dtype=np.int64, na_value=none)
-    return np.array([first.get(correlation, NONE) for correlation in wanted.tolist()], dtype=np.int64)
+    known = np.flatnonzero(of_call.notna())
+    calls = pd.Series(known, index=of_call.iloc[known].to_numpy(dtype=np.int64))
+    first = calls[~calls.index.duplicated()]
+    at = first.index.get_indexer(pd.Index(of_activity.to_numpy(dtype=np.int64, na_value=LONG_AGO)))
+    found: Ints = np.where(at >= 0, first.to_numpy()[at] if len(first) else NONE, NONE)
+    return found

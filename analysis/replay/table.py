@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,12 +11,13 @@ import pandas as pd
 
 from ..core.schema import Row
 from ..core.steps import step_windows
-from ..core.tables.replay import PREDICTIONS, REPLAY_STEPS
+from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Ints
+from .attribution import RunPart, others, parts_of
 from .engine import Playing, play, prepared
 from .programs import Played, RankProgram, rank_programs
-from .scenarios import Scenario
+from .scenarios import Scenario, no_jitter
 
 MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
@@ -72,6 +73,26 @@ class Replay:
         self.check()
         before = [_lengths(self.measured), _lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
+
+    def attribution(self, hosts: Mapping[int, str | None], collectives: Mapping[int, str]) -> pd.DataFrame:
+        """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
+        self.check()
+        found: dict[tuple[str, str], RunPart] = {}
+        for members in self.usual:
+            found |= {(part.of, part.name): part for part in parts_of(members, hosts, collectives)}
+        before = _mean(_lengths(self.usual))
+        ideal = self._length_of(no_jitter())
+        found_rows: list[tuple[int, float, Row]] = []
+        kinds = list(dict.fromkeys(part.of for part in found.values()))
+        for part in found.values():
+            slowdown = self._length_of(no_jitter(others(part))) / ideal - 1 if ideal else 0.0
+            gain = before - self._length_of(no_jitter(part.chosen))
+            row: Row = {"of": part.of, "part": part.name or None, "slowdown_frac": slowdown, "gain_ns": round(gain)}
+            found_rows.append((kinds.index(part.of), -slowdown, row | {"gain_frac": gain / before if before else None}))
+        return ATTRIBUTION.frame(row for *_, row in sorted(found_rows, key=lambda each: each[:2]))
+
+    def _length_of(self, scenario: Scenario) -> float:
+        return _mean(_lengths([scenario.change(members) for members in self.usual]))
 
     def check(self) -> None:
         """Raises NotPredictable."""

@@ -132,6 +132,12 @@ class Analysis:
         return self.predict()
 
     @cached_property
+    def attribution(self) -> pd.DataFrame:
+        """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
+        kinds = dict(zip(self.collectives["collective_id"], self.collectives["collective"], strict=True))
+        return self._marked(self._replay.attribution(self.run.hosts, kinds))
+
+    @cached_property
     def _replay(self) -> Replay:
         from ..replay.programs import Played
         from ..replay.table import Replay

@@ -39,3 +39,16 @@ def test_the_slowdown_is_theirs(replayed: Analysis) -> None:
     [row] = replayed.predict(no_jitter()).to_dict("records")
     mean = replayed.replay()["replayed_ns"].mean()
     assert mean / (mean - row["gain_ns"]) == pytest.approx(expected["slowdown"], rel=0.01)
+
+
+def test_the_slowdown_of_each_stage_is_theirs(replayed: Analysis) -> None:
+    """Stages 1 and 2 call the same collectives, and are one part here."""
+    expected = json.loads(EXPECTED.read_text(encoding="utf-8"))["slowdown_by_stage"]
+    table = replayed.attribution
+    found = dict(zip(table["part"], table["slowdown_frac"], strict=True))
+    stages = pd.read_csv(TABLE).groupby("stage")["rank"].unique()
+    for stage in (0, 3):
+        ranks = " ".join(map(str, sorted(stages[stage])))
+        assert 1 + found[ranks] == pytest.approx(expected[str(stage)], rel=0.01)
+    programs = table[table["of"] == "program"]
+    assert programs["part"].iloc[0] == " ".join(map(str, sorted(stages[3])))

@@ -54,6 +54,21 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
 
 @reads_traces
 @writes_tables
+def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> None:
+    """Tell which part of the run makes it slower than it were without jitter: compute, collectives, ranks, hosts.
+
+    Slowdown: a step with that part as it is and all else without jitter, over one without any jitter. Gain: by how much
+    a step would be shorter if that part alone had none. Neither adds up.
+
+    \b
+    Examples:
+      {prog} attribution traces/my-run
+    """
+    print_table("attribution", analysis_of(runs, reading, details=True), writing)
+
+
+@reads_traces
+@writes_tables
 def predict_command(
     runs: Runs,
     without_straggler: Without = None,

@@ -15,6 +15,15 @@ REPLAY_STEPS = Schema("replay_steps", "step, played again from what waits for wh
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
+ATTRIBUTION = Schema("attribution", "part of the run whose jitter makes steps longer", {
+    "of": ("string", "compute, collective, rank, host, or program: ranks that call the same collectives equally often"),
+    "part": ("string", "which of these; ranks separated by blanks"),
+    "slowdown_frac": ("Float64", "length of a step if this part alone were as it is / if nothing had jitter - 1"),
+    "gain_ns": ("int64", "by how much a step were shorter if this part alone had no jitter, mean over steps"),
+    "gain_frac": ("Float64", "gain_ns / length of a step as it is"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
 PREDICTIONS = Schema("predictions", "thing that could be different", {
     "scenario": ("string", "what is different"),
     "step_ns": ("int64", "length of a step then: measured, less gain_ns"),
