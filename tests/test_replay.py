@@ -191,9 +191,18 @@ def test_what_makes_no_sense_is_refused(options: list[str], message: str, capsys
 
 
 def test_a_group_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    for text, message in (("between=2", "no collective runs over several hosts"), ("x=2", "no process group 'x'")):
+    for text, message in (("between=2", "show no collective over several hosts"), ("x=2", "show no process group 'x'")):
         assert cli.main(["predict", "--links", text, str(DATA / "nccl-straggler")]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_a_run_without_communication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = traces_of(1, [])[0].step(0, 0, 50 * MS).kernel("gemm", 1 * MS, 5 * MS).kernel("gemm", 7 * MS, 5 * MS)
+    trace.write(tmp_path, "x0.json")
+    found = analyse(tmp_path, details=True)
+    assert found.predictions["scenario"].tolist() == ["every rank as fast as the median", "no jitter"]
+    assert cli.main(["predict", "--links", "2", str(tmp_path)]) == 1
+    assert "the traces show no collective" in capsys.readouterr().err
 
 
 def test_a_run_that_lacks_a_rank_is_played(tmp_path: Path) -> None:

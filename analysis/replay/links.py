@@ -35,8 +35,8 @@ def links_of(links: Links, group: str = "") -> dict[int, float]:
         found = found[found["process_group"] == group]
     if not len(found):
         known = ", ".join(sorted(map(str, links.collectives["process_group"].dropna().unique())))
-        what = "no collective runs over several hosts" if group == BETWEEN else f"no process group {group!r}"
-        raise NothingMeasured(f"{what}; there are {known or 'none'}")
+        missing = {"": "collective", BETWEEN: "collective over several hosts"}.get(group, f"process group {group!r}")
+        raise NothingMeasured(f"the traces show no {missing}{f'; there are the groups {known}' if known else ''}")
     told = found[["collective_id", *_GROUP]].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
     latency = told["latency_us"].astype("Float64").fillna(0.0) * 1e3
     return dict(zip(told["collective_id"].tolist(), latency.tolist(), strict=True))

@@ -154,11 +154,14 @@ class Analysis:
         from ..replay.links import Links, links_of
         from ..replay.scenarios import faster_links, no_jitter, perfect_overlap, without_stragglers
 
-        links = links_of(Links(self.collectives, self.fits, self.run.hosts))
         causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
         worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
         late = [without_stragglers([int(rank)]) for rank in worst]
-        return [*late, without_stragglers(), no_jitter(), faster_links(2.0, links), perfect_overlap()]
+        found = [*late, without_stragglers(), no_jitter()]
+        if not len(self.collectives):
+            return found
+        links = links_of(Links(self.collectives, self.fits, self.run.hosts))
+        return [*found, faster_links(2.0, links), perfect_overlap()]
 
     @cached_property
     def facts(self) -> pd.DataFrame:
