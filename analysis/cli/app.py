@@ -29,6 +29,7 @@ _OWN_MODULES = (
     "summary",
     "breakdown",
     "bandwidth",
+    "critical-path",
     "kernels",
     "compare",
     "predict",
@@ -43,6 +44,7 @@ _OWN_MODULES = (
 )
 _SHARED_MODULES = {
     "attribution": "predict",
+    "critical-path": "predict",
     "replay": "predict",
     "tensorboard-copy": "tensorboard",
     "tensorboard-scalars": "tensorboard",
@@ -54,6 +56,7 @@ _WITHOUT_TABLE = {
     "tensorboard-copy": (Topic.look, "Traces on which TensorBoard's Distributed view counts right."),
     "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, as curves in TensorBoard."),
     "attribution": (Topic.foresight, "How much slower the jitter of each part of the run makes a step."),
+    "critical-path": (Topic.foresight, "The chain of work over all ranks that made the run as long as it was."),
     "replay": (Topic.foresight, "Every step played again, beside the measured one."),
     "predict": (Topic.foresight, "What a step would take without stragglers, with faster links, ..."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),

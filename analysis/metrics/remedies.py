@@ -17,6 +17,7 @@ from ..core.tables.lateness import REMEDIES
 from .causes.blame import standing_out
 
 _DEVICE = ["rank", "device"]
+_MOVING = ["transfer", "unsplit"]
 _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
@@ -24,7 +25,7 @@ class StepCosts(NamedTuple):
     """What remedies are computed from: tables of a run.
 
     `steps` is `breakdown_steps`, or `breakdown` with a column `step` where no steps are marked; `ceiling` is
-    `bandwidth_ceiling`, without rows if there is none.
+    `bandwidth_ceiling`, without rows if there is none, and so is `path`, which is `critical_path`.
     """
 
     steps: pd.DataFrame
@@ -33,6 +34,7 @@ class StepCosts(NamedTuple):
     collectives: pd.DataFrame
     participation: pd.DataFrame
     ceiling: pd.DataFrame
+    path: pd.DataFrame
 
 
 def remedies(costs: StepCosts) -> pd.DataFrame:
@@ -44,15 +46,18 @@ def remedies(costs: StepCosts) -> pd.DataFrame:
     rows = []
     for row in _changes(costs):
         gain = int(row.pop("gains").clip(lower=0).reindex(lengths.index).fillna(0).mean())
+        on_path = row.pop("on_path", None)
+        share = None if on_path is None or not len(costs.path) else float(costs.path["share_frac"][on_path].sum())
         if gain > 0:
-            rows.append(row | {"gain_ns": gain, "gain_frac": gain / float(lengths.mean())})
+            rows.append(row | {"gain_ns": gain, "gain_frac": gain / float(lengths.mean()), "path_frac": share})
     rows.sort(key=lambda row: -row["gain_ns"])
     return REMEDIES.frame(rows)
 
 
 def _changes(costs: StepCosts) -> Iterator[Row]:
-    """Each change with its gain by step."""
+    """Each change with its gain by step, and the rows of the critical path that it concerns."""
     steps = costs.steps
+    on_path = costs.path["kind"].isin
     # What could not be split may be either, and counts for both: a bound must not be too small.
     unsplit = steps["exposed_unsplit_ns"]
     waiting = steps["exposed_wait_ns"].fillna(0) + unsplit
@@ -61,6 +66,7 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
     yield {
         "remedy": "overlap",
         "gains": _least(steps, moving),
+        "on_path": on_path(_MOVING),
         "what": "every transfer hidden behind compute",
         "how": "start collectives earlier (prefetch, smaller buckets), or give them independent compute",
     }
@@ -68,18 +74,21 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
         yield {
             "remedy": "faster_links",
             "gains": _least(steps, _below_ceiling(costs)),
+            "on_path": on_path(_MOVING),
             "what": "links as fast as the ceiling",
             "how": "see `bandwidth --ceiling` for the sizes that fall short: NCCL settings, topology, message sizes",
         }
     yield {
         "remedy": "no_copies",
         "gains": _least(steps, steps["exposed_memory_ns"]),
+        "on_path": on_path(["copy"]),
         "what": "no copy or fill that nothing hides",
         "how": "pinned memory and non_blocking copies on a stream of their own; see `kernels`",
     }
     yield {
         "remedy": "no_idle",
         "gains": _least(steps, steps["idle_ns"]),
+        "on_path": on_path(["cpu", "launch"]),
         "what": "devices that always have work",
         "how": "launch ahead of the device: fewer synchronisations, CUDA graphs, a faster data loader",
     }
@@ -96,6 +105,7 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Row:
         return {
             "remedy": "no_straggler",
             "gains": _least(costs.steps[others], waiting[others]),
+            "on_path": costs.path["rank"].isin(late) & ~costs.path["kind"].isin(_MOVING),
             "what": f"rank{'s' if several else ''} {named} as fast as the others",
             "how": "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
         }

@@ -11,6 +11,9 @@ from ..metrics.clocks.frame import Ints
 from .edges import Edges, edges_of, ready
 from .programs import LONG_AGO, NONE, RankProgram
 
+Arrivals = dict[int, list[tuple[int, int]]]
+"""Collective -> rank and arrival of each member, in ns."""
+
 
 @dataclass(frozen=True)
 class Delays:
@@ -54,17 +57,14 @@ class Playing:
 
 def prepared(members: Sequence[RankProgram], *, usual_delays: bool) -> list[Playing]:
     """Ranks ready to be played, with delays as measured or as usual."""
-    arrived: dict[int, list[tuple[int, int]]] = {}
-    for program in members:
-        for node in np.flatnonzero(program.collective != NONE).tolist():
-            arrived.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
+    arrived = arrivals(members)
     result = []
     for program in members:
         edges = edges_of(program)
         delays = _delays(program, edges)
         transfer = program.end - program.start
         for node in np.flatnonzero(program.collective != NONE).tolist():
-            needed = _needed(program, node, arrived)
+            _, needed = last_arrival(program, node, arrived)
             transfer[node] = max(int(program.end[node]) - max(needed, int(program.start[node])), 0)
         result.append(
             Playing(
@@ -80,13 +80,22 @@ def prepared(members: Sequence[RankProgram], *, usual_delays: bool) -> list[Play
     return result
 
 
-def _needed(program: RankProgram, node: int, arrived: dict[int, list[tuple[int, int]]]) -> int:
-    """When the last of those arrived that this call needs."""
+def arrivals(members: Sequence[RankProgram]) -> Arrivals:
+    """Who takes part in each collective, and since when."""
+    found: Arrivals = {}
+    for program in members:
+        for node in np.flatnonzero(program.collective != NONE).tolist():
+            found.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
+    return found
+
+
+def last_arrival(program: RankProgram, node: int, arrived: Arrivals) -> tuple[int, int]:
+    """The last of those that this call needs, and when it arrived; the rank itself if it is as late."""
     needs = int(program.needs[node])
-    return max(
-        (at for rank, at in arrived[int(program.collective[node])] if needs in (NONE, rank)),
-        default=int(program.start[node]),
-    )
+    others = [(at, rank) for rank, at in arrived[int(program.collective[node])] if needs in (NONE, rank)]
+    at, rank = max(others, default=(LONG_AGO, NONE))
+    own = int(program.start[node])
+    return (rank, at) if at > own else (program.rank, own)
 
 
 def _delays(program: RankProgram, edges: Edges) -> Delays:

@@ -21,8 +21,9 @@ from ..metrics.clocks.table import aligned
 
 NONE = -1
 LONG_AGO = np.iinfo(np.int64).min // 4
+ACTIVITY_KEYS = ["rank", "cycle", "device", "stream", "start_ns"]
+"""What tells an activity, and the call that it is."""
 _LONG_NS, _SOON = 200_000, 0.5
-_KEYS = ["rank", "cycle", "device", "stream", "start_ns"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class RankProgram:
         return len(self.start)
 
 
+def steps_of(program: RankProgram) -> Ints:
+    """The step of each activity, NO_STEP for none; 0 for all where none are marked."""
+    return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
+
+
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
     """The programs of all ranks, cycle by cycle."""
     names = pd.factorize(run.activities["name"], sort=True)[0]
@@ -91,17 +97,17 @@ def _calls(run: Played) -> pd.DataFrame:
     """Of each call: its place among the activities, its collective, and whom it had to wait for."""
     told = run.participation[["call_id", "collective_id", "waited_for"]]
     kinds = run.collectives[["collective_id", "collective", "complete"]].rename(columns={"collective": "kind"})
-    found = run.calls[["call_id", *_KEYS]].merge(told, on="call_id").merge(kinds, on="collective_id")
+    found = run.calls[["call_id", *ACTIVITY_KEYS]].merge(told, on="call_id").merge(kinds, on="collective_id")
     together = found["kind"].isin(SYNCHRONISING)
     needs = found["waited_for"].astype("Int64").fillna(found["rank"])
     found = found.assign(needs=needs.mask(together, NONE).astype("int64"))
-    return found.drop_duplicates(_KEYS)[[*_KEYS, "collective_id", "needs"]]
+    return found.drop_duplicates(ACTIVITY_KEYS)[[*ACTIVITY_KEYS, "collective_id", "needs"]]
 
 
 def _program(
     rank: int, own: pd.DataFrame, called: pd.DataFrame, calls: pd.DataFrame, clocks: pd.DataFrame
 ) -> RankProgram:
-    own = own.merge(calls, on=_KEYS, how="left")
+    own = own.merge(calls, on=ACTIVITY_KEYS, how="left")
     lane = pd.MultiIndex.from_frame(own[["device", "stream"]]).factorize(sort=True)[0]
     start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
     end = start + own["dur_ns"].to_numpy()

@@ -16,7 +16,7 @@ from ..errors import NotPredictable
 from ..metrics.clocks.frame import Ints
 from .attribution import RunPart, others, parts_of
 from .engine import Playing, play, prepared
-from .programs import Played, RankProgram, rank_programs
+from .programs import Played, RankProgram, rank_programs, steps_of
 from .scenarios import Scenario, no_jitter
 
 MOST_ERROR_FRAC = 0.10
@@ -48,7 +48,7 @@ class Replay:
         measured = _measured(self.measured)
         with_delays, replayed = _lengths(self.measured), _lengths(self.usual)
         ranks = pd.Series([
-            step for members in self.measured for m in members for step in np.unique(_steps(m.program)) if step >= 0
+            step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
         return REPLAY_STEPS.frame(
             {
@@ -138,10 +138,6 @@ class Replay:
         )
 
 
-def _steps(program: RankProgram) -> Ints:
-    return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
-
-
 def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:
     return _by_step([(m.program, m.program.start, m.program.end) for members in cycles for m in members])
 
@@ -159,7 +155,7 @@ def _by_step(ran: Sequence[tuple[RankProgram, Ints, Ints]]) -> _Lengths:
     for program, start, end in ran:
         for device in np.unique(program.device):
             own = program.device == device
-            for step, begin, finish in step_windows(start[own], end[own], _steps(program)[own]):
+            for step, begin, finish in step_windows(start[own], end[own], steps_of(program)[own]):
                 found.setdefault(step, []).append(finish - begin)
     return {step: float(np.mean(lengths)) for step, lengths in found.items()}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..core.schema import plain
-from ..errors import NothingMeasured
+from ..errors import NothingMeasured, NotPredictable
 from ..render.plots import bars, heat, points, step
 from ..render.plots.figure import Figure
 from .layout import orders_of_ranks
@@ -52,6 +52,7 @@ def _sections(analysis: ReportedRun, step_number: int | None) -> Iterator[Sectio
     yield _verdicts(analysis)
     yield _heat(analysis)
     yield _time(analysis)
+    yield _path(analysis)
     yield _bandwidth(analysis)
     yield _step(analysis, step_number)
     yield _waits(analysis)
@@ -106,6 +107,17 @@ def _time(analysis: ReportedRun) -> Section:
     figures = [bars.time_per_rank(table)] if len(table) else []
     tables = [*_blocks(analysis, "breakdown"), *_blocks(analysis, "breakdown_steps", largest="exposed_comm_ns")]
     return Section("time", "Where the time went", "", figures, tables)
+
+
+def _path(analysis: ReportedRun) -> Section:
+    about = "The chain of work that ends with the run and never waits. What is not on it made nothing longer."
+    try:
+        table = analysis.table("critical_path")
+    except (NothingMeasured, NotPredictable):
+        return Section("path", "Critical path", "")
+    figures = [bars.critical_path(table)] if len(table) else []
+    tables = [one for name in ("critical_path", "critical_path_pieces") for one in _blocks(analysis, name)]
+    return Section("path", "Critical path", about, figures, tables)
 
 
 def _bandwidth(analysis: ReportedRun) -> Section:

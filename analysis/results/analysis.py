@@ -16,6 +16,7 @@ from ..ceilings.files import Ceiling
 from ..core.escaping import printable
 from ..core.schema import records
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, PARTICIPATION
+from ..core.tables.replay import CRITICAL_PATH
 from ..core.wording import counted
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
@@ -41,6 +42,8 @@ from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
 
 if TYPE_CHECKING:
+    from ..replay.critical import CriticalPath
+    from ..replay.programs import Played
     from ..replay.scenarios import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
@@ -102,7 +105,8 @@ class Analysis:
         from ..timeline.tables import Tables
 
         of_calls = (self.calls, self.participation, self.collectives, self.lateness)
-        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks)
+        path = None if self._no_path else self._critical_path.pieces
+        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path)
         if ranks is not None:
             tables = tables.of_ranks(ranks)
         return timeline_of(tables if steps is None else tables.of_steps(steps))
@@ -137,18 +141,49 @@ class Analysis:
         kinds = dict(zip(self.collectives["collective_id"], self.collectives["collective"], strict=True))
         return self._marked(self._replay.attribution(self.run.hosts, kinds))
 
+    @property
+    def _no_path(self) -> bool:
+        """Whether what waits for what is not known, because it was not read, or cannot be."""
+        return not self.run.details or bool((self.run.activities["device"] == "cpu").all())
+
+    @cached_property
+    def critical_path(self) -> pd.DataFrame:
+        """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
+        return self._marked(self._critical_path.by_rank)
+
+    @cached_property
+    def critical_path_steps(self) -> pd.DataFrame:
+        """The same by step."""
+        return self._marked(self._critical_path.by_step)
+
+    @cached_property
+    def critical_path_pieces(self) -> pd.DataFrame:
+        """One row per long piece of the critical path, ten of each step."""
+        return self._marked(self._critical_path.longest)
+
+    @cached_property
+    def _critical_path(self) -> CriticalPath:
+        from ..replay.critical import CriticalPath
+
+        return CriticalPath.of(self._replay.measured, self._played)
+
     @cached_property
     def _replay(self) -> Replay:
-        from ..replay.programs import Played
         from ..replay.table import Replay
+
+        return Replay.of(self.run.name, self._played)
+
+    @cached_property
+    def _played(self) -> Played:
+        from ..replay.programs import Played
 
         run = self.run
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; use analyse(..., details=True)")
-        if (run.activities["device"] == "cpu").all():
+        if self._no_path:
             raise NotPredictable(f"{run.name}: ran on CPUs, whose traces do not tell what waits for what")
         of_calls = (self.calls, self.participation, self.collectives)
-        return Replay.of(run.name, Played(run.activities, run.runtime_calls, *of_calls, self.clocks))
+        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks)
 
     def _usual_scenarios(self) -> list[Scenario]:
         from ..replay.links import Links, links_of
@@ -292,7 +327,9 @@ class Analysis:
         steps = self.breakdown_steps
         whole = steps if len(steps) else self.breakdown.assign(step=0)
         ceiling = self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty()
-        found = StepCosts(whole, self.ranks, self.calls, self.collectives, self.participation, ceiling)
+        of_calls = (self.calls, self.collectives, self.participation)
+        path = CRITICAL_PATH.empty() if self._no_path else self.critical_path
+        found = StepCosts(whole, self.ranks, *of_calls, ceiling, path)
         return self._marked(remedies(found))
 
     @cached_property

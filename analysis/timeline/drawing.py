@@ -13,7 +13,7 @@ from .lanes import outermost
 from .packets import Writer
 from .ranks import rank_groups
 from .slices import Group, Integers, Slices, Texts, Track
-from .tables import Tables
+from .tables import Tables, integers_in, names_in
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,15 @@ def timeline_of(tables: Tables) -> Timeline:
     if not ranks:
         raise NothingMeasured(f"{tables.name}: the traces show no device activity that a timeline could show")
     member = tables.collectives["collective_id"].isin(found.calls["collective_id"])
+    path = _critical_path(tables)
     counters = [*ranks_waiting(found.calls), *bus_bandwidths(tables.collectives[member])]
     tracks = [track for group in ranks for track in group.tracks]
-    zero_ns = min(_begun_ns(track) for track in [*tracks, *counters])
-    shown = [track.content for track in tracks if isinstance(track.content, Slices)]
+    zero_ns = min(_begun_ns(track) for track in [*tracks, *path, *counters])
+    shown = [track.content for track in [*path, *tracks] if isinstance(track.content, Slices)]
     moved = sum(_moved(group) for group in ranks)
     about = _about(tables.name, zero_ns, max(int(each.end_ns.max()) for each in shown), moved)
     writer = Writer(zero_ns)
-    groups = [Group("all ranks", (about, *counters)), *ranks]
+    groups = [Group("all ranks", (about, *path, *counters)), *ranks]
     parts = [part for place, group in enumerate(groups) for part in writer.group(group, place)]
     return Timeline((writer.begun(), *parts), zero_ns, sum(map(len, shown)), moved)
 
@@ -64,6 +65,18 @@ def _moved(group: Group) -> int:
             moved += outermost(track.content.start_ns, track.content.end_ns)
         seen.add(track.name)
     return moved
+
+
+def _critical_path(tables: Tables) -> list[Track]:
+    """The critical path of all ranks, piece by piece, where it is known."""
+    if tables.path is None or not len(pieces := tables.path[tables.in_steps(tables.path)]):
+        return []
+    told = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
+    notes: dict[str, Texts | Integers] = {"kind": names_in(pieces["kind"])}
+    notes |= {key: integers_in(pieces[key]) for key in ("step", "rank", "activities", "waiting_rank")}
+    start_ns = pieces["start_ns"].to_numpy(dtype=np.int64)
+    end_ns = start_ns + pieces["dur_ns"].to_numpy(dtype=np.int64)
+    return [Track("critical path", Slices(start_ns, end_ns, names_in(told), notes))]
 
 
 def _about(name: str, zero_ns: int, end_ns: int, moved: int) -> Track:

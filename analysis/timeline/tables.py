@@ -16,7 +16,10 @@ from .slices import Integers, Mask, Numbers, Texts
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one run, called `name`; of `steps`, or of all of them for None."""
+    """The tables of one run, called `name`; of `steps`, or of all of them for None.
+
+    `path` has the pieces of its critical path, None if that is not known.
+    """
 
     name: str
     activities: pd.DataFrame
@@ -25,6 +28,7 @@ class Tables:
     collectives: pd.DataFrame
     lateness: pd.DataFrame
     clocks: pd.DataFrame
+    path: pd.DataFrame | None = None
     steps: Collection[int] | None = None
 
     def of_ranks(self, ranks: Collection[int]) -> Tables:
@@ -43,6 +47,7 @@ class Tables:
             participation=_rows(self.participation, ranks),
             lateness=_rows(self.lateness, ranks),
             clocks=_rows(self.clocks, ranks),
+            path=None if self.path is None else _rows(self.path, ranks),
         )
 
     def of_steps(self, steps: Collection[int]) -> Tables:

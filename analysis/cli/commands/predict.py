@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,6 +66,37 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
       {prog} attribution traces/my-run
     """
     print_table("attribution", analysis_of(runs, reading, details=True), writing)
+
+
+class PathBy(str, Enum):
+    """What a row of the critical path is."""
+
+    rank = "rank"
+    step = "step"
+    piece = "piece"
+
+
+@reads_traces
+@writes_tables
+def critical_path_command(
+    runs: Runs,
+    by: Annotated[PathBy, typer.Option(help="A row per rank; per step and rank; or per long piece.")] = PathBy.rank,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Follow the run back from its end: from each activity to what it waited for last, on whatever rank.
+
+    What is not on this path made nothing longer. It runs through compute, copies, transfers, launches, and what a CPU
+    did before them, but never through waiting: there it goes on with the rank that was waited for.
+
+    \b
+    Examples:
+      {prog} critical-path traces/my-run
+      {prog} critical-path --by piece --format csv traces/my-run
+    """
+    name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
+    print_table(name, analysis_of(runs, reading, details=True), writing)
 
 
 @reads_traces

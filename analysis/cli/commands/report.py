@@ -61,7 +61,7 @@ def report_command(
     elif all(_holds(path, _TRAINING) and not _has_traces(path) for path in runs):
         _of_trainings(runs, output)
     else:
-        analysis = analysis_of(runs, reading, ceiling)
+        analysis = analysis_of(runs, reading, ceiling, details=True)
         _written(analysis.report(step=step), output)
         finish(analysis)
 

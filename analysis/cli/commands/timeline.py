@@ -59,7 +59,7 @@ def timeline_command(
       {prog} timeline --bundle --output all.tar traces/my-run
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(ranks, "--ranks")
-    analysis = analysis_of(runs, reading)
+    analysis = analysis_of(runs, reading, details=True)
     found = analysis.drawn(steps=steps, ranks=of_ranks)
     for note in analysis.run.notes:
         complain(note, kind="note")

@@ -130,6 +130,7 @@ REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "remedy": ("string", "no_straggler, no_jitter, no_bubble, overlap, faster_links, no_copies or no_idle"),
     "gain_ns": ("int64", "by how much it shortens a step at most, mean over the steps; each change for itself"),
     "gain_frac": ("Float64", "gain_ns / mean length of a step"),
+    "path_frac": ("Float64", "share of the critical path that it concerns; NA where that is not known"),
     "what": ("string", "what would have to be different"),
     "how": ("string", "where to begin"),
     "partial": PARTIAL_RUN,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .columns import PARTIAL_RUN
+from .columns import PARTIAL_RUN, RANK
 
 REPLAY_STEPS = Schema("replay_steps", "step, played again from what waits for what", {
     "step": ("int64", "number of the step; 0 if none are marked"),
@@ -21,6 +21,41 @@ ATTRIBUTION = Schema("attribution", "part of the run whose jitter makes steps lo
     "slowdown_frac": ("Float64", "length of a step if this part alone were as it is / if nothing had jitter - 1"),
     "gain_ns": ("int64", "by how much a step were shorter if this part alone had no jitter, mean over steps"),
     "gain_frac": ("Float64", "gain_ns / length of a step as it is"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+_LINK = (
+    "string",
+    "compute, copy, transfer, unsplit (transfer or wait), cpu (before launches), launch (until it began)",
+)
+
+CRITICAL_PATH = Schema("critical_path", "rank and kind of link on the critical path", {
+    "rank": RANK,
+    "kind": _LINK,
+    "dur_ns": ("int64", "how long the critical path runs through it, mean over steps"),
+    "share_frac": ("Float64", "its share of the critical path"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+CRITICAL_PATH_STEPS = Schema("critical_path_steps", "step, rank and kind of link on the critical path", {
+    "step": ("int64", "number of the step; 0 if none are marked"),
+    "rank": RANK,
+    "kind": _LINK,
+    "dur_ns": ("int64", "how long the critical path runs through it"),
+    "share_frac": ("Float64", "its share of the critical path in this step"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+CRITICAL_PATH_PIECES = Schema("critical_path_pieces", "long piece of the critical path, ten of each step", {
+    "step": ("int64", "number of the step; 0 if none are marked"),
+    "rank": RANK,
+    "kind": _LINK,
+    "name": ("string", "its longest activity; NA for cpu and launch"),
+    "start_ns": ("int64", "when it begins, on the common clock"),
+    "dur_ns": ("int64", "how long it is: links of one kind that follow each other on a rank are one piece"),
+    "share_frac": ("Float64", "its share of the critical path in this step"),
+    "activities": ("int64", "how many activities it consists of"),
+    "waiting_rank": ("Int64", "rank that waited for its end; NA where the path stays on its rank"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 

@@ -21,6 +21,15 @@ _PARTS = (
     ("memory", "exposed copies"),
     ("idle", "idle"),
 )
+_ON_PATH = {
+    "compute": ("compute", "compute"),
+    "copy": ("memory", "copies"),
+    "transfer": ("transfer", "transfer"),
+    "unsplit": ("unsplit", "transfer or wait"),
+    "cpu": ("wait", "the CPU, before it launches"),
+    "launch": ("idle", "launches"),
+}
+"""Kinds of links -> fill and name."""
 _HATCHED = ("hidden", "wait")
 _MOST_KERNELS = 20
 
@@ -36,7 +45,7 @@ def time_per_rank(breakdown: Any) -> Figure:
         "time",
         title,
         "Every nanosecond of the window is in one part. What is hidden costs nothing; waiting is for other ranks.",
-        _stacked("time", title, names, values),
+        _stacked(("time", title), names, values, _PARTS),
         "breakdown",
         breakdown,
     )
@@ -56,14 +65,38 @@ def _parts_of(row: Row) -> list[int]:
     ]
 
 
-def _stacked(name: str, title: str, rows: Sequence[str], values: Sequence[Sequence[float]]) -> str:
+def critical_path(table: Any) -> Figure:
+    """What the critical path runs through in a step, by rank: the ranks on which it is longest."""
+    kinds = list(_ON_PATH)
+    found: dict[int, list[float]] = {}
+    for row in plain(table).rows:
+        found.setdefault(row["rank"], [0.0] * len(kinds))[kinds.index(row["kind"])] = row["dur_ns"] / 1e6
+    ranks = sorted(sorted(found, key=lambda rank: -sum(found[rank]))[:_MOST_KERNELS])
+    title = "What the critical path of a step runs through"
+    names = [str(rank) for rank in ranks]
+    return Figure(
+        "path",
+        title,
+        "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for.",
+        _stacked(("path", title), names, [found[rank] for rank in ranks], list(_ON_PATH.values())),
+        "critical_path",
+        table,
+    )
+
+
+def _stacked(
+    named: tuple[str, str], rows: Sequence[str], values: Sequence[Sequence[float]], parts: Sequence[tuple[str, str]]
+) -> str:
+    """Bars of several parts; `named` is the figure's name and title, and each of the parts has a fill and a name."""
+    name, title = named
     tall = min(max(_TALLEST / max(len(rows), 1), 2.0), 20.0)
     left = 16 + max([text_width(row) for row in rows] or [0.0]) + 8
     bottom = 34 + tall * len(rows)
     drawing = Drawing(name, title, _WIDTH, bottom + 36)
-    fills = {part: f"f-{part}" for part, _ in _PARTS} | {part: drawing.hatching(part) for part in _HATCHED}
-    used = [index for index in range(len(_PARTS)) if any(row[index] for row in values)]
-    drawing.legend(12, [(fills[_PARTS[index][0]], _PARTS[index][1]) for index in used], left)
+    fills = {part: f"f-{part}" for part, _ in parts}
+    fills |= {part: drawing.hatching(part) for part in _HATCHED if part in fills}
+    used = [index for index in range(len(parts)) if any(row[index] for row in values)]
+    drawing.legend(12, [(fills[parts[index][0]], parts[index][1]) for index in used], left)
     scale = covering([sum(row) for row in values], left, _WIDTH - 20)
     bottom_axis(drawing, scale, bottom, 28, "ms")
     every = -(-len(rows) // _MOST_LABELS)
@@ -72,7 +105,7 @@ def _stacked(name: str, title: str, rows: Sequence[str], values: Sequence[Sequen
             drawing.text(left - 6, 28 + tall * (number + 0.5) + 4, row, "end")
     gap = 2 if tall > 8 else 0
     for index in used:
-        fill = fills[_PARTS[index][0]]
+        fill = fills[parts[index][0]]
         commands = "".join(
             _bar(scale, sum(row[:index]), row[index], 28 + tall * number, tall - gap)
             for number, row in enumerate(values)

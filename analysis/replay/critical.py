@@ -1,0 +1,226 @@
+"""The critical path: the chain of activities, over all ranks, that ends with the run and never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..core.kinds import COMM, COMPUTE
+from ..core.schema import Row
+from ..core.steps import step_windows
+from ..core.tables.replay import CRITICAL_PATH, CRITICAL_PATH_PIECES, CRITICAL_PATH_STEPS
+from ..metrics.clocks.frame import Flags, Ints
+from .edges import ready
+from .engine import Arrivals, Playing, arrivals, last_arrival
+from .programs import ACTIVITY_KEYS, LONG_AGO, NONE, Played, steps_of
+
+_MOST_PIECES = 10
+_SHORT_NS = 20_000
+"""A launch up to this long belongs to the piece that it begins; where another rank goes on, to that before it."""
+_RAN, _CPU, _LAUNCH = range(3)
+
+
+class _Link(NamedTuple):
+    """Part of the chain: on a rank, in [start_ns, end_ns), for the activity `row`; `waiter` waited for its end."""
+
+    rank: int
+    what: int
+    row: int
+    start_ns: int
+    end_ns: int
+    waiter: int
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The critical path of a run: its links in order of time, cut where steps begin, and names of activities.
+
+    Columns of `links` are those of a link, `step` and `kind`.
+    """
+
+    links: pd.DataFrame
+    names: pd.Series[str]
+
+    @classmethod
+    def of(cls, cycles: Sequence[list[Playing]], run: Played) -> CriticalPath:
+        """That of a run, cycle by cycle."""
+        parts = [_cut(pd.DataFrame(_chain(members), columns=[*_Link._fields]), members) for members in cycles]
+        links = pd.concat([_nothing(), *parts], ignore_index=True)
+        return cls(links.assign(kind=_kinds(links, run)), run.activities["name"])
+
+    @property
+    def by_rank(self) -> pd.DataFrame:
+        """One row per rank and kind, mean over steps."""
+        steps = max(self.links["step"].nunique(), 1)
+        return CRITICAL_PATH.frame(row | {"dur_ns": round(row["dur_ns"] / steps)} for row in _shares(self.links))
+
+    @property
+    def by_step(self) -> pd.DataFrame:
+        """One row per step, rank and kind."""
+        return CRITICAL_PATH_STEPS.frame(
+            row | {"step": step} for step, own in self.links.groupby("step") for row in _shares(own)
+        )
+
+    @property
+    def longest(self) -> pd.DataFrame:
+        """The longest pieces of every step."""
+        pieces = self.pieces
+        pieces["share_frac"] = pieces["dur_ns"] / pieces.groupby("step")["dur_ns"].transform("sum")
+        pieces = pieces.sort_values(["step", "dur_ns"], ascending=[True, False], kind="stable")
+        return CRITICAL_PATH_PIECES.conform(pieces[pieces.groupby("step").cumcount() < _MOST_PIECES])
+
+    @property
+    def pieces(self) -> pd.DataFrame:
+        """Links of one kind that follow each other on a rank, as one: the columns of the table but `share_frac`."""
+        links = self.links
+        took = links["end_ns"] - links["start_ns"]
+        where = links[["step", "rank"]]
+        goes_on = (where == where.shift(-1)).all(axis=1)
+        short = (links["kind"] == "launch") & (took <= _SHORT_NS) & (goes_on | goes_on.shift(fill_value=False))
+        kind = links["kind"].mask(short, links["kind"].shift(-1).where(goes_on, links["kind"].shift()))
+        told = where.assign(kind=kind)
+        number = (told != told.shift()).any(axis=1).cumsum()
+        longest = took.mask(short, -1).groupby(number).transform("idxmax")
+        name = links["row"].reindex(longest).map(self.names).astype("string").set_axis(links.index)
+        told = told.assign(
+            name=name.mask(kind.isin(["cpu", "launch"])),
+            start_ns=links["start_ns"],
+            end_ns=links["end_ns"],
+            activities=(links["what"] == _RAN).astype("int64"),
+            waiting_rank=links["waiter"].astype("Int64").mask(links["waiter"] == NONE),
+        )
+        first = told.groupby(number).nth(0).set_index(number.drop_duplicates())
+        last = told.groupby(number).nth(-1).set_index(number.drop_duplicates())
+        first["dur_ns"] = last["end_ns"] - first["start_ns"]
+        first["waiting_rank"] = last["waiting_rank"]
+        first["activities"] = told["activities"].groupby(number).sum()
+        return first.drop(columns="end_ns")
+
+
+@dataclass(frozen=True)
+class _Reasons:
+    """Why each activity of a rank began when it did.
+
+    `ready_at` is when the last thing came that it waited for: its launch, where `by_launch`, else the end of `source`.
+    """
+
+    member: Playing
+    source: Ints
+    ready_at: Ints
+    by_launch: Flags
+    of_collective: dict[int, int]
+    blocked: Ints
+
+    @classmethod
+    def of(cls, member: Playing) -> _Reasons:
+        program = member.program
+        ended, launched = ready(program)
+        source = np.where(ended == LONG_AGO, NONE, np.arange(len(program)) - 1)
+        for node, sources in member.edges.joins.items():
+            last = max(sources, key=lambda each: int(program.end[each]))
+            if program.end[last] > ended[node]:
+                source[node], ended[node] = last, program.end[last]
+        comm = np.flatnonzero(program.collective != NONE)
+        waited = np.array([call for call, late in member.returns.items() if late >= 0], dtype=np.int64)
+        return cls(
+            member,
+            source,
+            np.maximum(ended, launched),
+            launched > ended,
+            dict(zip(program.collective[comm].tolist(), comm.tolist(), strict=True)),
+            waited[np.argsort(program.call_end[waited], kind="stable")],
+        )
+
+    def last(self, node: int, arrived: Arrivals) -> tuple[int, int]:
+        """The rank whose arrival an activity waited for, and when that was; the rank itself if it is no collective."""
+        program = self.member.program
+        if program.collective[node] == NONE:
+            return program.rank, int(program.start[node])
+        return last_arrival(program, node, arrived)
+
+    def cpu_waited(self, time_ns: int) -> tuple[int, int]:
+        """The activity for whose end the CPU waited last before that time, and when it ended; NONE for none."""
+        program = self.member.program
+        at = int(np.searchsorted(program.call_end[self.blocked], time_ns, side="right")) - 1
+        if at < 0:
+            return NONE, LONG_AGO
+        source = max(self.member.edges.blocks[int(self.blocked[at])], key=lambda each: int(program.end[each]))
+        return source, int(program.end[source])
+
+
+def _nothing() -> pd.DataFrame:
+    return pd.DataFrame({key: np.zeros(0, dtype=np.int64) for key in ("step", *_Link._fields)})
+
+
+def _shares(links: pd.DataFrame) -> Iterator[Row]:
+    """What the links run through by rank and kind, the longest first."""
+    took = links["end_ns"] - links["start_ns"]
+    whole = int(took.sum())
+    found = took.groupby([links["rank"], links["kind"]]).sum().sort_values(ascending=False, kind="stable")
+    for (rank, kind), own in zip(found.index.tolist(), found.tolist(), strict=True):
+        yield {"rank": rank, "kind": kind, "dur_ns": own, "share_frac": own / whole}
+
+
+def _kinds(links: pd.DataFrame, run: Played) -> Sequence[str]:
+    """What each link is: compute, copy, transfer, unsplit, cpu or launch."""
+    known = run.participation["call_id"][run.participation["transfer_ns"].notna()]
+    split = run.calls[run.calls["call_id"].isin(known)][ACTIVITY_KEYS]
+    rows = np.unique(links["row"].to_numpy(dtype=np.int64))
+    ran = run.activities.iloc[rows][[*ACTIVITY_KEYS, "kind"]].assign(row=rows)
+    of_row = dict(
+        zip(rows.tolist(), ran["kind"].map({COMM: "unsplit", COMPUTE: "compute"}).fillna("copy"), strict=True)
+    )
+    of_row |= dict.fromkeys(ran[ran["kind"] == COMM].merge(split)["row"].tolist(), "transfer")
+    ran_on = {_CPU: "cpu", _LAUNCH: "launch"}
+    return [ran_on.get(what) or of_row[row] for what, row in zip(links["what"], links["row"], strict=True)]
+
+
+def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
+    """The links of one cycle in order of time, cut where a step begins on any rank, and only those in steps."""
+    found = chain.iloc[::-1]
+    programs = [member.program for member in members]
+    windows = step_windows(
+        np.concatenate([program.start for program in programs]),
+        np.concatenate([program.end for program in programs]),
+        np.concatenate([steps_of(program) for program in programs]),
+    )
+    parts = []
+    for step, begin, end in windows:
+        own = found[(found["end_ns"] > begin) & (found["start_ns"] < end)]
+        waiter = own["waiter"].where(own["end_ns"] <= end, NONE)
+        cut = own.assign(start_ns=own["start_ns"].clip(lower=begin), end_ns=own["end_ns"].clip(upper=end))
+        parts.append(cut.assign(step=step, waiter=waiter))
+    return pd.concat([_nothing(), *parts], ignore_index=True)
+
+
+def _chain(members: Sequence[Playing]) -> Iterator[_Link]:
+    """The links of one cycle, from its end to its beginning."""
+    ranks = {member.program.rank: _Reasons.of(member) for member in members}
+    arrived = arrivals([member.program for member in members])
+    begun = min(int(member.program.start.min()) for member in members)
+    end, rank = max((int(member.program.end.max()), member.program.rank) for member in members)
+    node, waiter = int(np.argmax(ranks[rank].member.program.end)), NONE
+    while node != NONE and end > begun:
+        reasons = ranks[rank]
+        last, at = reasons.last(node, arrived)
+        chain = [(rank, _RAN, node, at)]
+        if last != rank:
+            node = ranks[last].of_collective[int(reasons.member.program.collective[node])]
+            reasons = ranks[last]
+        source, ready_at = int(reasons.source[node]), int(reasons.ready_at[node])
+        chain.append((last, _LAUNCH, node, ready_at))
+        if reasons.by_launch[node]:
+            source, ended = reasons.cpu_waited(ready_at)
+            chain.append((last, _CPU, node, ended))
+        for on, what, of, since in chain:
+            start = max(min(since, end), begun)
+            if start < end:
+                yield _Link(on, what, int(ranks[on].member.program.row[of]), start, end, waiter)
+                end, waiter = start, NONE
+            if what == _RAN and last != rank:
+                waiter = rank
+        rank, node = last, source

@@ -1,0 +1,166 @@
+"""The critical path: whole, and critical: what is not on it can be shorter, what is on it cannot be longer for free."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import MS, Collective, traces_of
+from samples import a_sample
+from simulator import PRESETS, Injection, Window, World, draw, simulate
+from simulator.programs import ddp, tp
+
+from analysis import analyse
+from analysis.cli import app as cli
+from analysis.core.steps import step_windows
+from analysis.errors import NothingMeasured
+from analysis.replay.engine import Playing, play
+from analysis.replay.programs import steps_of
+from analysis.results.analysis import Analysis
+
+DATA = Path(__file__).parent / "data"
+RUNS = sorted(folder.name for folder in DATA.glob("nccl-*"))
+KINDS = {"compute", "copy", "transfer", "unsplit", "cpu", "launch"}
+
+
+def cycles_of(analysis: Analysis) -> list[list[Playing]]:
+    return list(analysis._replay.measured)
+
+
+def last_end(members: list[Playing]) -> int:
+    return max(int(end.max()) for _, end in play(members))
+
+
+def on_path(analysis: Analysis, member: Playing) -> np.ndarray:
+    links = analysis._critical_path.links
+    ran = links[links["kind"].isin(["compute", "copy", "transfer", "unsplit"]) & (links["rank"] == member.program.rank)]
+    outside = (member.program.start < links["start_ns"].min()) | (member.program.end > links["end_ns"].max())
+    return np.isin(member.program.row, ran["row"].to_numpy()) | outside  # where nobody knows
+
+
+# --- it is whole ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_is_as_long_as_each_step_without_a_gap(name: str) -> None:
+    found = analyse(DATA / name, details=True)
+    links = found._critical_path.links
+    assert set(links["kind"]) <= KINDS
+    for members in cycles_of(found):
+        programs = [member.program for member in members]
+        of_all = [
+            np.concatenate([each(p) for p in programs]) for each in (lambda p: p.start, lambda p: p.end, steps_of)
+        ]
+        for step, begin, end in step_windows(*of_all):
+            own = links[links["step"] == step]
+            assert own["start_ns"].iloc[0] == begin
+            assert own["end_ns"].iloc[-1] == end
+            assert own["end_ns"].tolist()[:-1] == own["start_ns"].tolist()[1:]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_its_shares_add_up(name: str) -> None:
+    found = analyse(DATA / name, details=True)
+    assert found.critical_path["share_frac"].sum() == pytest.approx(1)
+    assert found.critical_path_steps.groupby("step")["share_frac"].sum().to_numpy() == pytest.approx(1)
+    pieces, steps = found.critical_path_pieces, found.critical_path_steps.groupby("step")["dur_ns"].sum()
+    assert (pieces.groupby("step")["dur_ns"].sum() <= steps).all()
+    assert (pieces.groupby("step").size() <= 10).all()
+    assert found._critical_path.pieces.groupby("step")["dur_ns"].sum().tolist() == steps.tolist()
+
+
+# --- it is critical ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_is_not_on_it_can_be_shorter_and_nothing_is_gained(name: str) -> None:
+    found = analyse(DATA / name, details=True)
+    for members in cycles_of(found):
+        shorter = []
+        for member in members:
+            fixed = on_path(found, member)
+            half = {
+                key: np.where(fixed, getattr(member, key), getattr(member, key) // 2)
+                for key in ("duration", "transfer")
+            }
+            shorter.append(replace(member, **half))
+        assert last_end(shorter) == last_end(members)
+
+
+@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(300, 310)], 3))
+def test_what_is_on_it_makes_the_run_longer(which: int | str, tmp_path: Path) -> None:
+    simulate(PRESETS[which] if isinstance(which, str) else draw(which)).write(tmp_path)
+    found = analyse(tmp_path, details=True)
+    members = cycles_of(found)[-1]
+    links = found._critical_path.links
+    ran = links[links["kind"] == "compute"].sample(3, random_state=1)
+    for rank, row in zip(ran["rank"], ran["row"], strict=True):
+        longer = [
+            replace(m, duration=m.duration + MS * ((m.program.row == row) & (m.program.rank == rank))) for m in members
+        ]
+        if any((m.program.row == row).any() for m in members):
+            assert last_end(longer) - last_end(members) == pytest.approx(MS, rel=0.01)
+
+
+# --- it goes where it should ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", [ddp, tp])
+def test_it_runs_through_a_slow_kernel(program, tmp_path: Path) -> None:
+    calm = World(5, program, 1, 4, steps=7, window=Window(((1, 5),)))
+    simulate(replace(calm, injections=(Injection("kernel", (2,), (3,), 5000.0, 0.4),))).write(tmp_path)
+    found = analyse(tmp_path, details=True)
+    pieces = found.critical_path_pieces
+    longest = pieces[pieces["step"] == 3].iloc[0]
+    assert (longest["rank"], longest["kind"]) == (2, "compute")
+    assert longest["dur_ns"] > 5 * MS
+    of_others = found.critical_path_steps.query("step != 3 and rank == 2 and kind == 'compute'")["dur_ns"]
+    assert of_others.max() < 5 * MS
+
+
+def test_it_goes_on_with_whom_was_waited_for(tmp_path: Path) -> None:
+    """Rank 1 computes longer, both all_reduce, and rank 0 computes after that."""
+    traces = traces_of(2, [Collective((10 * MS, 30 * MS), 5 * MS, elems=10**6)])
+    for trace, until in zip(traces, (10, 30), strict=True):
+        trace.kernel("gemm", 0, until * MS).kernel("norm", 35 * MS, (20 - 18 * trace.rank) * MS)
+        trace.write(tmp_path, f"x{trace.rank}.json")
+    found = analyse(tmp_path, details=True)
+    pieces = found.critical_path_pieces.sort_values("start_ns")
+    told = pieces[["rank", "kind", "dur_ns", "waiting_rank"]].astype(object)
+    assert told.where(told.notna(), None).to_numpy().tolist() == [
+        [1, "compute", 30 * MS, 0],
+        [0, "transfer", 5 * MS, None],
+        [0, "compute", 20 * MS, None],
+    ]
+
+
+# --- where it is shown ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_each_table(capsys: pytest.CaptureFixture[str]) -> None:
+    for by, first in (("rank", "rank,kind"), ("step", "step,rank,kind"), ("piece", "step,rank,kind,name")):
+        assert cli.main(["critical-path", "--by", by, "-f", "csv", str(DATA / "nccl-straggler")]) == 0
+        assert capsys.readouterr().out.startswith(first)
+
+
+def test_the_report_has_it_and_says_nothing_where_it_is_not_known() -> None:
+    page = analyse(DATA / "nccl-straggler", details=True).report().html
+    assert "What the critical path of a step runs through" in page
+    for found in (analyse(DATA / "nccl-straggler"), analyse(DATA / "gloo-training", details=True)):
+        assert "ritical path" not in found.report().html
+
+
+def test_remedies_say_how_much_of_it_they_concern() -> None:
+    found = analyse(DATA / "nccl-straggler", details=True)
+    path = found.critical_path
+    shares = found.remedies.set_index("remedy")["path_frac"]
+    moving = path[path["kind"].isin(["transfer", "unsplit"])]["share_frac"].sum()
+    late = path[(path["rank"] == 2) & ~path["kind"].isin(["transfer", "unsplit"])]["share_frac"].sum()
+    assert shares["overlap"] == pytest.approx(moving)
+    assert shares["no_straggler"] == pytest.approx(late)
+    assert analyse(DATA / "nccl-straggler").remedies["path_frac"].isna().all()
+
+
+def test_without_details_it_is_not_known() -> None:
+    with pytest.raises(NothingMeasured, match="details=True"):
+        _ = analyse(DATA / "nccl-straggler").critical_path
