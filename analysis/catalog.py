@@ -391,7 +391,6 @@ _ENTRIES = (
         "critical-path.md#the-critical-path",
         command="critical-path",
         none_measured="nothing ran on a device",
-        title="Critical path: what a step runs through",
     ),
     TableEntry(
         replay.CRITICAL_PATH_STEPS,
@@ -408,7 +407,6 @@ _ENTRIES = (
         "critical-path.md#pieces",
         command="critical-path --by piece",
         none_measured="nothing ran on a device",
-        title="Critical path: its longest pieces",
         narrow=("step", "rank", "kind", "dur_ns", "share_frac", "name", "waiting_rank"),
     ),
     TableEntry(

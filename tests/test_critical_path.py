@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import MS, Collective, traces_of
+from perfetto_reading import tracks_of
 from samples import a_sample
 from simulator import PRESETS, Injection, Window, World, draw, simulate
 from simulator.programs import ddp, tp
@@ -164,3 +165,16 @@ def test_remedies_say_how_much_of_it_they_concern() -> None:
 def test_without_details_it_is_not_known() -> None:
     with pytest.raises(NothingMeasured, match="details=True"):
         _ = analyse(DATA / "nccl-straggler").critical_path
+
+
+def test_the_timeline_has_it_piece_by_piece() -> None:
+    found = analyse(DATA / "nccl-straggler", details=True)
+    pieces = found._critical_path.pieces
+    [track] = [track for track in tracks_of(found.timeline()) if track.name == "critical path"]
+    assert [s.end - s.start for s in track.slices] == pieces["dur_ns"].tolist()
+    assert [s.notes["rank"] for s in track.slices] == pieces["rank"].tolist()
+    assert track.slices[0].name.startswith(f"rank {pieces['rank'].iloc[0]}: ")
+    of_one = [t for t in tracks_of(found.timeline(ranks=[2], steps=[3])) if t.name == "critical path"]
+    shown = [s.notes for track in of_one for s in track.slices]
+    assert {(notes["rank"], notes["step"]) for notes in shown} == {(2, 3)}
+    assert not any(track.name == "critical path" for track in tracks_of(analyse(DATA / "nccl-straggler").timeline()))

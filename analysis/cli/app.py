@@ -32,6 +32,7 @@ _OWN_MODULES = (
     "critical-path",
     "kernels",
     "compare",
+    "export",
     "predict",
     "replay",
     "report",
@@ -46,8 +47,8 @@ _SHARED_MODULES = {
     "attribution": "predict",
     "critical-path": "predict",
     "replay": "predict",
-    "tensorboard-copy": "tensorboard",
-    "tensorboard-scalars": "tensorboard",
+    "tensorboard-copy": "export",
+    "tensorboard-scalars": "export",
 }
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
@@ -55,6 +56,7 @@ _WITHOUT_TABLE = {
     "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
     "tensorboard-copy": (Topic.look, "Traces on which TensorBoard's Distributed view counts right."),
     "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, as curves in TensorBoard."),
+    "export": (Topic.look, "What was measured, for torch's compiler."),
     "attribution": (Topic.foresight, "How much slower the jitter of each part of the run makes a step."),
     "critical-path": (Topic.foresight, "The chain of work over all ranks that made the run as long as it was."),
     "replay": (Topic.foresight, "Every step played again, beside the measured one."),

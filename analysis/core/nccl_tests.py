@@ -116,6 +116,11 @@ def dtype_name(recorded: str | None) -> str | None:
     return _DTYPES.get(recorded)
 
 
+def recorded_dtype(dtype: str) -> str:
+    """A dtype in torch's spelling as a trace spells it: `BFloat16`, `Float8_e4m3fn`."""
+    return next((name for name, known in _DTYPES.items() if known == dtype), dtype.capitalize())
+
+
 @lru_cache(maxsize=1024)
 def collective_name(recorded: str) -> str | None:
     """A collective as a trace spells it (`_allgather_base`, `all_to_allv`, `send 0->1`) in torch's, None if unknown."""

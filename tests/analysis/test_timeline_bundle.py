@@ -30,7 +30,7 @@ def members(path: Path) -> dict[str, bytes]:
 def test_a_bundle_has_the_traces_untouched_and_where_they_stand_in_time(tmp_path, capsys):
     assert main(["timeline", "--bundle", "--output", str(tmp_path / "all.tar"), str(RUN)]) == 0
     found = members(tmp_path / "all.tar")
-    analysis = analyse(RUN)
+    analysis = analyse(RUN, details=True)
     files = json.loads(found.pop("perfetto_manifest.json"))["perfetto_manifest"]["files"]
     assert [file["path"] for file in files] == [
         *(f"rank{rank}.0.json.gz" for rank in analysis.run.ranks),

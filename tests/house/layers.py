@@ -24,12 +24,13 @@ LAYERS: dict[str, dict[str, str]] = {
         "timeline": "metrics core errors",
         "replay": "metrics core errors",
         "report": "render catalog core errors",
+        "exports": "formats core errors",
         "results": "report replay timeline metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
         "comparison": "results recording render catalog core errors",
         "tensorboard": "results report core errors",
         "cli": (
-            "tensorboard sweeps comparison training results report replay timeline metrics run reading formats "
+            "exports tensorboard sweeps comparison training results report replay timeline metrics run reading formats "
             "recording ceilings render catalog core version errors"
         ),
     },

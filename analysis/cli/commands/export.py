@@ -1,7 +1,8 @@
-"""The commands that write for TensorBoard: a copy of a run for torch-tb-profiler, and scalars."""
+"""The commands that write for other tools: for TensorBoard a copy of a run, and scalars; for torch's compiler."""
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from ...core.wording import counted
 from ...recording.options import ReadOptions
-from ..output import check_new_folder, complain, replace_among, write_folder, write_out
+from ..output import check_new_folder, complain, replace_among, write_folder, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 
 NewFolder = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.", show_default=False)]
@@ -84,4 +85,60 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
         complain(note, kind="note")
     steps, tags = (len({value[place] for value in scalars}) for place in (1, 0))
     write_out(f"{folder / name}: {counted(tags, 'curve')} over {counted(steps, 'step')}\n", None)
+    finish(analysis)
+
+
+class ExportTo(str, Enum):
+    """Who takes what is exported."""
+
+    inductor = "inductor"
+
+
+Receiver = Annotated[ExportTo, typer.Argument(metavar="inductor", help="For torch's compiler.", show_default=False)]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write there.", show_default="RUN.inductor.json"),
+]
+OperatorsOf = Annotated[
+    int | None, typer.Option("--rank", metavar="N", help="Whose operators and kernels.", show_default="the first")
+]
+
+
+@reads_traces
+def export_command(
+    to: Receiver,
+    runs: Runs,
+    output: ProfileFile = None,
+    rank: OperatorsOf = None,
+    *,
+    reading: ReadOptions,
+) -> None:
+    """Write a profile by which torch.compile estimates how long operators and collectives take.
+
+    Give it as torch._inductor.config.aten_distributed_optimizations.profile_guided_estimations_profile_path, the same
+    file on all ranks. In a trace a collective takes as long as its kernel, waiting included; here it takes its
+    transfer, the median for each size and group of all ranks. Operators are those of one rank, if they were captured
+    with their shapes.
+
+    \b
+    Examples:
+      {prog} export inductor traces/my-run
+      {prog} export inductor traces/my-run --output profile.json
+    """
+    assert to is ExportTo.inductor
+    analysis = analysis_of(runs, reading)
+    from ...exports.inductor import inductor_profile
+
+    found = inductor_profile(analysis, rank)
+    for note in analysis.run.notes:
+        complain(note, kind="note")
+    target = output or Path(f"{analysis.run.name}.inductor.json")
+    write_parts(found.parts, target)
+    told = f"{counted(found.collectives, 'size')} of collectives, {counted(found.operators, 'call')} of operators"
+    write_out(f"{target}: {told}\n", None) if output is None else complain(f"{target}: {told}", kind="note")
+    if found.left_out:
+        left_out = counted(found.left_out, "call")
+        complain(f"{left_out} of collectives left out: no size in the trace, or not split from waiting", kind="note")
+    if not found.operators:
+        complain("no operator has shapes: capture with record_shapes=True to have these estimated, too", kind="note")
     finish(analysis)

@@ -1,0 +1,1 @@
+"""What is measured, in the form in which other tools take it."""
