@@ -14,13 +14,14 @@ from simulator.programs import ddp, fsdp, tp
 from analysis import analyse
 from analysis.cli import app as cli
 from analysis.errors import NothingMeasured, NotPredictable
+from analysis.replay.cycles import Played, rank_programs
 from analysis.replay.engine import play, prepared
-from analysis.replay.programs import Played, rank_programs
 from analysis.replay.scenarios import no_jitter, perfect_overlap, without_stragglers
 from analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
-RUNS = sorted(folder.name for folder in DATA.glob("nccl-*"))
+ON_GPUS = sorted(folder.name for folder in DATA.glob("nccl-*"))
+RUNS = [*ON_GPUS, "gloo-training", "gloo-collectives"]
 
 
 def parts_of(analysis: Analysis) -> Played:
@@ -53,7 +54,7 @@ def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Pa
     assert ((steps["with_delays_ns"] - steps["measured_ns"]).abs() <= 0.002 * steps["measured_ns"]).all()
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ON_GPUS)
 def test_usual_delays_explain_the_steps(name: str) -> None:
     steps = analyse(DATA / name, details=True).replay()
     assert steps["error_frac"].abs().median() < 0.03
@@ -156,10 +157,9 @@ def test_a_replay_that_misses_the_run_predicts_nothing(tmp_path: Path) -> None:
             found.predict()
 
 
-def test_a_run_on_cpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("replay", "predict"):
-        assert cli.main([command, str(DATA / "gloo-training")]) == 1
-        assert "ran on CPUs, whose traces do not tell what waits for what" in capsys.readouterr().err
+def test_a_run_of_nothing_but_collectives_on_cpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", str(DATA / "gloo-collectives")]) == 1
+    assert "its CPUs wait in ways that their traces do not show" in capsys.readouterr().err
 
 
 def test_details_are_needed() -> None:

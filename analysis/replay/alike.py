@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..metrics.clocks.frame import Ints
 from .programs import NONE, RankProgram
@@ -51,11 +52,23 @@ class Alike:
             numbers += len(usual)
         return cls(members, code, most)
 
-    def typical(self, values: Sequence[Ints], how: str) -> list[Ints]:
-        """The mean or median, as `how` says, of all that do the same, by member; 0 for what is rare."""
+    def mean(self, values: Sequence[Ints]) -> list[Ints]:
+        """The mean of all that do the same, by member; 0 for what is rare."""
         together = pd.Series(np.concatenate(values))
-        grouped = together.groupby(self._code)
-        found = (grouped.transform("median") if how == "median" else grouped.transform("mean")).to_numpy(np.float64)
+        return self._by_member(together.groupby(self._code).transform("mean").to_numpy(np.float64))
+
+    def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
+        """The lower median of those that do the same, by member; 0 for what is rare.
+
+        If only some members are `among` them, those that do what none of these does have their own.
+        """
+        together = pd.Series(np.concatenate(values))
+        counted = np.repeat([True] * len(values) if among is None else among, [len(v) for v in values])
+        found = together.groupby(self._code).quantile(0.5, interpolation="lower")
+        found.update(together[counted].groupby(self._code[counted]).quantile(0.5, interpolation="lower"))
+        return self._by_member(found.reindex(self._code).to_numpy(np.float64))
+
+    def _by_member(self, found: NDArray[Any]) -> list[Ints]:
         usual = np.rint(np.where(self._is_rare, 0.0, found)).astype(np.int64)
         return np.split(usual, self._ends[:-1])
 

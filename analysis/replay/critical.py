@@ -14,9 +14,10 @@ from ..core.schema import Row
 from ..core.steps import step_windows
 from ..core.tables.replay import CRITICAL_PATH, CRITICAL_PATH_PIECES, CRITICAL_PATH_STEPS
 from ..metrics.clocks.frame import Flags, Ints
+from .cycles import ACTIVITY_KEYS, Played
 from .edges import ready
-from .engine import Arrivals, Playing, arrivals, last_arrival
-from .programs import ACTIVITY_KEYS, LONG_AGO, NONE, Played, steps_of
+from .engine import Playing
+from .programs import LONG_AGO, NONE, Arrivals, arrivals, last_arrival, steps_of
 
 _MOST_PIECES = 10
 _SHORT_NS = 20_000
@@ -142,6 +143,10 @@ class _Reasons:
             return program.rank, int(program.start[node])
         return last_arrival(program, node, arrived)
 
+    def paced(self, node: int) -> bool:
+        """Whether a CPU worked between the activity before on its lane, and this one."""
+        return bool(self.member.program.paced[node] and self.source[node] == node - 1)
+
     def cpu_waited(self, time_ns: int) -> tuple[int, int]:
         """The activity for whose end the CPU waited last before that time, and when it ended; NONE for none."""
         program = self.member.program
@@ -212,7 +217,7 @@ def _chain(members: Sequence[Playing]) -> Iterator[_Link]:
             node = ranks[last].of_collective[int(reasons.member.program.collective[node])]
             reasons = ranks[last]
         source, ready_at = int(reasons.source[node]), int(reasons.ready_at[node])
-        chain.append((last, _LAUNCH, node, ready_at))
+        chain.append((last, _CPU if reasons.paced(node) else _LAUNCH, node, ready_at))
         if reasons.by_launch[node]:
             source, ended = reasons.cpu_waited(ready_at)
             chain.append((last, _CPU, node, ended))

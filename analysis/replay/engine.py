@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
 from ..metrics.clocks.frame import Ints
+from .cpu_programs import cpu_edges
 from .edges import Edges, edges_of, ready
-from .programs import LONG_AGO, NONE, RankProgram
+from .programs import LONG_AGO, NONE, RankProgram, arrivals, last_arrival
 
-Arrivals = dict[int, list[tuple[int, int]]]
-"""Collective -> rank and arrival of each member, in ns."""
+_BEFORE = 0
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ def prepared(members: Sequence[RankProgram], *, usual_delays: bool) -> list[Play
     """Ranks ready to be played, with delays as measured or as usual."""
     arrived = arrivals(members)
     result = []
-    for program in members:
-        edges = edges_of(program)
+    found = cpu_edges(members, arrived) if members[0].issued_by is not None else map(edges_of, members)
+    for program, edges in zip(members, found, strict=True):
         delays = _delays(program, edges)
         transfer = program.end - program.start
         for node in np.flatnonzero(program.collective != NONE).tolist():
@@ -80,24 +81,6 @@ def prepared(members: Sequence[RankProgram], *, usual_delays: bool) -> list[Play
     return result
 
 
-def arrivals(members: Sequence[RankProgram]) -> Arrivals:
-    """Who takes part in each collective, and since when."""
-    found: Arrivals = {}
-    for program in members:
-        for node in np.flatnonzero(program.collective != NONE).tolist():
-            found.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
-    return found
-
-
-def last_arrival(program: RankProgram, node: int, arrived: Arrivals) -> tuple[int, int]:
-    """The last of those that this call needs, and when it arrived; the rank itself if it is as late."""
-    needs = int(program.needs[node])
-    others = [(at, rank) for rank, at in arrived[int(program.collective[node])] if needs in (NONE, rank)]
-    at, rank = max(others, default=(LONG_AGO, NONE))
-    own = int(program.start[node])
-    return (rank, at) if at > own else (program.rank, own)
-
-
 def _delays(program: RankProgram, edges: Edges) -> Delays:
     before, launched = ready(program)
     joined = np.full(len(program), LONG_AGO)
@@ -107,10 +90,13 @@ def _delays(program: RankProgram, edges: Edges) -> Delays:
     measured = np.where(known == LONG_AGO, 0, program.start - known)
     last = np.argmax([before, launched, joined], axis=0)
     usual = np.zeros(len(program), dtype=np.int64)
-    for kind in range(3):
-        own = (last == kind) & (known != LONG_AGO)
+    sorts = [np.ones(len(program), dtype=bool)] if program.issued_by is None else [program.is_comm, ~program.is_comm]
+    for kind, sort in product(range(3), sorts):  # what came last: the one before, the launch, or what it joins
+        own = (last == kind) & sort & (known != LONG_AGO)
         if own.any():
             usual[own] = max(int(np.median(measured[own])), 0)
+    worked = program.paced & (last == _BEFORE)
+    usual[worked] = measured[worked]
     return Delays(measured, usual)
 
 

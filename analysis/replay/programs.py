@@ -1,11 +1,11 @@
-"""What each rank did in one cycle as arrays: activities by stream, calls of its CPU, and collectives.
+"""What a rank did in one cycle as arrays: activities by stream, calls of its CPU, and collectives.
 
 All times are on the common clock, in ns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,29 +13,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..core.nccl_tests import SYNCHRONISING
-from ..core.schema import grouped
 from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 
 NONE = -1
 LONG_AGO = np.iinfo(np.int64).min // 4
-ACTIVITY_KEYS = ["rank", "cycle", "device", "stream", "start_ns"]
-"""What tells an activity, and the call that it is."""
 _LONG_NS, _SOON = 200_000, 0.5
 
 
-@dataclass(frozen=True)
-class Played:
-    """The tables of a run that a replay needs."""
-
-    activities: pd.DataFrame
-    runtime_calls: pd.DataFrame
-    calls: pd.DataFrame
-    participation: pd.DataFrame
-    collectives: pd.DataFrame
-    clocks: pd.DataFrame
+Arrivals = dict[int, list[tuple[int, int]]]
+"""Collective -> rank and arrival of each member, in ns."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +32,8 @@ class RankProgram:
 
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
     is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
-    call, whose columns, in order of start, begin with `call_`.
+    call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
+    activity after which it handed a collective over.
     """
 
     rank: int
@@ -63,6 +52,12 @@ class RankProgram:
     call_end: Ints
     call_name: NDArray[Any]
     call_thread: Ints
+    issued_by: Ints | None = None
+
+    @property
+    def paced(self) -> Flags:
+        """Which activities follow the one before at the distance they had, because a CPU worked in between."""
+        return np.zeros(len(self), dtype=bool) if self.issued_by is None else ~self.is_comm
 
     def __len__(self) -> int:
         return len(self.start)
@@ -73,41 +68,8 @@ def steps_of(program: RankProgram) -> Ints:
     return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
 
 
-def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
-    """The programs of all ranks, cycle by cycle."""
-    names = pd.factorize(run.activities["name"], sort=True)[0]
-    activities = run.activities.assign(row=np.arange(len(run.activities)), code=names)
-    calls = _calls(run)
-    for (_, of_cycle), (_, called) in zip(
-        grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
-    ):
-        launched = dict(grouped(called, ["rank"]))
-        nothing = called.iloc[:0]
-        yield [
-            _program(rank, own, launched.get((rank,), nothing), calls, run.clocks)
-            for (rank,), own in grouped(of_cycle, ["rank"])
-        ]
-
-
-def _by_cycle(calls: pd.DataFrame, activities: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
-    return [(cycle, calls[calls["cycle"] == cycle]) for cycle in sorted(activities["cycle"].unique())]
-
-
-def _calls(run: Played) -> pd.DataFrame:
-    """Of each call: its place among the activities, its collective, and whom it had to wait for."""
-    told = run.participation[["call_id", "collective_id", "waited_for"]]
-    kinds = run.collectives[["collective_id", "collective", "complete"]].rename(columns={"collective": "kind"})
-    found = run.calls[["call_id", *ACTIVITY_KEYS]].merge(told, on="call_id").merge(kinds, on="collective_id")
-    together = found["kind"].isin(SYNCHRONISING)
-    needs = found["waited_for"].astype("Int64").fillna(found["rank"])
-    found = found.assign(needs=needs.mask(together, NONE).astype("int64"))
-    return found.drop_duplicates(ACTIVITY_KEYS)[[*ACTIVITY_KEYS, "collective_id", "needs"]]
-
-
-def _program(
-    rank: int, own: pd.DataFrame, called: pd.DataFrame, calls: pd.DataFrame, clocks: pd.DataFrame
-) -> RankProgram:
-    own = own.merge(calls, on=ACTIVITY_KEYS, how="left")
+def gpu_program(rank: int, own: pd.DataFrame, called: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+    """The program of one rank with a GPU, from its activities with the columns of calls, and from its runtime calls."""
     lane = pd.MultiIndex.from_frame(own[["device", "stream"]]).factorize(sort=True)[0]
     start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
     end = start + own["dur_ns"].to_numpy()
@@ -169,3 +131,21 @@ def _launches(of_activity: pd.Series[int], of_call: pd.Series[int]) -> Ints:
     at = first.index.get_indexer(pd.Index(of_activity.to_numpy(dtype=np.int64, na_value=LONG_AGO)))
     found: Ints = np.where(at >= 0, first.to_numpy()[at] if len(first) else NONE, NONE)
     return found
+
+
+def arrivals(members: Sequence[RankProgram]) -> Arrivals:
+    """Who takes part in each collective, and since when."""
+    found: Arrivals = {}
+    for program in members:
+        for node in np.flatnonzero(program.collective != NONE).tolist():
+            found.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
+    return found
+
+
+def last_arrival(program: RankProgram, node: int, arrived: Arrivals) -> tuple[int, int]:
+    """The last of those that this call needs, and when it arrived; the rank itself if it is as late."""
+    needs = int(program.needs[node])
+    others = [(at, rank) for rank, at in arrived[int(program.collective[node])] if needs in (NONE, rank)]
+    at, rank = max(others, default=(LONG_AGO, NONE))
+    own = int(program.start[node])
+    return (rank, at) if at > own else (program.rank, own)

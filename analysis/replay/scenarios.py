@@ -29,13 +29,14 @@ class Scenario:
 def without_stragglers(ranks: Collection[int] | None = None, host: str | None = None) -> Scenario:
     """These ranks, which are those of `host` if it is given, compute and launch as the median of all; for None all do.
 
-    The median is over all ranks and steps that do the same.
+    The median is over the steps, and over the other ranks that do the same.
     """
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         alike = Alike.by_place([m.program for m in members])
-        computing = alike.typical([m.duration for m in members], "median")
-        between = alike.typical([_before_launch(m) for m in members], "median")
+        others = [ranks is None or m.program.rank not in ranks for m in members]
+        computing = alike.median([m.duration for m in members], others)
+        between = alike.median([_worked_before(m) for m in members], others)
         common = _common_blocks(members)
         return [
             m if ranks is not None and m.program.rank not in ranks else _as_usual(_without(m, common), usual, gap)
@@ -72,9 +73,11 @@ def _without(member: Playing, common: Mapping[str, int]) -> Playing:
     return replace(member, edges=edges, saved=member.saved + np.cumsum(saved))
 
 
-def _before_launch(member: Playing) -> Ints:
-    """How long the CPU worked before it launched each activity, since its call before that."""
+def _worked_before(member: Playing) -> Ints:
+    """How long the CPU worked before it launched each activity, since its last call; without a GPU, before it began."""
     program = member.program
+    if program.paced.any():
+        return np.where(program.paced, member.delay, 0)
     since = np.append(program.call_start[:1], program.call_end[:-1])
     worked = np.maximum(program.call_start - since, 0)
     found: Ints = np.where(program.launch == NONE, 0, worked[program.launch] if len(worked) else 0)
@@ -84,7 +87,7 @@ def _before_launch(member: Playing) -> Ints:
 def _as_usual(member: Playing, duration: Ints, worked: Ints) -> Playing:
     """No activity takes longer than this, nor the CPU before it launches it."""
     program = member.program
-    excess = np.maximum(_before_launch(member) - worked, 0)
+    excess = np.maximum(_worked_before(member) - worked, 0)
     saved = np.zeros(len(program.call_start), dtype=np.int64)
     known = program.launch != NONE
     np.maximum.at(saved, program.launch[known], excess[known])
@@ -95,6 +98,7 @@ def _as_usual(member: Playing, duration: Ints, worked: Ints) -> Playing:
         returns={call: min(value, back) for call, value in member.returns.items()},
         duration=np.where(program.is_comm, member.duration, np.minimum(member.duration, duration)),
         saved=member.saved + np.cumsum(saved),
+        delay=np.where(program.paced, member.delay - excess, member.delay),
     )
 
 
@@ -103,8 +107,8 @@ def no_jitter(chosen: Callable[[Playing], Flags] | None = None) -> Scenario:
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         alike = Alike.by_name([m.program for m in members])
-        compute = alike.typical([m.duration for m in members], "mean")
-        transfer = alike.typical([m.transfer for m in members], "median")
+        compute = alike.mean([m.duration for m in members])
+        transfer = alike.median([m.transfer for m in members])
         result = []
         for member, mean, median in zip(members, compute, transfer, strict=True):
             program = member.program

@@ -15,8 +15,9 @@ from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Ints
 from .attribution import RunPart, others, parts_of
+from .cycles import Played, rank_programs
 from .engine import Playing, play, prepared
-from .programs import Played, RankProgram, rank_programs, steps_of
+from .programs import RankProgram, steps_of
 from .scenarios import Scenario, no_jitter
 
 MOST_ERROR_FRAC = 0.10
@@ -126,16 +127,17 @@ class Replay:
     def _why(self) -> str:
         """What is missing, as far as one can tell."""
         members = [m for cycle in self.measured for m in cycle]
-        if not any(len(m.program.call_start) for m in members):
+        on_gpus = any(m.program.issued_by is None for m in members)
+        if on_gpus and not any(len(m.program.call_start) for m in members):
             return "The traces show no calls of the CUDA runtime: capture with ProfilerActivity.CPU as well."
         spent = sum(int(m.delay.sum()) for m in members)
         usual = sum(int(m.delay.sum()) for cycle in self.usual for m in cycle)
-        unknown = np.concatenate([m.program.launch < 0 for m in members]).mean()
         later = (spent - usual) / 1e6 / len(members)
-        return (
-            f"Activities begin {later:,.1f} ms per rank later than all that they are known to wait for, and of "
-            f"{unknown:.0%} of them the launch is not in the trace."
-        )
+        said = f"Activities begin {later:,.1f} ms per rank later than all that they are known to wait for"
+        if not on_gpus:
+            return f"{said}: its CPUs wait in ways that their traces do not show."
+        unknown = np.concatenate([m.program.launch < 0 for m in members]).mean()
+        return f"{said}, and of {unknown:.0%} of them the launch is not in the trace."
 
 
 def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:

@@ -18,7 +18,7 @@ from ..core.schema import records
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, PARTICIPATION
 from ..core.tables.replay import CRITICAL_PATH
 from ..core.wording import counted
-from ..errors import NothingMeasured, NotPredictable, UnknownTable
+from ..errors import NothingMeasured, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
@@ -43,7 +43,7 @@ from ..run.run import Run
 
 if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
-    from ..replay.programs import Played
+    from ..replay.cycles import Played
     from ..replay.scenarios import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
@@ -114,7 +114,7 @@ class Analysis:
     def replay(self) -> pd.DataFrame:
         """One row per step: its measured length, and that of the step played again from what waits for what.
 
-        Needs a run with `details`. Raises NothingMeasured; NotPredictable for one without a GPU.
+        Needs a run with `details`. Raises NothingMeasured.
         """
         return self.replay_steps
 
@@ -143,8 +143,8 @@ class Analysis:
 
     @property
     def _no_path(self) -> bool:
-        """Whether what waits for what is not known, because it was not read, or cannot be."""
-        return not self.run.details or bool((self.run.activities["device"] == "cpu").all())
+        """Whether what waits for what is not known, because it was not read."""
+        return not self.run.details
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -175,13 +175,11 @@ class Analysis:
 
     @cached_property
     def _played(self) -> Played:
-        from ..replay.programs import Played
+        from ..replay.cycles import Played
 
         run = self.run
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; use analyse(..., details=True)")
-        if self._no_path:
-            raise NotPredictable(f"{run.name}: ran on CPUs, whose traces do not tell what waits for what")
         of_calls = (self.calls, self.participation, self.collectives)
         return Played(run.activities, run.runtime_calls, *of_calls, self.clocks)
 

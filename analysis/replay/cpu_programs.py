@@ -1,0 +1,165 @@
+"""What each rank of a run without a GPU did, as arrays: its CPU as one lane, and each of gloo's threads as another.
+
+A CPU hands a collective over, works on, and waits where it needs the result. A trace shows the first; the second are
+its operators, with what Python does between them; the third is a pause in which the collective ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..core.steps import NO_STEP
+from ..metrics.clocks.frame import Ints
+from ..metrics.clocks.table import aligned
+from .edges import Edges
+from .programs import NONE, Arrivals, RankProgram, last_arrival
+
+_CPU_LANE = 0
+_SOON_NS, _SOON = 1_000_000, 0.5
+"""A CPU that waited for a collective goes on so soon after its end, or after that share of its pause."""
+_NEVER = np.iinfo(np.int64).max
+_NO_CALLS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """Activities as columns of shape (n,): rows of the table, numbers of names, times on the common clock, steps."""
+
+    row: Ints
+    name: Ints
+    start: Ints
+    end: Ints
+    step: Ints
+
+    @classmethod
+    def of(cls, own: pd.DataFrame, clocks: pd.DataFrame) -> _Ran:
+        start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
+        step = own["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
+        return cls(own["row"].to_numpy(), own["code"].to_numpy(), start, start + own["dur_ns"].to_numpy(), step)
+
+    def taken(self, which: Ints) -> _Ran:
+        """These of them."""
+        return _Ran(*(column[which] for column in (self.row, self.name, self.start, self.end, self.step)))
+
+
+def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+    """The program of one rank, from its activities with the columns of the calls that they are."""
+    is_comm = (own["kind"] == "comm").to_numpy(dtype=bool)
+    comm, called = _Ran.of(own[is_comm], clocks), own[is_comm]
+    known = called["issue_ns"].fillna(called["start_ns"]).astype("int64")
+    issued = np.minimum(aligned(known, called["rank"], clocks).to_numpy(), comm.start)
+    cpu = _cut(_Ran.of(own[~is_comm].sort_values("start_ns", kind="stable"), clocks), comm, issued)
+    lane = np.append(np.full(len(cpu.row), _CPU_LANE), 1 + pd.factorize(called["stream"], sort=True)[0])
+    both = _Ran(*(np.append(getattr(cpu, key), getattr(comm, key)) for key in ("row", "name", "start", "end", "step")))
+    order = np.lexsort((both.end, both.start, lane))
+    both, count = both.taken(order), len(cpu.row)
+    by = np.searchsorted(np.maximum.accumulate(both.end[:count]), issued, side="right") - 1 if count else issued * 0 - 1
+
+    def of_calls(column: Ints) -> Ints:
+        found: Ints = np.append(np.full(count, NONE), column)[order]
+        return found
+
+    return RankProgram(
+        rank=rank,
+        row=both.row,
+        lane=lane[order],
+        device=np.full(len(order), "cpu", dtype=object),
+        name=both.name,
+        start=both.start,
+        end=both.end,
+        step=both.step,
+        is_comm=order >= count,
+        collective=of_calls(called["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)),
+        needs=of_calls(called["needs"].to_numpy(dtype=np.int64, na_value=NONE)),
+        launch=np.full(len(order), NONE),
+        call_start=_NO_CALLS,
+        call_end=_NO_CALLS,
+        call_name=np.zeros(0, dtype=object),
+        call_thread=_NO_CALLS,
+        issued_by=of_calls(by),
+    )
+
+
+def _cut(cpu: _Ran, comm: _Ran, issued: Ints) -> _Ran:
+    """The activities of a CPU, cut where it hands a collective over; between two activities, one without length."""
+    rows = np.stack([cpu.row, cpu.name, cpu.start, cpu.end, cpu.step], axis=1).tolist()
+    found = []
+    at = 0
+    for call in np.argsort(issued, kind="stable").tolist():
+        time = int(issued[call])
+        while at < len(rows) and rows[at][3] <= time:
+            found.append(rows[at])
+            at += 1
+        if at < len(rows) and rows[at][2] < time:
+            row, name, start, end, step = rows[at]
+            found.append((row, name, start, time, step))
+            rows[at] = (row, name, time, end, step)
+        elif not found or found[-1][3] < time:
+            found.append((int(comm.row[call]), int(comm.name[call]), time, time, int(comm.step[call])))
+    columns = np.array([*found, *rows[at:]], dtype=np.int64).reshape(-1, 5).T
+    return _Ran(*columns)
+
+
+def cpu_edges(members: Sequence[RankProgram], arrived: Arrivals) -> list[Edges]:
+    """By member: after what each call was issued, and the calls whose end the CPU waited for.
+
+    A pause that ends when a call does shows such a wait. It is then taken for all ranks and steps that do as many
+    things, if none goes on before the call's last member arrived. The thread that runs a call may note its end later
+    than the one that waits for it goes on.
+    """
+    steps = [_StepOf.all_of(program) for program in members]
+    alike: dict[tuple[int, int], list[tuple[int, _StepOf]]] = {}
+    for number, of_member in enumerate(steps):
+        for step in of_member:
+            alike.setdefault((len(step.cpu), len(step.calls)), []).append((number, step))
+    joins = [_issues(program) for program in members]
+    for like in alike.values():
+        seen = set().union(*(step.waits(members[number]) for number, step in like))
+        for at, call in seen:
+            if all(step.may_wait(members[number], at, call, arrived) for number, step in like):
+                for number, step in like:
+                    joins[number].setdefault(int(step.cpu[at]), []).append(int(step.calls[call]))
+    return [Edges({node: sorted(sources) for node, sources in of_member.items()}) for of_member in joins]
+
+
+def _issues(program: RankProgram) -> dict[int, list[int]]:
+    assert program.issued_by is not None
+    issued = np.flatnonzero(program.issued_by != NONE)
+    return {node: [by] for node, by in zip(issued.tolist(), program.issued_by[issued].tolist(), strict=True)}
+
+
+@dataclass(frozen=True)
+class _StepOf:
+    """What a rank did in a step: positions of the activities of its CPU by time, and of its calls as issued."""
+
+    cpu: Ints
+    calls: Ints
+
+    @classmethod
+    def all_of(cls, program: RankProgram) -> list[_StepOf]:
+        """The steps of a rank."""
+        assert program.issued_by is not None
+        cpu, calls = np.flatnonzero(~program.is_comm), np.flatnonzero(program.is_comm)
+        calls = calls[np.argsort(program.issued_by[calls], kind="stable")]
+        steps = np.unique(program.step).tolist()
+        return [cls(cpu[program.step[cpu] == step], calls[program.step[calls] == step]) for step in steps]
+
+    def waits(self, program: RankProgram) -> set[tuple[int, int]]:
+        """Which activity seems to have waited for which call, as places in this step."""
+        started, ends = program.start[self.cpu], program.end[self.calls]
+        since = np.maximum.accumulate(program.end[self.cpu])[:-1]
+        pause, after = started[1:] - since, started[1:, None] - ends[None, :]
+        within = (after >= 0) & (ends[None, :] > since[:, None])
+        soon = np.where(within, after, _NEVER).min(axis=1, initial=_NEVER) <= np.maximum(_SOON_NS, pause * _SOON)
+        return {(at + 1, call) for at, call in np.argwhere(within & soon[:, None]).tolist()}
+
+    def may_wait(self, program: RankProgram, at: int, call: int, arrived: Arrivals) -> bool:
+        """Whether the activity began when all members had arrived at the call."""
+        node = int(self.calls[call])
+        if program.collective[node] == NONE:
+            return bool(program.end[node] <= program.start[self.cpu[at]])
+        return last_arrival(program, node, arrived)[1] <= int(program.start[self.cpu[at]])

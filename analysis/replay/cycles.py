@@ -1,0 +1,68 @@
+"""The programs of all ranks, cycle by cycle, from the tables of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..core.nccl_tests import SYNCHRONISING
+from ..core.schema import grouped
+from .cpu_programs import cpu_program
+from .programs import NONE, RankProgram, gpu_program
+
+ACTIVITY_KEYS = ["rank", "cycle", "device", "stream", "start_ns"]
+"""What tells an activity, and the call that it is."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """The tables of a run that a replay needs."""
+
+    activities: pd.DataFrame
+    runtime_calls: pd.DataFrame
+    calls: pd.DataFrame
+    participation: pd.DataFrame
+    collectives: pd.DataFrame
+    clocks: pd.DataFrame
+
+
+def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
+    """The programs of all ranks, cycle by cycle."""
+    names = pd.factorize(run.activities["name"], sort=True)[0]
+    activities = run.activities.assign(row=np.arange(len(run.activities)), code=names)
+    calls = _calls(run)
+    for (_, of_cycle), (_, called) in zip(
+        grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
+    ):
+        launched = dict(grouped(called, ["rank"]))
+        nothing = called.iloc[:0]
+        yield [
+            _program(rank, own.merge(calls, on=ACTIVITY_KEYS, how="left"), launched.get((rank,), nothing), run.clocks)
+            for (rank,), own in grouped(of_cycle, ["rank"])
+        ]
+
+
+def _by_cycle(calls: pd.DataFrame, activities: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+    return [(cycle, calls[calls["cycle"] == cycle]) for cycle in sorted(activities["cycle"].unique())]
+
+
+def _calls(run: Played) -> pd.DataFrame:
+    """Of each call: its place among the activities, its collective, and whom it had to wait for."""
+    told = run.participation[["call_id", "collective_id", "waited_for"]]
+    kinds = run.collectives[["collective_id", "collective", "complete"]].rename(columns={"collective": "kind"})
+    found = (
+        run.calls[["call_id", "issue_ns", *ACTIVITY_KEYS]].merge(told, on="call_id").merge(kinds, on="collective_id")
+    )
+    together = found["kind"].isin(SYNCHRONISING)
+    needs = found["waited_for"].astype("Int64").fillna(found["rank"])
+    found = found.assign(needs=needs.mask(together, NONE).astype("int64"))
+    return found.drop_duplicates(ACTIVITY_KEYS)[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns"]]
+
+
+def _program(rank: int, own: pd.DataFrame, called: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+    if (own["device"] == "cpu").all():
+        return cpu_program(rank, own, clocks)
+    return gpu_program(rank, own, called, clocks)
