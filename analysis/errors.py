@@ -19,6 +19,7 @@ AnalysisError
 ├── NotACeiling           a file given as a ceiling holds no measurement of collectives
 ├── NothingMeasured       the run holds nothing of what was asked for
 ├── NotPredictable        a run does not come out again when it is replayed
+├── BadScenario           what is to be predicted makes no sense for the run
 ├── CannotServe           a viewer cannot be given a file
 ├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
@@ -104,6 +105,10 @@ class NotACeiling(AnalysisError):
 
 class NothingMeasured(AnalysisError):
     """The run holds nothing of what was asked for."""
+
+
+class BadScenario(AnalysisError):
+    """What is to be predicted makes no sense for the run."""
 
 
 class NotPredictable(AnalysisError):

@@ -16,7 +16,7 @@ from analysis.cli import app as cli
 from analysis.errors import NothingMeasured, NotPredictable
 from analysis.replay.cycles import Played, rank_programs
 from analysis.replay.engine import play, prepared
-from analysis.replay.scenarios import no_jitter, perfect_overlap, without_stragglers
+from analysis.replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 from analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
@@ -109,7 +109,7 @@ def test_transfers_take_so_much_less() -> None:
 
 def link(analysis: Analysis, factor: float):
     from analysis.replay.links import Links, links_of
-    from analysis.replay.scenarios import faster_links
+    from analysis.replay.scenarios.transfers import faster_links
 
     return faster_links(factor, links_of(Links(analysis.collectives, analysis.fits, analysis.run.hosts)))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
+from ..core.schema import records
 from ..errors import NothingMeasured
 
 BETWEEN = "between"
@@ -23,10 +25,20 @@ class Links:
     hosts: Mapping[int, str | None]
 
 
-def links_of(links: Links, group: str = "") -> dict[int, float]:
-    """The collectives of a process group, of those over several hosts (`between`), or of all: their latency in ns.
+class Linked(NamedTuple):
+    """A collective of so many bytes in a process group; of its time, the fitted latency, None where no fit tells it."""
 
-    It is 0 where no fit tells it. Raises NothingMeasured where there is no such group.
+    collective: str
+    group: str | None
+    ranks: tuple[int, ...]
+    size_bytes: int | None
+    latency_ns: float | None
+
+
+def links_of(links: Links, group: str = "") -> dict[int, Linked]:
+    """The collectives of a process group, of those over several hosts (`between`), or of all, by number.
+
+    Raises NothingMeasured where there is no such group.
     """
     found = links.collectives
     if group == BETWEEN:
@@ -37,9 +49,21 @@ def links_of(links: Links, group: str = "") -> dict[int, float]:
         known = ", ".join(sorted(map(str, links.collectives["process_group"].dropna().unique())))
         missing = {"": "collective", BETWEEN: "collective over several hosts"}.get(group, f"process group {group!r}")
         raise NothingMeasured(f"the traces show no {missing}{f'; there are the groups {known}' if known else ''}")
-    told = found[["collective_id", *_GROUP]].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
-    latency = told["latency_us"].astype("Float64").fillna(0.0) * 1e3
-    return dict(zip(told["collective_id"].tolist(), latency.tolist(), strict=True))
+    columns = ["collective_id", *_GROUP, "ranks", "size_bytes"]
+    told = found[columns].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
+    return {row["collective_id"]: _linked(row) for row in records(told)}
+
+
+def _linked(row: Mapping[str, object]) -> Linked:
+    ranks = tuple(sorted(int(rank) for rank in str(row["pg_ranks"] or row["ranks"]).split()))
+    latency, size = row["latency_us"], row["size_bytes"]
+    return Linked(
+        str(row["collective"]),
+        None if row["process_group"] is None else str(row["process_group"]),
+        ranks,
+        None if size is None else int(str(size)),
+        None if latency is None else float(str(latency)) * 1e3,
+    )
 
 
 def _spans_hosts(ranks: str, hosts: Mapping[int, str | None]) -> bool:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..core.schema import Row
 from ..core.steps import step_windows
@@ -18,7 +19,8 @@ from .attribution import RunPart, others, parts_of
 from .cycles import Played, rank_programs
 from .engine import Playing, play, prepared
 from .programs import RankProgram, steps_of
-from .scenarios import Scenario, no_jitter
+from .scenarios.scenario import Change, Scenario
+from .scenarios.usual import no_jitter, perfect_overlap
 
 MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
@@ -27,20 +29,25 @@ _Lengths = dict[int, float]
 
 @dataclass(frozen=True)
 class Replay:
-    """A run that can be played again, cycle by cycle; with delays as measured, and with those that are usual."""
+    """A run that can be played again, cycle by cycle; with delays as measured, and with those that are usual.
+
+    `exposed_ns` is its exposed communication by step, mean over devices.
+    """
 
     name: str
     measured: Sequence[list[Playing]]
     usual: Sequence[list[Playing]]
+    exposed_ns: Mapping[int, float]
 
     @classmethod
-    def of(cls, name: str, run: Played) -> Replay:
+    def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float]) -> Replay:
         """A run with everything that a replay needs."""
         cycles = list(rank_programs(run))
         return cls(
             name,
             [prepared(members, usual_delays=False) for members in cycles],
             [prepared(members, usual_delays=True) for members in cycles],
+            exposed_ns,
         )
 
     @cached_property
@@ -48,6 +55,9 @@ class Replay:
         """One row per step."""
         measured = _measured(self.measured)
         with_delays, replayed = _lengths(self.measured), _lengths(self.usual)
+        (hiding,) = perfect_overlap().changes
+        blocked = _lengths(self.usual, of_comm=False)
+        free = _lengths([hiding(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
@@ -59,6 +69,8 @@ class Replay:
                 "with_delays_ns": round(with_delays[step]),
                 "replayed_ns": round(replayed[step]),
                 "error_frac": replayed[step] / length - 1 if length else None,
+                "exposed_comm_ns": round(self.exposed_ns.get(step, 0.0)),
+                "blocking_ns": max(round(blocked.get(step, 0.0) - free.get(step, 0.0)), 0),
             }
             for step, length in sorted(measured.items())
         )
@@ -93,7 +105,8 @@ class Replay:
         return ATTRIBUTION.frame(row for *_, row in sorted(found_rows, key=lambda each: each[:2]))
 
     def _length_of(self, scenario: Scenario) -> float:
-        return _mean(_lengths([scenario.change(members) for members in self.usual]))
+        (change,) = scenario.changes
+        return _mean(_lengths([change(members) for members in self.usual]))
 
     def check(self) -> None:
         """Raises NotPredictable."""
@@ -104,25 +117,32 @@ class Replay:
             )
 
     def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
-        after = [_lengths([scenario.change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
-        by_step = [
-            np.array([old[step] - new.get(step, old[step]) for step in old])
-            for old, new in zip(before, after, strict=True)
-        ]
-        measured, gains = _mean(_measured(self.measured)), [float(gain.mean()) for gain in by_step]
+        ways = [self._gains(change, before) for change in scenario.changes]
+        by_step = [gains for way in ways for gains in way]
+        measured = _mean(_measured(self.measured))
+        gains = [float(each.mean()) for each in by_step]
+        gain = float(np.mean([usual.mean() for _, usual in ways]))
         # How sure a mean over so few steps is, and how far the replay is off.
         chance = max(float(gain.std(ddof=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0 for gain in by_step)
         slack = self.error_frac * measured + 2 * chance
         return {
             "scenario": scenario.name,
-            "step_ns": round(measured - gains[1]),
+            "step_ns": round(measured - gain),
             "low_ns": max(round(measured - max(gains) - slack), 0),
             "high_ns": round(measured - min(gains) + slack),
-            "gain_ns": round(gains[1]),
-            "gain_frac": gains[1] / measured if measured else None,
+            "gain_ns": round(gain),
+            "gain_frac": gain / measured if measured else None,
             "replay_error_frac": self.error_frac,
             "assumes": scenario.assumes,
         }
+
+    def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
+        """What each step gains, with delays as measured and as usual."""
+        after = [_lengths([change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
+        return [
+            np.array([old[step] - new.get(step, old[step]) for step in old])
+            for old, new in zip(before, after, strict=True)
+        ]
 
     def _why(self) -> str:
         """What is missing, as far as one can tell."""
@@ -144,19 +164,19 @@ def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:
     return _by_step([(m.program, m.program.start, m.program.end) for members in cycles for m in members])
 
 
-def _lengths(cycles: Sequence[list[Playing]]) -> _Lengths:
-    """The length of each step when it is played, mean over devices."""
+def _lengths(cycles: Sequence[list[Playing]], *, of_comm: bool = True) -> _Lengths:
+    """The length of each step when it is played, mean over devices; of all but communication, if that is left out."""
     played = [
         (m.program, start, end) for members in cycles for m, (start, end) in zip(members, play(members), strict=True)
     ]
-    return _by_step(played)
+    return _by_step(played, of_comm=of_comm)
 
 
-def _by_step(ran: Sequence[tuple[RankProgram, Ints, Ints]]) -> _Lengths:
+def _by_step(ran: Sequence[tuple[RankProgram, Ints, Ints]], *, of_comm: bool = True) -> _Lengths:
     found: dict[int, list[int]] = {}
     for program, start, end in ran:
         for device in np.unique(program.device):
-            own = program.device == device
+            own = (program.device == device) & (of_comm | ~program.is_comm)
             for step, begin, finish in step_windows(start[own], end[own], steps_of(program)[own]):
                 found.setdefault(step, []).append(finish - begin)
     return {step: float(np.mean(lengths)) for step, lengths in found.items()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -44,7 +44,7 @@ from ..run.run import Run
 if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
     from ..replay.cycles import Played
-    from ..replay.scenarios import Scenario
+    from ..replay.scenarios.scenario import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
     from ..timeline.drawing import Timeline
@@ -118,12 +118,17 @@ class Analysis:
         """
         return self.replay_steps
 
-    def predict(self, *scenarios: Scenario) -> pd.DataFrame:
-        """What a step would take, a row for each scenario of `commtrace.scenarios`; for none of them the usual ones.
+    def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
+        """What a step would take, a row for each scenario; for none the usual ones.
 
-        Needs a run with `details`. Raises NothingMeasured; NotPredictable where the replay misses the run by too much.
+        A scenario has the options of `commtrace predict`: `{"without_straggler": 5, "links": "between=2"}` is both at
+        once. Needs a run with `details`. Raises NothingMeasured, BadScenario; NotPredictable where the replay is
+        too far off.
         """
-        return self._marked(self._replay.predictions(scenarios or self._usual_scenarios()))
+        from .scenario_options import scenario_of
+
+        found = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
+        return self._marked(self._replay.predictions(found or self._usual_scenarios()))
 
     @cached_property
     def replay_steps(self) -> pd.DataFrame:
@@ -171,7 +176,10 @@ class Analysis:
     def _replay(self) -> Replay:
         from ..replay.table import Replay
 
-        return Replay.of(self.run.name, self._played)
+        steps = self.breakdown_steps
+        known = steps if len(steps) else self.breakdown.assign(step=0)
+        exposed = known.groupby("step")["exposed_comm_ns"].mean()
+        return Replay.of(self.run.name, self._played, dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True)))
 
     @cached_property
     def _played(self) -> Played:
@@ -185,7 +193,8 @@ class Analysis:
 
     def _usual_scenarios(self) -> list[Scenario]:
         from ..replay.links import Links, links_of
-        from ..replay.scenarios import faster_links, no_jitter, perfect_overlap, without_stragglers
+        from ..replay.scenarios.transfers import faster_links
+        from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 
         causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
         worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)

@@ -9,7 +9,7 @@ from beside_checkout import SHARED
 from operation_table import write_traces
 
 from analysis import analyse
-from analysis.replay.scenarios import no_jitter
+from analysis.replay.scenarios.usual import no_jitter
 from analysis.results.analysis import Analysis
 
 TABLE, EXPECTED = SHARED / "simulation" / "ST.csv.gz", SHARED / "simulation" / "ST.expected.json"

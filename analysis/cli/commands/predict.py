@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from ...core.small_files import small_file
+from ...errors import BadScenario
 from ...recording.options import ReadOptions
+from ..bundles import with_bundle
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
 
-if TYPE_CHECKING:
-    from ...replay.scenarios import Scenario
-    from ...results.analysis import Analysis
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class OverlapKind(str, Enum):
+    """How much of communication compute hides."""
+
+    perfect = "perfect"
+
+
+class BatchKind(str, Enum):
+    """What becomes of the batch if there are more ranks."""
+
+    kept = "kept"
+    shared = "shared"
+
 
 Without = Annotated[
     list[str] | None,
@@ -31,7 +50,63 @@ LinkSpeeds = Annotated[
     ),
 ]
 NoJitter = Annotated[bool, typer.Option("--no-jitter", help="Compute as its mean, transfer as its median.")]
-Overlap = Annotated[bool, typer.Option("--overlap", help="Compute never waits for communication: a bound.")]
+Latencies = Annotated[
+    list[str] | None,
+    typer.Option("--latency", metavar="[GROUP=]FACTOR", help="The same for the fitted latency of collectives."),
+]
+Overlap = Annotated[
+    OverlapKind | None, typer.Option("--overlap", help="Compute never waits for communication: a bound.")
+]
+Fuse = Annotated[bool, typer.Option("--fuse", help="Collectives of one kind that could be one are.")]
+MoreRanks = Annotated[
+    list[str] | None,
+    typer.Option("--ranks", metavar="[GROUP=]N", help="So many ranks in all; the data-parallel groups grow."),
+]
+Batch = Annotated[
+    BatchKind, typer.Option("--batch", help="With --ranks: as large a batch on each, or one that they share.")
+]
+ScenarioFile = Annotated[
+    Path | None,
+    typer.Option("--scenario", metavar="FILE.toml", help="Scenarios of several changes at once: docs/predict.md."),
+]
+
+
+def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with these options, which it takes together as its argument `scenarios`."""
+
+    def scenarios(
+        *,
+        without_straggler: Without = None,
+        links: LinkSpeeds = None,
+        latency: Latencies = None,
+        no_jitter: NoJitter = False,
+        overlap: Overlap = None,
+        fuse: Fuse = False,
+        ranks: MoreRanks = None,
+        batch: Batch = BatchKind.kept,
+        scenario: ScenarioFile = None,
+    ) -> list[dict[str, Any]]:
+        several = {"without_straggler": without_straggler, "links": links, "latency": latency, "ranks": ranks}
+        found: list[dict[str, Any]] = [
+            {name: value, "batch": batch.value} for name, values in several.items() for value in values or []
+        ]
+        chosen = {"no_jitter": no_jitter, "overlap": overlap and overlap.value, "fuse": fuse}
+        found += [{name: value} for name, value in chosen.items() if value]
+        return [*found, *(_in_file(scenario) if scenario else [])]
+
+    return with_bundle(command, "scenarios", scenarios)
+
+
+def _in_file(path: Path) -> list[dict[str, Any]]:
+    """The scenarios of a TOML file. Raises BadParameter."""
+    try:
+        content = tomllib.loads(small_file(path).decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+        raise typer.BadParameter(f"{path}: {err}", param_hint="--scenario") from err
+    found = content.pop("scenario", None)
+    if content or not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise typer.BadParameter(f"{path}: holds no tables called [[scenario]], or others", param_hint="--scenario")
+    return found
 
 
 @reads_traces
@@ -101,16 +176,8 @@ def critical_path_command(
 
 @reads_traces
 @writes_tables
-def predict_command(
-    runs: Runs,
-    without_straggler: Without = None,
-    links: LinkSpeeds = None,
-    no_jitter: NoJitter = False,
-    overlap: Overlap = False,
-    *,
-    writing: Writing,
-    reading: ReadOptions,
-) -> None:
+@with_scenarios
+def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Writing, reading: ReadOptions) -> None:
     """Tell what a step would take if something were different: a row for each option, without any for the usual ones.
 
     The run is played again as it is, and then changed. The first says how far the second can be trusted: where it is
@@ -121,56 +188,16 @@ def predict_command(
       {prog} predict traces/my-run
       {prog} predict --without-straggler 5 traces/my-run
       {prog} predict --without-straggler node03 --links between=2 traces/my-run
+      {prog} predict --ranks 64 --batch shared traces/my-run
     """
     analysis = analysis_of(runs, reading, details=True)
     for note in analysis.run.notes:
         complain(note, kind="note")
-    chosen = [*_without(analysis, without_straggler or []), *_faster(analysis, links or [])]
-    table = analysis.predict(*chosen, *_bounds(no_jitter=no_jitter, overlap=overlap))
+    try:
+        table = analysis.predict(*scenarios)
+    except BadScenario as err:
+        raise typer.BadParameter(str(err)) from err
     error = table["replay_error_frac"].max()
     complain(f"played again as it is, a step comes out {error:.1%} off (median over steps)", kind="note")
     writing.table("predictions", table)
     finish(analysis)
-
-
-def _without(analysis: Analysis, names: list[str]) -> Iterator[Scenario]:
-    from ...replay.scenarios import without_stragglers
-
-    hosts = analysis.run.hosts
-    for who in names:
-        if who == "all":
-            yield without_stragglers()
-        elif who in hosts.values():
-            yield without_stragglers([rank for rank, host in hosts.items() if host == who], who)
-        else:
-            yield without_stragglers(_ranks(analysis.run.ranks, who))
-
-
-def _ranks(known: list[int], who: str) -> list[int]:
-    """The ranks of `0-3,7`. Raises BadParameter."""
-    parts = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip()) for part in who.split(",")]
-    found = [rank for rank in known for p in parts if p and int(p[1]) <= rank <= int(p[2] or p[1])]
-    if not found or None in parts:
-        raise typer.BadParameter(f"{who!r} is no rank or host of this run", param_hint="--without-straggler")
-    return found
-
-
-def _faster(analysis: Analysis, links: list[str]) -> Iterator[Scenario]:
-    from ...replay.links import Links, links_of
-    from ...replay.scenarios import faster_links
-
-    for text in links:
-        group, _, factor = text.rpartition("=")
-        if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", factor) or not float(factor):
-            raise typer.BadParameter(f"{text!r} is not a factor, such as 2 or between=1.5", param_hint="--links")
-        known = Links(analysis.collectives, analysis.fits, analysis.run.hosts)
-        yield faster_links(float(factor), links_of(known, group), group)
-
-
-def _bounds(*, no_jitter: bool, overlap: bool) -> Iterator[Scenario]:
-    from ...replay import scenarios
-
-    if no_jitter:
-        yield scenarios.no_jitter()
-    if overlap:
-        yield scenarios.perfect_overlap()

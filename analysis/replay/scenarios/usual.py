@@ -1,29 +1,19 @@
-"""What a run would be like if something were different: the same programs, with other durations or fewer waits."""
+"""What a run would be like without stragglers, without jitter, or if compute never waited for communication."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ..metrics.clocks.frame import Flags, Ints
-from .alike import Alike
-from .edges import Edges
-from .engine import Playing
-from .programs import NONE
-
-Change = Callable[[Sequence[Playing]], list[Playing]]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """What is different, in words; what that takes for granted; and how it is done."""
-
-    name: str
-    assumes: str
-    change: Change
+from ...metrics.clocks.frame import Flags, Ints
+from ..alike import Alike
+from ..edges import Edges
+from ..engine import Playing
+from ..programs import NONE
+from .scenario import Scenario
 
 
 def without_stragglers(ranks: Collection[int] | None = None, host: str | None = None) -> Scenario:
@@ -47,7 +37,7 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
     return Scenario(
         f"{who} as fast as the median",
         "nothing takes longer than its median over ranks and steps; what others do not do is gone",
-        change,
+        (change,),
     )
 
 
@@ -118,30 +108,7 @@ def no_jitter(chosen: Callable[[Playing], Flags] | None = None) -> Scenario:
             result.append(replace(member, duration=duration, transfer=moved))
         return result
 
-    return Scenario("no jitter", "compute as its mean, transfer as its median over ranks and steps", change)
-
-
-def faster_links(factor: float, latency_ns: Mapping[int, float], group: str = "") -> Scenario:
-    """Transfers of these collectives take so much less, but for their latency. `group` says which they are."""
-
-    def change(members: Sequence[Playing]) -> list[Playing]:
-        return [replace(m, transfer=_faster(m, factor, latency_ns)) for m in members]
-
-    of = {"": "all links", "between": "links between hosts"}.get(group, f"links of group {group}")
-    return Scenario(
-        f"{of} {factor:g} times as fast",
-        "all but the fitted latency is bandwidth",
-        change,
-    )
-
-
-def _faster(member: Playing, factor: float, latency_ns: Mapping[int, float]) -> Ints:
-    numbers = member.program.collective
-    chosen = np.isin(numbers, np.array(list(latency_ns), dtype=np.int64))
-    known = np.array([latency_ns.get(number, 0.0) for number in numbers.tolist()])
-    floor = np.minimum(known, member.transfer)
-    faster = np.rint(floor + (member.transfer - floor) / factor).astype(np.int64)
-    return np.where(chosen, faster, member.transfer)
+    return Scenario("no jitter", "compute as its mean, transfer as its median over ranks and steps", (change,))
 
 
 def perfect_overlap() -> Scenario:
@@ -150,7 +117,9 @@ def perfect_overlap() -> Scenario:
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [replace(m, edges=_without_comm(m)) for m in members]
 
-    return Scenario("perfect overlap", "compute takes as long as measured, and never waits for communication", change)
+    return Scenario(
+        "perfect overlap", "compute takes as long as measured, and never waits for communication", (change,)
+    )
 
 
 def _without_comm(member: Playing) -> Edges:

@@ -1,0 +1,124 @@
+"""What a run would be like if collectives of a kind were one, where none is needed before the input of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...core.intervals import spans, total
+from ...core.nccl_tests import POINT_TO_POINT
+from ..edges import Edges
+from ..engine import Playing
+from ..links import Linked
+from ..programs import NONE
+from .scenario import Change, Scenario
+
+_NEVER = np.iinfo(np.int64).max
+_Run = tuple[int, ...]
+"""Collectives that become one, in order."""
+
+
+def fused(links: Mapping[int, Linked]) -> Scenario:
+    """Collectives of one kind and group are one, if the later had its input before anything needed the earlier one.
+
+    It begins with the last of them and takes their transfers together, less all their latencies but one. Where no fit
+    tells the latency, it may be nothing, or all that the shortest of them took.
+    """
+    known = all(linked.latency_ns is not None for linked in links.values())
+    ways = tuple(_fusing(links, unknown) for unknown in ((0.0,) if known else (0.0, 1.0)))
+    return Scenario(
+        "collectives fused", "one latency instead of several; nothing needs a part of the result earlier", ways
+    )
+
+
+def _fusing(links: Mapping[int, Linked], unknown_frac: float) -> Change:
+    """`unknown_frac` of the shortest is latency where that is not known."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        runs = list(_runs(members, links))
+        return [_fused(member, runs, links, unknown_frac) for member in members]
+
+    return change
+
+
+def _fused(member: Playing, runs: Sequence[_Run], links: Mapping[int, Linked], unknown_frac: float) -> Playing:
+    node_of = _nodes(member)
+    transfer = member.transfer.copy()
+    instead: dict[int, int] = {}
+    for run in runs:
+        nodes = [node_of[number] for number in run if number in node_of]
+        if len(nodes) < 2:
+            continue
+        took = [int(member.transfer[node]) for node in nodes]
+        latency = links[run[0]].latency_ns
+        least = min(took) * unknown_frac if latency is None else min(latency, min(took))
+        *earlier, last = nodes
+        transfer[earlier] = 0
+        transfer[last] = round(_together(member, nodes) - least * len(earlier))
+        instead |= dict.fromkeys(earlier, last)
+    joins = {node: _replaced(sources, instead, node) for node, sources in member.edges.joins.items()}
+    blocks = {call: _replaced(sources, instead) for call, sources in member.edges.blocks.items()}
+    return replace(member, transfer=transfer, edges=Edges(joins, blocks))
+
+
+def _together(member: Playing, nodes: Sequence[int]) -> int:
+    """For how long at least one of these was moving data, as gloo's threads do at once."""
+    ended = member.program.end[nodes].astype(np.int64)
+    return total(spans(ended - member.transfer[nodes].astype(np.int64), ended))
+
+
+def _replaced(sources: Sequence[int], instead: Mapping[int, int], node: int = NONE) -> list[int]:
+    return sorted({instead.get(source, source) for source in sources} - {node})
+
+
+def _nodes(member: Playing) -> dict[int, int]:
+    comm = np.flatnonzero(member.program.collective != NONE)
+    return dict(zip(member.program.collective[comm].tolist(), comm.tolist(), strict=True))
+
+
+def _runs(members: Sequence[Playing], links: Mapping[int, Linked]) -> Iterator[_Run]:
+    """The collectives of each kind and group that can be one."""
+    there: dict[int, list[int]] = {}
+    needed: dict[int, list[int]] = {}
+    steps: dict[int, int] = {}
+    for member in members:
+        first = _first_needed(member)
+        for number, node in _nodes(member).items():
+            there.setdefault(number, []).append(_ready(member, node))
+            needed.setdefault(number, []).append(first.get(node, _NEVER))
+            steps[number] = int(member.program.step[node])
+    like: dict[tuple[object, ...], list[int]] = {}
+    for number in sorted(there, key=lambda each: min(there[each])):
+        linked = links.get(number)
+        if linked is not None and linked.collective not in POINT_TO_POINT:
+            like.setdefault((linked.collective, linked.group, linked.ranks, steps[number]), []).append(number)
+    for numbers in like.values():
+        run: list[int] = []
+        soonest: list[int] = []
+        for number in numbers:
+            if run and not all(at <= until for at, until in zip(there[number], soonest, strict=False)):
+                yield tuple(run)
+                run = []
+            soonest = [min(pair) for pair in zip(soonest, needed[number], strict=False)] if run else needed[number]
+            run.append(number)
+        yield tuple(run)
+
+
+def _ready(member: Playing, node: int) -> int:
+    """When a collective's input was there, as far as is known; otherwise when it began."""
+    sources = member.edges.joins.get(node)
+    return max(int(member.program.end[source]) for source in sources) if sources else int(member.program.start[node])
+
+
+def _first_needed(member: Playing) -> dict[int, int]:
+    """When the first activity, or call of the CPU, went on that had waited for each activity."""
+    program = member.program
+    found: dict[int, int] = {}
+    gone_on = [(sources, int(program.start[node])) for node, sources in member.edges.joins.items()]
+    gone_on += [(sources, int(program.call_end[call])) for call, sources in member.edges.blocks.items()]
+    for sources, at in gone_on:
+        for source in sources:
+            found[source] = min(at, found.get(source, _NEVER))
+    return found

@@ -1,0 +1,144 @@
+"""Scenarios as people write them, on the command line, in a file, or in Python: names of options and their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pandas as pd
+
+from ..errors import BadScenario
+from ..replay.links import Linked, Links, links_of
+from ..replay.scenarios import transfers, usual
+from ..replay.scenarios.fused import fused
+from ..replay.scenarios.scenario import Scenario, together
+
+if TYPE_CHECKING:
+    from ..run.run import Run
+
+Option = Mapping[str, Any]
+"""Options of one scenario: name -> value, or values."""
+_BATCHES = ("kept", "shared")
+
+
+class PredictedRun(Protocol):
+    """What scenarios need of a run, as an `Analysis` has it."""
+
+    @property
+    def run(self) -> Run: ...  # noqa: D102 - these are `Analysis`'s
+    @property
+    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def fits(self) -> pd.DataFrame: ...  # noqa: D102
+
+
+def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
+    """All that these options say at once. Raises BadScenario, NothingMeasured."""
+    found = list(_scenarios(analysis, options))
+    if not found:
+        raise BadScenario("a scenario changes nothing; give it one of " + ", ".join(_KNOWN))
+    name = options.get("name")
+    if name is None and len(found) == 1:
+        return found[0]
+    return together(str(name or ", ".join(each.name for each in found)), found)
+
+
+def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
+    unknown = sorted(set(options) - {*_KNOWN, "name", "batch"})
+    if unknown:
+        raise BadScenario(f"no such option of a scenario: {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
+    if options.get("batch", "kept") not in _BATCHES:
+        raise BadScenario(f"batch is {options['batch']!r}, but can be only kept or shared")
+    for name, make in _KNOWN.items():
+        if name in options and options[name] is not False:
+            values = options[name] if isinstance(options[name], list) else [options[name]]
+            for value in values:
+                yield make(analysis, value, options)
+
+
+def _without(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
+    hosts = analysis.run.hosts
+    if who == "all":
+        return usual.without_stragglers()
+    if who in hosts.values():
+        return usual.without_stragglers([rank for rank, host in hosts.items() if host == who], who)
+    parts = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip()) for part in str(who).split(",")]
+    found = [rank for rank in analysis.run.ranks for p in parts if p and int(p[1]) <= rank <= int(p[2] or p[1])]
+    if not found or None in parts:
+        raise BadScenario(f"{str(who)!r} is no rank or host of this run")
+    return usual.without_stragglers(found)
+
+
+def _links(analysis: PredictedRun, text: Any, make: Callable[..., Scenario]) -> Scenario:
+    group, _, factor = str(text).rpartition("=")
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", factor) or not float(factor):
+        raise BadScenario(f"{str(text)!r} is not a factor, such as 2 or between=1.5")
+    return make(float(factor), _known(analysis, group), group)
+
+
+def _known(analysis: PredictedRun, group: str = "") -> dict[int, Linked]:
+    return links_of(Links(analysis.collectives, analysis.fits, analysis.run.hosts), group)
+
+
+def _no_jitter(_: PredictedRun, value: Any, __: Option) -> Scenario:
+    if value is not True:
+        raise BadScenario(f"no_jitter is {value!r}, but can be only true")
+    return usual.no_jitter()
+
+
+def _overlap(_: PredictedRun, how: Any, __: Option) -> Scenario:
+    if how != "perfect":
+        raise BadScenario(f"overlap is {how!r}, but can be only perfect")
+    return usual.perfect_overlap()
+
+
+def _fuse(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    if value is not True:
+        raise BadScenario(f"fuse is {value!r}, but can be only true")
+    return fused(_known(analysis))
+
+
+def _ranks(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
+    """So many ranks in all; the groups that grow are those of all ranks, or one that is named with all like it."""
+    group, _, number = str(text).rpartition("=")
+    if not re.fullmatch(r"[0-9]{1,6}", number) or not int(number):
+        raise BadScenario(f"{str(text)!r} is not a number of ranks, such as 16 or dp=16")
+    world = analysis.run.world_size or len(analysis.run.ranks)
+    grown = int(number) / world
+    every = _known(analysis)
+    growing = _like(every, _known(analysis, group)) if group else every
+    sizes = {len(linked.ranks) for linked in growing.values()} - {1}
+    if not group and sizes != {world}:
+        named = sorted({f"{each.group} ({len(each.ranks)} ranks)" for each in every.values() if len(each.ranks) > 1})
+        raise BadScenario(
+            f"not all communication is of all {world} ranks: say which groups grow, as in GROUP={number}; "
+            f"there are {', '.join(named[:8])}{', ...' if len(named) > 8 else ''}"
+        )
+    if any(round(size * grown) != size * grown or size * grown < 1 for size in sizes):
+        raise BadScenario(
+            f"{number} ranks are not a whole number of times as many as {world} in groups of {min(sizes)}"
+        )
+    return transfers.more_ranks(grown, growing, shared_batch=options.get("batch") == "shared")
+
+
+def _like(every: Mapping[int, Linked], named: Mapping[int, Linked]) -> dict[int, Linked]:
+    """The collectives of groups with as many ranks, equally far apart."""
+    shapes = {_shape(linked) for linked in named.values()}
+    return {number: linked for number, linked in every.items() if _shape(linked) in shapes}
+
+
+def _shape(linked: Linked) -> tuple[int, ...]:
+    return tuple(rank - linked.ranks[0] for rank in linked.ranks)
+
+
+_KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
+    "without_straggler": _without,
+    "links": lambda analysis, text, _: _links(analysis, text, transfers.faster_links),
+    "latency": lambda analysis, text, _: _links(analysis, text, transfers.lower_latency),
+    "no_jitter": _no_jitter,
+    "overlap": _overlap,
+    "fuse": _fuse,
+    "ranks": _ranks,
+}
+"""What a scenario can say."""
