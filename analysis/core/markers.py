@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+GRADIENT = "torch::autograd::AccumulateGrad"
+"""The operator in which the gradient of a parameter becomes ready; its input is that gradient."""
 PROFILER_STEP = "ProfilerStep#"
 """torch.profiler, around a step: its number follows."""
 LOADING = "enumerate("

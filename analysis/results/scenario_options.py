@@ -11,6 +11,7 @@ import pandas as pd
 from ..errors import BadScenario
 from ..replay.links import Linked, Links, links_of
 from ..replay.scenarios import transfers, usual
+from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
 from ..replay.scenarios.scenario import Scenario, together
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Option = Mapping[str, Any]
 """Options of one scenario: name -> value, or values."""
+_MOST_MIB = 1e6
 _BATCHES = ("kept", "shared")
 
 
@@ -29,6 +31,8 @@ class PredictedRun(Protocol):
     def run(self) -> Run: ...  # noqa: D102 - these are `Analysis`'s
     @property
     def collectives(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def clocks(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def fits(self) -> pd.DataFrame: ...  # noqa: D102
 
@@ -122,6 +126,12 @@ def _ranks(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
     return transfers.more_ranks(grown, growing, shared_batch=options.get("batch") == "shared")
 
 
+def _buckets(analysis: PredictedRun, size: Any, _: Option) -> Scenario:
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < _MOST_MIB:
+        raise BadScenario(f"bucket_mb is {size!r}, but should be a size in MiB, such as 25")
+    return rebucketed(size, gradients_of(analysis.run.annotations, analysis.clocks), _known(analysis))
+
+
 def _like(every: Mapping[int, Linked], named: Mapping[int, Linked]) -> dict[int, Linked]:
     """The collectives of groups with as many ranks, equally far apart."""
     shapes = {_shape(linked) for linked in named.values()}
@@ -140,5 +150,6 @@ _KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
     "overlap": _overlap,
     "fuse": _fuse,
     "ranks": _ranks,
+    "bucket_mb": _buckets,
 }
 """What a scenario can say."""

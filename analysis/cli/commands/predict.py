@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +58,10 @@ Overlap = Annotated[
     OverlapKind | None, typer.Option("--overlap", help="Compute never waits for communication: a bound.")
 ]
 Fuse = Annotated[bool, typer.Option("--fuse", help="Collectives of one kind that could be one are.")]
+BucketSizes = Annotated[
+    list[float] | None,
+    typer.Option("--bucket-mb", metavar="MIB", help="DDP's gradients in buckets of this size (bucket_cap_mb)."),
+]
 MoreRanks = Annotated[
     list[str] | None,
     typer.Option("--ranks", metavar="[GROUP=]N", help="So many ranks in all; the data-parallel groups grow."),
@@ -82,11 +86,18 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         no_jitter: NoJitter = False,
         overlap: Overlap = None,
         fuse: Fuse = False,
+        bucket_mb: BucketSizes = None,
         ranks: MoreRanks = None,
         batch: Batch = BatchKind.kept,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
-        several = {"without_straggler": without_straggler, "links": links, "latency": latency, "ranks": ranks}
+        several: dict[str, Sequence[Any] | None] = {
+            "without_straggler": without_straggler,
+            "links": links,
+            "latency": latency,
+            "bucket_mb": bucket_mb,
+            "ranks": ranks,
+        }
         found: list[dict[str, Any]] = [
             {name: value, "batch": batch.value} for name, values in several.items() for value in values or []
         ]

@@ -13,7 +13,7 @@ REPLAY_STEPS = Schema("replay_steps", "step, played again from what waits for wh
     "replayed_ns": ("int64", "the same, with no more than the usual delays"),
     "error_frac": ("Float64", "replayed_ns / measured_ns - 1"),
     "exposed_comm_ns": ("int64", "communication that nothing hides, mean over devices"),
-    "blocking_ns": ("int64", "so much longer does it take until its compute is done, as that waits for communication; by the replay"),
+    "blocking_ns": ("int64", "so much later is its compute done because it waits for communication, by the replay"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
