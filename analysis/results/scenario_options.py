@@ -120,9 +120,7 @@ def _ranks(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
             f"there are {', '.join(named[:8])}{', ...' if len(named) > 8 else ''}"
         )
     if any(round(size * grown) != size * grown or size * grown < 1 for size in sizes):
-        raise BadScenario(
-            f"{number} ranks are not a whole number of times as many as {world} in groups of {min(sizes)}"
-        )
+        raise BadScenario(f"{number} ranks do not make whole groups of the {min(sizes)} of {world} that there are")
     return transfers.more_ranks(grown, growing, shared_batch=options.get("batch") == "shared")
 
 
