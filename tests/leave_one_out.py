@@ -81,7 +81,8 @@ def row_of(folder: Path) -> str:
     ranks = f"{len(analysis.run.ranks)} of {analysis.run.world_size or len(analysis.run.ranks)}"
     if replayed > MOST_ERROR_FRAC:
         return f"| {folder.name} | {ranks} | refused: {replayed:.0%} | - |"
-    left_out = f"{float(np.median(np.abs(list(by_step.values())))):.1%} ({len(by_step)})" if by_step else "one step only"
+    missed = np.abs(list(by_step.values()))
+    left_out = f"{float(np.median(missed)):.1%} ({len(missed)})" if len(missed) else "one step only"
     return f"| {folder.name} | {ranks} | {replayed:.1%} | {left_out} |"
 
 

@@ -40,7 +40,7 @@ def mean_step_ns(analysis: Analysis) -> float:
 def test_with_its_delays_a_run_is_played_as_it_was(name: str) -> None:
     """To the ns: also where members arrive by clocks that are not quite sure."""
     for members in rank_programs(parts_of(analyse(DATA / name, details=True))):
-        ready = prepared(members, usual_delays=False)
+        ready, _ = prepared(members)
         for program, (start, end) in zip(members, play(ready), strict=True):
             assert np.array_equal(start, program.start)
             assert np.array_equal(end, program.end)

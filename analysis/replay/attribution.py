@@ -22,18 +22,22 @@ class RunPart(NamedTuple):
 
 
 def parts_of(
-    members: Sequence[Playing], hosts: Mapping[int, str | None], collectives: Mapping[int, str]
+    members: Sequence[Playing],
+    hosts: Mapping[int, str | None],
+    collectives: Mapping[int, str],
+    one_by_one: Collection[int],
 ) -> Iterator[RunPart]:
-    """Compute, each kind of collective, ranks, hosts, and ranks with the same program, where there are several.
+    """Compute, each kind of collective, some ranks, hosts, and ranks with the same program, where there are several.
 
-    `collectives` are the kinds of all collectives by number.
+    `collectives` are the kinds of all collectives by number, `one_by_one` the ranks that are parts by themselves.
     """
     yield RunPart("compute", "", lambda member: ~member.program.is_comm)
     for kind in sorted(set(collectives.values())):
         numbers = np.array([number for number, its in collectives.items() if its == kind])
         yield RunPart("collective", kind, _of_collectives(numbers))
     ranks = sorted({member.program.rank for member in members})
-    groups = [("rank", {str(rank): [rank] for rank in ranks})]
+    alone = {str(rank): [rank] for rank in ranks if rank in one_by_one}
+    groups = [("rank", alone if len(ranks) > 1 else {})]
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         by_host[hosts.get(rank) or ""].append(rank)
@@ -43,7 +47,7 @@ def parts_of(
     groups.append(("host", by_host if "" not in by_host else {}))
     groups.append(("program", {" ".join(map(str, sorted(own))): own for own in by_program.values()}))
     for of, named in groups:
-        for name, own in named.items() if len(named) > 1 else ():
+        for name, own in named.items() if len(named) > 1 or of == "rank" else ():
             yield RunPart(of, name, _of_ranks(own))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,10 +57,10 @@ class Playing:
         self.cuts = np.append(np.flatnonzero(cut), len(program))
 
 
-def prepared(members: Sequence[RankProgram], *, usual_delays: bool) -> list[Playing]:
-    """Ranks ready to be played, with delays as measured or as usual."""
+def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playing]]:
+    """Ranks ready to be played: with delays as measured, and with those that are usual."""
     arrived = arrivals(members)
-    result = []
+    measured, usual = [], []
     found = cpu_edges(members, arrived) if members[0].issued_by is not None else map(edges_of, members)
     for program, edges in zip(members, found, strict=True):
         delays = _delays(program, edges)
@@ -67,18 +68,19 @@ def prepared(members: Sequence[RankProgram], *, usual_delays: bool) -> list[Play
         for node in np.flatnonzero(program.collective != NONE).tolist():
             _, needed = last_arrival(program, node, arrived)
             transfer[node] = max(int(program.end[node]) - max(needed, int(program.start[node])), 0)
-        result.append(
+        measured.append(
             Playing(
                 program,
                 edges,
-                np.minimum(delays.measured, delays.usual) if usual_delays else delays.measured,
+                delays.measured,
                 program.end - program.start,
                 transfer,
                 _returns(program, edges),
                 np.zeros(len(program.call_start), dtype=np.int64),
             )
         )
-    return result
+        usual.append(replace(measured[-1], delay=np.minimum(delays.measured, delays.usual)))
+    return measured, usual
 
 
 def _delays(program: RankProgram, edges: Edges) -> Delays:
@@ -162,37 +164,61 @@ class _Meeting:
         return found
 
 
+class _Piece(NamedTuple):
+    """What begins a piece, and how many activities it has; `follows` tells whether one is before it on its lane."""
+
+    first: int
+    stop: int
+    follows: bool
+    part: int
+    collective: int
+    launched: int
+    delay: int
+    duration: int
+
+
 class _Player:
     """One rank, piece by piece in the order in which it ran."""
 
     def __init__(self, member: Playing, meeting: _Meeting) -> None:
         self.member, self.meeting = member, meeting
         self.start, self.end = member.program.start.copy(), member.program.end.copy()
+        program = member.program
+        self.launch_start = np.where(program.launch == NONE, LONG_AGO, 0)
+        known = program.launch != NONE
+        self.launch_start[known] = (program.call_start - member.saved)[program.launch[known]]
 
     def turns(self) -> Iterator[bool]:
-        """True after some progress, False while waiting for others."""
+        """Whether there was some progress, whenever it waits for others."""
         member, program = self.member, self.member.program
-        firsts, stops = member.cuts[:-1], member.cuts[1:]
+        pieces = list(self._pieces())
         comm = np.flatnonzero(program.collective != NONE)
         blocked = sorted(member.edges.blocks)
         shifts = np.zeros(len(blocked) + 1, dtype=np.int64)
-        times = np.concatenate([self._turn_of(firsts), program.end[comm], program.call_end[blocked]])
-        kinds = np.repeat([2, 0, 1], [len(firsts), len(comm), len(blocked)])
-        which = np.concatenate([np.arange(len(firsts)), comm, np.arange(len(blocked))]).astype(np.int64)
-        launch_start = np.where(program.launch == NONE, LONG_AGO, 0)
-        known = program.launch != NONE
-        launch_start[known] = (program.call_start - member.saved)[program.launch[known]]
-        for index in np.lexsort((kinds, times)).tolist():
-            kind, what = int(kinds[index]), int(which[index])
+        times = np.concatenate([self._turn_of(member.cuts[:-1]), program.end[comm], program.call_end[blocked]])
+        kinds = np.repeat([2, 0, 1], [len(pieces), len(comm), len(blocked)])
+        which = np.concatenate([np.arange(len(pieces)), comm, np.arange(len(blocked))]).astype(np.int64)
+        order = np.lexsort((kinds, times))
+        moved = False
+        for kind, what in zip(kinds[order].tolist(), which[order].tolist(), strict=True):
             if kind == 2:
-                self._segment(int(firsts[what]), int(stops[what]), launch_start, shifts)
+                self._play(pieces[what], shifts)
             elif kind == 0:
                 while (last := self.meeting.met(int(program.collective[what]), int(program.needs[what]))) is None:
-                    yield False
+                    yield moved
+                    moved = False
                 self.end[what] = max(last, int(self.start[what])) + int(member.transfer[what])
-                yield True
             else:
                 shifts[what + 1] = self._returned(blocked[what], int(shifts[what]))
+            moved = True
+
+    def _pieces(self) -> Iterator[_Piece]:
+        member, program = self.member, self.member.program
+        firsts, stops = member.cuts[:-1], member.cuts[1:]
+        follows = np.diff(program.lane, prepend=NONE)[firsts] == 0
+        columns = (firsts, stops, follows, member.part[firsts], program.collective[firsts])
+        times = (self.launch_start[firsts], member.delay[firsts], member.duration[firsts])
+        return map(_Piece, *(column.tolist() for column in (*columns, *times)))
 
     def _turn_of(self, firsts: Ints) -> Ints:
         """When each piece can be played: after what it joins, even if it seems to have begun a little before that."""
@@ -205,23 +231,31 @@ class _Player:
             at[own] = np.maximum.accumulate(at[own])
         return at
 
-    def _segment(self, first: int, stop: int, launch_start: Ints, shifts: Ints) -> None:
-        member, program = self.member, self.member.program
-        begins_lane = first == 0 or program.lane[first] != program.lane[first - 1]
-        ready_at = LONG_AGO if begins_lane else int(self.end[first - 1])
-        for source in member.edges.joins.get(first, ()):
+    def _play(self, piece: _Piece, shifts: Ints) -> None:
+        first = piece.first
+        ready_at = int(self.end[first - 1]) if piece.follows else LONG_AGO
+        for source in self.member.edges.joins.get(first, ()):
             ready_at = max(ready_at, int(self.end[source]))
-        shift = int(shifts[member.part[first]]) if member.part[first] != NONE else 0
-        launched = launch_start[first:stop] + shift
-        if ready_at == LONG_AGO and launched[0] <= LONG_AGO // 2:
-            ready_at = int(program.start[first] - member.delay[first])
-        spent = member.delay[first:stop] + member.duration[first:stop]
+        shift = int(shifts[piece.part]) if piece.part != NONE else 0
+        launched = piece.launched + shift
+        if ready_at == LONG_AGO and launched <= LONG_AGO // 2:
+            ready_at = int(self.member.program.start[first]) - piece.delay
+        if piece.stop - first == 1:
+            start = max(ready_at, launched) + piece.delay
+            self.start[first], self.end[first] = start, start + piece.duration
+        else:
+            self._play_many(slice(first, piece.stop), ready_at, shift)
+        if piece.collective != NONE:
+            self.meeting.arrive(piece.collective, self.member.program.rank, int(self.start[first]))
+
+    def _play_many(self, these: slice, ready_at: int, shift: int) -> None:
+        """Activities that begin one after the other, none of which waits for anything else but its launch."""
+        duration = self.member.duration[these]
+        spent = self.member.delay[these] + duration
         so_far = np.cumsum(spent)
+        launched = self.launch_start[these] + shift
         ends = so_far + np.maximum(np.maximum.accumulate(launched - (so_far - spent)), ready_at)
-        self.end[first:stop] = ends
-        self.start[first:stop] = ends - member.duration[first:stop]
-        if program.collective[first] != NONE:
-            self.meeting.arrive(int(program.collective[first]), program.rank, int(self.start[first]))
+        self.end[these], self.start[these] = ends, ends - duration
 
     def _returned(self, call: int, shift: int) -> int:
         """How much later than measured the CPU goes on after a call that waits for the device."""

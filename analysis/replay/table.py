@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,13 +42,8 @@ class Replay:
     @classmethod
     def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float]) -> Replay:
         """A run with everything that a replay needs."""
-        cycles = list(rank_programs(run))
-        return cls(
-            name,
-            [prepared(members, usual_delays=False) for members in cycles],
-            [prepared(members, usual_delays=True) for members in cycles],
-            exposed_ns,
-        )
+        both = [prepared(members) for members in rank_programs(run)]
+        return cls(name, [measured for measured, _ in both], [usual for _, usual in both], exposed_ns)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -87,12 +82,17 @@ class Replay:
         before = [_lengths(self.measured), _lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
-    def attribution(self, hosts: Mapping[int, str | None], collectives: Mapping[int, str]) -> pd.DataFrame:
-        """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
+    def attribution(
+        self, hosts: Mapping[int, str | None], collectives: Mapping[int, str], ranks: Collection[int]
+    ) -> pd.DataFrame:
+        """One row per part of the run, the largest slowdown of each kind first; `ranks` are those looked at one by one.
+
+        Raises NotPredictable.
+        """
         self.check()
         found: dict[tuple[str, str], RunPart] = {}
         for members in self.usual:
-            found |= {(part.of, part.name): part for part in parts_of(members, hosts, collectives)}
+            found |= {(part.of, part.name): part for part in parts_of(members, hosts, collectives, ranks)}
         before = _mean(_lengths(self.usual))
         ideal = self._length_of(no_jitter())
         found_rows: list[tuple[int, float, Row]] = []

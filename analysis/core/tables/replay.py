@@ -19,7 +19,7 @@ REPLAY_STEPS = Schema("replay_steps", "step, played again from what waits for wh
 
 ATTRIBUTION = Schema("attribution", "part of the run whose jitter makes steps longer", {
     "of": ("string", "compute, collective, rank, host, or program: ranks that call the same collectives equally often"),
-    "part": ("string", "which of these; ranks separated by blanks"),
+    "part": ("string", "which of these, ranks separated by blanks; of more than 32 ranks the 16 most waited for"),
     "slowdown_frac": ("Float64", "length of a step if this part alone were as it is / if nothing had jitter - 1"),
     "gain_ns": ("int64", "by how much a step were shorter if this part alone had no jitter, mean over steps"),
     "gain_frac": ("Float64", "gain_ns / length of a step as it is"),

@@ -1,0 +1,80 @@
+"""Pipelined training of known truth, written as traces: replayed, and what waits for what found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from operation_table import write_traces
+from pipeline_tables import Operation, Pipeline, drawn, step_us, table_of, without_jitter
+from samples import with_slow
+
+from analysis import analyse
+from analysis.replay.engine import Playing
+from analysis.replay.scenarios.usual import no_jitter
+from analysis.results.analysis import Analysis
+
+STEPS = 3
+
+
+def written(pipeline: Pipeline, folder: Path, *, slow_stage: float = 1.3) -> tuple[Analysis, list[float], float]:
+    """Its analysis, the true lengths of its steps in us, and that of a step without jitter."""
+    rng = np.random.default_rng(pipeline.replicas)
+    taken = [drawn(pipeline, rng, slow_stage) for _ in range(STEPS)]
+    steps = [pipeline.played(each.__getitem__) for each in taken]
+    write_traces(table_of(pipeline, steps), folder)
+    return analyse(folder, details=True), [step_us(step) for step in steps], without_jitter(pipeline, taken)
+
+
+@pytest.mark.parametrize("pipeline", with_slow([Pipeline(2, 3, 6)], [Pipeline(8, 8, 16), Pipeline(16, 8, 8)]))
+def test_it_is_replayed_and_the_last_stage_found(pipeline: Pipeline, tmp_path: Path) -> None:
+    found, true, ideal = written(pipeline, tmp_path)
+    steps = found.replay()
+    assert steps["ranks"].tolist() == [pipeline.replicas * pipeline.stages] * STEPS
+    # The gap of 10 us between steps in the traces; a step of ours ends where the next begins.
+    assert steps["replayed_ns"].to_numpy() / 1e3 == pytest.approx(true, rel=0.01)
+    [row] = found.predict(no_jitter()).to_dict("records")
+    slowdown = steps["replayed_ns"].mean() / (steps["replayed_ns"].mean() - row["gain_ns"])
+    assert slowdown == pytest.approx(np.mean(true) / ideal, rel=0.01)
+    last = " ".join(str(pipeline.rank(dp, pipeline.stages - 1)) for dp in range(pipeline.replicas))
+    table = found.attribution
+    assert table[table["of"] == "program"]["part"].iloc[0] == last
+
+
+def edges_of(member: Playing, places: dict[int, Operation]) -> set[tuple[Operation, Operation, int]]:
+    """The edges between streams that were found: from, to, step."""
+    program = member.program
+    return {
+        (places[int(program.row[source])], places[int(program.row[node])], int(program.step[node]))
+        for node, sources in member.edges.joins.items()
+        for source in sources
+    }
+
+
+def test_what_waits_for_what_is_found(tmp_path: Path) -> None:
+    pipeline = Pipeline(2, 4, 8)
+    found, _, _ = written(pipeline, tmp_path)
+    activities = found.run.activities
+    kind = activities["name"].str.extract(r"^(?:ncclDevKernel_SendRecv\()?([\w-]+)")[0]
+    order = activities.assign(kind=kind).sort_values("start_ns").groupby(["rank", "step", "kind"]).cumcount()
+    of_rank = {pipeline.rank(dp, s): (dp, s) for dp in range(pipeline.replicas) for s in range(pipeline.stages)}
+    places = {
+        row: (*of_rank[int(activities["rank"][row])], str(kind[row]), int(order[row])) for row in activities.index
+    }
+    right = wrong = missed = 0
+    [members] = found._replay.measured
+    for member in members:
+        own = of_rank[member.program.rank]
+        lane = {places[int(row)]: lane for row, lane in zip(member.program.row, member.program.lane, strict=True)}
+        true = {
+            (source, node, step)
+            for node, sources in pipeline.on(*own)
+            for source in sources
+            for step in range(STEPS)
+            if lane[source] != lane[node]
+        }
+        seen = edges_of(member, places)
+        right, wrong, missed = right + len(seen & true), wrong + len(seen - true), missed + len(true - seen)
+    assert right / (right + missed) > 0.99
+    assert right / (right + wrong) > 0.9
