@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun
+from process_tree import family, listening
 
 from analysis.core import nccl_tests
 from profiling.cli import main
@@ -227,6 +228,7 @@ def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         time.sleep(1)
+        assert listening(family(process.pid)) == {"127.0.0.1"}
         before = json.loads(file.read_text())
         assert (before["complete"], before["reason"]) == (False, "still running, or killed before it could say why")
         process.terminate()
@@ -239,6 +241,7 @@ def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_stopped_after_some_rows_they_are_kept(tmp_path) -> None:
     command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "30"]
     options = ["-b", "8", "-e", "1G", "--out", tmp_path, "--run-name", "run"]
@@ -258,6 +261,7 @@ def test_stopped_after_some_rows_they_are_kept(tmp_path) -> None:
     assert [r["size"] for r in found["results"]] == [8 << k for k in range(shown)]
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(tmp_path) -> None:
     command = f"{sys.executable} -m profiling comms broadcast -e 1K {' '.join(SMALL)} --out {tmp_path} --run-name run"
     done = subprocess.run(

@@ -270,6 +270,7 @@ def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
     options = ["--model", "resnet18", "--batch-size", "8", "--iters", "1000", "--device", "cpu"]
     with begun("-m", "profiling", "layers", *options, "--out", tmp_path, "--run-name", "run") as process:
