@@ -35,10 +35,14 @@ def mean_step_ns(analysis: Analysis) -> float:
 # --- the same again ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_with_its_delays_a_run_is_played_as_it_was(name: str) -> None:
+@pytest.fixture(scope="module", params=RUNS)
+def recorded(request: pytest.FixtureRequest) -> Analysis:
+    return analyse(DATA / request.param, details=True)
+
+
+def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
     """To the ns: also where members arrive by clocks that are not quite sure."""
-    for members in rank_programs(parts_of(analyse(DATA / name, details=True))):
+    for members in rank_programs(parts_of(recorded)):
         ready = prepared(members, usual_delays=False)
         for program, (start, end) in zip(members, play(ready), strict=True):
             assert np.array_equal(start, program.start)
@@ -53,9 +57,8 @@ def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Pa
     assert ((steps["with_delays_ns"] - steps["measured_ns"]).abs() <= 0.002 * steps["measured_ns"]).all()
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_usual_delays_explain_the_steps(name: str) -> None:
-    steps = analyse(DATA / name, details=True).replay()
+def test_usual_delays_explain_the_steps(recorded: Analysis) -> None:
+    steps = recorded.replay()
     assert steps["error_frac"].abs().median() < 0.03
 
 

@@ -24,7 +24,7 @@ from analysis.report.parts import MOST_ROWS, block
 from analysis.report.run_report import run_figures
 
 DATA = Path(__file__).parent.parent / "data"
-RUNS = ["nccl-straggler", "nccl-two-hosts", "nccl-rooted", "nccl-pipeline", "gloo-training", "nccl-hang"]
+RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])
 HOSTILE = [
     "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "</style></title><svg onload=alert(1)>",
     "{{ 7 * 7 }} {% raw %}", "\" onmouseover=\"alert(1)", "x" * 10_000, "a\x00b\x1b[31m\r\n\u202eabc", "<!--", "]]>",
