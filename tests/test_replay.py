@@ -49,7 +49,7 @@ def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
             assert np.array_equal(end, program.end)
 
 
-@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(200, 216)], 4))
+@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(200, 216)], 2))
 def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Path) -> None:
     made = simulate(PRESETS[which] if isinstance(which, str) else draw(which))
     made.write(tmp_path)
@@ -71,7 +71,7 @@ HIDDEN = {("data", "ddp"), ("op", "ddp")}
 """The CPU is far enough ahead of its GPU."""
 
 
-@pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 4, seed=3))
+@pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 2, seed=3))
 def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path: Path) -> None:
     steps = tuple(range(1, 6))
     calm = World(5, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))

@@ -149,7 +149,7 @@ def test_drift_over_thousands_of_calls_is_followed(ranks, seed):
 
 
 @pytest.mark.parametrize("seed", with_slow(range(1), range(1, 4)))
-@pytest.mark.parametrize(("ranks", "steps"), [(16, 5), (64, 2)])
+@pytest.mark.parametrize(("ranks", "steps"), with_slow([(16, 5)], [(64, 2)]))
 def test_of_windows_too_short_to_be_sure_nothing_wrong_is_certain(ranks, steps, seed):
     run = random_run(seed, shape_of(ranks, "none", steps=steps, shifted_calls=6, missing=0.02))
     joined = run.truth.merge(found_in(run.calls, ranks).matches, on="call_id")

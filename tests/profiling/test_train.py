@@ -146,6 +146,7 @@ def test_stopped_in_a_timed_epoch(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_ddp_of_one(tmp_path) -> None:
     options = ["--workers", "1", "--device", "cpu", "--batch-size", "2", "--wait", "1", "--active", "1"]
     done = python("-m", "profiling", "train", *options, "--out", tmp_path)
