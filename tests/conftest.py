@@ -1,6 +1,7 @@
 """Fixtures that tests of both packages share."""
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -25,6 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write what tests/analysis/test_golden.py compares with"
     )
     parser.addoption("--share", metavar="K/N", help="of the slow tests only those of every N-th file, from the K-th on")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is there by now stays until the end, and is much: looking for garbage in it takes time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,7 +19,7 @@ from analysis import analyse
 
 KINDS = tuple(kind for kind in BECAUSE if kind != "comm")
 SEEDS = range(20)
-FEW = range(0, 20, 3)
+FEW = range(0, 20, 5)
 CLEARLY_US, LAST_BY_US = 100.0, 50.0
 RIGHT_FRAC = 0.95
 LEAST_SPLIT = 0.9

@@ -43,6 +43,7 @@ def told(result: Analysis, item: str) -> list[str]:
     return [row["value"] for row in records(facts(result)) if row["item"] == item]
 
 
+@pytest.mark.slow
 def test_the_offset_is_found_and_both_witnesses_are_heard(run_dir: Path) -> None:
     result = analyse(run_dir)
     assert list(result.run.hosts.values()) == ["host0", "host1"]
@@ -57,6 +58,7 @@ def test_the_offset_is_found_and_both_witnesses_are_heard(run_dir: Path) -> None
     assert result.participation["wait_ns"].notna().all() or not certain
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_not_where_its_probe_says_is_not_believed_silently(run_dir: Path) -> None:
     move_trace(run_dir, 20_000_000)
     try:

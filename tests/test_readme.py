@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+from samples import a_sample
 
 from analysis.cli.app import command_group
 from analysis.cli.app import main as analysis_main
@@ -150,7 +151,7 @@ def test_a_wrong_command_is_seen() -> None:
             parse_capture(wrong)
 
 
-@pytest.mark.parametrize("command", MEASURE)
+@pytest.mark.parametrize("command", a_sample(MEASURE, 12))
 def test_commands_that_measure_are_called_or_parsed(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +221,7 @@ def test_torchrun_captures_two_nodes(tmp_path: Path) -> None:
     assert len(list((tmp_path / "traces/nodes").glob("*.pt.trace.json.gz"))) == 2
 
 
+@pytest.mark.slow
 def test_python_examples(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     give_example(tmp_path)

@@ -36,17 +36,21 @@ def mean_step_ns(analysis: Analysis) -> float:
 # --- the same again ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_with_its_delays_a_run_is_played_as_it_was(name: str) -> None:
+@pytest.fixture(scope="module", params=RUNS)
+def recorded(request: pytest.FixtureRequest) -> Analysis:
+    return analyse(DATA / request.param, details=True)
+
+
+def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
     """To the ns: also where members arrive by clocks that are not quite sure."""
-    for members in rank_programs(parts_of(analyse(DATA / name, details=True))):
+    for members in rank_programs(parts_of(recorded)):
         ready, _ = prepared(members)
         for program, (start, end) in zip(members, play(ready), strict=True):
             assert np.array_equal(start, program.start)
             assert np.array_equal(end, program.end)
 
 
-@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(200, 216)], 4))
+@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(200, 216)], 2))
 def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Path) -> None:
     made = simulate(PRESETS[which] if isinstance(which, str) else draw(which))
     made.write(tmp_path)
@@ -54,10 +58,9 @@ def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Pa
     assert ((steps["with_delays_ns"] - steps["measured_ns"]).abs() <= 0.002 * steps["measured_ns"]).all()
 
 
-@pytest.mark.parametrize("name", ON_GPUS)
-def test_usual_delays_explain_the_steps(name: str) -> None:
-    steps = analyse(DATA / name, details=True).replay()
-    assert steps["error_frac"].abs().median() < 0.03
+def test_usual_delays_explain_the_steps(recorded: Analysis) -> None:
+    on_cpus = (recorded.run.activities["device"] == "cpu").all()
+    assert recorded.replay()["error_frac"].abs().median() < (0.5 if on_cpus else 0.03)
 
 
 # --- something else ---------------------------------------------------------------------------------------------------
@@ -69,7 +72,7 @@ HIDDEN = {("data", "ddp"), ("op", "ddp")}
 """The CPU is far enough ahead of its GPU."""
 
 
-@pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 4, seed=3))
+@pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 2, seed=3))
 def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path: Path) -> None:
     steps = tuple(range(1, 6))
     calm = World(5, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))

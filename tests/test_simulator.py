@@ -166,7 +166,7 @@ def test_traces_are_json_and_every_launched_kernel_has_its_launch(made: Simulate
         assert all(e.get("dur", 0) >= 0 for e in events)
 
 
-@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(100, 112)], 10))
+@pytest.mark.parametrize("which", a_sample([*PRESETS, *range(100, 112)], 5))
 def test_the_analysis_reads_the_same_calls(which: int | str, tmp_path: Path) -> None:
     made = simulated(which)
     made.write(tmp_path)
@@ -175,7 +175,7 @@ def test_the_analysis_reads_the_same_calls(which: int | str, tmp_path: Path) -> 
     assert set(read[keys].itertuples(index=False)) == set(made.truth.calls[keys].itertuples(index=False))
 
 
-@pytest.mark.parametrize("torch", with_slow(["2.2", "2.13"], ["2.4", "2.5", "2.12"]))
+@pytest.mark.parametrize("torch", with_slow(["2.13"], ["2.2", "2.4", "2.5", "2.12"]))
 def test_arguments_say_what_is_true(torch: str, tmp_path: Path) -> None:
     for number, name in enumerate(("sharded", "pipeline", "rooted")):
         made = simulate(replace(PRESETS[name], layout=Layout(torch=torch, args_on_kernel=bool(number % 2))))

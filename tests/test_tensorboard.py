@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from tensorboards import PROFILER, content, once_loaded, tensorboard
 
-pytestmark = pytest.mark.skipif(
-    find_spec("tensorboard") is None or find_spec("torch_tb_profiler") is None,
-    reason="needs tensorboard and torch-tb-profiler",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("tensorboard") is None or find_spec("torch_tb_profiler") is None,
+        reason="needs tensorboard and torch-tb-profiler",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -38,12 +38,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
+@pytest.mark.slow
 @needs_tensorboard
 @pytest.mark.parametrize("name", RUNS)
 def test_times_are_those_of_breakdown(address: str, name: str) -> None:
     assert_times_of_breakdown(View(address, name), analyse(DATA / name))
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_waiting_is_right_where_all_take_part(address: str) -> None:
     """It takes the shortest of a collective for its transfer; ours differ by when each rank ended."""
@@ -57,6 +59,7 @@ def test_waiting_is_right_where_all_take_part(address: str) -> None:
         assert transfer == pytest.approx(transfer_us(analysis, row.step)[row.rank], rel=0.02)
 
 
+@pytest.mark.slow
 @needs_tensorboard
 @pytest.mark.parametrize("name", RUNS)
 def test_every_operation_is_in_a_step(address: str, name: str) -> None:
@@ -65,6 +68,7 @@ def test_every_operation_is_in_a_step(address: str, name: str) -> None:
     assert set(View(address, name).chart("waittime")) <= {"all", *steps}
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_operations_are_those_of_the_calls(address: str) -> None:
     analysis = analyse(DATA / "nccl-rooted")
@@ -75,6 +79,7 @@ def test_operations_are_those_of_the_calls(address: str) -> None:
             assert found[collective] == expected.loc[int(worker[-1]), collective].tolist()
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_groups_are_not_compared_as_if_they_were_one(address: str) -> None:
     """Two groups of four: the n-th collective of each has nothing to do with that of the other."""
@@ -82,6 +87,7 @@ def test_groups_are_not_compared_as_if_they_were_one(address: str) -> None:
     assert {tuple(times) for step in chart.values() for times in step.values()} == {(0, 0)}
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_scalars_stand_under_the_run(address: str) -> None:
     tags = set(once_loaded(f"{address}data/plugin/scalars/tags", "busbw")[RUNS[0]])

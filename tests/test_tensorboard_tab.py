@@ -74,6 +74,7 @@ def test_every_run_is_listed(address: str) -> None:
     assert json.loads(fetched(f"{address}{TAB}/runs")[2]) == ["broken", "one", "day & night/<b>two"]
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_the_report_is_the_one_of_the_command(address: str, logdir: Path) -> None:
     code, headers, html = report_of(address, "one")

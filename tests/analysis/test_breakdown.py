@@ -58,19 +58,19 @@ def by_cells(rows: list[dict], start: int, end: int) -> dict[str, int]:
     }
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(ACTIVITIES_LIST)
 def test_time_is_conserved_over_the_whole_window(rows):
     assert_conserved(breakdown(activities_table(rows), NOTHING))
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(ACTIVITIES_LIST)
 def test_time_is_conserved_in_every_step(rows):
     assert_conserved(breakdown_steps(activities_table(rows), NOTHING))
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(ACTIVITY.map(lambda r: r | {"rank": 0, "cycle": 0, "device": "0"}), min_size=1, max_size=14))
 def test_every_number_is_that_of_a_brute_force_count(rows):
     (found,) = records(breakdown(activities_table(rows), NOTHING))
@@ -78,7 +78,7 @@ def test_every_number_is_that_of_a_brute_force_count(rows):
     assert {key: found[key] for key in TIMES} == by_cells(rows, start, end)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(ACTIVITY.map(lambda r: r | {"rank": 0, "cycle": 0, "device": "0"}), min_size=1, max_size=14))
 def test_every_step_is_that_of_a_brute_force_count(rows):
     with_step = [r for r in rows if r["step"] is not None]

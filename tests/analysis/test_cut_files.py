@@ -277,7 +277,7 @@ def test_the_summary_warns(capsys, run_with_a_damaged_rank):
 
 
 @pytest.mark.parametrize("command", ["breakdown", "ranks", "calls", "collectives"])
-@pytest.mark.parametrize("output_format", ["table", "markdown"])
+@pytest.mark.parametrize("output_format", with_slow(["table"], ["markdown"]))
 def test_people_see_the_column_where_it_matters_only(capsys, run_with_a_damaged_rank, command, output_format):
     main([command, str(run_with_a_damaged_rank), "--keep-going", "--format", output_format])
     assert "partial" in capsys.readouterr().out

@@ -87,7 +87,7 @@ DOCUMENTS = st.builds(
 
 # The same files every time; the fuzzer looks for others.
 @settings(
-    max_examples=60,
+    max_examples=30,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

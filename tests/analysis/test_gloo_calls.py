@@ -312,6 +312,7 @@ WANTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_captured_collectives_are_all_there_matched_and_sized(captured):
     table = captured.collectives
     found = sorted(zip(table["collective"], table["size_bytes"], strict=True))
@@ -322,6 +323,7 @@ def test_captured_collectives_are_all_there_matched_and_sized(captured):
     assert captured.calls["dtype"].dropna().isin(["float32", "uint8"]).all()
 
 
+@pytest.mark.slow
 def test_captured_waits_and_transfers_are_split(captured):
     assert captured.clocks["linked"].tolist() == [0, 0]
     table = captured.participation
@@ -330,6 +332,7 @@ def test_captured_waits_and_transfers_are_split(captured):
     assert (captured.breakdown["compute_ns"] > 0).all()
 
 
+@pytest.mark.slow
 def test_captured_roots_and_peers(captured):
     rows = records(captured.calls)
     roots = {(r["rank"], r["collective"]): r["root"] for r in rows if r["root"] is not None}

@@ -430,7 +430,7 @@ def test_each_profiling_cycle_finds_its_own_messages():
     assert sorted(groups_of(calls_table(rows), "node")) == [("order", (k, k + 16)) for k in range(16)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(st.integers(1, 4), st.integers(1, 4), st.data(), st.sampled_from(["node", None]))
 def test_messages_within_whole_steps_are_paired_as_they_were_sent(steps, each, data, host):
     first, last = sorted((data.draw(st.integers(0, steps - 1)), data.draw(st.integers(0, steps - 1))))
@@ -474,7 +474,7 @@ ANY_CALL = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(ANY_CALL, max_size=12))
 def test_every_call_is_in_one_collective_with_at_most_one_call_a_rank(rows):
     table = calls_table(rows)

@@ -9,6 +9,7 @@ import pytest
 from builders import MS, US, Trace, analysed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import with_slow
 
 from analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, name_on_all_ranks
 from analysis.core.schema import Row, records
@@ -192,20 +193,24 @@ def some(name: str, *, ranks: int = 4, transfer: int = 12 * US, every: int = 1 *
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize(
     ("name", "collective"),
-    [
-        (VLLM_TWO_STAGES, "all_reduce"),
-        (LAMPORT, "all_reduce"),
-        (MULTIMEM, "all_reduce"),
-        (TWO_SHOT, "all_reduce"),
-        (UB_AG, "all_gather"),
-        (UB_RS, "reduce_scatter"),
-        (UB_AR, "all_reduce"),
-        (NOTIFY, "barrier"),
-        (DISPATCH, "all_to_all"),
-        (COMBINE, "all_to_all"),
-        (NVSHMEM_BARRIER, "barrier"),
-        (NVSHMEM_ALL_TO_ALL, "all_to_all"),
-    ],
+    with_slow(
+        [
+            (VLLM_TWO_STAGES, "all_reduce"),
+            (UB_AG, "all_gather"),
+            (UB_RS, "reduce_scatter"),
+            (NOTIFY, "barrier"),
+            (NVSHMEM_ALL_TO_ALL, "all_to_all"),
+        ],
+        [
+            (LAMPORT, "all_reduce"),
+            (MULTIMEM, "all_reduce"),
+            (TWO_SHOT, "all_reduce"),
+            (UB_AR, "all_reduce"),
+            (DISPATCH, "all_to_all"),
+            (COMBINE, "all_to_all"),
+            (NVSHMEM_BARRIER, "barrier"),
+        ],
+    ),
 )
 def test_they_are_matched_and_split(tmp_path, name, collective, grouped):
     found = run_of(tmp_path, some(name), grouped=grouped)

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from builders import MS, Collective, analysed, traces_of, write_run
 from rich.cells import cell_len
+from samples import with_slow
 
 from analysis import analyse
 from analysis.render.screen import Screen
 from analysis.results.overview import overview
 
 DATA = Path(__file__).parent.parent / "data"
-RUNS = ["nccl-straggler", "nccl-two-hosts", "nccl-rooted", "nccl-pipeline", "gloo-training", "nccl-hang"]
+RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])
 
 
 @pytest.fixture(scope="module", params=RUNS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from builders import Collective, traces_of, write_run
+from samples import with_slow
 from sweep_builders import Cell, write_sweep
 
 COMMAND = """
@@ -75,7 +76,7 @@ def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):
     assert r"reading 1 of 1: x\x1b[31m[bold]y\x07" in said
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("number", with_slow(["SIGKILL", "SIGINT"], ["SIGTERM"]))
 def test_the_cursor_is_there_after_a_signal(tmp_path, number):
     pipe = tmp_path / "rank0.json"  # which nobody ever writes to
     os.mkfifo(pipe)
@@ -110,7 +111,7 @@ def test_nothing_is_said_into_a_pipe(run_dir):
     assert b"\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("closed", with_slow([">&- 2>&-"], [">&-", "2>&-"]))
 def test_a_closed_stream_costs_nothing_but_itself(run_dir, tmp_path, closed):
     table = tmp_path / "table.csv"
     for options in ("", f"-f csv -o {table}"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders import US, Trace, write_bytes
+from samples import with_slow
 
 import analysis.reading.pool
 from analysis.errors import DamagedTrace, TraceError, UnreadableFile
@@ -62,7 +63,7 @@ def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, work
     assert told[-1] == path.stat().st_size == reading.total_bytes
 
 
-@pytest.mark.parametrize(("workers", "parts"), [(2, [1, 1, 2]), (3, [1, 1, 1]), (7, [8, 8, 2])])
+@pytest.mark.parametrize(("workers", "parts"), with_slow([(2, [1, 1, 2]), (7, [8, 8, 2])], [(3, [1, 1, 1])]))
 def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
     tmp_path, every_part_is_worth_it, workers, parts
 ):
@@ -72,7 +73,7 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
         assert list(reading) == read(paths, 1)
 
 
-@pytest.mark.parametrize("name", ["rank0.json.gz", "rank0.json"])
+@pytest.mark.parametrize("name", with_slow(["rank0.json.gz"], ["rank0.json"]))
 def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_worth_it, name):
     path = trace(0, 12_000).write(tmp_path, name)
     with Reading([path], ReadOptions(workers=64)) as reading:
@@ -80,7 +81,7 @@ def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_wort
         assert list(reading) == read([path], 1)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", with_slow([2], [1]))
 def test_the_first_file_can_be_looked_at_before(tmp_path, every_part_is_worth_it, workers):
     paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
     with Reading(paths, ReadOptions(workers=workers)) as reading:

@@ -30,6 +30,7 @@ def test_it_is_quiet_and_fetches_nothing(tmp_path, html) -> None:
     assert '<figure id="figure-step">' in found.dom
 
 
+@pytest.mark.slow
 def test_the_policy_holds(tmp_path, html) -> None:
     """What a trace might smuggle in is refused: inline handlers, scripts, styles, pictures."""
     smuggled = (
@@ -43,6 +44,7 @@ def test_the_policy_holds(tmp_path, html) -> None:
     assert len(found.console) >= 3
 
 
+@pytest.mark.slow
 def test_tables_are_sorted_by_a_click(tmp_path, html) -> None:
     code = """
       const table = [...document.querySelectorAll("details")].find((d) => d.textContent.includes("Table: breakdown")).querySelector("table");
@@ -58,6 +60,7 @@ def test_tables_are_sorted_by_a_click(tmp_path, html) -> None:
     assert sort == "descending"
 
 
+@pytest.mark.slow
 def test_one_heat_map_at_a_time_and_rows_in_another_order(tmp_path, html) -> None:
     code = """
       const section = document.querySelector("#steps"), shown = () => [...section.querySelectorAll("figure")].map((f) => !f.hidden);
@@ -73,6 +76,7 @@ def test_one_heat_map_at_a_time_and_rows_in_another_order(tmp_path, html) -> Non
     assert told.startswith("rank 0, step ")
 
 
+@pytest.mark.slow
 def test_the_step_can_be_stretched(tmp_path, html) -> None:
     code = """
       const figure = document.querySelector("#figure-step"), box = () => figure.querySelector("svg.zoom").getAttribute("viewBox");

@@ -5,6 +5,7 @@ import os
 import shutil
 
 import pytest
+from samples import with_slow
 from sweep_builders import Cell, edited, write_json, write_sweep
 
 from analysis import analyse_sweep
@@ -273,7 +274,7 @@ def replaced(content, path, value):
 @pytest.mark.parametrize(
     "name", ["sweep.json", "resnet18-ddp-w2-b128/run.json", "resnet18-ddp-w2-b128/node_1.meta.json"]
 )
-@pytest.mark.parametrize("value", [None, -1, 0, 3, 2**63, 1.5, "x", "", True, [], {}], ids=repr)
+@pytest.mark.parametrize("value", with_slow([-1, 2**63, "x", {}], [None, 0, 3, 1.5, "", True, []]), ids=repr)
 def test_any_value_anywhere_is_used_or_named(sweep, name, value):
     original = json.loads((sweep / name).read_text(encoding="utf-8"))
     for place in leaves(original):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from perfetto_reading import ReadSlice, ReadTrack, tracks_of
+from samples import with_slow
 
 from analysis.core.schema import records
 from analysis.core.steps import step_windows
@@ -15,7 +16,7 @@ from analysis.results.analysis import Analysis
 from analysis.results.opening import analyse
 
 DATA = Path(__file__).parent.parent / "data"
-RUNS = ["nccl-straggler", "nccl-two-hosts", "nccl-rooted", "nccl-pipeline", "gloo-training", "nccl-hang"]
+RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])
 _WINDOW = ["rank", "start_ns", "dur_ns"]
 TITLES = {"compute": "compute", "memory": "copies", "comm": "communication"}
 

@@ -373,7 +373,7 @@ def test_who_waits_and_for_whom(tmp_path):
 KINDS = ["all_reduce", "all_gather", "all_to_all", "broadcast", "reduce", "scatter", "barrier", None]
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(
     kind=st.sampled_from(KINDS),
     times=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 60)), min_size=2, max_size=4),
@@ -392,7 +392,7 @@ def test_waits_lie_within_the_call_and_transfers_are_the_rest(kind, times, root,
             assert wait + transfer == dur
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(
     kind=st.sampled_from(["all_reduce", "all_to_all", "all_gather"]),
     arrivals=st.lists(st.integers(0, 1000), min_size=2, max_size=5),

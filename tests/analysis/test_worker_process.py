@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from builders import US, Trace
+from samples import with_slow
 
 from analysis.reading.spawn import start_worker
 from analysis.reading.worker import Answer, Failed, Found, Position, Task, frame, send
@@ -115,8 +116,7 @@ print(read(2)[0] == read(1)[0])
 
 
 @COPIED
-@pytest.mark.parametrize("part_bytes", [1, 1 << 30], ids=["in parts", "whole"])
-@pytest.mark.parametrize("cut", [40, None], ids=["damaged", "sound"])
+@pytest.mark.parametrize(("part_bytes", "cut"), with_slow([(1, 40), (1 << 30, None)], [(1, None), (1 << 30, 40)]))
 def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
     """Workers that told much, and were done, before anybody listened."""
     trace = Trace(0, 3)

@@ -139,6 +139,7 @@ def test_one_such_file_is_told_by_its_first_bytes(copy: Path, tmp_path: Path) ->
     assert "does not say which rank it is" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_the_format_lacks_is_said(copy: Path, tmp_path: Path) -> None:
     folder = written(tmp_path / "run")
     assert "cannot be verified" in analysed(copy, "breakdown", "--verify", folder).stderr
@@ -149,6 +150,7 @@ def test_what_the_format_lacks_is_said(copy: Path, tmp_path: Path) -> None:
     assert "holds no Kineto or kernel CSV trace (*.kernels.csv, *.json or *.json.gz)" in message
 
 
+@pytest.mark.slow
 def test_traces_of_kineto_are_read_as_before(copy: Path) -> None:
     run = ROOT / "traces/resnet18-ddp-w2"
     assert analysed(copy, "breakdown", "-f", "csv", run).stdout == analysed(ROOT, "breakdown", "-f", "csv", run).stdout

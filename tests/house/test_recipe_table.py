@@ -108,6 +108,7 @@ def test_help_lists_the_command(copy: Path) -> None:
     assert re.search(r"^ +group_calls +How many calls", python(copy, "-m", "analysis", "--help"), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_pages_and_the_tests_of_the_catalog_know_it(copy: Path) -> None:
     python(copy, "tests/docs/table_page.py")
     page = (copy / "docs/tables.md").read_text(encoding="utf-8")

@@ -156,6 +156,7 @@ def test_help_lists_the_mode_without_torch(mode: Copy) -> None:
     assert "halved" in mode.python("-m", "profiling", "sweep", "--help").stdout
 
 
+@pytest.mark.slow
 def test_the_mode_trains_and_its_run_is_read(mode: Copy) -> None:
     options = ("--parallel", "halved", "--out", "runs", "--run-name", "mine", *TINY)
     said = mode.python("-m", "profiling", "train", *options).stderr
@@ -196,6 +197,11 @@ def collective(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return copy
 
 
+def test_help_lists_the_collective(collective: Copy) -> None:
+    assert "send_back" in collective.python("-m", "profiling", "comms", "--help").stdout
+
+
+@pytest.mark.slow
 def test_the_collective_is_measured_and_checked(collective: Copy) -> None:
     options = ("-b", "1K", "-e", "1K", "-w", "1", "-n", "2", "--device", "cpu", "--workers", "2")
     collective.python("-m", "profiling", "comms", "send_back", *options, "--out", "runs", "--run-name", "mine")
@@ -203,4 +209,3 @@ def test_the_collective_is_measured_and_checked(collective: Copy) -> None:
     measured = row["out_of_place"]
     assert (row["collective"], row["size"], measured["nwrong"]) == ("send_back", 1024, 0)
     assert measured["bus_bw"] == pytest.approx(measured["alg_bw"] / 2)
-    assert "send_back" in collective.python("-m", "profiling", "comms", "--help").stdout

@@ -274,6 +274,7 @@ def test_signals_do_not_fade_in_deep_stacks() -> None:
     assert 1e-2 < float(deep.std()) < 1e2
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_valid_json_and_no_process(tmp_path) -> None:
     signum = signal.SIGTERM
     command = ["-m", "profiling", "capacity", "--device", "cpu", "--memory-limit", "2GB", "--fixed", "0"]

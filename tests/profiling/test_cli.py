@@ -122,6 +122,7 @@ def test_unknown_option_is_a_usage_error(capsys) -> None:
     assert main(["train", "--nope"]) == 2
 
 
+@pytest.mark.slow
 def test_missing_cifar10_says_how_to_get_it(tmp_path, capsys) -> None:
     assert main(["train", "--data", "cifar10", "--data-root", str(tmp_path), "--device", "cpu"]) == 1
     line = error_line(capsys)
@@ -154,6 +155,7 @@ def test_workers_under_torchrun_have_to_agree(monkeypatch, capsys) -> None:
     assert capsys.readouterr().err == "", "one rank of a node says it for all"
 
 
+@pytest.mark.slow
 def test_single_run_from_the_command_line(tmp_path, capsys) -> None:
     from capturing import leftovers, metas, trace, traced_steps
 

@@ -340,6 +340,7 @@ def test_a_group_destroyed_inside_the_block(tmp_path) -> None:
         assert meta["clock_probe_reason"] == "end: the process group was destroyed before the block ended"
 
 
+@pytest.mark.slow
 def test_a_rank_that_comes_a_second_later_is_waited_for(tmp_path) -> None:
     found = pretended(tmp_path / "run", 2, 1, 8 * MS, "late")
     assert [o["at"] for o in found[1]["clock_probe"]] == ["start", "end"]

@@ -11,6 +11,8 @@ from typing import Any, get_args
 import pytest
 import torch
 from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun
+from process_tree import family, listening
+from samples import with_slow
 
 from analysis.core import nccl_tests
 from profiling.cli import main
@@ -43,28 +45,39 @@ def lines_of(out: str) -> list[list[str]]:
 # --- what is measured ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[3])
-def everything(request, tmp_path_factory) -> tuple[int, Any, str]:
-    """Every collective, dtype and reduction, on 3 ranks."""
+FEW_DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bfloat16", "float8_e4m3fn")
+
+
+@pytest.fixture(scope="module", params=with_slow([FEW_DTYPES], [(("all", "float8_e4m3fn"),)]), ids=["few", "all"])
+def dtypes(request) -> tuple[str, ...]:
+    named: tuple[str, ...] = request.param
+    return named
+
+
+@pytest.fixture(scope="module")
+def everything(dtypes, tmp_path_factory) -> tuple[int, Any, str]:
+    """Every collective and reduction of these dtypes, on 3 ranks."""
     out = tmp_path_factory.mktemp("comms")
-    options = ["--dtype", "all", "--dtype", "float8_e4m3fn", "--op", "all", "--factor", "512", "-b", "64", "-e", "32K"]
-    done = measured(out, "--workers", request.param, *options)
+    options = [word for dtype in dtypes for word in ("--dtype", dtype)]
+    options += ["--op", "all", "--factor", "512", "-b", "64", "-e", "32K"]
+    done = measured(out, "--workers", 3, *options)
     assert done.returncode == 0, done.stderr
-    return request.param, out / "run", done.stdout
+    return 3, out / "run", done.stdout
 
 
-def test_every_collective_dtype_and_reduction_is_right(everything) -> None:
+def test_every_collective_dtype_and_reduction_is_right(everything, dtypes) -> None:
     ranks, run_dir, _ = everything
     found = written(run_dir)
     assert (found["complete"], found["reason"], found["backend"]) == (True, None, "gloo")
     assert found["world_size"] == ranks == len(found["config"]["devices"])
     assert found["out_of_bounds"] == {"count": 0, "okay": True}
     combinations = {(r["collective"], r["type"], r["redop"]) for r in found["results"]}
-    dtypes, ops = set(get_args(DtypeName)) - {"float8_e5m2"}, get_args(OpName)
+    measured_dtypes = set(get_args(DtypeName)) - {"float8_e5m2"} if "all" in dtypes else set(dtypes)
+    ops = get_args(OpName)
     wanted = {
         (collective, dtype, op)
         for collective in get_args(CollectiveName)
-        for dtype in dtypes
+        for dtype in measured_dtypes
         for op in (ops if COLLECTIVES[collective].reduces else ("none",))
     }
     skipped = {(s["collective"], s["type"], s["redop"]) for s in found["skipped"]}
@@ -227,6 +240,7 @@ def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         time.sleep(1)
+        assert listening(family(process.pid)) == {"127.0.0.1"}
         before = json.loads(file.read_text())
         assert (before["complete"], before["reason"]) == (False, "still running, or killed before it could say why")
         process.terminate()
@@ -239,6 +253,7 @@ def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_stopped_after_some_rows_they_are_kept(tmp_path) -> None:
     command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "30"]
     options = ["-b", "8", "-e", "1G", "--out", tmp_path, "--run-name", "run"]
@@ -258,6 +273,7 @@ def test_stopped_after_some_rows_they_are_kept(tmp_path) -> None:
     assert [r["size"] for r in found["results"]] == [8 << k for k in range(shown)]
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(tmp_path) -> None:
     command = f"{sys.executable} -m profiling comms broadcast -e 1K {' '.join(SMALL)} --out {tmp_path} --run-name run"
     done = subprocess.run(

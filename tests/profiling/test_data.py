@@ -101,6 +101,7 @@ def test_batch_larger_than_the_data_set_is_said(cifar10_root) -> None:
         cifar10(spec(cifar10_root, batch_size=41))
 
 
+@pytest.mark.slow
 @forks
 def test_training_on_cifar10_from_the_command_line(cifar10_root, tmp_path) -> None:
     from profiling.cli import main

@@ -199,6 +199,7 @@ def test_layers_get_the_shapes_they_get_in_training() -> None:
     assert found[-1] == ("fc", (3, 512), True)
 
 
+@pytest.mark.slow
 def test_exhausted_memory_is_a_reason_and_the_next_layer_goes_on(tmp_path) -> None:
     # 51 MB of images: Conv2d's output would be 2.2 GB. A weight of 103 MB fits.
     options = ["--layer", "conv", "--layer", "linear", "--batch-size", "340", "--memory-limit", "1500MB", *QUICK]
@@ -270,6 +271,7 @@ def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
     options = ["--model", "resnet18", "--batch-size", "8", "--iters", "1000", "--device", "cpu"]
     with begun("-m", "profiling", "layers", *options, "--out", tmp_path, "--run-name", "run") as process:

@@ -36,6 +36,7 @@ def in_a_limited_process(*statements: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_real_limit_is_run_into_and_recognised() -> None:
     beyond = (
         "torch.ones(200_000_000)",

@@ -1,11 +1,13 @@
 """The parallel modes: what they train is the same model, and what they cannot do they say before ranks start."""
 
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from capturing import SCRIPTS, metas, python, torchrun, trace
+from samples import with_slow
 from torch import nn
 
 from profiling.base.schedule import Schedule
@@ -38,10 +40,10 @@ def error_line(capsys) -> str:
 # --- the same training ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def differences() -> dict[str, list[float]]:
+@cache
+def differences(*modes: str) -> dict[str, list[float]]:
     """By how much weights, losses and statistics of each mode differ from those of one process, rank by rank."""
-    done = torchrun(2, SCRIPTS / "modes_agree.py", "gpipe", "1f1b")
+    done = torchrun(2, SCRIPTS / "modes_agree.py", *modes)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[float]] = defaultdict(list)
     for name, rank, value in sorted(line.split() for line in done.stdout.splitlines()):
@@ -52,22 +54,24 @@ def differences() -> dict[str, list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "ddp-loss", "fsdp", "fsdp-loss"])
-def test_ranks_with_the_same_batch_train_as_one_process_does(differences, name) -> None:
-    assert len(differences[name]) == 2
-    assert max(differences[name]) < 1e-5
+def test_ranks_with_the_same_batch_train_as_one_process_does(name) -> None:
+    found = differences("ddp", "fsdp")
+    assert len(found[name]) == 2
+    assert max(found[name]) < 1e-5
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_a_pipeline_trains_as_one_process_with_microbatches_does(differences, schedule) -> None:
-    assert len(differences[schedule]) == 2
-    assert max(differences[schedule]) < 2e-3
+@pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b"]))
+def test_a_pipeline_trains_as_one_process_with_microbatches_does(schedule) -> None:
+    found = differences(schedule)
+    assert len(found[schedule]) == 2
+    assert max(found[schedule]) < 2e-3
     # Running statistics would show a pass over memory that nobody has written.
-    assert max(differences[f"{schedule}-statistics"]) < 1e-5
+    assert max(found[f"{schedule}-statistics"]) < 1e-5
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_only_the_last_stage_knows_the_loss(differences, schedule) -> None:
-    assert differences[f"{schedule}-losses"] == [0, 2]
+@pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b"]))
+def test_only_the_last_stage_knows_the_loss(schedule) -> None:
+    assert differences(schedule)[f"{schedule}-losses"] == [0, 2]
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ def test_ranks_of_torchrun(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_one_of_two_ranks_fails(tmp_path) -> None:
     reached = set()
     options = ["--workers", "2", "--out", tmp_path, "--run-name", "run"]
@@ -77,6 +78,7 @@ def test_one_of_two_ranks_fails(tmp_path) -> None:
     assert str(ROOT / "profiling") not in traceback
 
 
+@pytest.mark.slow
 def test_ranks_that_the_script_spawns(tmp_path) -> None:
     done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "spawning.py", free_port())
     assert done.returncode == 1, done.stderr
@@ -94,6 +96,7 @@ def test_ranks_that_the_script_spawns(tmp_path) -> None:
     assert "nothing was captured" not in done.stderr
 
 
+@pytest.mark.slow
 def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
     """The script changes the directory first, and that is not where the run goes."""
     (tmp_path / "theirs").mkdir()

@@ -64,6 +64,7 @@ def test_missing_torchvision_says_what_to_install(monkeypatch) -> None:
         torchvision("models")
 
 
+@pytest.mark.slow
 def test_the_real_one_loads() -> None:
     pytest.importorskip("PIL")
     # In a process of its own: here a stand-in may have been imported before.

@@ -11,7 +11,6 @@ import torch
 from capturing import ROOT, environment, leftovers, metas, python, trace, traced_steps
 from contract_files import rewritten
 from process_tree import family, listening
-from samples import with_slow
 
 from profiling.base.contract.rank import RankFile
 from profiling.base.contract.run import RunFile
@@ -108,12 +107,10 @@ def wait_for_traced_step(process: "subprocess.Popen[str]") -> None:
     pytest.fail("the run ended before a step was traced")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "signum", "code"),
-    with_slow(
-        [("ddp", signal.SIGINT, 130)],
-        [("fsdp", signal.SIGTERM, 143)],
-    ),
+    [("ddp", signal.SIGINT, 130), ("fsdp", signal.SIGTERM, 143)],
 )
 def test_stopped_launcher_leaves_partial_traces_of_every_rank(tmp_path, mode, signum, code) -> None:
     schedule = ["--wait", "1", "--warmup", "1", "--active", "500", "--steps", "502"]
@@ -149,6 +146,7 @@ def test_stopped_in_a_timed_epoch(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_ddp_of_one(tmp_path) -> None:
     options = ["--workers", "1", "--device", "cpu", "--batch-size", "2", "--wait", "1", "--active", "1"]
     done = python("-m", "profiling", "train", *options, "--out", tmp_path)

@@ -41,6 +41,7 @@ def test_the_slowdown_is_theirs(replayed: Analysis) -> None:
     assert mean / (mean - row["gain_ns"]) == pytest.approx(expected["slowdown"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_slowdown_of_each_stage_is_theirs(replayed: Analysis) -> None:
     """Stages 1 and 2 call the same collectives, and are one part here."""
     expected = json.loads(EXPECTED.read_text(encoding="utf-8"))["slowdown_by_stage"]

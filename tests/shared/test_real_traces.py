@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from beside_checkout import EXPECTED, TRACES, needs_shared
 from builders import US
+from samples import a_sample, with_slow
 
 from analysis.cli.app import main
 from analysis.core.schema import records
@@ -66,7 +67,7 @@ def test_breakdown(capsys, traces):
     assert_conserved(rows)
 
 
-@pytest.mark.parametrize("traces", SETS)
+@pytest.mark.parametrize("traces", a_sample(SETS, 3))
 def test_breakdown_by_step(capsys, traces):
     wanted = expected("breakdown_steps.csv", traces)
     if not wanted:
@@ -211,7 +212,7 @@ def assert_same_when_shifted(found: Analysis, seed: int, *, up_to_ns: int = 20_0
 # --- the same run told otherwise --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["dlrm-v100-w8", "nanogpt-h100-w8", "torchrec-v100-w4"])
+@pytest.fixture(scope="module", params=with_slow(["dlrm-v100-w8", "torchrec-v100-w4"], ["nanogpt-h100-w8"]))
 def real(request: pytest.FixtureRequest) -> Analysis:
     return analyse(TRACES / request.param)
 
@@ -277,12 +278,12 @@ def test_without_the_first_fifth(real: Analysis) -> None:
     assert_kept(real, calls[calls["start_ns"] > begin + length // 5].reset_index(drop=True))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", with_slow([0], range(1, 5)))
 def test_shifted_clocks_change_nothing_in_nanogpt(nanogpt, seed):
     assert_same_when_shifted(nanogpt, seed)
 
 
-@pytest.mark.parametrize("column", ["seq", "comms_id", "size_bytes", "dtype"])
+@pytest.mark.parametrize("column", with_slow(["seq", "size_bytes"], ["comms_id", "dtype"]))
 def test_nanogpt_without_some_arguments_gives_the_same(nanogpt, column):
     bare = nanogpt.calls.assign(**{column: pd.array([pd.NA] * len(nanogpt.calls), dtype=nanogpt.calls[column].dtype)})
     assert members_of(matches(bare, nanogpt.run.hosts)) == members_of(nanogpt.matches)
@@ -324,7 +325,7 @@ def test_rank_2_of_torchrec_is_the_one_the_others_wait_for(torchrec):
     assert "could not be split" in run["because"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", with_slow([0], [1, 2]))
 def test_shifted_clocks_change_nothing_in_torchrec(torchrec, seed):
     assert_same_when_shifted(torchrec, seed)
 
@@ -342,7 +343,7 @@ def test_kinds_of_calls(traces, calls):
     assert found["collective"].value_counts().to_dict() == calls
 
 
-@pytest.mark.parametrize("traces", SETS)
+@pytest.mark.parametrize("traces", a_sample(SETS, 3, seed=1))
 def test_calls_of_each_file_alone_are_those_of_the_run(traces):
     found = analyse(TRACES / traces)
     late = Analysis(found.run)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from beside_checkout import SHARED, TRACES
 from perfetto_reading import tracks_of
+from samples import with_slow
 
 from analysis.results.opening import analyse
 from analysis.timeline.bundle import bundle
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", ["nanogpt-h100-w8", "torchrec-v100-w4", "rccl-mi300x-r0of8"])
+@pytest.mark.parametrize("name", with_slow(["torchrec-v100-w4"], ["nanogpt-h100-w8", "rccl-mi300x-r0of8"]))
 def test_nothing_of_a_real_run_is_lost(name):
     found = analyse(TRACES / name)
     drawn = Counter()
@@ -32,7 +33,7 @@ def test_nothing_of_a_real_run_is_lost(name):
     assert drawn["communication"] == len(found.calls)
 
 
-@pytest.mark.parametrize("case", ["d2_100000ms_100ppm", "min_wc2_1000us_seq", "d_us_seq", "g_fsdp_2h"])
+@pytest.mark.parametrize("case", with_slow(["min_wc2_1000us_seq"], ["d2_100000ms_100ppm", "d_us_seq", "g_fsdp_2h"]))
 def test_bundled_files_of_one_moment_meet(case):
     """Shifted by their offsets, what happened at one moment stands at one time in all files, whatever their clocks."""
     found = analyse(TRUTH / case)

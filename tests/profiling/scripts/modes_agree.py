@@ -1,4 +1,7 @@
-"""The modes that gloo runs, on the same batches as one process: each rank prints by how much it differs, relatively."""
+"""The modes that gloo runs, on the same batches as one process: each rank prints by how much it differs, relatively.
+
+Arguments: ddp, fsdp, and schedules of pipelines.
+"""
 
 import copy
 import gc
@@ -77,13 +80,13 @@ def main():
     torch.use_deterministic_algorithms(True)
     config = TrainConfig(Schedule(2, 0, 1), 3, batch_size=BATCH)
     single, losses = trained(seeded(), replace(config, parallel="single"))
-    for mode in ("ddp", "fsdp"):
+    for mode in (name for name in sys.argv[1:] if name in MODES):
         model, own_losses = trained(seeded(), replace(config, parallel=mode))
         report(mode, apart(model.parameters(), single.parameters()))
         report(f"{mode}-loss", apart(own_losses, losses))
         del model
     reference = accumulated()
-    for schedule in sys.argv[1:]:
+    for schedule in (name for name in sys.argv[1:] if name not in MODES):
         pipelined = replace(config, parallel="pipeline", pipeline_schedule=schedule, microbatches=MICROBATCHES)
         model, own_losses = trained(seeded(), pipelined)
         twin = MODES["pipeline"].build(copy.deepcopy(reference), CPU, pipelined)
