@@ -13,7 +13,7 @@ from ..replay.links import Linked, Links, links_of
 from ..replay.scenarios import transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
-from ..replay.scenarios.scenario import Scenario, together
+from ..replay.scenarios.scenario import Scenario, all_at_once
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -45,7 +45,7 @@ def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
     name = options.get("name")
     if name is None and len(found) == 1:
         return found[0]
-    return together(str(name or ", ".join(each.name for each in found)), found)
+    return all_at_once(str(name or ", ".join(each.name for each in found)), found)
 
 
 def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:

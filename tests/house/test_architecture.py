@@ -37,7 +37,7 @@ RAW_KEYS = (
 BY_KEYWORD = {
     "profiling.sessions.session.capture",
     "analysis.results.opening.analyse", "analysis.results.opening.load_run", "analysis.comparison.analysis.compare",
-    "analysis.cli.reading_options.reading",
+    "analysis.cli.reading_options.reading", "analysis.cli.commands.predict.scenarios",
 }  # fmt: skip
 EVERY_MODULE = [(package, module) for package in PACKAGES for module in modules(package)]
 

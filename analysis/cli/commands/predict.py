@@ -66,7 +66,7 @@ MoreRanks = Annotated[
     list[str] | None,
     typer.Option("--ranks", metavar="[GROUP=]N", help="So many ranks in all; the data-parallel groups grow."),
 ]
-Batch = Annotated[
+WhichBatch = Annotated[
     BatchKind, typer.Option("--batch", help="With --ranks: as large a batch on each, or one that they share.")
 ]
 ScenarioFile = Annotated[
@@ -88,7 +88,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         fuse: Fuse = False,
         bucket_mb: BucketSizes = None,
         ranks: MoreRanks = None,
-        batch: Batch = BatchKind.kept,
+        batch: WhichBatch = BatchKind.kept,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
         several: dict[str, Sequence[Any] | None] = {

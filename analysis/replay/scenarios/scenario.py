@@ -24,7 +24,7 @@ class Scenario:
     changes: tuple[Change, ...]
 
 
-def together(name: str, scenarios: Sequence[Scenario]) -> Scenario:
+def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
     """All of them at once, one after the other."""
     assumes = "; ".join(dict.fromkeys(each.assumes for each in scenarios))
     ways = product(*(each.changes for each in scenarios))
