@@ -216,3 +216,17 @@ def test_a_run_that_lacks_a_rank_is_played(tmp_path: Path) -> None:
             file.unlink()
     steps = analyse(tmp_path, details=True).replay()
     assert (steps["measured_ns"] == steps["with_delays_ns"]).all()
+
+
+def test_slowdown_comes_from_an_operation_and_a_place_as_well() -> None:
+    table = analyse(DATA / "nccl-straggler", details=True).attribution
+    assert table[table["of"] == "operation"]["part"].iloc[0] == "sm90_xmma_gemm_bf16bf16_tp"
+    table = analyse(DATA / "nccl-two-hosts", details=True).attribution
+    places = table[table["of"] == "coordinate"]["part"].tolist()
+    assert set(places) == {
+        *(f"{place} of 2 in groups like 0 4" for place in range(2)),
+        *(f"{place} of 4 in groups like 0 1 2 3" for place in range(4)),
+    }
+    groups = table[table["of"] == "group"]["part"]
+    assert len(groups) == 6
+    assert groups.str.contains("(0 1 2 3)", regex=False).any()

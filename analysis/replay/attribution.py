@@ -8,9 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..metrics.clocks.frame import Flags, Ints
+from ..core.nccl_tests import POINT_TO_POINT
+from ..metrics.clocks.frame import Flags
 from .alike import peers
 from .engine import Playing
+from .links import Linked
+
+_FEW, _MOST = 32, 16
+"""Of more ranks or hosts, only late ones are parts; and so many operations and groups are, at most."""
 
 
 class RunPart(NamedTuple):
@@ -21,34 +26,76 @@ class RunPart(NamedTuple):
     chosen: Callable[[Playing], Flags]
 
 
-def parts_of(
-    members: Sequence[Playing],
-    hosts: Mapping[int, str | None],
-    collectives: Mapping[int, str],
-    one_by_one: Collection[int],
-) -> Iterator[RunPart]:
-    """Compute, each kind of collective, some ranks, hosts, and ranks with the same program, where there are several.
+class Told(NamedTuple):
+    """What tells the parts of a run apart: hosts of ranks, collectives by number, and names of activities by code.
 
-    `collectives` are the kinds of all collectives by number, `one_by_one` the ranks that are parts by themselves.
+    `late` are the ranks and hosts that are parts by themselves, if there are many.
     """
+
+    hosts: Mapping[int, str | None]
+    links: Mapping[int, Linked]
+    names: Sequence[str]
+    late: frozenset[int]
+
+
+def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
+    """Compute and its operations, kinds of collectives, groups; and ranks: alone, by host, program, and place."""
     yield RunPart("compute", "", lambda member: ~member.program.is_comm)
-    for kind in sorted(set(collectives.values())):
-        numbers = np.array([number for number, its in collectives.items() if its == kind])
+    yield from _operations(members, told.names)
+    kinds: dict[str, list[int]] = defaultdict(list)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, linked in told.links.items():
+        kinds[linked.collective].append(number)
+        groups[f"{linked.group or ''} ({' '.join(map(str, linked.ranks))})".strip()].append(number)
+    for kind, numbers in sorted(kinds.items()):
         yield RunPart("collective", kind, _of_collectives(numbers))
+    often = sorted(groups, key=lambda name: -len(groups[name]))[:_MOST]
+    for name in sorted(often) if len(groups) > 1 else ():
+        yield RunPart("group", name, _of_collectives(groups[name]))
+    for of, named in _by_ranks(members, told):
+        for name, ranks in named.items() if len(named) > 1 else ():
+            if len(named) <= _FEW or not told.late.isdisjoint(ranks):
+                yield RunPart(of, name, _of_ranks(ranks))
+
+
+def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[RunPart]:
+    """The names that take most time of all but communication."""
+    took = np.zeros(len(names), dtype=np.int64)
+    for member in members:
+        own = ~member.program.is_comm
+        np.add.at(took, member.program.name[own], member.duration[own])
+    longest = np.argsort(-took, kind="stable")[:_MOST]
+    for code in longest[took[longest] > 0].tolist():
+        yield RunPart("operation", names[code], _named(code))
+
+
+def _by_ranks(members: Sequence[Playing], told: Told) -> Iterator[tuple[str, dict[str, list[int]]]]:
+    """Ranks one by one, by host, by program, and by their place in groups that are alike."""
     ranks = sorted({member.program.rank for member in members})
-    alone = {str(rank): [rank] for rank in ranks if rank in one_by_one}
-    groups = [("rank", alone if len(ranks) > 1 else {})]
+    yield "rank", {str(rank): [rank] for rank in ranks}
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
-        by_host[hosts.get(rank) or ""].append(rank)
+        by_host[told.hosts.get(rank) or ""].append(rank)
+    yield "host", by_host if "" not in by_host else {}
     by_program: dict[int, list[int]] = defaultdict(list)
     for member, number in zip(members, peers([m.program for m in members]), strict=True):
         by_program[number].append(member.program.rank)
-    groups.append(("host", by_host if "" not in by_host else {}))
-    groups.append(("program", {" ".join(map(str, sorted(own))): own for own in by_program.values()}))
-    for of, named in groups:
-        for name, own in named.items() if len(named) > 1 or of == "rank" else ():
-            yield RunPart(of, name, _of_ranks(own))
+    yield "program", {" ".join(map(str, sorted(own))): own for own in by_program.values()}
+    shapes: dict[tuple[int, ...], set[tuple[int, ...]]] = defaultdict(set)
+    for linked in told.links.values():
+        if 1 < len(linked.ranks) < len(ranks) and linked.collective not in POINT_TO_POINT:
+            shapes[tuple(rank - linked.ranks[0] for rank in linked.ranks)].add(linked.ranks)
+    for shape, alike in shapes.items():
+        members_of = sorted(rank for group in alike for rank in group)
+        if len(set(members_of)) == len(members_of) and len(alike) > 1:
+            like = " ".join(map(str, min(alike)))
+            yield (
+                "coordinate",
+                {
+                    f"{place} of {len(shape)} in groups like {like}": [group[place] for group in alike]
+                    for place in range(len(shape))
+                },
+            )
 
 
 def others(part: RunPart) -> Callable[[Playing], Flags]:
@@ -61,9 +108,17 @@ def others(part: RunPart) -> Callable[[Playing], Flags]:
     return chosen
 
 
+def _named(code: int) -> Callable[[Playing], Flags]:
+    def chosen(member: Playing) -> Flags:
+        own: Flags = (member.program.name == code) & ~member.program.is_comm
+        return own
+
+    return chosen
+
+
 def _of_ranks(ranks: Collection[int]) -> Callable[[Playing], Flags]:
     return lambda member: np.full(len(member.program), member.program.rank in ranks)
 
 
-def _of_collectives(numbers: Ints) -> Callable[[Playing], Flags]:
+def _of_collectives(numbers: Sequence[int]) -> Callable[[Playing], Flags]:
     return lambda member: np.isin(member.program.collective, numbers)

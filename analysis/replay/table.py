@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from ..core.steps import step_windows
 from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Ints
-from .attribution import RunPart, others, parts_of
+from .attribution import RunPart, Told, others, parts_of
 from .cycles import Played, rank_programs
 from .engine import Playing, play, prepared
 from .programs import RankProgram, steps_of
@@ -82,17 +82,12 @@ class Replay:
         before = [_lengths(self.measured), _lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
-    def attribution(
-        self, hosts: Mapping[int, str | None], collectives: Mapping[int, str], ranks: Collection[int]
-    ) -> pd.DataFrame:
-        """One row per part of the run, the largest slowdown of each kind first; `ranks` are those looked at one by one.
-
-        Raises NotPredictable.
-        """
+    def attribution(self, told: Told) -> pd.DataFrame:
+        """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
         self.check()
         found: dict[tuple[str, str], RunPart] = {}
         for members in self.usual:
-            found |= {(part.of, part.name): part for part in parts_of(members, hosts, collectives, ranks)}
+            found |= {(part.of, part.name): part for part in parts_of(members, told)}
         before = _mean(_lengths(self.usual))
         ideal = self._length_of(no_jitter())
         found_rows: list[tuple[int, float, Row]] = []

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from ..timeline.drawing import Timeline
 
 
-_FEW_RANKS, _MOST_ATTRIBUTED = 32, 16
-"""Of more ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
+_MOST_ATTRIBUTED = 16
+"""Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 _WORTH_FIXING, _MOST_FIXED = 0.05, 3
 """Of all waiting, so much is caused by a rank whose lateness is taken away in a scenario; of at most so many ranks."""
 
@@ -145,10 +145,15 @@ class Analysis:
     @cached_property
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
-        kinds = dict(zip(self.collectives["collective_id"], self.collectives["collective"], strict=True))
-        late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"]
-        some = late if len(late) <= _FEW_RANKS else late.head(_MOST_ATTRIBUTED)
-        return self._marked(self._replay.attribution(self.run.hosts, kinds, set(some.tolist())))
+        from ..replay.attribution import Told
+        from ..replay.links import Links, links_of
+
+        links = links_of(Links(self.collectives, self.fits, self.run.hosts)) if len(self.collectives) else {}
+        late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
+        names = pd.factorize(self.run.activities["name"], sort=True)[1]
+        return self._marked(
+            self._replay.attribution(Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist())))
+        )
 
     @property
     def _no_path(self) -> bool:
