@@ -59,9 +59,11 @@ def main(ranks: int = 64, steps: int = 10, kernels: int = 20_000) -> None:
     ready = time.process_time()
     play(measured)
     played = time.process_time()
-    activities = sum(map(len, members))
+    followed = list(_chain(measured))
+    traced = time.process_time()
     print(
-        f"{activities:,} activities of {ranks} ranks: {ready - begun:.1f} s to prepare, {played - ready:.1f} s to play"
+        f"{sum(map(len, members)):,} activities of {ranks} ranks: {ready - begun:.1f} s to prepare, "
+        f"{played - ready:.1f} s to play, {traced - played:.1f} s for a critical path of {len(followed):,} links"
     )
 
 
