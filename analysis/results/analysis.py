@@ -107,7 +107,7 @@ class Analysis:
         from ..timeline.tables import Tables
 
         of_calls = (self.calls, self.participation, self.collectives, self.lateness)
-        path = None if self._no_path else self._critical_path.pieces
+        path = None if not self.run.details else self._critical_path.pieces
         tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path)
         if ranks is not None:
             tables = tables.of_ranks(ranks)
@@ -154,11 +154,6 @@ class Analysis:
         return self._marked(
             self._replay.attribution(Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist())))
         )
-
-    @property
-    def _no_path(self) -> bool:
-        """Whether what waits for what is not known, because it was not read."""
-        return not self.run.details
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -344,7 +339,7 @@ class Analysis:
         whole = steps if len(steps) else self.breakdown.assign(step=0)
         ceiling = self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty()
         of_calls = (self.calls, self.collectives, self.participation)
-        path = CRITICAL_PATH.empty() if self._no_path else self.critical_path
+        path = CRITICAL_PATH.empty() if not self.run.details else self.critical_path
         found = StepCosts(whole, self.ranks, *of_calls, ceiling, path)
         return self._marked(remedies(found))
 
