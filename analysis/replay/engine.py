@@ -61,8 +61,10 @@ def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playin
     """Ranks ready to be played: with delays as measured, and with those that are usual."""
     arrived = arrivals(members)
     measured, usual = [], []
-    found = cpu_edges(members, arrived) if members[0].issued_by is not None else map(edges_of, members)
-    for program, edges in zip(members, found, strict=True):
+    without_gpu = [program for program in members if program.issued_by is not None]
+    on_cpus = iter(cpu_edges(without_gpu, arrived))
+    for program in members:
+        edges = edges_of(program) if program.issued_by is None else next(on_cpus)
         delays = _delays(program, edges)
         transfer = program.end - program.start
         for node in np.flatnonzero(program.collective != NONE).tolist():

@@ -44,8 +44,9 @@ def report_command(
 ) -> None:
     """Write one page that needs no network: what was found, pictures, and the tables behind them.
 
-    Of a run: what to try, heat maps of ranks and steps, where the time went, bandwidth, one step on all ranks, who
-    waits for whom. Of a sweep, scaling; of trainings, loss and accuracy; with --against, before and after.
+    Of a run: what to try, heat maps of ranks and steps, where the time went, the critical path, bandwidth, one step on
+    all ranks, who waits for whom. Of a sweep, scaling; of trainings, loss and accuracy; with --against, before and
+    after.
 
     \b
     Examples:
