@@ -230,3 +230,12 @@ def test_slowdown_comes_from_an_operation_and_a_place_as_well() -> None:
     groups = table[table["of"] == "group"]["part"]
     assert len(groups) == 6
     assert groups.str.contains("(0 1 2 3)", regex=False).any()
+
+
+def test_a_run_in_which_nothing_ran(tmp_path: Path) -> None:
+    traces_of(1, [])[0].step(0, 0, 50 * MS).write(tmp_path, "x0.json")
+    found = analyse(tmp_path, details=True)
+    assert len(found.replay()) == len(found.critical_path) == len(found.critical_path_pieces) == 0
+    for ask in (found.predict, lambda: found.attribution):
+        with pytest.raises(NothingMeasured, match="nothing ran on a device"):
+            ask()

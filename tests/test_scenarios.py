@@ -11,7 +11,7 @@ from builders import MS, Trace
 
 from analysis import analyse
 from analysis.cli import app as cli
-from analysis.errors import BadScenario
+from analysis.errors import BadScenario, NothingMeasured
 from analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
@@ -80,7 +80,7 @@ def test_gradients_in_other_buckets(
 
 
 def test_without_gradients_there_are_no_buckets() -> None:
-    with pytest.raises(BadScenario, match=r"captured with record_shapes=True"):
+    with pytest.raises(NothingMeasured, match=r"captured with record_shapes=True"):
         analyse(DATA / "nccl-straggler", details=True).predict({"bucket_mb": 5})
 
 

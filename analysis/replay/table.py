@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core.schema import Row
 from ..core.steps import step_windows
 from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
-from ..errors import NotPredictable
+from ..errors import NothingMeasured, NotPredictable
 from ..metrics.clocks.frame import Ints
 from .attribution import RunPart, Told, others, parts_of
 from .cycles import Played, rank_programs
@@ -104,7 +104,9 @@ class Replay:
         return _mean(_lengths([change(members) for members in self.usual]))
 
     def check(self) -> None:
-        """Raises NotPredictable."""
+        """Raises NotPredictable, NothingMeasured."""
+        if not len(self.steps):
+            raise NothingMeasured(f"{self.name}: nothing ran on a device, so there is no step to predict")
         if self.error_frac > MOST_ERROR_FRAC:
             raise NotPredictable(
                 f"{self.name}: not predictable: played again as it is, a step comes out {self.error_frac:.0%} off "

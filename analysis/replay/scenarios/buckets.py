@@ -14,7 +14,7 @@ from ...core.markers import GRADIENT, PROFILER_STEP
 from ...core.nccl_tests import dtype_name, item_bytes
 from ...core.schema import grouped
 from ...core.steps import NO_STEP, steps_at
-from ...errors import BadScenario
+from ...errors import NothingMeasured
 from ...metrics.clocks.frame import Ints
 from ...metrics.clocks.table import aligned
 from ..edges import Edges
@@ -104,7 +104,7 @@ def _rebucketing(
         takes = _model(members, steps, latency_frac)
         shared = set.intersection(*(set(own) for own in steps)) if steps else set()
         if not shared:
-            raise BadScenario(
+            raise NothingMeasured(
                 "no step shows the gradients that its all_reduces are of, as those of DistributedDataParallel do: it "
                 "takes a run under DDP, captured with record_shapes=True and read with its operators"
             )
