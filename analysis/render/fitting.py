@@ -13,7 +13,7 @@ _ELLIPSIS = "..."
 # Narrower than that, neither says much.
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
 _SENTENCES = frozenset({"because", "note", "basis", "ceiling_note"})
-_KERNELS = frozenset({"name", "operator", "kernel"})
+_KERNELS = frozenset({"name", "operator", "kernel", "part"})
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
         return f"{column.removesuffix('_frac')} (%)", lambda v: f"{100 * v:.1f}"
     if column == "p_value":
         return column, lambda v: f"{v:.2g}"
-    if column in ("name", "operator"):
+    if column in ("name", "operator", "part"):
         return column, lambda v: shortened_kernel(v, _LONGEST_NAME)
     if "_us" in column and values.is_number(column) and not values.is_integer(column):
         return f"{column.replace('_us', '')} (us)", lambda v: f"{v:,.1f}"
