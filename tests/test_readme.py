@@ -192,7 +192,7 @@ def test_commands_that_capture_write_runs(captured: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", MEASURE)
+@pytest.mark.parametrize("command", [command for command in MEASURE if "traces/gpu-run" not in command])
 def test_commands_that_measure(command: str, captured: Path) -> None:
     done = run(command, captured)
     assert done.returncode == 0, done.stderr

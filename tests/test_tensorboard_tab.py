@@ -79,7 +79,7 @@ def test_every_run_is_listed(address: str) -> None:
 def test_the_report_is_the_one_of_the_command(address: str, logdir: Path) -> None:
     code, headers, html = report_of(address, "one")
     assert code == 200
-    assert html == analyse(logdir / "one").report().html
+    assert html == analyse(logdir / "one", details=True).report().html
     policy = assert_self_contained(html).policy
     assert headers["Content-Security-Policy"] == f"{policy}; frame-ancestors 'self'"
     assert headers["X-Content-Type-Options"] == "nosniff"
