@@ -17,7 +17,7 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
-	@echo "make test-all  and the slow tests; SHARE=0/2 or 1/2 runs those of every second file"
+	@echo "make test-all  and the slow tests; SHARE=0/3, 1/3 or 2/3 runs those of every third file"
 	@echo "make check  lint and types only"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
