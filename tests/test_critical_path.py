@@ -177,3 +177,12 @@ def test_the_timeline_has_it_piece_by_piece() -> None:
     shown = [s.notes for track in of_one for s in track.slices]
     assert {(notes["rank"], notes["step"]) for notes in shown} == {(2, 3)}
     assert not any(track.name == "critical path" for track in tracks_of(analyse(DATA / "nccl-straggler").timeline()))
+
+
+def test_a_cpu_is_named_after_the_operator_that_took_most(tmp_path: Path) -> None:
+    trace = traces_of(1, [])[0].step(0, 0, 50 * MS).kernel("gemm", 1 * MS, 1 * MS, launch=0)
+    trace.op("aten::short", 2 * MS, 5 * MS).op("aten::long", 8 * MS, 20 * MS).op("aten::within", 9 * MS, 3 * MS)
+    trace.kernel("late", 40 * MS, 5 * MS, launch=39 * MS).write(tmp_path, "x0.json")
+    pieces = analyse(tmp_path, details=True).critical_path_pieces
+    assert pieces[pieces["kind"] == "cpu"]["name"].tolist() == ["aten::long"]
+    assert pieces[pieces["kind"] == "compute"]["name"].tolist() == ["late"]

@@ -14,6 +14,7 @@ from ..core.schema import Row
 from ..core.steps import step_windows
 from ..core.tables.replay import CRITICAL_PATH, CRITICAL_PATH_PIECES, CRITICAL_PATH_STEPS
 from ..metrics.clocks.frame import Flags, Ints
+from ..metrics.clocks.table import aligned
 from .cycles import ACTIVITY_KEYS, Played
 from .edges import ready
 from .engine import Playing
@@ -155,6 +156,21 @@ class _Reasons:
             return NONE, LONG_AGO
         source = max(self.member.edges.blocks[int(self.blocked[at])], key=lambda each: int(program.end[each]))
         return source, int(program.end[source])
+
+
+def with_operators(pieces: pd.DataFrame, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+    """The pieces of the critical path, those of a CPU with the name of the operator that took most of it."""
+    longest: dict[int, str] = {}
+    for rank, own in pieces[pieces["kind"] == "cpu"].groupby("rank"):
+        ran = operators[operators["rank"] == rank]
+        begin = aligned(ran["start_ns"], ran["rank"], clocks)
+        for place, since, dur in zip(own.index.tolist(), own["start_ns"], own["dur_ns"], strict=True):
+            within = (begin + ran["dur_ns"]).clip(upper=since + dur) - begin.clip(lower=since)
+            took = within[within > 0].groupby(ran["name"]).sum()
+            if len(took):
+                longest[place] = str(took.idxmax())
+    known = pieces.index.to_series().map(longest)
+    return pieces.assign(name=known.astype("string").fillna(pieces["name"]))
 
 
 def _nothing() -> pd.DataFrame:
