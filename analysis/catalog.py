@@ -20,6 +20,7 @@ class Topic(str, Enum):
     waiting = "Who waits"
     foresight = "What it would bring"
     across = "Across runs"
+    scale = "Many ranks"
 
 
 class InputKind(str, Enum):

@@ -31,6 +31,7 @@ _OWN_MODULES = (
     "bandwidth",
     "critical-path",
     "kernels",
+    "pack",
     "compare",
     "export",
     "predict",
@@ -43,12 +44,13 @@ _OWN_MODULES = (
     "timeline",
     "training",
 )
-_SHARED_MODULES = {
-    "attribution": "predict",
-    "critical-path": "predict",
-    "replay": "predict",
-    "tensorboard-copy": "export",
-    "tensorboard-scalars": "export",
+_ELSEWHERE = {
+    "attribution": "commands.predict",
+    "critical-path": "commands.predict",
+    "pack": "scale.pack",
+    "replay": "commands.predict",
+    "tensorboard-copy": "commands.export",
+    "tensorboard-scalars": "commands.export",
 }
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
@@ -61,6 +63,7 @@ _WITHOUT_TABLE = {
     "critical-path": (Topic.foresight, "The chain of work over all ranks that made the run as long as it was."),
     "replay": (Topic.foresight, "Every step played again, beside the measured one."),
     "predict": (Topic.foresight, "What a step would take without stragglers, with faster links, ..."),
+    "pack": (Topic.scale, "Recordings: all tables from files some hundred times smaller than the traces."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
 }
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
@@ -131,7 +134,7 @@ def command_group(first: str | None, program: str, others: Mapping[str, str]) ->
 def _function(name: str) -> Callable[..., None]:
     """What a command does."""
     if name in _OWN_MODULES:
-        module = import_module(f".commands.{_SHARED_MODULES.get(name, name)}", __package__)
+        module = import_module(f".{_ELSEWHERE.get(name, f'commands.{name}')}", __package__)
         found: Callable[..., None] = getattr(module, f"{name.replace('-', '_')}_command")
         return found
     from .tables import table_command

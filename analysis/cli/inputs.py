@@ -12,10 +12,11 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import AnalysisError
+from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..reading.trace_files import is_side_file, trace_files
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
-_CACHE_SUFFIX = ".cache"
+_KEPT = (".cache", RECORDING_SUFFIX)
 AGAINST = "--against"
 
 
@@ -81,4 +82,4 @@ def _files_of(path: Path) -> Iterator[Path]:
 def _beside(folder: Path) -> Iterator[Path]:
     """The side files and caches in a folder."""
     with suppress(OSError):
-        yield from (file for file in folder.iterdir() if is_side_file(file.name) or file.suffix == _CACHE_SUFFIX)
+        yield from (file for file in folder.iterdir() if is_side_file(file.name) or file.suffix in _KEPT)

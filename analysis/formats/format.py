@@ -59,5 +59,7 @@ class TraceFormat:
     reader: Callable[[], Reader]
     usual_name: re.Pattern[str] | None = None
     """How the usual writer names a file, with groups `worker` and `cycle`; a folder with such files has no others."""
+    a_file: str | None = None
+    """What one of its files is called, if that is not the name and 'trace'."""
     others: str = "other files"
     """What files of the same ending are that have other names, as the object of 'left out 3 ...'."""

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from .format import TraceFormat
 from .kineto.entry import KINETO
+from .recordings.entry import RECORDING
 
-TRACE_FORMATS: tuple[TraceFormat, ...] = (KINETO,)
+TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, KINETO)
 """In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that no format
 recognises."""
 
@@ -43,9 +44,10 @@ def name_parts(name: str) -> NameParts | None:
 
 
 def expected_files() -> str:
-    """The formats and the names of their files, as `Kineto trace (*.json or *.json.gz)`."""
-    patterns = [pattern for one in TRACE_FORMATS for pattern in one.file_names]
-    return f"{_either([one.name for one in reversed(TRACE_FORMATS)])} trace ({_either(patterns)})"
+    """The formats and the names of their files, as `Kineto trace or recording (*.json, *.json.gz or *.ctrace)`."""
+    formats = TRACE_FORMATS[::-1]
+    patterns = [pattern for one in formats for pattern in one.file_names]
+    return f"{_either([one.a_file or f'{one.name} trace' for one in formats])} ({_either(patterns)})"
 
 
 def _either(words: list[str]) -> str:

@@ -1,8 +1,8 @@
 """What was read from a trace file, kept beside it, so that a large file is read only once.
 
-A cache file is `commtrace-cache`, a key, a checksum, and the content as msgpack. The key identifies the reader and the
-file: its size, times, inode, both ends, and blocks throughout. If anything differs, the trace is read again and the
-cache is rewritten.
+A cache file is a recording (formats/recordings) that says of which state of the trace it is: by the reader, and the
+file's size, times, inode, both ends, and blocks throughout. If anything differs, the trace is read again and the cache
+is rewritten. A recording that somebody packed beside a trace is used in the same way.
 
 Whoever can write a cache decides what is reported about a trace. So only files are trusted that belong to this user or
 root, and that no one else can write to. For traces of other users, the cache is in the user's own folder.
@@ -17,20 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from ..core.disk import PARTIAL_SUFFIX, open_plain, replace_file
 from ..core.escaping import encodable
+from ..errors import NotATrace, TooLarge
+from ..formats.recordings.entry import recording_name
 from ..formats.registry import format_of
-from ..recording.checks import is_consistent
+from ..recording.compression import BrokenPacking, all_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 
-FOLDER = ".commtrace-cache"
+FOLDER, CACHE_SUFFIX = ".commtrace-cache", ".cache"
 
-_MAGIC = b"commtrace-cache\n"
-_KEY_BYTES, _SUM_BYTES = 32, 32
-_HEAD_BYTES = len(_MAGIC) + _KEY_BYTES + _SUM_BYTES
+_KEY_BYTES = 32
 _ENDS_BYTES = 64 << 10
 _SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
 # A cache is a fraction of the unpacked trace: of a packed one, a few times the file.
@@ -38,23 +36,24 @@ _SMALL_BYTES, _MOST_TIMES = 64 << 20, 64
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _STALE_S = 3600.0
 _ROOT = 0
-_CONTENT = msgspec.msgpack.Decoder(RawTrace)
 
 
 @dataclass(frozen=True)
 class Cache:
     """Where to keep what was read: in `folder`, or (None) in a hidden folder beside each file that is the user's own.
 
-    Otherwise, for None, in the user's cache folder, which is searched as well.
+    Otherwise, for None, in the user's cache folder, which is searched as well. With `keeps` False nothing is kept, and
+    only recordings that were packed beside their traces are used.
     """
 
     folder: Path | None = None
+    keeps: bool = True
 
     @staticmethod
-    def at(place: str | bool) -> Cache | None:
+    def at(place: str | bool) -> Cache:
         """The cache in a folder; for True the one beside each file, for False none."""
         if isinstance(place, bool):
-            return Cache() if place else None
+            return Cache(keeps=place)
         return Cache(Path(place))
 
     def read(
@@ -73,9 +72,13 @@ class Cache:
         return found
 
     def slot(self, path: Path, options: ReadOptions) -> Slot | None:
-        """The place for the trace at `path` as it is now; None for anything but a regular file."""
-        key = _key(path, options)
-        return None if key is None else Slot(path, options, self.places(path, details=options.details), key)
+        """The place for the trace at `path` as it is now; None for anything but a regular file, or if there is none."""
+        beside = _recording_of(path)
+        if not self.keeps and beside is None:
+            return None
+        state = file_state(path)
+        places = self.places(path, details=options.details) if self.keeps else []
+        return None if state is None else Slot(path, options, places, state, beside)
 
     def place(self, path: Path, *, details: bool = False) -> Path:
         """The first of the places where the cache file of the trace at `path` may be."""
@@ -83,7 +86,7 @@ class Cache:
 
     def places(self, path: Path, *, details: bool = False) -> list[Path]:
         """Where the cache file of the trace at `path` may be; a reading with details has one of its own."""
-        name = f"{path.name}.details.cache" if details else f"{path.name}.cache"
+        name = f"{path.name}.details{CACHE_SUFFIX}" if details else f"{path.name}{CACHE_SUFFIX}"
         of_folder = f"{_digest(os.fsencode(path.absolute().parent), 8).hex()}-{name}"
         if self.folder is not None:
             return [self.folder / of_folder]
@@ -93,37 +96,53 @@ class Cache:
 
 @dataclass
 class Slot:
-    """The place for one state of a trace. `complaint` says what was wrong with what was found there, if anything."""
+    """The place for one state of a trace, and the recording `beside` it, if there is one.
+
+    `complaint` says what was wrong with what was found there, if anything.
+    """
 
     path: Path
     options: ReadOptions
     places: list[Path]
-    key: bytes
+    state: bytes
+    beside: Path | None = None
     complaint: str | None = None
+
+    @property
+    def key(self) -> bytes:
+        """What identifies the state of the file and how it is read."""
+        return _digest(self.state + f"{self.options.details} {self.options.pattern.pattern}".encode(), _KEY_BYTES)
 
     def load(self) -> RawTrace | None:
         """What is kept there, if it can be used."""
         self.complaint = None
-        for place in self.places:
+        places = [(place, self.key, "cache") for place in self.places]
+        if self.beside is not None and not self.options.comm_names:  # of other kernels it holds no arguments
+            places.insert(0, (self.beside, self.state, "recording"))
+        for place, key, what in places:
             try:
-                return _load(place, self.key, self.path.stat().st_size)
+                found = _load(place, key, self)
+                if found is not None:
+                    return found
             except FileNotFoundError:
                 pass
             except OSError as err:
-                self.complaint = self.complaint or f"cannot be read ({err.strerror})"
+                self._complain(what, f"cannot be read ({err.strerror})")
             except MemoryError:
-                self.complaint = self.complaint or "does not fit into the memory"
+                self._complain(what, "does not fit into the memory")
             except _Unusable as err:
-                self.complaint = self.complaint or str(err)
+                self._complain(what, str(err))
         return None
+
+    def _complain(self, what: str, why: str) -> None:
+        self.complaint = self.complaint or f"its {what} {why}"
 
     def keep(self, found: RawTrace) -> None:
         """Keep what was read from the trace, and add a note if the cache was unusable."""
         if self.complaint is not None:
-            name = encodable(self.path.name)
-            found.notes.append(f"{name}: its cache {self.complaint}; the trace was read again")
-        # A file that was written to in the meantime has no valid key.
-        if found.damage is None and _key(self.path, self.options) == self.key:
+            found.notes.append(f"{encodable(self.path.name)}: {self.complaint}; the trace was read again")
+        # A file that was written to in the meantime is in another state.
+        if self.places and found.damage is None and file_state(self.path) == self.state:
             # If it cannot be kept, in a read-only folder or on a full disk, only time is lost.
             with suppress(OSError, MemoryError):
                 _store(self._own_place(), self.key, found, self.path)
@@ -153,8 +172,15 @@ def _own_folder() -> Path | None:
         return None
 
 
-def _key(path: Path, options: ReadOptions) -> bytes | None:
-    """What identifies the file without reading it, and what the reading depends on; None if there is no file.
+def _recording_of(path: Path) -> Path | None:
+    """The recording beside a trace, if there is one."""
+    name = recording_name(path.name)
+    beside = path.with_name(name)
+    return beside if name != path.name and os.path.lexists(beside) else None
+
+
+def file_state(path: Path) -> bytes | None:
+    """What identifies the state of a file and its reader, without reading all of it; None if there is no such file.
 
     The device is left out: network file systems get another number at every mount.
     """
@@ -165,8 +191,8 @@ def _key(path: Path, options: ReadOptions) -> bytes | None:
     except OSError:
         return None
     one = format_of(path)
-    facts = (one.name, one.version, options.details, *_facts_of(status))
-    return _digest(b"\0".join((f"{facts} {options.pattern.pattern}".encode(), *parts)), _KEY_BYTES)
+    facts = (one.name, one.version, *_facts_of(status))
+    return _digest(b"\0".join((f"{facts}".encode(), *parts)), _KEY_BYTES)
 
 
 def _facts_of(status: os.stat_result) -> tuple[int, ...]:
@@ -185,38 +211,33 @@ def _digest(content: bytes, size: int) -> bytes:
     return blake2b(content, digest_size=size).digest()
 
 
-def _sum(content: bytes) -> bytes:
-    from hashlib import sha256  # processors have instructions for it: half the time of blake2b
-
-    return sha256(content).digest()
-
-
 def _is_own(status: os.stat_result) -> bool:
     return status.st_uid in (os.geteuid(), _ROOT)
 
 
-def _load(place: Path, key: bytes, trace_bytes: int) -> RawTrace:
-    """What is kept there. Raises OSError, MemoryError, _Unusable."""
+def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
+    """What is kept there, if it is all that was asked for. Raises OSError, MemoryError, _Unusable."""
+    from ..formats.recordings.content import BadRecording, recorded_content, trace_of, without_details
+
     descriptor, status = open_plain(place, follow=False)
-    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         _check_trust(place, status)
-        if status.st_size > _most_bytes(trace_bytes):
+        if status.st_size > _most_bytes(slot.path.stat().st_size):
             raise _Unusable("is larger than what is kept of such a trace")
-        head = file.read(_HEAD_BYTES)
-        if not head.startswith(_MAGIC) or len(head) < _HEAD_BYTES:
-            raise _Unusable("is damaged")
-        if head[len(_MAGIC) : -_SUM_BYTES] != key:
-            raise _Unusable("is of another state of the file, or of another version")
-        content = file.read()
-    if _sum(content) != head[-_SUM_BYTES:]:
-        raise _Unusable("is damaged")
+        try:
+            plain = all_bytes(place, file)
+        except (BrokenPacking, NotATrace) as err:
+            raise _Unusable("is damaged") from err
     try:
-        found = _CONTENT.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        content = recorded_content(plain)
+        if content.source.state != key:
+            raise _Unusable("is of another state of the file, or of another version")
+        found = trace_of(content, f"{place}: what it holds", slot.options.limit_bytes)
+    except (BadRecording, TooLarge) as err:
         raise _Unusable("is damaged") from err
-    if found.notes or found.damage is not None or not is_consistent(found):
-        raise _Unusable("is damaged")
-    return found
+    if found.damage is not None or (slot.options.details and not found.detailed):
+        return None
+    return found if slot.options.details else without_details(found)
 
 
 def _check_trust(place: Path, status: os.stat_result) -> None:
@@ -239,9 +260,11 @@ def _most_bytes(trace_bytes: int) -> int:
 
 def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
     """Keep it, even if others do so at the same time. Raises OSError, MemoryError."""
-    content = msgspec.msgpack.encode(msgspec.structs.replace(found, notes=[]))
-    trace, folder = path.stat(), place.parent
-    if len(content) + _HEAD_BYTES > _most_bytes(trace.st_size):
+    from ..formats.recordings.content import TraceSource, packed
+
+    one, trace, folder = format_of(path), path.stat(), place.parent
+    content = packed(found, TraceSource(encodable(path.name), one.name, one.version, key), [], how="fast")
+    if len(content) > _most_bytes(trace.st_size):
         return
     folder.mkdir(mode=_mode(trace, 0o700, 0o055), parents=True, exist_ok=True)
     status = folder.stat()
@@ -250,8 +273,7 @@ def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
     elif not _is_own(status) or _is_open(status):
         return
     _clear(folder)
-    head = _MAGIC + key + _sum(content)
-    replace_file(place, (head, content), mode=_mode(trace, 0o600, 0o044), lasting=False)
+    replace_file(place, [content], mode=_mode(trace, 0o600, 0o044), lasting=False)
 
 
 def _mode(trace: os.stat_result, own: int, others: int) -> int:

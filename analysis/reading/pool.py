@@ -285,7 +285,9 @@ class Reading:
             return err
 
     def _cache_of(self, file: _File) -> Cache | None:
-        return self._cache if file.weight_bytes >= WORTH_A_CACHE_BYTES else None
+        if self._cache is None or file.weight_bytes >= WORTH_A_CACHE_BYTES:
+            return self._cache
+        return Cache(keeps=False)
 
     def _hand_out(self, worker: Worker) -> None:
         """Send the worker its next task, or the end if there is none.
@@ -311,7 +313,8 @@ class Reading:
         path = os.fsencode(_for_others(file.path))
         cache = self._cache_of(file)
         folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
-        return Task(file.number, path, self.options, folder, part, file.parts)
+        keeps = cache is not None and cache.keeps
+        return Task(file.number, path, self.options, folder, part, file.parts, keeps)
 
     def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""

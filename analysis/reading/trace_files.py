@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core.escaping import encodable
 from ..errors import NoTraces, UnreadableFile
+from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
@@ -70,7 +71,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
     formats = {path: one for path in inside if (one := format_named_like(path.name))}
-    plain = [path for path in formats if not _is_stream(path)]
+    plain = _without_recorded([path for path in formats if not _is_stream(path)])
     usual = {formats[path] for path in plain if name_parts(path.name)}
     files = [path for path in plain if formats[path] not in usual or name_parts(path.name)]
     if not files:
@@ -83,4 +84,10 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
         if others:
             more = ", ..." if len(others) > 3 else ""
             notes.append(f"left out {len(others)} {one.others}: {', '.join(others[:3])}{more}")
-    return files, notes, [path.name for path in formats if path not in plain]
+    return files, notes, [path.name for path in formats if _is_stream(path)]
+
+
+def _without_recorded(paths: list[Path]) -> list[Path]:
+    """The files but for recordings whose traces stand beside them: these are read with the traces, if at all."""
+    recorded = {recording_name(path.name) for path in paths if path.suffix != RECORDING_SUFFIX}
+    return [path for path in paths if path.name not in recorded]

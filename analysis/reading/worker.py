@@ -33,8 +33,8 @@ _LENGTH_BYTES = 8
 class Task(msgspec.Struct, array_like=True):
     """Read this file, or one of `parts` parts of it. The caller chooses the `number`.
 
-    `cache` is the folder of the cache, empty for the one beside the file, None for no cache; that of the options is
-    ignored. A part is never cached, and a damaged one is not used.
+    `cache` is the folder of the cache, empty for the one beside the file, None for no cache, and whether it `keeps`
+    anything; that of the options is ignored. A part is never cached, and a damaged one is not used.
     """
 
     number: int
@@ -43,6 +43,7 @@ class Task(msgspec.Struct, array_like=True):
     cache: bytes | None = None
     part: int = 0
     parts: int = 1
+    keeps: bool = True
 
 
 class Position(msgspec.Struct, array_like=True, tag="position"):
@@ -210,7 +211,7 @@ def _serve(task: Task, answers: _Outbox) -> None:
             part = in_parts.read(path, task.options, task.part, task.parts, tell)
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
-        cache = None if task.cache is None else Cache(_path(task.cache) if task.cache else None)
+        cache = None if task.cache is None else Cache(_path(task.cache) if task.cache else None, task.keeps)
         found = read_file(path, task.options, cache, tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Whether what a cache holds of a trace is consistent, so that tables made from it do not fail."""
+"""Whether what a recording holds of a trace is consistent, so that tables made from it do not fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def is_consistent(trace: RawTrace) -> bool:
         and len(trace.pids) >= _LEAST_PIDS
         and _is_header(trace)
         and 0 <= trace.extent.read_bytes < _MOST_BASE_NS
-        and trace.extent.not_understood_bytes == trace.repaired_bytes + trace.header.repaired_bytes
+        and (
+            trace.damage is not None
+            or trace.extent.not_understood_bytes == trace.repaired_bytes + trace.header.repaired_bytes
+        )
     )
 
 

@@ -14,6 +14,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PACKED_BYTES = 256 << 10  # at a time: enough for a chunk of events, which then is one piece
 _SKIPPED_BYTES = 256 << 10  # at a time
+_AT_ONCE = 16 << 20
 _LEAST_GZIP_BYTES = 18
 _FIRST_BYTES = 4 << 10  # enough to tell formats apart
 # Traces shrink 15 to 40 times. A file beyond this ratio and size is made to fill the memory.
@@ -67,6 +68,14 @@ def unpacked(path: Path, file: BufferedReader) -> Source:
     if magic == _ZSTD_MAGIC:
         raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
     return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else _Plain(file)
+
+
+def all_bytes(path: Path, file: BufferedReader) -> bytes:
+    """All of an open file, unpacked. Raises BrokenPacking, NotATrace."""
+    source, parts = unpacked(path, file), []
+    while part := source.read1(_AT_ONCE):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def first_bytes(path: Path) -> bytes:

@@ -117,13 +117,15 @@ class Extent(msgspec.Struct, frozen=True):
 class RawTrace(Events, kw_only=True):
     """What is read from one file. Operators are read on CPU runs, or with `details`, as are allocations and calls.
 
-    `damage` says what ended the reading early, None for a sound file; `notes` are remarks for the user.
+    `damage` says what ended the reading early, None for a sound file; `notes` are remarks for the user. It is
+    `detailed` if operators, allocations and calls were to be read.
     """
 
     header: Header
     extent: Extent
     damage: str | None = None
     notes: list[str] = []
+    detailed: bool = False
 
     @property
     def pid(self) -> int | None:
@@ -160,7 +162,7 @@ def raw_trace(
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))
     unknown, repaired = extent.not_understood_bytes, events.repaired_bytes + header.repaired_bytes
     whole = msgspec.structs.replace(extent, not_understood_bytes=None if unknown is None else unknown + repaired)
-    return RawTrace(**kept, header=header, extent=whole, damage=damage)
+    return RawTrace(**kept, header=header, extent=whole, damage=damage, detailed=details)
 
 
 def _place_of(annotation: Annotation) -> int:

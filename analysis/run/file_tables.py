@@ -41,6 +41,7 @@ class TraceFile(ReadFile):
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
+    detailed: bool = False
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
 
 
@@ -56,6 +57,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         pid=raw.pid,
         damage=raw.damage,
         extent=raw.extent,
+        detailed=raw.detailed,
         notes=(*raw.notes, *negative_durations(path, raw), *_repairs(path, raw)),
         has_known_clock=known_clock,
         activities=activities,

@@ -136,7 +136,7 @@ def run_of(
         raise NoTraces(none + "\n  ".join(lost))
     config = side_content(members[0].file.path.with_name("run.json"), lost if keep_going else None)
     run = _assemble(run_name(paths), members, config)
-    return replace(run, failed=(*failed, *lost), details=reading.options.details)
+    return replace(run, failed=(*failed, *lost), details=all(file.detailed for file in read))
 
 
 def _read_files(

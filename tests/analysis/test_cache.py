@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from builders import US, Trace
+from recordings import as_file, content_in, odd_contents
 
 import analysis.formats.kineto.reader
 import analysis.formats.registry
@@ -176,21 +177,14 @@ def test_what_others_may_have_written_is_not_believed(trace, reads, monkeypatch)
 
 
 def test_a_sound_sum_of_contents_that_do_not_fit(trace, reads):
-    found = Cache().read(trace, OPTIONS)
-    columns = found.activities
-    worse = [
-        {"names": found.names[:1]},
-        {"kinds": ["x"] * len(found.kinds)},
-        {"activities": columns | {"ts": columns["ts"][8:]}},
-        {"activities": columns | {"ts": b"\xff" * len(columns["ts"])}},
-        {"activities": {}},
-        {"comm_args": [{"source": "kernel", "seq": "x"}]},
-        {"pids": []},
-    ]
-    slot = Cache().slot(trace, OPTIONS)
-    for changes in worse:
-        analysis.reading.cache._store(slot.places[0], slot.key, msgspec.structs.replace(found, **changes), trace)
-        assert "its cache is damaged" in Cache().read(trace, OPTIONS).notes[0], changes
+    cache = Cache()
+    cache.read(trace, OPTIONS)
+    place = cache.place(trace)
+    content = content_in(place)
+    for changes in odd_contents(content):
+        place.write_bytes(as_file(msgspec.structs.replace(content, **changes)))
+        place.chmod(0o600)
+        assert "its cache is damaged" in cache.read(trace, OPTIONS).notes[0], changes
 
 
 def test_a_folder_in_place_of_the_cache(trace, reads):

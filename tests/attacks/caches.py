@@ -6,12 +6,14 @@ not exactly what was kept is said to be unusable; also one with a fitting key an
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import shutil
 import sys
 from collections import Counter
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,8 @@ import msgspec
 from attacking import called, mutated, run_attack
 from builders import MS, Collective, traces_of
 
-import analysis.reading.cache
 import analysis.reading.pool
+from analysis.formats.recordings.content import MAGIC
 from analysis.reading.cache import Cache
 from analysis.recording.options import ReadOptions
 
@@ -69,11 +71,9 @@ def planted(place: Path, sound: bytes, chance: random.Random) -> str:
     if kind == "bytes":
         place.write_bytes(mutated(sound, chance))
     elif kind == "value":
-        head = analysis.reading.cache._HEAD_BYTES
-        content = with_odd_value(sound[head:], chance)
-        place.write_bytes(
-            sound[: head - analysis.reading.cache._SUM_BYTES] + analysis.reading.cache._sum(content) + content
-        )
+        plain = gzip.decompress(sound)[len(MAGIC) + sha256().digest_size :]
+        content = with_odd_value(plain, chance)
+        place.write_bytes(gzip.compress(MAGIC + sha256(content).digest() + content))
     elif kind in ("link", "hard link", "pipe", "device", "folder"):
         place.unlink()
         elsewhere.write_bytes(sound)

@@ -1,0 +1,1 @@
+"""Commands for runs of many ranks: recordings, what to trace, and what to watch."""

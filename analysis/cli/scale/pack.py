@@ -1,0 +1,84 @@
+"""The command that makes recordings."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...core.wording import counted
+from ...errors import NoTraces, TraceError
+from ...reading.packing import PackedTrace, copy_side_files, pack
+from ...reading.pool import Reading
+from ...reading.trace_files import trace_files
+from ...recording.options import ReadOptions
+from ..output import complain, reading_progress, write_out
+from ..reading_options import Runs, reads_traces
+
+PackedInto = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Write there, with the run's side files: a run directory like any other.",
+        show_default="beside each trace",
+    ),
+]
+KeptDetails = Annotated[bool, typer.Option("--details", help="Keep operators, runtime calls and allocations as well.")]
+
+
+@reads_traces
+def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = False, *, reading: ReadOptions) -> None:
+    """Write one small file for each trace, a recording, from which all tables come out as from the trace.
+
+    It is some hundred times smaller than the JSON, and is read some twenty times faster. Every command takes a folder
+    of recordings as it takes one of traces. Beside its trace, a recording is used in its place as long as the trace
+    stays as it is. Without --details, tables of operators, replay and prediction need the traces.
+
+    \b
+    Examples:
+      {prog} pack traces/my-run
+      {prog} pack --output packed/my-run traces/my-run && {prog} packed/my-run
+      {prog} pack --details --output packed/my-run traces/my-run
+    """
+    begun = time.monotonic()
+    files, skipped = trace_files(runs)
+    for note in skipped:
+        complain(note, kind="note")
+    options = replace(reading, details=details, cache=False)
+    done: list[PackedTrace] = []
+    failed: list[TraceError] = []
+    with Reading(files, options) as open_files, reading_progress(open_files, begun) as progress:
+        for one in pack(open_files, options, output, progress):
+            if isinstance(one, PackedTrace):
+                done.append(one)
+            elif not reading.keep_going:
+                raise one
+            else:
+                failed.append(one)
+    if not done:
+        raise NoTraces(f"{runs[0]}: nothing was packed:\n  " + "\n  ".join(map(str, failed)))
+    if output is not None:
+        copy_side_files(files, output)
+    write_out(_told(done, output, time.monotonic() - begun), None)
+    for failure in (*failed, *(one.damage for one in done if one.damage)):
+        complain(str(failure))
+    if failed or any(one.damage for one in done):
+        raise typer.Exit(1)
+
+
+def _told(done: list[PackedTrace], output: Path | None, seconds: float) -> str:
+    read_bytes, on_disk = sum(one.read_bytes for one in done), sum(one.trace_bytes for one in done)
+    recorded = sum(one.recording_bytes for one in done)
+    where = "beside them" if output is None else f"in {output}"
+    packed = f" ({_size(on_disk)} on disk)" if on_disk != read_bytes else ""
+    before, after = f"{counted(len(done), 'trace')}, {_size(read_bytes)} of JSON{packed}", f"{_size(recorded)}"
+    return f"{before} -> {after} of recordings {where}: 1/{read_bytes / max(recorded, 1):,.0f}, in {seconds:.1f} s\n"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count / 1e3:,.1f} kB"

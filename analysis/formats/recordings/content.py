@@ -1,0 +1,180 @@
+"""What a recording holds <-> the bytes of its file. See docs/recordings.md.
+
+A recording is gzip. In it is a line that names it, the SHA-256 of all that follows, and the content as MessagePack.
+"""
+
+from __future__ import annotations
+
+import zlib
+from hashlib import sha256
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from isal import isal_zlib
+
+from ...core.markers import GRADIENT
+from ...recording.arrays import doubles, integers
+from ...recording.checks import is_consistent
+from ...recording.header import Header
+from ...recording.memory_limit import check_memory, tables_bytes
+from ...recording.recording import DOUBLES, INTEGERS, Columns, CommRow, Extent, RawTrace
+from ...recording.values import Int64, Time
+from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
+from .rows import CodedRows, annotations_in, coded_annotations, coded_comm_args, comm_args_in
+
+MAGIC = b"commtrace-recording\n"
+VERSION = 1
+_SUM_BYTES = 32
+_GZIP = 31  # the window of zlib, and a gzip header around it
+_SMALLEST, _FAST = 9, 2
+_MOST_ROWS = 2**40
+
+
+class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file that was read: its name, and what identifies its state (empty where nobody will compare it).
+
+    `comm_names` are patterns of communication that were given beside those that are known.
+    """
+
+    name: str
+    format: str
+    format_version: int
+    state: bytes = b""
+    comm_names: tuple[str, ...] = ()
+
+
+class Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """All that was read from one trace file. `sorts` are tables: for each sort of events its columns.
+
+    The other fields are those of `recording.RawTrace`.
+    """
+
+    version: int
+    source: TraceSource
+    detailed: bool
+    header: Header
+    extent: Extent
+    pids: list[Int64 | None]
+    names: list[str]
+    kinds: list[str]
+    operator_names: list[str]
+    call_names: list[str]
+    sorts: dict[str, dict[str, CodedColumn]]
+    annotations: CodedRows
+    comm_args: CodedRows
+    gloo_threads: list[Int64]
+    lists_bytes: int
+    repaired_bytes: int
+    window_end: Time | None
+    damage: str | None
+    notes: list[str]
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+_PLAIN = ("header", "extent", "pids", "names", "kinds", "operator_names", "call_names", "gloo_threads", "lists_bytes",
+          "repaired_bytes", "window_end", "damage", "detailed")  # fmt: skip
+_CONTENT, _ROWS = msgspec.msgpack.Decoder(Content), msgspec.msgpack.Decoder(list[CommRow])
+_ANY_VERSION = msgspec.msgpack.Decoder(_Version)
+
+
+class BadRecording(Exception):
+    """What is wrong with a recording, as the predicate of a sentence."""
+
+
+def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Literal["small", "fast"] = "small") -> bytes:
+    """The bytes of a recording of what was read from the source."""
+    content = Content(
+        version=VERSION,
+        source=source,
+        notes=notes,
+        sorts={sort: _columns_of(sort, getattr(trace, sort)) for sort in INTEGERS},
+        annotations=coded_annotations(trace.annotations),
+        comm_args=coded_comm_args(trace.comm_args),
+        **{name: getattr(trace, name) for name in _PLAIN},
+    )
+    payload = msgspec.msgpack.encode(content)
+    plain = b"".join((MAGIC, sha256(payload).digest(), payload))
+    if how == "fast":
+        found: bytes = isal_zlib.compress(plain, _FAST, _GZIP)
+        return found
+    packer = zlib.compressobj(_SMALLEST, zlib.DEFLATED, _GZIP)
+    return packer.compress(plain) + packer.flush()
+
+
+def recorded_content(plain: bytes) -> Content:
+    """The content of a recording, which has been unpacked. Raises BadRecording."""
+    head = len(MAGIC) + _SUM_BYTES
+    if not plain.startswith(MAGIC) or len(plain) < head:
+        raise BadRecording("is not a recording of commtrace")
+    payload = memoryview(plain)[head:]
+    if sha256(payload).digest() != plain[len(MAGIC) : head]:
+        raise BadRecording("is damaged: its checksum differs")
+    try:
+        version = _ANY_VERSION.decode(payload).version
+        if version != VERSION:
+            raise BadRecording(f"is of version {version}; this commtrace reads version {VERSION}, so use a newer one")
+        return _CONTENT.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise BadRecording(f"is not as commtrace writes it ({err})") from err
+
+
+def trace_of(content: Content, what: str, limit_bytes: int | None) -> RawTrace:
+    """What was read, from the content of its recording. `what` begins a message.
+
+    Raises BadRecording; TooLarge if it would take more memory than allowed.
+    """
+    rows = {sort: _rows(content.sorts.get(sort, {})) for sort in INTEGERS}
+    others = {"annotations": content.annotations.kind.rows, "calls": content.comm_args.kind.rows}
+    if max(*rows.values(), *others.values()) > _MOST_ROWS:
+        raise BadRecording("is not as commtrace writes it (too many rows)")
+    names = len(content.names) + len(content.operator_names) + len(content.call_names)
+    needed = tables_bytes(**rows, **others, names=names, letters=sum(map(len, content.names)))
+    check_memory(what, needed + content.lists_bytes, limit_bytes)
+    try:
+        columns: dict[str, Any] = {sort: _bytes_of(sort, content.sorts.get(sort, {}), rows[sort]) for sort in INTEGERS}
+        trace = RawTrace(
+            **columns,
+            annotations=annotations_in(content.annotations),
+            comm_args=msgspec.convert(comm_args_in(content.comm_args), list[CommRow]),
+            notes=list(content.notes),
+            **{name: getattr(content, name) for name in _PLAIN},
+        )
+    except (BadColumn, msgspec.ValidationError) as err:
+        raise BadRecording(f"is not as commtrace writes it ({err})") from err
+    if not is_consistent(trace):
+        raise BadRecording("is not as commtrace writes it (its columns contradict each other)")
+    return trace
+
+
+def without_details(trace: RawTrace) -> RawTrace:
+    """What is read of a trace without details, from what is read with them."""
+    if not trace.detailed:
+        return trace
+    nothing = {"runtime": dict.fromkeys(trace.runtime, b""), "memory": dict.fromkeys(trace.memory, b"")}
+    if trace.activities["ts"]:
+        nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
+    annotations = [annotation for annotation in trace.annotations if annotation.name != GRADIENT]
+    return msgspec.structs.replace(trace, **nothing, call_names=[], annotations=annotations, detailed=False)
+
+
+def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
+    found = {name: coded_integers(integers(columns[name])) for name in INTEGERS[sort]}
+    return found | {name: coded_doubles(doubles(columns[name])) for name in DOUBLES[sort]}
+
+
+def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
+    if columns.keys() != {*INTEGERS[sort], *DOUBLES[sort]}:
+        raise BadColumn(f"the columns of {sort} are {', '.join(sorted(columns))}")
+    found: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort]}
+    found |= {name: doubles_from(columns[name], rows) for name in DOUBLES[sort]}
+    return {name: np.ascontiguousarray(column).tobytes() for name, column in found.items()}
+
+
+def _rows(columns: dict[str, CodedColumn]) -> int:
+    """How many rows a sort of events has; all its columns are checked later."""
+    column = columns.get("ts", CodedColumn(0))
+    return column.rows

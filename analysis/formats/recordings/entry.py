@@ -1,0 +1,40 @@
+"""The entry of recordings in the registry of formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ..format import Reader, TraceFormat
+
+RECORDING_SUFFIX = ".ctrace"
+_BEGIN = b"commtrace-recording\n"
+_OF_TRACES = re.compile(r"(\.json)?(\.gz)?$")
+
+
+def recording_name(name: str) -> str:
+    """The name of the recording of a trace file of that name."""
+    return name if name.endswith(RECORDING_SUFFIX) else _OF_TRACES.sub("", name, count=1) + RECORDING_SUFFIX
+
+
+def _reader() -> Reader:
+    from .reader import read_recording
+
+    return Reader(read=read_recording)
+
+
+def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa: ARG001 - as TraceFormat wants it
+    return begin().startswith(_BEGIN)
+
+
+RECORDING = TraceFormat(
+    name="recording",
+    version=1,
+    file_names=(f"*{RECORDING_SUFFIX}",),
+    recognises=_recognised,
+    reader=_reader,
+    usual_name=re.compile(rf"(?P<worker>.+?)\.(?P<cycle>\d+)\.pt\.trace{re.escape(RECORDING_SUFFIX)}$"),
+    a_file="recording",
+    others="recordings not named like torch's traces",
+)

@@ -1,0 +1,127 @@
+"""Annotations and arguments of collectives <-> what differs from row to row as columns, and the rest once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from ...recording.recording import Annotation
+from ...recording.values import MISSING, NOT_KNOWN
+from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
+
+_INTEGERS = ("correlation", "external_id", "seq")
+_UNSIGNED = "comms_id"
+"""An unsigned number of 64 bits, as a text."""
+_TIME = "ts"
+_LARGEST = 2**64
+
+T = TypeVar("T")
+
+
+class CodedRows(msgspec.Struct, forbid_unknown_fields=True):
+    """CodedRows of which each is one of a few `kinds`, by the column `kind`, and has values of its own in `columns`."""
+
+    kind: CodedColumn
+    kinds: list[Any]
+    columns: dict[str, CodedColumn]
+
+
+def coded_annotations(annotations: Sequence[Annotation]) -> CodedRows:
+    """What they are is once each, times are columns."""
+    kind, kinds = _distinct([[a.name, a.thread, a.in_dims, a.in_types, a.in_values] for a in annotations])
+    times = {name: coded_doubles(np.array([getattr(a, name) for a in annotations], float)) for name in ("ts", "dur")}
+    return CodedRows(kind, kinds, times)
+
+
+def annotations_in(rows: CodedRows) -> list[Annotation]:
+    """Raises BadColumn."""
+    kinds = _kinds(rows)
+    times = [doubles_from(_column(rows, name), len(kinds)).tolist() for name in ("ts", "dur")]
+    found = (
+        [name, thread, ts, dur, dims, types, values]
+        for (name, thread, dims, types, values), ts, dur in zip(kinds, *times, strict=True)
+    )
+    return _converted(lambda: msgspec.convert(list(found), list[Annotation]))
+
+
+def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
+    """What identifies a call are columns, everything else is once each."""
+    columns = {name: coded_integers(_integers([row.get(name) for row in rows])) for name in _INTEGERS}
+    columns[_UNSIGNED] = coded_integers(_integers([_signed(row.get(_UNSIGNED)) for row in rows]))
+    times = [row.get(_TIME) for row in rows]
+    columns[_TIME] = coded_doubles(np.array([NOT_KNOWN if time is None else time for time in times], float))
+    kind, kinds = _distinct([_rest(row) for row in rows])
+    return CodedRows(kind, kinds, columns)
+
+
+def comm_args_in(rows: CodedRows) -> list[dict[str, Any]]:
+    """Raises BadColumn."""
+    kinds = _converted(lambda: msgspec.convert(_kinds(rows), list[dict[str, Any]]))
+    values: dict[str, list[Any]] = {
+        name: integers_from(_column(rows, name), len(kinds)).tolist() for name in (*_INTEGERS, _UNSIGNED)
+    }
+    values[_TIME] = doubles_from(_column(rows, _TIME), len(kinds)).tolist()
+    values[_UNSIGNED] = [str(number % _LARGEST) for number in values[_UNSIGNED]]
+    return [
+        {name: values[name][index] if value is True and name in values else value for name, value in kind.items()}
+        for index, kind in enumerate(kinds)
+    ]
+
+
+def _rest(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with True for each value that is in a column."""
+    held = {name for name in (*_INTEGERS, _TIME) if row.get(name) is not None}
+    held |= {_UNSIGNED} if _signed(row.get(_UNSIGNED)) is not None else set()
+    return {name: True if name in held else value for name, value in row.items()}
+
+
+def _signed(text: str | None) -> int | None:
+    """The signed number with the same 64 bits, None for any text that would not come back from it."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > len(str(_LARGEST)):
+        return None
+    number = int(text)
+    signed = number - _LARGEST if number >= _LARGEST // 2 else number
+    return signed if str(number) == text and MISSING < signed < _LARGEST // 2 else None
+
+
+def _integers(values: Sequence[int | None]) -> Any:
+    return np.array([MISSING if value is None else value for value in values], np.int64)
+
+
+def _distinct(values: Sequence[Any]) -> tuple[CodedColumn, list[Any]]:
+    """Which of the distinct values each one is, and these in the order in which they come first."""
+    places: dict[bytes, int] = {}
+    firsts: list[Any] = []
+    found = []
+    for value in values:
+        key = msgspec.msgpack.encode(value)
+        if key not in places:
+            places[key] = len(firsts)
+            firsts.append(value)
+        found.append(places[key])
+    return coded_integers(np.array(found, np.int64)), firsts
+
+
+def _kinds(rows: CodedRows) -> list[Any]:
+    """The kind of each row."""
+    kind = integers_from(rows.kind, rows.kind.rows)
+    if len(kind) and not 0 <= kind.min() <= kind.max() < len(rows.kinds):
+        raise BadColumn("a row is of a kind that is not there")
+    return [rows.kinds[index] for index in kind.tolist()]
+
+
+def _column(rows: CodedRows, name: str) -> CodedColumn:
+    try:
+        return rows.columns[name]
+    except KeyError as err:
+        raise BadColumn(f"no column {name}") from err
+
+
+def _converted(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (msgspec.ValidationError, ValueError) as err:
+        raise BadColumn(str(err)) from err

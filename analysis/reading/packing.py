@@ -1,0 +1,120 @@
+"""Trace files -> recordings, and the side files with them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.disk import replace_file
+from ..core.escaping import encodable
+from ..errors import TraceError, UnreadableFile
+from ..formats.recordings.entry import recording_name
+from ..formats.registry import format_of
+from ..recording.compression import packed_bytes
+from ..recording.options import Progress, ReadOptions
+from ..recording.recording import RawTrace
+from .cache import file_state
+from .pool import Reading, cores
+from .trace_files import is_side_file
+
+if TYPE_CHECKING:
+    from ..formats.recordings.content import TraceSource
+
+
+@dataclass(frozen=True)
+class PackedTrace:
+    """A trace file, and the recording that was made of it; sizes as they are on disk, and of the trace unpacked."""
+
+    trace: Path
+    recording: Path
+    trace_bytes: int
+    read_bytes: int
+    recording_bytes: int
+    damage: str | None = None
+
+
+def pack(
+    reading: Reading, options: ReadOptions, folder: Path | None = None, progress: Progress | None = None
+) -> Iterator[PackedTrace | TraceError]:
+    """Write a recording of each file that is being read: beside it, or into a folder, as its name without `.json`.
+
+    A file that cannot be used is given as its error. Raises UnreadableFile where nothing can be written.
+    """
+    targets = targets_of(reading.paths, folder)
+    states = [b"" if options.comm_names else file_state(path) for path in reading.paths]
+    with ThreadPoolExecutor(options.workers or cores()) as threads:
+        begun: list[Future[PackedTrace] | TraceError] = []
+        for target, path, state, found in zip(targets, reading.paths, states, reading.results(progress), strict=True):
+            if isinstance(found, TraceError):
+                begun.append(found)
+            else:
+                source = source_of(path, state or b"", options)
+                begun.append(threads.submit(write_recording, path, found, target, source))
+            if len(begun) > 2 * cores():  # what was read of others must not pile up
+                yield _ended(begun.pop(0))
+        yield from map(_ended, begun)
+
+
+def _ended(one: Future[PackedTrace] | TraceError) -> PackedTrace | TraceError:
+    return one if isinstance(one, TraceError) else one.result()
+
+
+def source_of(path: Path, state: bytes, options: ReadOptions) -> TraceSource:
+    """What a recording says of the file that it was made from."""
+    from ..formats.recordings.content import TraceSource
+
+    one = format_of(path)
+    return TraceSource(encodable(path.name), one.name, one.version, state, options.comm_names)
+
+
+def write_recording(path: Path, found: RawTrace, target: Path, source: TraceSource) -> PackedTrace:
+    """Write what was read from the file at `path`. Raises UnreadableFile."""
+    from ..formats.recordings.content import packed
+
+    content = packed(found, source, found.notes)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(target, [content])
+    except OSError as err:
+        raise UnreadableFile(f"{target}: cannot be written: {err.strerror}") from err
+    return PackedTrace(path, target, packed_bytes(path), found.extent.read_bytes, len(content), found.damage)
+
+
+def targets_of(paths: Sequence[Path], folder: Path | None) -> list[Path]:
+    """Where the recordings of these files go. Raises UnreadableFile if two would get one name, or one its own."""
+    targets = [(path.parent if folder is None else folder) / recording_name(path.name) for path in paths]
+    seen: dict[Path, Path] = {}
+    for path, target in zip(paths, targets, strict=True):
+        if target in seen:
+            raise UnreadableFile(
+                f"{path}: its recording would have the name of that of {seen[target]}; pack them apart"
+            )
+        if os.path.lexists(target) and target.resolve() == path.resolve():
+            raise UnreadableFile(f"{path}: is a recording already; name a folder for others with -o")
+        seen[target] = path
+    return targets
+
+
+def copy_side_files(paths: Sequence[Path], folder: Path) -> int:
+    """Copy the side files of the runs that these files are of; how many there are. Raises UnreadableFile."""
+    sources = sorted({path.parent for path in paths})
+    count = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            if source.resolve() == folder.resolve():
+                continue
+            for file in sorted(file for file in source.iterdir() if is_side_file(file.name) and file.is_file()):
+                replace_file(folder / file.name, [file.read_bytes()])
+                with suppress(OSError):
+                    shutil.copystat(file, folder / file.name)
+                count += 1
+    except OSError as err:
+        raise UnreadableFile(f"{folder}: cannot be written to: {err.strerror}") from err
+    return count
