@@ -148,8 +148,7 @@ def test_what_the_format_lacks_is_said(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     message = analysed(copy, "breakdown", tmp_path / "empty", code=1).stderr
     assert (
-        "holds no Kineto trace, kernel CSV trace or recording (*.json, *.json.gz, *.kernels.csv or *.ctrace)"
-        in message
+        "holds no Kineto trace, kernel CSV trace or recording (*.json, *.json.gz, *.kernels.csv or *.ctrace)" in message
     )
 
 

@@ -1,0 +1,56 @@
+"""Real traces and their recordings: the same tables, and the sizes that docs/recordings.md states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from beside_checkout import SHARED
+
+from analysis.catalog import CATALOG, InputKind
+from analysis.cli.app import main
+from analysis.errors import NothingMeasured, NotPredictable
+from analysis.recording.compression import unpacked_bytes
+from analysis.render import as_csv
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse
+
+FOLDER = SHARED / "traces"
+TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
+SETS = sorted(path.name for path in FOLDER.glob("*-*")) if FOLDER.exists() else []
+NAMES_ARE_MOST_BYTES = 2_000_000
+
+pytestmark = pytest.mark.skipif(not SETS, reason="no shared traces beside the checkout")
+
+
+def csv_or_why(result: Analysis, name: str) -> str:
+    """A table, without the names of files."""
+    try:
+        table = result.table(name)
+    except (NothingMeasured, NotPredictable) as err:
+        return str(err)
+    return as_csv(name, table[[column for column in table if column != "trace"]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETS)
+def test_all_tables_are_the_same(tmp_path: Path, name: str) -> None:
+    small = tmp_path / name
+    assert main(["pack", "--details", "-o", str(small), str(FOLDER / name)]) == 0
+    there, here = analyse(FOLDER / name, details=True), analyse(small, details=True)
+    for table in TABLES:
+        assert csv_or_why(here, table) == csv_or_why(there, table), table
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_tables_without_operators_are_the_same(tmp_path: Path, name: str) -> None:
+    small = tmp_path / name
+    assert main(["pack", "-o", str(small), str(FOLDER / name)]) == 0
+    there, here = analyse(FOLDER / name), analyse(small)
+    for table in ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "kernels"):
+        assert csv_or_why(here, table) == csv_or_why(there, table), table
+    for trace in (FOLDER / name).iterdir():
+        size = (small / trace.name.replace(".json.gz", ".ctrace")).stat().st_size
+        if unpacked_bytes(trace) > NAMES_ARE_MOST_BYTES:
+            assert size < unpacked_bytes(trace) / 150
+            assert size < trace.stat().st_size / 10
