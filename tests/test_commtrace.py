@@ -70,6 +70,7 @@ def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str])
         "Who waits",
         "What it would bring",
         "Across runs",
+        "Many ranks",
         "Capture",
     ]
     assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)[1:] == headings

@@ -1,6 +1,5 @@
 """What `analyse`, `compare` and `analyse_sweep` are told about reading, as the command line is."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ import analysis.reading.pool
 from analysis import analyse, analyse_sweep, compare
 from analysis.cli.app import main
 from analysis.errors import DamagedTrace
-from analysis.formats.format import Reader
-from analysis.formats.kineto.entry import KINETO
-from analysis.formats.kineto.reader import read_kineto
 
 
 @pytest.fixture
@@ -47,16 +43,16 @@ def started(monkeypatch) -> list[int]:
 
 @pytest.fixture
 def reads(monkeypatch) -> list[Path]:
-    """Every file that is read although a cache is used, however small it is."""
+    """Every file that is read and then kept, however small it is."""
     done: list[Path] = []
+    store = analysis.reading.cache._store
 
-    def noted(path, *args, **options):
+    def noted(place, key, found, path):
         done.append(path)
-        return read_kineto(path, *args, **options)
+        store(place, key, found, path)
 
     monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
-    counted = replace(KINETO, reader=lambda: Reader(read=noted))
-    monkeypatch.setattr(analysis.reading.cache, "format_of", lambda path: counted)
+    monkeypatch.setattr(analysis.reading.cache, "_store", noted)
     return done
 
 

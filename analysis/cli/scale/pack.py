@@ -42,8 +42,9 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = F
     \b
     Examples:
       {prog} pack traces/my-run
-      {prog} pack --output packed/my-run traces/my-run && {prog} packed/my-run
-      {prog} pack --details --output packed/my-run traces/my-run
+      {prog} pack --output packed/my-run traces/my-run
+      {prog} summary packed/my-run
+      {prog} pack --details -o packed/my-run traces/my-run
     """
     begun = time.monotonic()
     files, skipped = trace_files(runs)
