@@ -16,6 +16,7 @@ from analysis.core.tables.device_time import RUNTIME_CALLS
 from analysis.recording.header import Header
 from analysis.results.analysis import Analysis
 from analysis.run.cpu_activities import cpu_activities
+from analysis.run.event_tables import EventTables
 from analysis.run.file_tables import TraceFile
 from analysis.run.run import Run
 
@@ -38,26 +39,29 @@ def analysis_of_run(tables: Given) -> Analysis:
     annotations = schema.ANNOTATIONS.frame({"rank": 0, "cycle": 0, "thread": 1, **row}
                                            for row in given.get("annotations", []))  # fmt: skip
     launches = schema.LAUNCHES.frame({**row, "thread": 1, "start_ns": row["issue_ns"]} for row in launched)
+    tables = EventTables(
+        activities=_with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations),
+        launches=launches,
+        annotations=annotations,
+        comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
+        runtime_calls=RUNTIME_CALLS.frame(
+            {**row, "name": "cudaLaunchKernel", "thread": 1, "start_ns": row["issue_ns"], "dur_ns": 0}
+            for row in launched
+        ),
+        memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
+        cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
+    )
     return Analysis(
         Run(
             name="example",
             traces=schema.TRACES.frame({"cycle": 0, "world_size": len(traces), **row} for row in traces),
             process_groups=schema.PROCESS_GROUPS.frame(given.get("process_groups", [])),
-            activities=_with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations),
-            launches=launches,
-            annotations=annotations,
-            comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
+            tables=tables,
             config={},
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
-            runtime_calls=RUNTIME_CALLS.frame(
-                {**row, "name": "cudaLaunchKernel", "thread": 1, "start_ns": row["issue_ns"], "dur_ns": 0}
-                for row in launched
-            ),
             step_times=schema.STEP_TIMES.frame(map(_of_rank_0, given.get("step_times", []))),
-            memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
-            cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
         ),
         Ceiling("ceiling", ceiling) if len(ceiling) else None,
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..reading.pool import Reading
+    from ..results.spreading import SpreadReading
     from ..render import Table
     from ..render.screen import Screen
 
@@ -86,7 +87,7 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
 
 
 @contextmanager
-def reading_progress(reading: Reading, begun: float) -> Iterator[Callable[[int], None] | None]:
+def reading_progress(reading: Reading | SpreadReading, begun: float) -> Iterator[Callable[[int], None] | None]:
     """How much is read, how many files, and how long it will take: on a terminal, a second after `begun`, if need be.
 
     `begun` is a moment of `time.monotonic`.

@@ -71,7 +71,7 @@ def _print_with_notes(name: str, table: Table, notes: Iterable[str], writing: Wr
 
 
 def _why_empty(name: str, analysis: Analysis) -> str:
-    if not len(analysis.run.activities):
+    if not analysis.run.devices:
         return (
             "the traces show no device activity and no gloo operation; capture with ProfilerActivity.CUDA on GPUs, "
             "ProfilerActivity.CPU on gloo"

@@ -94,7 +94,7 @@ class Comparison:
     @property
     def on_cpu(self) -> bool:
         """Whether all runs are without a GPU, so that operators are the kernels."""
-        return all((one.run.activities["device"] == "cpu").all() for one in (*self.a, *self.b))
+        return all(one.run.is_of_cpus for one in (*self.a, *self.b))
 
     @property
     def separate(self) -> bool:

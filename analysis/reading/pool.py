@@ -24,6 +24,7 @@ from .. import errors
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
+from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..formats.registry import format_of
 from ..recording.compression import is_gzip, is_regular, packed_bytes
 from ..recording.memory_limit import GB, check_memory, default_limit_bytes
@@ -39,6 +40,9 @@ WORTH_A_PROCESS_BYTES = 32 << 20
 WORTH_A_PART_BYTES = 16 << 20
 WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # how many times larger a packed file is than it looks
+# Below this much JSON, all tables of a run fit into one process, and nothing needs to be looked at twice.
+SPREAD_FROM_BYTES = 1_000_000_000
+_RECORDED = 300  # how many times larger than a recording its trace is
 # A worker that is done early takes another part. Parts of a plain file are limited, so that copies of what is found in
 # them never exist in several places for long.
 _PARTS_PER_WORKER = 4
@@ -51,6 +55,18 @@ _ANSWER = msgspec.msgpack.Decoder(Answer)
 def cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_worth_spreading(paths: Sequence[Path], options: ReadOptions) -> bool:
+    """Whether so much is to be read that it should not all be in one process. Details are needed as a whole."""
+    if len(paths) < 2 or options.details or not all(map(is_regular, paths)):
+        return False
+    return sum(map(_json_bytes, paths)) >= SPREAD_FROM_BYTES
+
+
+def _json_bytes(path: Path) -> int:
+    times = _RECORDED if path.suffix == RECORDING_SUFFIX else _PACKED if is_gzip(path) else 1
+    return packed_bytes(path) * times
 
 
 @dataclass

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from .worker import run_worker, serve
+from .worker import Serves, run_worker, serve
 
 
 class Worker(Protocol):
@@ -39,9 +39,12 @@ class Worker(Protocol):
         """Its exit code, once it has ended."""
 
 
-def start_worker(others: Sequence[Worker]) -> Worker:
-    """A new worker beside `others`: all that were started before and not yet waited for. Raises OSError."""
-    return _Copy(others) if _has_one_thread() else _new_interpreter()
+def start_worker(others: Sequence[Worker], serves: Serves = serve) -> Worker:
+    """A new worker beside `others`: all that were started before and not yet waited for. Raises OSError.
+
+    It `serves` its tasks until they end: a function of a module.
+    """
+    return _Copy(others, serves) if _has_one_thread() else _new_interpreter(serves)
 
 
 def _has_one_thread() -> bool:
@@ -55,7 +58,7 @@ def _has_one_thread() -> bool:
 class _Copy:
     """A fork of this process, which goes on as a worker."""
 
-    def __init__(self, others: Sequence[Worker]) -> None:
+    def __init__(self, others: Sequence[Worker], serves: Serves) -> None:
         """Raises OSError where no more processes, or open files, are allowed."""
         tasks, own_stdin = os.pipe()
         try:
@@ -71,7 +74,7 @@ class _Copy:
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                _serve_and_exit(tasks, answers, (own_stdin, own_stdout, *inherited), mask)
+                _serve_and_exit(serves, (tasks, answers), (own_stdin, own_stdout, *inherited), mask)
         except OSError:
             _close(own_stdin, own_stdout)
             raise
@@ -100,15 +103,17 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-def _serve_and_exit(tasks: int, answers: int, not_mine: tuple[int, ...], mask: set[int | signal.Signals]) -> None:
+def _serve_and_exit(
+    serves: Serves, pipes: tuple[int, int], not_mine: tuple[int, ...], mask: set[int | signal.Signals]
+) -> None:
     """Never returns, and skips all cleanup of the process that was forked."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _close(*not_mine)
-        source, sink = os.fdopen(tasks, "rb"), os.fdopen(answers, "wb")
-        serve(source, sink)
+        source, sink = os.fdopen(pipes[0], "rb"), os.fdopen(pipes[1], "wb")
+        serves(source, sink)
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, it ends here
         with suppress(Exception):  # stderr may be gone
@@ -117,9 +122,10 @@ def _serve_and_exit(tasks: int, answers: int, not_mine: tuple[int, ...], mask: s
         os._exit(code)
 
 
-def _new_interpreter() -> Worker:
+def _new_interpreter(serves: Serves) -> Worker:
     module = run_worker.__module__
     root = Path(__file__).resolve().parents[module.count(".")]
-    begin = f"import sys; sys.path.insert(0, {str(root)!r}); from {module} import run_worker; run_worker()"
+    wanted = f"from {module} import run_worker; from {serves.__module__} import {serves.__name__} as serves"
+    begin = f"import sys; sys.path.insert(0, {str(root)!r}); {wanted}; run_worker(serves)"
     command = [sys.executable, "-c", begin]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/")  # noqa: S603

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
@@ -28,6 +29,10 @@ from .one_file import read_file
 
 _TELL_EVERY_S = 0.1
 _LENGTH_BYTES = 8
+
+
+Serves = Callable[[IO[bytes], IO[bytes]], None]
+"""What a process does with the stream of its tasks, and that of its answers."""
 
 
 class Task(msgspec.Struct, array_like=True):
@@ -98,10 +103,11 @@ Answer = Position | Found | PackedPart | Failed
 
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:
     """Write one frame."""
-    _write(stream, msgspec.msgpack.encode(message))
+    write_frame(stream, msgspec.msgpack.encode(message))
 
 
-def _write(stream: IO[bytes], payload: bytes) -> None:
+def write_frame(stream: IO[bytes], payload: bytes) -> None:
+    """Write one frame of these bytes."""
     for data in (len(payload).to_bytes(_LENGTH_BYTES, "little"), payload):
         left = memoryview(data)
         while left:  # an unbuffered stream may take less than it is given
@@ -127,10 +133,10 @@ def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
     return data
 
 
-def run_worker() -> None:
+def run_worker(serves: Serves) -> None:
     """Serve what stdin asks for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller reacts to it
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serves(sys.stdin.buffer, sys.stdout.buffer)
     sys.stdout = None  # or the interpreter complains at its end if the other side is gone
 
 
@@ -187,7 +193,7 @@ class _Outbox:
             if self._is_broken:
                 continue  # so that `put` never waits for ever
             try:
-                _write(self._stream, payload)
+                write_frame(self._stream, payload)
             except (OSError, MemoryError):
                 self._is_broken = True
                 with suppress(OSError):  # the caller sees the end, and reads the rest itself

@@ -15,7 +15,7 @@ from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
 from ..core.schema import records
-from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, PARTICIPATION
+from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.replay import CRITICAL_PATH
 from ..core.wording import counted
 from ..errors import NothingMeasured, UnknownTable
@@ -25,11 +25,8 @@ from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.program import PARTS
-from ..metrics.causes.sequences import Activities
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
-from ..metrics.device import breakdown as breakdown_module
-from ..metrics.device import gpus as gpus_module
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device.launches import launched_in
 from ..metrics.hangs import hangs
@@ -40,6 +37,7 @@ from ..metrics.remedies import StepCosts, remedies
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
+from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere
 
 if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
@@ -281,10 +279,22 @@ class Analysis:
 
     @cached_property
     def _participation(self) -> pd.DataFrame:
-        split = waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
-        found = breakdown_module.exposed(split, self.run.activities)
+        found = self._work.exposed()
         # What a rank computed in the meantime is not known if its file is damaged.
-        return _without(found, found["rank"].isin(self.run.partial_ranks), _EXPOSED)
+        return _without(found, found["rank"].isin(self.run.partial_ranks), EXPOSED)
+
+    @cached_property
+    def _split(self) -> pd.DataFrame:
+        return waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
+
+    @cached_property
+    def _work(self) -> DeviceWork:
+        """What needs the activities of ranks, computed where these are."""
+        spread, several = self.run.spread, len(self.run.devices) > 1
+        if spread is not None and several:
+            return WorkByRank(spread, lambda: self._split)
+        # The calls of a single device lack their partners, unless that is the whole job.
+        return WorkHere(self.run.tables.whole, lambda: self._split, self.run.world_size != 1 and not several)
 
     @cached_property
     def collectives(self) -> pd.DataFrame:
@@ -295,12 +305,12 @@ class Analysis:
     @cached_property
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
-        return self._marked(breakdown_module.breakdown(self.run.activities, self._splits))
+        return self._marked(self._work.breakdown())
 
     @cached_property
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
-        return self._marked(breakdown_module.breakdown_steps(self.run.activities, self._splits))
+        return self._marked(self._work.breakdown_steps())
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
@@ -348,9 +358,8 @@ class Analysis:
     @cached_property
     def lateness(self) -> pd.DataFrame:
         """One row per collective with a late rank: how late, and what it did longer than the others."""
-        ran = Activities(self.run.activities, self.run.launches, self.run.annotations)
         known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
-        found = self._marked(causes_module.lateness(ran, known, self.run.operators_of))
+        found = self._marked(causes_module.lateness(self._work, known, self.run.operators_of))
         # Nor can the late rank be compared with a rank whose file is damaged.
         members = self.participation
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
@@ -381,8 +390,8 @@ class Analysis:
             self.hosts,
             self.lateness,
             groups.set_axis(collectives["collective_id"]),
-            int(run.activities["step"].nunique()),
-            bool((run.activities["device"] == "cpu").all()),
+            len(run.steps),
+            run.is_of_cpus,
         )
         measured = Measured(
             self.breakdown,
@@ -400,7 +409,7 @@ class Analysis:
     @cached_property
     def gpus(self) -> pd.DataFrame:
         """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
-        return self._marked(gpus_module.gpus(self.run.activities, self.run.annotations, self.run.traces))
+        return self._marked(self._work.gpus(self.run.traces))
 
     @cached_property
     def device_time(self) -> pd.DataFrame:
@@ -432,19 +441,9 @@ class Analysis:
     def launched_in(self) -> pd.Series[str]:
         """The operator of each activity of the run. Raises NothingMeasured if operators were not read."""
         run = self.run
-        if not run.details and (run.activities["device"] != "cpu").any():
+        if not run.details and not run.is_of_cpus:
             raise NothingMeasured(f"{run.name}: was read without operators; use analyse(..., details=True)")
         return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
-
-    @property
-    def _splits(self) -> pd.DataFrame:
-        """How the calls split into wait and transfer: not at all for a single device, whose calls lack their partners.
-
-        Unless that is the whole job.
-        """
-        activities = self.run.activities
-        alone = self.run.world_size != 1 and all(activities[key].nunique() <= 1 for key in ("rank", "device"))
-        return PARTICIPATION.empty() if alone else self.participation
 
     @property
     def _members_at_most(self) -> int | None:
@@ -464,7 +463,6 @@ class Analysis:
         return marked
 
 
-_EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns", "exposed_wait_low_ns"]
 _COMPARED = [
     *(f"extra_{part}_ns" for part in PARTS),
     "new_ns",

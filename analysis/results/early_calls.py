@@ -11,8 +11,8 @@ from pathlib import Path
 from ..core.tables.communication import CALLS, PENDING
 from ..metrics.calls.calls import Communication, communication
 from ..recording.header import ProcessGroup
-from ..run.file_tables import TraceFile
-from ..run.run import Run, listed_groups, of_rank
+from ..run.file_tables import TraceFile, of_rank
+from ..run.run import Run, listed_groups
 
 
 class EarlyCalls:
@@ -23,11 +23,14 @@ class EarlyCalls:
         self._found: dict[Path, Communication] = {}
 
     def take(self, file: TraceFile) -> None:
-        """Find the calls of a file, if it lists its process groups."""
-        groups = self._groups[file.path] = file.header.process_groups
-        if groups:
-            own = listed_groups(file)
-            self._found[file.path] = communication(file.ran, file.launches, file.annotations, file.comm_args, own)
+        """Find the calls of a file."""
+        self.keep(file, calls_of(file))
+
+    def keep(self, file: TraceFile, found: Communication | None) -> None:
+        """Keep the calls that were found in a file."""
+        self._groups[file.path] = file.header.process_groups
+        if found is not None:
+            self._found[file.path] = found
 
     def of(self, run: Run) -> Communication | None:
         """The calls of the run; None if they cannot be found from its files one by one."""
@@ -45,3 +48,10 @@ class EarlyCalls:
                 pending.append(of_rank(found.pending, rank, cycle))
                 before += len(own)
         return Communication(CALLS.concat(calls), PENDING.concat(pending))
+
+
+def calls_of(file: TraceFile) -> Communication | None:
+    """The calls of a file; None if it does not list its process groups."""
+    if not file.header.process_groups:
+        return None
+    return communication(file.ran, file.launches, file.annotations, file.comm_args, listed_groups(file))

@@ -19,7 +19,7 @@ from ..run.run import Run
 _MOST_GROUPS = 12
 
 
-class RunTables(Protocol):
+class FactTables(Protocol):
     """What the summary needs of a run: an `Analysis`, which cannot be imported here because it imports this module."""
 
     @property
@@ -41,12 +41,12 @@ class RunTables(Protocol):
     def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
 
 
-def facts(analysis: RunTables) -> pd.DataFrame:
+def facts(analysis: FactTables) -> pd.DataFrame:
     """One row per fact: files, ranks, steps, device, versions, calls, matching, clocks, warnings."""
     return SUMMARY.frame({"item": item, "value": value} for item, value in _facts(analysis))
 
 
-def _facts(analysis: RunTables) -> Iterator[tuple[str, str]]:
+def _facts(analysis: FactTables) -> Iterator[tuple[str, str]]:
     run = analysis.run
     first = records(analysis.verdicts.head(1))
     yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
@@ -70,7 +70,7 @@ def _facts(analysis: RunTables) -> Iterator[tuple[str, str]]:
         yield "warning", warning
 
 
-def warnings(analysis: RunTables) -> Iterator[str]:
+def warnings(analysis: FactTables) -> Iterator[str]:
     """What a reader of the numbers must know, one sentence each."""
     run = analysis.run
     yield from run.notes
@@ -84,7 +84,7 @@ def warnings(analysis: RunTables) -> Iterator[str]:
             f"no trace of rank {ranges_of(run.missing_ranks)}: of their collectives wait and transfer are known only "
             "where the others suffice"
         )
-    without = sorted(set(run.ranks) - set(run.activities["rank"]))
+    without = sorted(set(run.ranks) - {rank for rank, _ in run.devices})
     if without:
         yield f"rank {ranges_of(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
     impossible = _impossible(analysis.collectives)
@@ -128,21 +128,21 @@ def _bytes(traces: pd.DataFrame) -> str:
     return f"{read:,} read, {int(unknown.sum()):,} not understood{hidden}{decoded}"
 
 
-def _ranks(analysis: RunTables) -> str:
+def _ranks(analysis: FactTables) -> str:
     run = analysis.run
     of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say of how many)"
     return f"{len(run.ranks)} {of}: {ranges_of(run.ranks)}"
 
 
-def _steps(analysis: RunTables) -> str:
-    steps = sorted(set(analysis.run.activities["step"].dropna().astype(int)))
-    outside = int(analysis.run.activities["step"].isna().sum())
+def _steps(analysis: FactTables) -> str:
+    steps = analysis.run.steps
+    outside = sum(ran.outside_steps for ran in analysis.run.tables.ran)
     found = f"{len(steps)} ({ranges_of(steps)})" if steps else "none marked: was profiler.step() called?"
     activities = "activity" if outside == 1 else "activities"
     return found + (f"; {outside:,} {activities} outside every step" if outside and steps else "")
 
 
-def _calls(analysis: RunTables) -> str:
+def _calls(analysis: FactTables) -> str:
     calls = analysis.calls
     if not len(calls):
         return "none: this run does not communicate, or not in the profiled window"
@@ -150,7 +150,7 @@ def _calls(analysis: RunTables) -> str:
     return f"{len(calls):,}, metadata from " + ", ".join(f"{source} {count:,}" for source, count in sources.items())
 
 
-def _collectives(analysis: RunTables) -> str:
+def _collectives(analysis: FactTables) -> str:
     found = analysis.collectives
     if not len(found):
         return "none"
@@ -163,7 +163,7 @@ def _collectives(analysis: RunTables) -> str:
     )
 
 
-def _matching(analysis: RunTables) -> Iterator[tuple[str, str]]:
+def _matching(analysis: FactTables) -> Iterator[tuple[str, str]]:
     """For each process group: how many calls were matched by which rung, and how many are partial or uncertain.
 
     The warnings say why calls are unmatched.
@@ -186,7 +186,7 @@ def _matching(analysis: RunTables) -> Iterator[tuple[str, str]]:
         yield "...", f"{len(groups) - _MOST_GROUPS} more"
 
 
-def _clocks(analysis: RunTables) -> str:
+def _clocks(analysis: FactTables) -> str:
     clocks = analysis.clocks
     if len(clocks) < 2:
         return "one rank only: nothing to compare, so no wait and transfer"

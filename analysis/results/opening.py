@@ -9,41 +9,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..errors import AnalysisError
-from ..reading.pool import Reading
+from ..reading.crew import LocalCrew
+from ..reading.pool import Reading, cores, is_worth_spreading
 from ..reading.trace_files import run_name, trace_files
 from ..recording.options import Progress, ReadOptions, cache_place
 
 if TYPE_CHECKING:
-    from ..run.file_tables import TraceFile
     from ..run.run import Run
+    from ..run.spread import StartCrew
     from .analysis import Analysis
+    from .early_calls import EarlyCalls
     from .one_device import LoneDevice
+    from .spreading import SpreadReading
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-Report = Callable[[Reading], AbstractContextManager[Progress | None]]
+Report = Callable[["Reading | SpreadReading"], AbstractContextManager[Progress | None]]
 """Shows the progress of a reading: the function it gives is called with the bytes read so far."""
 
 
-def _silent(reading: Reading) -> AbstractContextManager[Progress | None]:  # noqa: ARG001 - as Report has it
+def _silent(reading: Reading | SpreadReading) -> AbstractContextManager[Progress | None]:  # noqa: ARG001 - as Report has it
     return nullcontext()
 
 
 class OpenRun:
     """A run whose traces are being read; for a `with` block. Raises AnalysisError."""
 
-    def __init__(self, path: Paths, options: ReadOptions, report: Report = _silent) -> None:
-        """A run directory, any folder of traces, a trace file, or several of these."""
+    def __init__(
+        self, path: Paths, options: ReadOptions, report: Report = _silent, start: StartCrew | None = None
+    ) -> None:
+        """A run directory, any folder of traces, a trace file, or several of these.
+
+        Each file is read by the crew that `start` begins; without, in this process, or by one of this machine if there
+        is much to read.
+        """
         self._paths = [Path(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         files, skipped = trace_files(self._paths)
         self.name = run_name(self._paths)
         self._options, self._report, self._skipped = options, report, tuple(skipped)
-        self._reading = Reading(files, options)
+        self._reading = _reading_of(files, options, start)
 
     def __enter__(self) -> OpenRun:
         self._reading.__enter__()
@@ -56,7 +66,7 @@ class OpenRun:
 
     def one_device(self) -> LoneDevice | None:
         """The device of the run, if its only file shows no other. Raises AnalysisError."""
-        if len(self._reading.paths) != 1:
+        if len(self._reading.paths) != 1 or not isinstance(self._reading, Reading):
             return None
         from .one_device import lone_device
 
@@ -72,12 +82,21 @@ class OpenRun:
             raise
         return device and replace(device, notes=device.notes + self._skipped)
 
-    def run(self, take: Callable[[TraceFile], None] | None = None) -> Run:
-        """What was read; `take`: see `run_of`. Raises AnalysisError."""
+    def run(self) -> Run:
+        """What was read. Raises AnalysisError."""
+        return self._run(None)
+
+    def _run(self, early: EarlyCalls | None) -> Run:
         from ..run.run import run_of
 
         with self._report(self._reading) as progress:
-            run = run_of(self._paths, self._reading, progress, take)
+            if isinstance(self._reading, Reading):
+                run = run_of(self._paths, self._reading, progress, None if early is None else early.take)
+            else:
+                from .early_calls import EarlyCalls
+                from .spreading import spread_run
+
+                run = spread_run(self._paths, self._reading, progress, early or EarlyCalls())
         return replace(run, notes=run.notes + self._skipped)
 
     def analysis(self, ceiling: Path | None = None) -> Analysis:
@@ -88,8 +107,17 @@ class OpenRun:
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
         early = EarlyCalls()
-        run = self.run(early.take)
+        run = self._run(early)
         return Analysis(run, limit, early.of(run))
+
+
+def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
+    if start is None and not is_worth_spreading(files, options):
+        return Reading(files, options)
+    from .spreading import SpreadReading
+
+    workers = cores() if options.workers is None else options.workers
+    return SpreadReading(files, options, start or partial(LocalCrew, workers))
 
 
 def analyse(

@@ -81,7 +81,7 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], prog
 
 def _what(analysis: OverviewTables) -> str:
     run = analysis.run
-    steps = sorted(set(run.activities["step"].dropna().astype(int)))
+    steps = run.steps
     parts = [
         f"{counted(len(run.ranks), 'rank')}{_of_world(run)}",
         f"{counted(len(steps), 'step')} ({ranges_of(steps)})" if steps else "no steps marked",

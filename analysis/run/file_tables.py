@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..core import markers
 from ..core.escaping import encodable
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import MEMORY_EVENTS, RUNTIME_CALLS
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS
 from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
+from .event_tables import EVENT_SCHEMAS, EventTables
 from .rank_files import ReadFile
 
 _CPU = 0  # c10::DeviceType
@@ -28,7 +30,8 @@ _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 class TraceFile(ReadFile):
     """The tables of one file. Their `rank` and `cycle` are 0: only the run knows the real ones.
 
-    `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps.
+    `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps. No sum of its
+    times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU.
     """
 
     activities: pd.DataFrame
@@ -42,7 +45,17 @@ class TraceFile(ReadFile):
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
     detailed: bool = False
+    times_ns: float = 0.0
+    first_device: int | None = None
+    gloo_beside_gpu: int = 0
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
+
+    def without_tables(self) -> TraceFile:
+        """What is known of the file apart from its tables."""
+        nothing: dict[str, Any] = {
+            name: schema.empty() for name, schema in EVENT_SCHEMAS.items() if name != "cpu_operators"
+        }
+        return replace(self, **nothing, cpu_ops=self.cpu_ops[:0], ran=ACTIVITIES.empty())
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
@@ -51,6 +64,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
     activities, annotations = _activity_table(raw, base_ns), _annotation_table(raw.annotations, base_ns)
     cpu_ops = _cpu_op_table(raw, base_ns)
     known_clock = raw.damage is None or bool(base_ns) or _is_absolute(activities, annotations, cpu_ops)
+    marked = annotations["name"].str.startswith(markers.GLOO_MARK) if len(activities) else annotations["name"][:0]
     return TraceFile(
         path=path,
         header=raw.header,
@@ -69,17 +83,53 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         memory=_memory_table(raw.memory, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
+        times_ns=_times_ns(activities, annotations, cpu_ops),
+        first_device=int(activities["device"].iloc[0]) if len(activities) else None,
+        gloo_beside_gpu=int(marked.sum()) if len(marked) else 0,
     )
 
 
-def times_ns(file: TraceFile) -> float:
-    """All durations of the file, plus the time from its first activity to its last: no sum of its times is more.
+class Placed(NamedTuple):
+    """A file in its place in the run."""
+
+    file: TraceFile
+    rank: int
+    cycle: int
+
+
+def joined_tables(files: Iterable[Placed]) -> EventTables:
+    """The tables of files as those of a run; files in order of rank and cycle."""
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in EVENT_SCHEMAS}
+    for file, rank, cycle in files:
+        parts = {
+            "activities": file.ran,
+            "launches": file.launches,
+            "annotations": file.annotations,
+            "comm_args": file.comm_args,
+            "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
+            "runtime_calls": file.runtime_calls,
+            "memory": file.memory,
+        }
+        for name, table in parts.items():
+            tables[name].append(of_rank(table, rank, cycle))
+    return EventTables(**{name: schema.concat(tables[name]) for name, schema in EVENT_SCHEMAS.items()})
+
+
+def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
+    """A table of one file as rows of that rank and cycle."""
+    copy = table.copy(deep=False)
+    copy["rank"], copy["cycle"] = rank, cycle
+    return copy
+
+
+def _times_ns(activities: pd.DataFrame, annotations: pd.DataFrame, cpu_ops: pd.DataFrame) -> float:
+    """All durations of a file, plus the time from its first activity to its last: no sum of its times is more.
 
     In ns, as a number that cannot overflow.
     """
-    tables = (file.activities, file.annotations, file.cpu_ops)
+    tables = (activities, annotations, cpu_ops)
     took_ns = sum(float(table["dur_ns"].to_numpy().sum(dtype=np.float64)) for table in tables)
-    ran = file.activities if len(file.activities) else file.cpu_ops
+    ran = activities if len(activities) else cpu_ops
     if not len(ran):
         return took_ns
     return took_ns + float((ran["start_ns"] + ran["dur_ns"]).max()) - float(ran["start_ns"].min())

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ..core import markers
 from ..core.escaping import encodable
-from ..core.schema import Schema, records
+from ..core.schema import records
 from ..core.steps import with_steps
-from ..core.tables.communication import (
-    ACTIVITIES,
-    ANNOTATIONS,
-    CLOCK_PROBES,
-    COMM_ARGS,
-    LAUNCHES,
-    PROCESS_GROUPS,
-    TRACES,
-)
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STEP_TIMES
+from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
+from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
 from ..recording.options import Progress, ReadOptions
 from .cpu_activities import cpu_activities
-from .file_tables import TraceFile, times_ns, trace_file
+from .event_tables import EventTables, RunTables
+from .file_tables import Placed, TraceFile, joined_tables, trace_file
 from .rank_files import Member, host_in_name, members_of, notes_on
 from .side_files import probe_rows, side_content, step_time_rows
+
+if TYPE_CHECKING:
+    from .spread import SpreadTables
 
 # Half of what 64 bits hold, because sums of floats are rounded.
 _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
@@ -40,27 +35,80 @@ _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 class Run:
     """Everything read from one run; tables as `core.tables` declares them, rows in order of rank and cycle.
 
-    `cpu_operators`, `runtime_calls` and `memory` are empty unless it was read with `details`. `files` are those of
-    each rank, in order of cycles.
+    `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
+    `files` are those of each rank, in order of cycles.
     """
 
     name: str
     traces: pd.DataFrame
     process_groups: pd.DataFrame
-    activities: pd.DataFrame
-    launches: pd.DataFrame
-    annotations: pd.DataFrame
-    comm_args: pd.DataFrame
+    tables: RunTables
     config: dict[str, Any]
     notes: tuple[str, ...]
     failed: tuple[str, ...] = ()
     clock_probes: pd.DataFrame = field(default_factory=CLOCK_PROBES.empty)
     step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
     details: bool = False
-    cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
-    runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
-    memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     files: dict[int, list[Path]] = field(default_factory=dict)
+
+    @property
+    def activities(self) -> pd.DataFrame:
+        """What ran on devices; on CPU runs operators and gloo's operations."""
+        return self.tables.whole.activities
+
+    @property
+    def launches(self) -> pd.DataFrame:
+        """The calls that launched them."""
+        return self.tables.whole.launches
+
+    @property
+    def annotations(self) -> pd.DataFrame:
+        """Steps, collectives and c10d operators, as CPUs marked them."""
+        return self.tables.whole.annotations
+
+    @property
+    def comm_args(self) -> pd.DataFrame:
+        """Arguments of collectives."""
+        return self.tables.whole.comm_args
+
+    @property
+    def cpu_operators(self) -> pd.DataFrame:
+        """Operators of CPUs in runs of GPUs."""
+        return self.tables.whole.cpu_operators
+
+    @property
+    def runtime_calls(self) -> pd.DataFrame:
+        """Calls of the CUDA runtime."""
+        return self.tables.whole.runtime_calls
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """Allocated memory."""
+        return self.tables.whole.memory
+
+    @property
+    def spread(self) -> SpreadTables | None:
+        """The tables, if they are made rank by rank."""
+        if isinstance(self.tables, EventTables):
+            return None
+        from .spread import SpreadTables
+
+        return self.tables if isinstance(self.tables, SpreadTables) else None
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps in which a device did something, ascending."""
+        return sorted({step for ran in self.tables.ran for step in ran.steps})
+
+    @property
+    def devices(self) -> set[tuple[int, str]]:
+        """Ranks and their devices that did something."""
+        return {(ran.rank, device) for ran in self.tables.ran for device in ran.devices}
+
+    @property
+    def is_of_cpus(self) -> bool:
+        """Whether no GPU did anything."""
+        return all(device == "cpu" for _, device in self.devices)
 
     @property
     def ranks(self) -> list[int]:
@@ -93,7 +141,10 @@ class Run:
     def ends_ns(self) -> pd.Series[int]:
         """When the trace of each rank ends, on its own clock: when the profiler stopped, or the last activity ended."""
         told = self.traces.groupby("rank")["window_end_ns"].max()
-        ended = (self.activities["start_ns"] + self.activities["dur_ns"]).groupby(self.activities["rank"]).max()
+        last: dict[int, int] = {}
+        for ran in self.tables.ran:
+            last[ran.rank] = max(ran.ended_ns, last.get(ran.rank, ran.ended_ns))
+        ended = pd.Series(last, dtype="int64").rename_axis("rank")
         return told.fillna(ended).dropna().astype("int64")
 
     @property
@@ -124,10 +175,54 @@ def run_of(
     `take` is called with the tables of each file while others are still being read, so that work on single files can be
     done then. Raises AnalysisError.
     """
-    keep_going = reading.options.keep_going
-    read, failed = _read_files(reading, progress, take)
-    files = len(reading.paths)
-    unusable = "the only file could not" if files == 1 else f"none of the {files:,} files could"
+
+    def taken() -> Iterator[TraceFile | TraceError]:
+        for file in summable(_files_of(reading, progress)):
+            if isinstance(file, TraceError):
+                yield file
+                continue
+            done = with_activities(file)
+            if take is not None:
+                take(done)
+            yield done
+
+    return joined_run(paths, taken(), joined_tables, keep_going=reading.options.keep_going)
+
+
+def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile | TraceError]:
+    """The tables of the files, or what is wrong with one. What they were made from, which is as large, is freed."""
+    for path, found in zip(reading.paths, reading.results(progress), strict=True):
+        try:
+            yield found if isinstance(found, TraceError) else trace_file(path, found)
+        except TraceError as err:
+            yield err
+
+
+def with_activities(file: TraceFile) -> TraceFile:
+    """The file with what ran, each in its step."""
+    return replace(file, ran=with_steps(cpu_activities(file), file.launches, file.annotations))
+
+
+def joined_run(
+    paths: Sequence[Path],
+    files: Iterable[TraceFile | TraceError],
+    tables: Callable[[list[Placed]], RunTables],
+    *,
+    keep_going: bool,
+) -> Run:
+    """The run of these files, found at `paths`; `tables` makes its tables. Raises AnalysisError."""
+    read: list[TraceFile] = []
+    failed: list[str] = []
+    count = 0
+    for count, file in enumerate(files, 1):  # noqa: B007 - it is used below
+        if isinstance(file, TraceError):
+            if not keep_going:
+                raise file
+            failed.append(str(file))
+        else:
+            read.append(file)
+            failed += [file.damage] if file.damage else []
+    unusable = "the only file could not" if count == 1 else f"none of the {count:,} files could"
     none = f"{paths[0]}: {unusable} be used:\n  "
     if not read:
         raise NoTraces(none + "\n  ".join(failed))
@@ -135,101 +230,40 @@ def run_of(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     config = side_content(members[0].file.path.with_name("run.json"), lost if keep_going else None)
-    run = _assemble(run_name(paths), members, config)
+    run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     return replace(run, failed=(*failed, *lost), details=all(file.detailed for file in read))
 
 
-def _read_files(
-    reading: Reading, progress: Progress | None, take: Callable[[TraceFile], None] | None
-) -> tuple[list[TraceFile], list[str]]:
-    """The tables of the files, and what is wrong with some. What they were made from, which is as large, is freed."""
-    read: list[TraceFile] = []
-    failed: list[str] = []
-    times_so_far_ns = 0.0
-    for path, found in zip(reading.paths, reading.results(progress), strict=True):
-        try:
-            if isinstance(found, TraceError):
-                raise found
-            file = trace_file(path, found)
-            times_so_far_ns += _summable_ns(file, times_so_far_ns)
-        except TraceError as err:
-            if not reading.options.keep_going:
-                raise
-            failed.append(str(err))
-        else:
-            read.append(replace(file, ran=with_steps(cpu_activities(file), file.launches, file.annotations)))
-            if take is not None:
-                take(read[-1])
-            failed += [file.damage] if file.damage else []
-    return read, failed
-
-
-def _summable_ns(file: TraceFile, before_ns: float) -> float:
-    """The sum of the file's times. Raises DamagedTrace if 64 bits do not hold it together with the files before."""
-    own_ns = times_ns(file)
-    if before_ns + own_ns >= _MOST_SUMMED_NS:
+def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | TraceError]:
+    """The files; an error for one whose times, together with those of the files before, 64 bits do not hold."""
+    before_ns = 0.0
+    for file in files:
+        if isinstance(file, TraceError) or before_ns + file.times_ns < _MOST_SUMMED_NS:
+            before_ns += 0.0 if isinstance(file, TraceError) else file.times_ns
+            yield file
+            continue
         rank = "" if file.header.rank is None else f" (rank {file.header.rank})"
-        raise DamagedTrace(
-            f"{file.path}{rank}: its times add up to {own_ns / _YEAR_NS:,.0f} years, with those of the files before to "
-            f"more than {_MOST_SUMMED_NS / _YEAR_NS:.0f}, too much for sums in 64 bits; capture it again"
+        yield DamagedTrace(
+            f"{file.path}{rank}: its times add up to {file.times_ns / _YEAR_NS:,.0f} years, with those of the files "
+            f"before to more than {_MOST_SUMMED_NS / _YEAR_NS:.0f}, too much for sums in 64 bits; capture it again"
         )
-    return own_ns
 
 
-_TABLES: dict[str, Schema] = {
-    "activities": ACTIVITIES,
-    "launches": LAUNCHES,
-    "annotations": ANNOTATIONS,
-    "comm_args": COMM_ARGS,
-    "cpu_operators": CPU_OPERATORS,
-    "runtime_calls": RUNTIME_CALLS,
-    "memory": MEMORY_EVENTS,
-}
-
-
-def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any]) -> Run:
-    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
-    for member in members:
-        file = member.file
-        parts = {
-            "activities": file.ran,
-            "launches": file.launches,
-            "annotations": file.annotations,
-            "comm_args": file.comm_args,
-            "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
-            "runtime_calls": file.runtime_calls,
-            "memory": file.memory,
-        }
-        for key, table in parts.items():
-            tables[key].append(of_rank(table, member.rank, member.cycle))
+def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any], tables: RunTables) -> Run:
     probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)]
-    joined = {name: schema.concat(tables[name]) for name, schema in _TABLES.items()}
     return Run(
         name=name,
         traces=TRACES.frame(_trace_row(m) for m in members),
         process_groups=PROCESS_GROUPS.frame(
             r for m in members for r in _group_rows(m.rank, _groups_of(m))
         ).drop_duplicates(ignore_index=True),
-        activities=joined["activities"],
-        launches=joined["launches"],
-        annotations=joined["annotations"],
-        comm_args=joined["comm_args"],
-        cpu_operators=joined["cpu_operators"],
-        runtime_calls=joined["runtime_calls"],
-        memory=joined["memory"],
+        tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
         config=config,
-        notes=tuple(note for m in members for note in notes_on(m, _gloo_beside_gpu(m.file))),
+        notes=tuple(note for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
         clock_probes=CLOCK_PROBES.frame(probed),
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
     )
-
-
-def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
-    """A table of one file as rows of that rank and cycle."""
-    copy = table.copy(deep=False)
-    copy["rank"], copy["cycle"] = rank, cycle
-    return copy
 
 
 def listed_groups(file: TraceFile) -> pd.DataFrame:
@@ -283,9 +317,9 @@ def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
 
 def _device_name(member: Member[TraceFile]) -> str | None:
     """Name of the device the rank used, from the trace's list of devices, else from the side file."""
-    names, used = member.file.header.device_names, member.file.activities["device"]
+    names, used = member.file.header.device_names, member.file.first_device
     device = member.side.record.device
-    index = int(used.iloc[0]) if len(used) else device.index
+    index = device.index if used is None else used
     if isinstance(index, int) and 0 <= index < len(names):
         return names[index]
     return device.name
@@ -317,7 +351,3 @@ def _group_rows(rank: int, groups: list[_Group]) -> list[dict[str, Any]]:
         }
         for name, description, backend, ranks in groups
     ]
-
-
-def _gloo_beside_gpu(file: TraceFile) -> int:
-    return int(file.annotations["name"].str.startswith(markers.GLOO_MARK).sum()) if len(file.activities) else 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -11,16 +11,53 @@ import pandas as pd
 from ...core.intervals import Spans, clip, covered
 from ...core.kinds import COMPUTE
 from ...core.schema import Row, grouped
-from ..clocks.frame import Floats, Ints
 from .origins import Origin, Reasons
-from .program import Program
 
 _COMPARED_WITH = 8  # other members whose kernels are added up by name
 _MOST_LOOKED_UP = 4  # ranks whose operators are read
 _LEAST_OF_GAP = 0.2
 
+Between = tuple[int, int]
+"""From one time of a rank's own clock to another, in ns."""
+
 Operators = Callable[[int], pd.DataFrame]
 """Rank -> its CPU operators; empty where they cannot be read."""
+
+
+def computed_between(
+    activities: pd.DataFrame, wanted: Mapping[int, list[Between]]
+) -> dict[int, dict[Between, dict[str, int]]]:
+    """How long each rank computed by kernel between the times given; in ns, kernels that did not run left out.
+
+    On one stream, what starts later ends later; on several, a kernel that began long before is not worth searching for.
+    """
+    own = activities[(activities["kind"] == COMPUTE) & activities["rank"].isin(list(wanted))]
+    found: dict[int, dict[Between, dict[str, int]]] = {}
+    for (rank,), ran in grouped(own.sort_values(["rank", "start_ns"], kind="stable"), ["rank"]):
+        codes, names = pd.factorize(ran["name"].astype(str))
+        start_ns = ran["start_ns"].to_numpy()
+        end_ns = start_ns + ran["dur_ns"].to_numpy()
+        for begin, end in wanted[rank]:
+            first, last = np.searchsorted(start_ns, (begin, end))
+            part = slice(max(int(first) - 1, 0), int(last))
+            took = np.maximum(np.minimum(end_ns[part], end) - np.maximum(start_ns[part], begin), 0)
+            by_name = np.bincount(codes[part], took, len(names)).astype(np.int64)
+            some = np.flatnonzero(by_name)
+            found.setdefault(rank, {})[begin, end] = {str(names[i]): int(by_name[i]) for i in some}
+    return found
+
+
+class RanByRank(Protocol):
+    """What ranks did, looked up rank by rank. `members` are calls, as `with_readiness` takes them."""
+
+    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+        """The calls with when they were ready, and what their ranks had done up to then."""
+
+    def computed(self, wanted: Mapping[int, list[Between]]) -> Mapping[int, Mapping[Between, Mapping[str, int]]]:
+        """How long each rank computed by kernel, between the times given; in ns, kernels that did not run left out."""
+
+    def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
+        """When its device had nothing to do because its CPU gave it nothing; None where that is not known."""
 
 
 class _Interval(NamedTuple):
@@ -31,40 +68,34 @@ class _Interval(NamedTuple):
     others: list[int]
 
 
-class _Computing(NamedTuple):
-    """Kernels and operators of a rank by when they started, with numbers for their names; all of shape (n,)."""
-
-    start_ns: Ints
-    end_ns: Ints
-    name: Ints
-
-    @classmethod
-    def of(cls, own: pd.DataFrame) -> _Computing:
-        start_ns = own["start_ns"].to_numpy()
-        return cls(start_ns, start_ns + own["dur_ns"].to_numpy(), own["code"].to_numpy())
-
-
 class Details:
     """Kernels and operators of culprits, each looked up once."""
 
     def __init__(
-        self,
-        reasons: Reasons,
-        activities: pd.DataFrame,
-        members: pd.DataFrame,
-        programs: Mapping[tuple[Any, ...], Program],
-        operators: Operators,
+        self, reasons: Reasons, ran: RanByRank, members: pd.DataFrame, operators: Operators, origins: Iterable[Origin]
     ) -> None:
-        computing = activities[activities["kind"] == COMPUTE].sort_values("start_ns", kind="stable")
-        codes, self._names = pd.factorize(computing["name"].astype(str), sort=True)
-        columns = computing.assign(code=codes)[["rank", "start_ns", "dur_ns", "code"]]
-        self._computing = {rank: _Computing.of(own) for (rank,), own in grouped(columns, ["rank"])}
+        """All `origins` that will be asked for; `members` are calls with `ready_own_ns`."""
         ready = members.drop_duplicates(["collective_id", "rank"])
         keys = zip(ready["collective_id"].tolist(), ready["rank"].tolist(), strict=True)
         self._ready = dict(zip(keys, ready["ready_own_ns"].tolist(), strict=True))
-        self._reasons, self._programs, self._operators = reasons, programs, operators
-        self._of_rank: dict[int, pd.DataFrame] = {}
+        self._reasons, self._ran, self._members, self._operators = reasons, ran, members, operators
+        self._of_rank: dict[int, tuple[pd.DataFrame, Spans | None]] = {}
         self._found: dict[tuple[int, int, str], Row] = {}
+        wanted: dict[int, set[Between]] = {}
+        for rank, times in self._times_wanted(origins):
+            wanted.setdefault(rank, set()).add(times)
+        self._computed = ran.computed({rank: sorted(wanted[rank]) for rank in sorted(wanted)})
+
+    def _times_wanted(self, origins: Iterable[Origin]) -> Iterator[tuple[int, Between]]:
+        """Ranks whose kernels have to be added up by name, and between which times."""
+        for origin in origins:
+            interval = self._interval(origin) if origin.because == "compute" else None
+            if interval is None:
+                continue
+            for rank in (origin.rank, *interval.others):
+                times = self._times(interval, rank)
+                if times is not None:
+                    yield rank, times
 
     def of(self, origin: Origin) -> Row:
         """The columns `kernel`, `kernel_extra_ns` and `operator` of a rank that was late, as far as they are known."""
@@ -91,39 +122,33 @@ class Details:
     def _kernel(self, interval: _Interval, rank: int) -> Row:
         """The kernel or operator that ran longest beyond the median of the other ranks, and how much in ns."""
         mine = self._by_name(interval, rank)
-        theirs = np.array([self._by_name(interval, other) for other in interval.others])
-        more = np.where(mine > 0, mine - (np.median(theirs, axis=0) if len(theirs) else 0.0), 0.0)
-        if not more.any() or more.max() <= 0:
+        names = sorted(name for name, took_ns in mine.items() if took_ns > 0)
+        theirs = [self._by_name(interval, other) for other in interval.others]
+        usual = [float(np.median([other.get(name, 0) for other in theirs])) if theirs else 0.0 for name in names]
+        more = np.array([mine[name] - usually for name, usually in zip(names, usual, strict=True)])
+        if not len(more) or more.max() <= 0:
             return {}
-        return {"kernel": str(self._names[int(more.argmax())]), "kernel_extra_ns": int(more.max())}
+        return {"kernel": names[int(more.argmax())], "kernel_extra_ns": int(more.max())}
 
-    def _times(self, interval: _Interval, rank: int) -> tuple[int, int] | None:
+    def _times(self, interval: _Interval, rank: int) -> Between | None:
         end = self._ready.get((interval.until, rank))
         begin = self._ready.get((interval.before, rank)) if interval.before is not None else None
         return None if end is None else (begin or 0, end)
 
-    def _by_name(self, interval: _Interval, rank: int) -> Floats:
-        """Compute time between two calls of a rank, in ns; shape (names,)."""
-        own, times = self._computing.get(rank), self._times(interval, rank)
-        if own is None or times is None:
-            return np.zeros(len(self._names))
-        # On one stream, what starts later ends later; on several, a kernel that began long before is not worth
-        # searching for.
-        first, last = np.searchsorted(own.start_ns, times)
-        part = slice(max(int(first) - 1, 0), int(last))
-        took = np.minimum(own.end_ns[part], times[1]) - np.maximum(own.start_ns[part], times[0])
-        return np.bincount(own.name[part], np.maximum(took, 0), len(self._names)).astype(np.float64)
+    def _by_name(self, interval: _Interval, rank: int) -> Mapping[str, int]:
+        """Compute time between two calls of a rank by name, in ns."""
+        times = self._times(interval, rank)
+        return {} if times is None else self._computed.get(rank, {}).get(times, {})
 
     def _operator(self, interval: _Interval, rank: int) -> Row:
         """The outermost operator that covers most of the time in which the device was given no work."""
         times = self._times(interval, rank)
         if rank not in self._of_rank and len(self._of_rank) < _MOST_LOOKED_UP:
-            self._of_rank[rank] = self._operators(rank)
-        own = self._of_rank.get(rank)
-        gaps = [p.parts["cpu"] for (r, _, _), p in self._programs.items() if r == rank]
-        if own is None or not len(own) or times is None or not gaps:
+            self._of_rank[rank] = self._operators(rank), self._ran.without_work(self._members, rank)
+        own, gaps = self._of_rank.get(rank, (None, None))
+        if own is None or not len(own) or times is None or gaps is None:
             return {}
-        idle = clip(gaps[0], *times)
+        idle = clip(gaps, *times)
         near = own[(own["start_ns"] < times[1]) & (own["start_ns"] + own["dur_ns"] > times[0])]
         return {"operator": name} if (name := _longest(near, idle)) is not None else {}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
-from ...core.intervals import Times, spans
+from ...core.intervals import Spans, Times, spans
 from ...core.nccl_tests import POINT_TO_POINT, SYNCHRONISING
 from ...core.schema import grouped
 from ..clocks.table import aligned
@@ -19,9 +19,38 @@ _GROUP = ["process_group", "pg_ranks"]
 _UNIT = ["rank", "cycle", "device"]
 
 
-class Activities(NamedTuple):
-    """What ran, what launched it, and the CPUs' annotations: tables of a run."""
+class Activities(Protocol):
+    """What ran, what launched it, and the CPUs' annotations: tables of a run, or of some of its ranks."""
 
+    @property
+    def activities(self) -> pd.DataFrame:
+        """What ran."""
+
+    @property
+    def launches(self) -> pd.DataFrame:
+        """What launched it."""
+
+    @property
+    def annotations(self) -> pd.DataFrame:
+        """The annotations of CPUs."""
+
+
+def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+    """`members` as `with_readiness` has them; they are calls of the ranks that `ran`."""
+    return with_readiness(members, programs(ran, members), clocks)
+
+
+def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | None:
+    """When the first device of a rank had nothing to do because its CPU gave it nothing; None if it made no call.
+
+    `members` are calls of the rank, and of others.
+    """
+    own = ran.activities[ran.activities["rank"] == rank]
+    found = programs(_Part(own, ran.launches, ran.annotations), members)
+    return next((program.parts["cpu"] for program in found.values()), None)
+
+
+class _Part(NamedTuple):
     activities: pd.DataFrame
     launches: pd.DataFrame
     annotations: pd.DataFrame

@@ -1,0 +1,175 @@
+"""What follows from the activities of each rank: computed in this process, or rank by rank wherever that is done.
+
+Both give the same numbers: every one of these functions looks at one rank after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import pandas as pd
+
+from ..core.intervals import Spans
+from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS, PARTICIPATION
+from ..core.tables.device_time import GPUS
+from ..metrics.causes.details import Between, computed_between
+from ..metrics.causes.sequences import readiness, without_work
+from ..metrics.device.breakdown import breakdown, breakdown_steps, exposed
+from ..metrics.device.gpus import gpus
+from ..run.event_tables import EventTables
+
+if TYPE_CHECKING:
+    from ..run.spread import SpreadTables
+
+EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns", "exposed_wait_low_ns"]
+Computed = dict[int, dict[Between, dict[str, int]]]
+
+
+class DeviceWork(Protocol):
+    """Tables of a run that need the activities of its ranks."""
+
+    def exposed(self) -> pd.DataFrame:
+        """The participation with what of it was exposed."""
+
+    def breakdown(self) -> pd.DataFrame:
+        """One row per rank and device."""
+
+    def breakdown_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step."""
+
+    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
+        """One row per rank and GPU."""
+
+    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+        """As `RanByRank`, like the next two."""
+
+    def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
+        """Compute time by kernel."""
+
+    def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
+        """Gaps that the CPU made."""
+
+
+@dataclass(frozen=True)
+class WorkHere:
+    """All ranks at once, in this process. `split` is what is known of each call's wait, and is made when needed."""
+
+    tables: EventTables
+    split: Callable[[], pd.DataFrame]
+    is_alone: bool = False
+
+    def exposed(self) -> pd.DataFrame:
+        """The participation with what of it was exposed."""
+        return exposed(self.split(), self.tables.activities)
+
+    def breakdown(self) -> pd.DataFrame:
+        """One row per rank and device."""
+        return breakdown(self.tables.activities, self._splits)
+
+    def breakdown_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step."""
+        return breakdown_steps(self.tables.activities, self._splits)
+
+    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
+        """One row per rank and GPU."""
+        return gpus(self.tables.activities, self.tables.annotations, traces)
+
+    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+        """When calls were ready."""
+        return readiness(self.tables, members, clocks)
+
+    def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
+        """Compute time by kernel."""
+        return computed_between(self.tables.activities, wanted)
+
+    def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
+        """Gaps that the CPU made."""
+        return without_work(self.tables, members, rank)
+
+    @property
+    def _splits(self) -> pd.DataFrame:
+        """Not at all for a single device, whose calls lack their partners."""
+        return PARTICIPATION.empty() if self.is_alone else self.split()
+
+
+@dataclass(frozen=True)
+class WorkByRank:
+    """One rank after the other, wherever that is done."""
+
+    tables: SpreadTables
+    split: Callable[[], pd.DataFrame]
+
+    def exposed(self) -> pd.DataFrame:
+        """The participation with what of it was exposed."""
+        split = self.split()
+        parts = [part.exposed for part in self._times]
+        found = pd.concat(parts).reindex(split.index) if parts else pd.DataFrame(columns=EXPOSED, index=split.index)
+        return split.assign(**{column: found[column].astype("Int64") for column in EXPOSED})
+
+    def breakdown(self) -> pd.DataFrame:
+        """One row per rank and device."""
+        return BREAKDOWN.concat(part.breakdown for part in self._times)
+
+    def breakdown_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step."""
+        return BREAKDOWN_STEPS.concat(part.steps for part in self._times)
+
+    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
+        """One row per rank and GPU."""
+        return GPUS.concat(self.tables.by_rank(_gpus, _of_ranks(traces, self._ranks)))
+
+    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+        """When calls were ready."""
+        mine = _of_ranks(members, {int(rank) for rank in members["rank"].unique()})
+        with_clocks = {rank: (own, clocks[clocks["rank"] == rank]) for rank, (own,) in mine.items()}
+        return pd.concat(self.tables.by_rank(readiness, with_clocks)).reindex(members.index)
+
+    def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
+        """Compute time by kernel."""
+        found: Computed = {}
+        for part in self.tables.by_rank(_computed, {rank: ({rank: times},) for rank, times in wanted.items()}):
+            found |= part
+        return found
+
+    def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
+        """Gaps that the CPU made."""
+        return without_work(self.tables.of_rank(rank), members[members["rank"] == rank], rank)
+
+    @property
+    def _ranks(self) -> set[int]:
+        return {ran.rank for ran in self.tables.ran}
+
+    @cached_property
+    def _times(self) -> list[_Times]:
+        """All that the split leads to, each rank looked at once."""
+        return list(self.tables.by_rank(_times, _of_ranks(self.split(), self._ranks)))
+
+
+class _Times(NamedTuple):
+    """Of one rank."""
+
+    exposed: pd.DataFrame
+    breakdown: pd.DataFrame
+    steps: pd.DataFrame
+
+
+def _times(tables: EventTables, split: pd.DataFrame) -> _Times:
+    ran = tables.activities
+    return _Times(exposed(split, ran)[EXPOSED], breakdown(ran, split), breakdown_steps(ran, split))
+
+
+def _gpus(tables: EventTables, traces: pd.DataFrame) -> pd.DataFrame:
+    return gpus(tables.activities, tables.annotations, traces)
+
+
+def _computed(tables: EventTables, wanted: Mapping[int, list[Between]]) -> Computed:
+    return computed_between(tables.activities, wanted)
+
+
+def _of_ranks(table: pd.DataFrame, ranks: set[int]) -> dict[int, tuple[pd.DataFrame]]:
+    """The rows of each rank, in order of rank; none for a rank without."""
+    rows = {int(str(rank)): index for rank, index in table.groupby("rank").indices.items()}
+    return {rank: (table.iloc[rows.get(rank, [])],) for rank in sorted(ranks)}

@@ -1,0 +1,122 @@
+"""A run too large for one process: each file is read, and its calls are found, wherever that is done.
+
+What comes back is what concerns all ranks together; see `run.spread` for what happens to the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from ..core.process import keep_freed_memory
+from ..errors import TooLarge, TraceError
+from ..metrics.calls.calls import Communication
+from ..reading.cache import Cache
+from ..reading.pool import WORTH_A_CACHE_BYTES
+from ..recording.compression import packed_bytes
+from ..recording.memory_limit import GB, check_memory, default_limit_bytes
+from ..recording.options import Progress, ReadOptions
+from ..run.file_tables import TraceFile
+from ..run.run import Run, joined_run, summable
+from ..run.spread import KeptFile, SpreadTables, StartCrew, read_and_kept
+from .early_calls import EarlyCalls, calls_of
+
+_CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever else a file leaves
+
+
+class ReadPart(NamedTuple):
+    """What comes back of a file."""
+
+    kept: KeptFile
+    found: Communication | None
+
+
+class SpreadReading:
+    """Files of a run being read by a crew. For a `with` block, like `Reading`; begins when parts are asked for."""
+
+    def __init__(self, paths: Sequence[Path], options: ReadOptions, start: StartCrew) -> None:
+        """All that comes back must not need more memory than the options allow."""
+        keep_freed_memory()
+        limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
+        self.paths, self.start = list(paths), start
+        self.options = replace(options, memory_gb=limit_gb, cache=False)
+        self._cache = None if options.verify else Cache.at(options.cache)
+        self._sizes = [packed_bytes(path) for path in self.paths]
+        self.files_read = 0
+
+    def __enter__(self) -> SpreadReading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to end: each crew ends when its work does."""
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of all files on disk."""
+        return sum(self._sizes)
+
+    def parts(self, progress: Progress | None) -> Iterator[ReadPart | TraceError]:
+        """What comes back of each file, in their order."""
+        calls = ((path, self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
+        needed_bytes = read_bytes = 0
+        with self.start() as crew:
+            for number, part in enumerate(crew.results(read_part, calls)):
+                self.files_read, read_bytes = number + 1, read_bytes + self._sizes[number]
+                if progress is not None:
+                    progress(read_bytes)
+                if isinstance(part, TraceError):
+                    yield part
+                    continue
+                needed_bytes += _needed_bytes(part)
+                yield self._within_limit(part, needed_bytes)
+
+    def _within_limit(self, part: ReadPart, needed_bytes: int) -> ReadPart | TraceError:
+        try:
+            path = part.kept.file.path
+            check_memory(f"{path}: with all files before it", needed_bytes, self.options.limit_bytes)
+        except TooLarge as err:
+            return err
+        return part
+
+    def _cache_of(self, number: int) -> Cache | None:
+        if self._cache is None or self._sizes[number] >= WORTH_A_CACHE_BYTES:
+            return self._cache
+        return Cache(keeps=False)
+
+
+def _needed_bytes(part: ReadPart) -> int:
+    calls = 0 if part.found is None else len(part.found.calls) + len(part.found.pending)
+    return len(part.kept.recording) + _CALL_BYTES * calls + _FILE_BYTES
+
+
+def read_part(path: Path, options: ReadOptions, cache: Cache | None) -> ReadPart | TraceError:
+    """What a run needs of a file, or what is wrong with the file."""
+    try:
+        kept, file = read_and_kept(path, options, cache)
+        return ReadPart(kept, calls_of(file))
+    except TraceError as err:
+        return err
+
+
+def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress | None, early: EarlyCalls) -> Run:
+    """The run that consists of the files being read, found at `paths`; `early` gets their calls. Raises AnalysisError.
+
+    Its tables are made rank by rank.
+    """
+    kept: dict[Path, KeptFile] = {}
+
+    def files() -> Iterator[TraceFile | TraceError]:
+        for part in reading.parts(progress):
+            if isinstance(part, TraceError):
+                yield part
+                continue
+            kept[part.kept.file.path] = part.kept
+            early.keep(part.kept.file, part.found)
+            yield part.kept.file
+
+    keep_going = reading.options.keep_going
+    return joined_run(
+        paths, summable(files()), lambda placed: SpreadTables(kept, placed, reading.start), keep_going=keep_going
+    )

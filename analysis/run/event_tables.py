@@ -1,0 +1,86 @@
+"""The tables of a run that grow with what its devices did, and what is known of them without looking at every event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import pandas as pd
+
+from ..core.schema import Schema, grouped
+from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS
+
+EVENT_SCHEMAS: dict[str, Schema] = {
+    "activities": ACTIVITIES,
+    "launches": LAUNCHES,
+    "annotations": ANNOTATIONS,
+    "comm_args": COMM_ARGS,
+    "cpu_operators": CPU_OPERATORS,
+    "runtime_calls": RUNTIME_CALLS,
+    "memory": MEMORY_EVENTS,
+}
+
+
+class RanInCycle(NamedTuple):
+    """What a rank's devices did in one cycle, in short. Without activities there is none."""
+
+    rank: int
+    cycle: int
+    activities: int
+    outside_steps: int
+    devices: tuple[str, ...]
+    steps: tuple[int, ...]
+    ended_ns: int
+
+
+class RunTables(Protocol):
+    """The tables of a run, wherever they are."""
+
+    @property
+    def ran(self) -> tuple[RanInCycle, ...]:
+        """What the devices did, in order of rank and cycle."""
+
+    @property
+    def whole(self) -> EventTables:
+        """All of them, in this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventTables:
+    """The tables, rows in order of rank and cycle; those of details are empty unless they were read."""
+
+    activities: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
+    launches: pd.DataFrame = field(default_factory=LAUNCHES.empty)
+    annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
+    comm_args: pd.DataFrame = field(default_factory=COMM_ARGS.empty)
+    cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
+    runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
+    memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
+
+    @property
+    def whole(self) -> EventTables:
+        """These."""
+        return self
+
+    @cached_property
+    def ran(self) -> tuple[RanInCycle, ...]:
+        """What the devices did, in order of rank and cycle."""
+        return tuple(ran_in_cycles(self.activities))
+
+
+def ran_in_cycles(activities: pd.DataFrame) -> Iterator[RanInCycle]:
+    """The activities of each rank and cycle in short."""
+    for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
+        steps = own["step"].dropna()
+        yield RanInCycle(
+            rank=rank,
+            cycle=cycle,
+            activities=len(own),
+            outside_steps=len(own) - len(steps),
+            devices=tuple(sorted(own["device"].unique().tolist())),
+            steps=tuple(sorted(steps.astype("int64").unique().tolist())),
+            ended_ns=int((own["start_ns"] + own["dur_ns"]).max()),
+        )

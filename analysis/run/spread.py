@@ -1,0 +1,117 @@
+"""Runs too large for one process: what grows with the events of a rank stays with whoever read it, or in small pieces.
+
+Each file is read by some process, which returns what concerns the whole run, and a recording of the rest, some hundred
+times smaller than the trace. From recordings, the tables of a rank are made again wherever they are needed next. So
+the memory of this process grows with calls, not with kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import cached_property
+from io import BufferedReader, BytesIO, RawIOBase
+from pathlib import Path
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+
+import msgspec
+
+from ..core import markers
+from ..core.escaping import encodable
+from ..formats.recordings.content import TraceSource, packed, recorded_content, trace_of
+from ..formats.registry import format_of
+from ..reading.cache import Cache
+from ..reading.crew import Crew
+from ..reading.one_file import read_file
+from ..recording.compression import all_bytes
+from ..recording.options import ReadOptions
+from ..recording.recording import RawTrace
+from .event_tables import EventTables, RanInCycle, ran_in_cycles
+from .file_tables import Placed, TraceFile, joined_tables, trace_file
+from .run import with_activities
+
+T = TypeVar("T")
+P = ParamSpec("P")
+StartCrew = Callable[[], AbstractContextManager[Crew]]
+
+
+class KeptFile(NamedTuple):
+    """A file without its tables, what its devices did in short, and a recording of all of it."""
+
+    file: TraceFile
+    ran: tuple[RanInCycle, ...]
+    recording: bytes
+
+
+def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[KeptFile, TraceFile]:
+    """What is kept of a file, and the file with its tables. Raises TraceError."""
+    raw = read_file(path, options, cache)
+    one = format_of(path)
+    # Packed at once: making tables from what was read changes nothing in it, but other memory may be needed for that.
+    recording = packed(raw, TraceSource(encodable(path.name), one.name, one.version), [], how="fast")
+    file = with_activities(trace_file(path, raw))
+    return KeptFile(file.without_tables(), tuple(ran_in_cycles(file.ran)), recording), file
+
+
+class _Piece(NamedTuple):
+    """The recording of a file in its place in the run."""
+
+    rank: int
+    cycle: int
+    path: Path
+    recording: bytes
+
+
+class SpreadTables:
+    """Tables of a run that are made rank by rank."""
+
+    def __init__(self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], start: StartCrew) -> None:
+        """`kept` is what is kept of each file; `start` begins work in other processes."""
+        self._start = start
+        self._pieces: dict[int, list[_Piece]] = {}
+        ran: list[RanInCycle] = []
+        for file, rank, cycle in placed:
+            found = kept[file.path]
+            self._pieces.setdefault(rank, []).append(_Piece(rank, cycle, file.path, found.recording))
+            ran += [one._replace(rank=rank, cycle=cycle) for one in found.ran]
+        self.ran = tuple(ran)
+
+    @cached_property
+    def whole(self) -> EventTables:
+        """All of them, in this process: they take the memory that spreading saves."""
+        return _tables([piece for own in self._pieces.values() for piece in own])
+
+    def of_rank(self, rank: int) -> EventTables:
+        """Those of one rank, made in this process."""
+        return _tables(self._pieces[rank])
+
+    def by_rank(
+        self, work: Callable[Concatenate[EventTables, P], T], given: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[T]:
+        """What `work`, a function of a module, finds in the tables of each of these ranks, with what it is given."""
+        calls = ((work, self._pieces[rank], arguments) for rank, arguments in given.items())
+        with self._start() as crew:
+            yield from cast("Iterator[T]", crew.results(_on_rank, calls))
+
+
+def _on_rank(work: Callable[..., T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> T:
+    return work(_tables(pieces, with_calls=False), *arguments)
+
+
+def _tables(pieces: list[_Piece], *, with_calls: bool = True) -> EventTables:
+    """The tables of these files; without calls, those of which calls are made are left out."""
+    return joined_tables(Placed(_file_in(piece, with_calls), piece.rank, piece.cycle) for piece in pieces)
+
+
+def _file_in(piece: _Piece, with_calls: bool) -> TraceFile:
+    plain = all_bytes(piece.path, BufferedReader(cast("RawIOBase", BytesIO(piece.recording))))
+    raw = trace_of(recorded_content(plain), f"{piece.path}: what it holds", None)
+    return with_activities(trace_file(piece.path, raw if with_calls else _without_calls(raw)))
+
+
+def _without_calls(raw: RawTrace) -> RawTrace:
+    """Without the arguments of collectives; and where GPUs did something without what marks collectives on CPUs."""
+    if not raw.activities["ts"]:
+        return raw
+    marked = [one for one in raw.annotations if not one.name.startswith((markers.NCCL_MARK, markers.C10D))]
+    return msgspec.structs.replace(raw, comm_args=[], annotations=marked)
