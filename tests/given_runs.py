@@ -106,8 +106,8 @@ def _on_cpu(given: Given) -> pd.DataFrame:
             pid=1,
             activities=schema.ACTIVITIES.empty(),
             launches=schema.LAUNCHES.empty(),
-            annotations=annotations,
-            comm_args=schema.COMM_ARGS.empty(),
+            annotation_rows=records(annotations),
+            comm_rows=[],
             cpu_ops=pd.DataFrame(given["cpu_operators"]),
             gloo_threads=frozenset(annotations["thread"][gloo]),
         )
@@ -123,7 +123,9 @@ def _with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: p
     files = []
     for rank, own in activities.groupby("rank"):
         launched = launches[launches["rank"] == rank]
-        files.append(with_steps(own.reset_index(drop=True), launched, annotations[annotations["rank"] == rank]))
+        marked = annotations[annotations["rank"] == rank]
+        marks = zip(marked["name"], marked["start_ns"], marked["dur_ns"], strict=True)
+        files.append(with_steps(own.reset_index(drop=True), launched, marks))
     return schema.ACTIVITIES.concat(files)
 
 

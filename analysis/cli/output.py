@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..reading.pool import Reading
-    from ..results.spreading import SpreadReading
     from ..render import Table
     from ..render.screen import Screen
+    from ..results.spreading import SpreadReading
 
 _QUIET_S = 1.0
 _STDOUT = 1

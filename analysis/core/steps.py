@@ -18,6 +18,9 @@ NO_STEP = -1
 """The step of an activity that belongs to none."""
 _UNKNOWN = np.iinfo(np.int64).min
 
+Mark = tuple[str, int, int]
+"""Name, start and duration in ns of an annotation."""
+
 _Ids = NDArray[np.int64]
 
 
@@ -43,7 +46,7 @@ def launch_times(correlation: _Ids, launches: _Ids, start_ns: Times) -> Times:
     return np.where((known[at] == correlation) & (correlation != _UNKNOWN), start_ns[order][at], _UNKNOWN)
 
 
-def steps_at(times_ns: Times, marks: Iterable[tuple[str, int, int]]) -> _Ids:
+def steps_at(times_ns: Times, marks: Iterable[Mark]) -> _Ids:
     """The step at each time, NO_STEP outside of every step; `marks` are annotations: name, start and duration in ns."""
     mark = markers.PROFILER_STEP
     steps = sorted((start, start + dur, int(n.removeprefix(mark))) for n, start, dur in marks if n.startswith(mark))
@@ -54,16 +57,16 @@ def steps_at(times_ns: Times, marks: Iterable[tuple[str, int, int]]) -> _Ids:
     return np.where((index >= 0) & (times_ns < ends[index]), numbers[index], NO_STEP)
 
 
-def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.DataFrame:
+def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable[Mark]) -> pd.DataFrame:
     """The activities of one file with their `step`: the ProfilerStep#N annotation that contains their launch.
 
-    An activity of a CPU run is its own launch. Without a launch (enqueued before the profiler started), or with one
-    outside every step, the step is NA.
+    `marks` are annotations. An activity of a CPU run is its own launch. Without a launch (enqueued before the profiler
+    started), or with one outside every step, the step is NA.
     """
     import pandas as pd
 
-    marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)]
-    if not len(marks):
+    steps = [mark for mark in marks if mark[0].startswith(markers.PROFILER_STEP)]
+    if not steps:
         return activities
     times = launch_times(
         activities["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN),
@@ -72,7 +75,7 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd
     )
     on_cpu = (activities["device"] == "cpu").to_numpy(dtype=bool)
     times = np.where(on_cpu, activities["start_ns"].to_numpy(), times)
-    step = steps_at(times, zip(marks["name"], marks["start_ns"], marks["dur_ns"], strict=True))
+    step = steps_at(times, steps)
     result = activities.copy(deep=False)
     result["step"] = pd.arrays.IntegerArray(np.where(step == NO_STEP, 0, step), step == NO_STEP)
     return result

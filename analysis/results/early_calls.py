@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core.tables.communication import CALLS, PENDING
-from ..metrics.calls.calls import Communication, communication
+from ..metrics.calls.calls import Communication, Told, communication_of
 from ..recording.header import ProcessGroup
 from ..run.file_tables import TraceFile, of_rank
 from ..run.run import Run, listed_groups
@@ -54,4 +54,5 @@ def calls_of(file: TraceFile) -> Communication | None:
     """The calls of a file; None if it does not list its process groups."""
     if not file.header.process_groups:
         return None
-    return communication(file.ran, file.launches, file.annotations, file.comm_args, listed_groups(file))
+    told = Told(file.annotation_rows, file.comm_rows, listed_groups(file))
+    return communication_of(file.ran, file.launches, told)

@@ -18,7 +18,7 @@ from ..reading.pool import WORTH_A_CACHE_BYTES
 from ..recording.compression import packed_bytes
 from ..recording.memory_limit import GB, check_memory, default_limit_bytes
 from ..recording.options import Progress, ReadOptions
-from ..run.file_tables import TraceFile
+from ..run.file_tables import Placed, TraceFile
 from ..run.run import Run, joined_run, summable
 from ..run.spread import KeptFile, SpreadTables, StartCrew, read_and_kept
 from .early_calls import EarlyCalls, calls_of
@@ -116,7 +116,7 @@ def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress
             early.keep(part.kept.file, part.found)
             yield part.kept.file
 
-    keep_going = reading.options.keep_going
-    return joined_run(
-        paths, summable(files()), lambda placed: SpreadTables(kept, placed, reading.start), keep_going=keep_going
-    )
+    def tables(placed: list[Placed]) -> SpreadTables:
+        return SpreadTables(kept, placed, reading.options, reading.start)
+
+    return joined_run(paths, summable(files()), tables, keep_going=reading.options.keep_going)

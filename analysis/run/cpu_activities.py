@@ -23,11 +23,13 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
     the beginning of its c10d operator. A file that shows only the CPU side of a GPU run has no activities, nor has one
     that was damaged before they came.
     """
+    if len(file.activities):
+        return file.activities
     annotations = file.annotations
     names = annotations["name"].astype(str)
     gpu_run = names.str.startswith(markers.NCCL_MARK).any() or (file.header.backend or markers.GLOO) == markers.NCCL
     gpu_run |= file.damage is not None and bool(file.header.device_names or len(file.launches))
-    if len(file.activities) or gpu_run:
+    if gpu_run:
         return file.activities
     of_gloo, of_c10d = (annotations[names.str.startswith(mark)] for mark in (markers.GLOO_MARK, markers.C10D))
     gloo = _with_issue(of_gloo, of_c10d)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..core import markers
 from ..core.escaping import encodable
+from ..core.schema import Row
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS
 from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
@@ -36,8 +38,8 @@ class TraceFile(ReadFile):
 
     activities: pd.DataFrame
     launches: pd.DataFrame
-    annotations: pd.DataFrame
-    comm_args: pd.DataFrame
+    annotation_rows: list[Row]
+    comm_rows: list[Row]
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
@@ -50,21 +52,39 @@ class TraceFile(ReadFile):
     gloo_beside_gpu: int = 0
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
 
+    @cached_property
+    def annotations(self) -> pd.DataFrame:
+        """What CPUs marked."""
+        return ANNOTATIONS.frame(self.annotation_rows)
+
+    @cached_property
+    def comm_args(self) -> pd.DataFrame:
+        """Arguments of collectives."""
+        return COMM_ARGS.frame(self.comm_rows)
+
     def without_tables(self) -> TraceFile:
         """What is known of the file apart from its tables."""
-        nothing: dict[str, Any] = {
-            name: schema.empty() for name, schema in EVENT_SCHEMAS.items() if name != "cpu_operators"
-        }
-        return replace(self, **nothing, cpu_ops=self.cpu_ops[:0], ran=ACTIVITIES.empty())
+        return replace(
+            self,
+            activities=ACTIVITIES.empty(),
+            launches=LAUNCHES.empty(),
+            annotation_rows=[],
+            comm_rows=[],
+            cpu_ops=self.cpu_ops[:0],
+            runtime_calls=RUNTIME_CALLS.empty(),
+            memory=MEMORY_EVENTS.empty(),
+            ran=ACTIVITIES.empty(),
+        )
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
     """The tables of the file at `path`, from which `raw` was read."""
     base_ns = raw.header.base_ns
-    activities, annotations = _activity_table(raw, base_ns), _annotation_table(raw.annotations, base_ns)
-    cpu_ops = _cpu_op_table(raw, base_ns)
-    known_clock = raw.damage is None or bool(base_ns) or _is_absolute(activities, annotations, cpu_ops)
-    marked = annotations["name"].str.startswith(markers.GLOO_MARK) if len(activities) else annotations["name"][:0]
+    activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
+    marked_ns = annotation_times(raw.annotations, base_ns)
+    known_clock = raw.damage is None or bool(base_ns)
+    known_clock = known_clock or _is_absolute(activities["start_ns"], cpu_ops["start_ns"], marked_ns[0])
+    gloo = sum(one.name.startswith(markers.GLOO_MARK) for one in raw.annotations) if len(activities) else 0
     return TraceFile(
         path=path,
         header=raw.header,
@@ -76,16 +96,16 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         has_known_clock=known_clock,
         activities=activities,
         launches=_launch_table(raw, base_ns),
-        annotations=annotations,
-        comm_args=_comm_args_table(raw.comm_args, base_ns),
+        annotation_rows=_annotation_rows(raw.annotations, marked_ns),
+        comm_rows=_comm_rows(raw.comm_args, base_ns),
         cpu_ops=cpu_ops,
         runtime_calls=_runtime_table(raw, base_ns),
         memory=_memory_table(raw.memory, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
-        times_ns=_times_ns(activities, annotations, cpu_ops),
+        times_ns=_times_ns(activities, cpu_ops, marked_ns[1]),
         first_device=int(activities["device"].iloc[0]) if len(activities) else None,
-        gloo_beside_gpu=int(marked.sum()) if len(marked) else 0,
+        gloo_beside_gpu=gloo,
     )
 
 
@@ -122,13 +142,13 @@ def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
     return copy
 
 
-def _times_ns(activities: pd.DataFrame, annotations: pd.DataFrame, cpu_ops: pd.DataFrame) -> float:
+def _times_ns(activities: pd.DataFrame, cpu_ops: pd.DataFrame, marked_ns: Int64s) -> float:
     """All durations of a file, plus the time from its first activity to its last: no sum of its times is more.
 
     In ns, as a number that cannot overflow.
     """
-    tables = (activities, annotations, cpu_ops)
-    took_ns = sum(float(table["dur_ns"].to_numpy().sum(dtype=np.float64)) for table in tables)
+    durations_ns = (activities["dur_ns"].to_numpy(), cpu_ops["dur_ns"].to_numpy(), marked_ns)
+    took_ns = sum(float(times.sum(dtype=np.float64)) for times in durations_ns)
     ran = activities if len(activities) else cpu_ops
     if not len(ran):
         return took_ns
@@ -145,9 +165,9 @@ def _repairs(path: Path, raw: RawTrace) -> Iterator[str]:
         )
 
 
-def _is_absolute(*tables: pd.DataFrame) -> bool:
+def _is_absolute(*times_ns: pd.Series[int] | Int64s) -> bool:
     """Whether the times count from the epoch."""
-    return any(int(table["start_ns"].max()) > _LONG_AGO_NS for table in tables if len(table))
+    return any(int(times.max()) > _LONG_AGO_NS for times in times_ns if len(times))
 
 
 def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
@@ -199,25 +219,25 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     }, index=range(len(order)), copy=False))  # fmt: skip
 
 
-def _annotation_table(annotations: list[Annotation], base_ns: int) -> pd.DataFrame:
-    start_ns, dur_ns = annotation_times(annotations, base_ns)
-    rows = (
+def _annotation_rows(annotations: list[Annotation], times_ns: tuple[Int64s, Int64s]) -> list[Row]:
+    return [
         {
             "rank": 0, "cycle": 0, "name": a.name, "thread": a.thread, "start_ns": start, "dur_ns": dur,
             "in_dims": a.in_dims, "in_types": a.in_types, "in_values": a.in_values,
         }
-        for a, start, dur in zip(annotations, start_ns, dur_ns, strict=True)
-    )  # fmt: skip
-    return ANNOTATIONS.frame(rows)
+        for a, start, dur in zip(annotations, *(times.tolist() for times in times_ns), strict=True)
+    ]  # fmt: skip
 
 
-def _comm_args_table(rows: list[dict[str, Any]], base_ns: int) -> pd.DataFrame:
-    table = COMM_ARGS.frame({"rank": 0, "cycle": 0, **row} for row in rows)
+def _comm_rows(rows: list[dict[str, Any]], base_ns: int) -> list[Row]:
     times = np.array([row.get("ts", np.nan) for row in rows], dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(times))
-    start_ns = np.full(len(rows), MISSING)
-    start_ns[known] = in_ns(times[known]) + base_ns
-    return table.assign(start_ns=_known(start_ns)) if len(rows) else table
+    known = ~np.isnan(times)
+    start_ns = in_ns(np.where(known, times, 0.0)) + base_ns
+    return [
+        {column: row.get(column) for column in COMM_ARGS.columns}
+        | {"rank": 0, "cycle": 0, "start_ns": start if is_known else None}
+        for row, start, is_known in zip(rows, start_ns.tolist(), known.tolist(), strict=True)
+    ]
 
 
 def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:

@@ -200,7 +200,8 @@ def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile
 
 def with_activities(file: TraceFile) -> TraceFile:
     """The file with what ran, each in its step."""
-    return replace(file, ran=with_steps(cpu_activities(file), file.launches, file.annotations))
+    marks = ((row["name"], row["start_ns"], row["dur_ns"]) for row in file.annotation_rows)
+    return replace(file, ran=with_steps(cpu_activities(file), file.launches, marks))
 
 
 def joined_run(
@@ -266,9 +267,9 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
     )
 
 
-def listed_groups(file: TraceFile) -> pd.DataFrame:
+def listed_groups(file: TraceFile) -> list[dict[str, Any]]:
     """The process groups that a file lists, as rows of rank 0, like those of its other tables."""
-    return PROCESS_GROUPS.frame(_group_rows(0, _groups_in(file)))
+    return _group_rows(0, _groups_in(file))
 
 
 def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:

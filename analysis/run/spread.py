@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
-from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -18,12 +18,13 @@ import msgspec
 
 from ..core import markers
 from ..core.escaping import encodable
-from ..formats.recordings.content import TraceSource, packed, recorded_content, trace_of
+from ..formats.recordings.content import TraceSource, packed
+from ..formats.recordings.entry import RECORDING
+from ..formats.recordings.reader import packed_content, recorded_in
 from ..formats.registry import format_of
 from ..reading.cache import Cache
 from ..reading.crew import Crew
 from ..reading.one_file import read_file
-from ..recording.compression import all_bytes
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .event_tables import EventTables, RanInCycle, ran_in_cycles
@@ -45,12 +46,22 @@ class KeptFile(NamedTuple):
 
 def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[KeptFile, TraceFile]:
     """What is kept of a file, and the file with its tables. Raises TraceError."""
-    raw = read_file(path, options, cache)
-    one = format_of(path)
-    # Packed at once: making tables from what was read changes nothing in it, but other memory may be needed for that.
-    recording = packed(raw, TraceSource(encodable(path.name), one.name, one.version), [], how="fast")
+    raw, recording = _read(path, options, cache)
     file = with_activities(trace_file(path, raw))
     return KeptFile(file.without_tables(), tuple(ran_in_cycles(file.ran)), recording), file
+
+
+def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTrace, bytes]:
+    """What a file holds, and a recording of that: the file itself, if it is one."""
+    one = format_of(path)
+    if one is RECORDING and not options.verify:
+        data = packed_content(path)
+        recorded = recorded_in(path, data, options)
+        if recorded.is_all:
+            return recorded.trace, data
+    raw = read_file(path, options, cache)
+    source = TraceSource(encodable(path.name), one.name, one.version, comm_names=options.comm_names)
+    return raw, packed(raw, source, [], how="fast")
 
 
 class _Piece(NamedTuple):
@@ -60,19 +71,23 @@ class _Piece(NamedTuple):
     cycle: int
     path: Path
     recording: bytes
+    options: ReadOptions
 
 
 class SpreadTables:
     """Tables of a run that are made rank by rank."""
 
-    def __init__(self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], start: StartCrew) -> None:
-        """`kept` is what is kept of each file; `start` begins work in other processes."""
+    def __init__(
+        self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], options: ReadOptions, start: StartCrew
+    ) -> None:
+        """`kept` is what is kept of each file, read with `options`; `start` begins work in other processes."""
         self._start = start
+        options = replace(options, keep_going=True, memory_gb=None)
         self._pieces: dict[int, list[_Piece]] = {}
         ran: list[RanInCycle] = []
         for file, rank, cycle in placed:
             found = kept[file.path]
-            self._pieces.setdefault(rank, []).append(_Piece(rank, cycle, file.path, found.recording))
+            self._pieces.setdefault(rank, []).append(_Piece(rank, cycle, file.path, found.recording, options))
             ran += [one._replace(rank=rank, cycle=cycle) for one in found.ran]
         self.ran = tuple(ran)
 
@@ -104,8 +119,7 @@ def _tables(pieces: list[_Piece], *, with_calls: bool = True) -> EventTables:
 
 
 def _file_in(piece: _Piece, with_calls: bool) -> TraceFile:
-    plain = all_bytes(piece.path, BufferedReader(cast("RawIOBase", BytesIO(piece.recording))))
-    raw = trace_of(recorded_content(plain), f"{piece.path}: what it holds", None)
+    raw = recorded_in(piece.path, piece.recording, piece.options).trace
     return with_activities(trace_file(piece.path, raw if with_calls else _without_calls(raw)))
 
 

@@ -91,14 +91,14 @@ print(found == read(1)[0], codes)
 def test_answers_that_cannot_be_sent_are_found_by_the_caller(tmp_path, sent, error, count):
     code = f"""
 import analysis.reading.worker
-write, sent = analysis.reading.worker._write, []
+write, sent = analysis.reading.worker.write_frame, []
 def fail(stream, payload):
     if threading.current_thread() is not threading.main_thread():
         sent.append(payload)
         if len(sent) > {sent}:
             raise {error}
     write(stream, payload)
-analysis.reading.worker._write = fail
+analysis.reading.worker.write_frame = fail
 print(read(2)[0] == read(1)[0])
 """
     assert run(code, (traces(tmp_path) * 2)[:count]) == "True\n"

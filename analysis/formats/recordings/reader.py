@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
+from typing import NamedTuple, cast
 
 from ...core.disk import open_plain
 from ...core.escaping import encodable
@@ -21,32 +23,54 @@ def read_recording(path: Path, options: ReadOptions, progress: Progress | None =
     Without operators and calls if they were asked for but not recorded; a note says so. Raises UnreadableFile,
     NotATrace, DamagedTrace, TooLarge.
     """
+    found = recorded_in(path, packed_content(path), options).trace
+    if progress is not None:
+        progress(packed_bytes(path))
+    return found
+
+
+class Recorded(NamedTuple):
+    """What a recording holds, and whether that is all of it, just as it stands there."""
+
+    trace: RawTrace
+    is_all: bool
+
+
+def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
+    """The same from the bytes of the file at `path`. Raises NotATrace, DamagedTrace, TooLarge."""
     try:
-        content = recorded_content(_unpacked(path))
+        content = recorded_content(_unpacked(path, data))
         trace = trace_of(content, f"{path}: what is recorded in it", options.limit_bytes)
     except BadRecording as err:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
     if trace.damage is not None and not options.keep_going:
         raise DamagedTrace(f"{path}: was packed from a damaged trace; --keep-going uses what is there: {trace.damage}")
-    if progress is not None:
-        progress(packed_bytes(path))
-    if options.comm_names != content.source.comm_names:
+    is_all = options.comm_names == content.source.comm_names
+    if not is_all:
         pattern = options.pattern
         trace.kinds = [_kind(name, kind, pattern) for name, kind in zip(trace.names, trace.kinds, strict=True)]
     if options.details and not trace.detailed:
         name = encodable(path.name)
         trace.notes.append(f"{name}: was packed without operators and runtime calls; pack with --details to keep them")
-    return trace if options.details else without_details(trace)
+    if options.details or not trace.detailed:
+        return Recorded(trace, is_all)
+    return Recorded(without_details(trace), is_all=False)
 
 
-def _unpacked(path: Path) -> bytes:
-    """Raises UnreadableFile, NotATrace, DamagedTrace."""
+def packed_content(path: Path) -> bytes:
+    """The bytes of a file as it is on disk. Raises UnreadableFile."""
     try:
         descriptor, _ = open_plain(path)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-            return all_bytes(path, file)
+            return file.read()
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err
+
+
+def _unpacked(path: Path, data: bytes) -> bytes:
+    """Raises NotATrace, DamagedTrace."""
+    try:
+        return all_bytes(path, BufferedReader(cast("RawIOBase", BytesIO(data))))
     except BrokenPacking as err:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
 

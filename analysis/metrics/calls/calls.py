@@ -31,6 +31,14 @@ class Communication(NamedTuple):
     pending: pd.DataFrame
 
 
+class Told(NamedTuple):
+    """What is told about the calls of one rank and cycle: rows of annotations, arguments and process groups."""
+
+    annotations: list[Row]
+    comm_args: list[Row]
+    groups: list[Row]
+
+
 def communication(
     activities: pd.DataFrame,
     launches: pd.DataFrame,
@@ -39,29 +47,48 @@ def communication(
     process_groups: pd.DataFrame,
 ) -> Communication:
     """One row per communication call, by rank and start, with NA where no source tells; and one per pending call."""
-    of_kind = bare(activities["kind"])
-    communicating = activities[of_kind == COMM].sort_values(["rank", "cycle", "start_ns"], kind="stable")
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
-    steps = _rows_by_rank(annotations[annotations["name"].str.startswith(markers.PROFILER_STEP, na=False)])
-    if "cpu" not in communicating["device"].unique():  # then what c10d says is of no use
-        annotations = annotations[annotations["name"].str.startswith(markers.NCCL_MARK, na=False)]
-    annotated, with_args = _rows_by_rank(annotations), _rows_by_rank(comm_args)
+    names = annotations["name"].str
+    marked = names.startswith(markers.PROFILER_STEP, na=False)
+    if (activities["device"] == "cpu").any():
+        marked |= True
+    else:  # what c10d says is of no use
+        marked |= names.startswith(markers.NCCL_MARK, na=False)
+    annotated, with_args = _rows_by(annotations[marked], _KEY), _rows_by(comm_args, _KEY)
     groups_of = _rows_by(process_groups, ["rank"])
-    shown = _rows_by_rank(communicating[[*KEPT, "correlation", "external_id"]])
     rows: list[Row] = []
     pending: list[Row] = []
-    for key in sorted({*shown, *with_args}):
-        own, around, groups = shown.get(key, []), annotated.get(key, []), groups_of.get(key[:1], [])
-        if own and own[0]["device"] == "cpu":
-            found, others = gloo_rows(own, around, only_group(groups))
-        else:
-            sources = Sources(own, launched.get(key, launches[:0]), around, with_args.get(key, []), groups)
-            found = grouped_by_stream(sources.rows(), ran.get(key, activities[:0]))
-            others = sources.pending()
-        marks = [(row["name"], row["start_ns"], row["dur_ns"]) for row in steps.get(key, [])]
-        found, others = _in_order(found, others, groups, marks)
+    for key in sorted({*ran, *with_args}):
+        told = Told(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
+        found, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), told)
         rows += _numbered(found, len(rows))
         pending += others
+    return _tables(rows, pending)
+
+
+def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, told: Told) -> Communication:
+    """The same for one rank and cycle."""
+    found, pending = _of_one_file(activities, launches, told)
+    return _tables(_numbered(found, 0), pending)
+
+
+def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, told: Told) -> tuple[list[Row], list[Row]]:
+    communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
+    own = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
+    if not own and not told.comm_args:
+        return [], []
+    if own and own[0]["device"] == "cpu":
+        found, others = gloo_rows(own, told.annotations, only_group(told.groups))
+    else:
+        sources = Sources(own, launches, told.annotations, told.comm_args, told.groups)
+        found = grouped_by_stream(sources.rows(), activities)
+        others = sources.pending()
+    marks = [(row["name"] or "", row["start_ns"], row["dur_ns"]) for row in told.annotations]
+    steps = [mark for mark in marks if mark[0].startswith(markers.PROFILER_STEP)]
+    return _in_order(found, others, told.groups, steps)
+
+
+def _tables(rows: list[Row], pending: list[Row]) -> Communication:
     return Communication(CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows)), PENDING.frame(pending))
 
 
@@ -97,11 +124,6 @@ def _numbered(rows: list[Row], before: int) -> list[Row]:
 
 
 _KEY = ["rank", "cycle"]
-
-
-def _rows_by_rank(table: pd.DataFrame) -> dict[tuple[Any, ...], list[Row]]:
-    """The rows of each rank and cycle, in order."""
-    return _rows_by(table, _KEY)
 
 
 def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list[Row]]:
