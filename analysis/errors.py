@@ -23,6 +23,7 @@ AnalysisError
 ├── CannotServe           a viewer cannot be given a file
 ├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
+├── ClusterError          workers elsewhere cannot be reached, or cannot do the work
 ├── UnknownCollective     no formula for this collective
 ├── UnknownDtype          no item size for this dtype
 └── SchemaError           a table does not have the columns it promises
@@ -125,6 +126,10 @@ class UnknownTable(AnalysisError):
 
 class MissingLibrary(AnalysisError):
     """An option needs a library that is not installed."""
+
+
+class ClusterError(AnalysisError):
+    """Workers elsewhere cannot be reached, or cannot do the work."""
 
 
 class UnknownCollective(AnalysisError):

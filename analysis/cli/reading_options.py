@@ -60,6 +60,14 @@ Memory = Annotated[
         show_default="four fifths of what is free",
     ),
 ]
+OnDask = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="WHERE",
+        help="Let workers of Dask read: 'local', the scheduler's tcp://HOST:PORT, or the file that it wrote.",
+    ),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew, and keep nothing.")]
 
 
@@ -75,6 +83,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         no_cache: NoCache = False,
         verify: Verify = False,
         memory: Memory = None,
+        dask: OnDask = None,
     ) -> ReadOptions:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
@@ -85,6 +94,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             cache=str(cache) if cache else not no_cache,
             verify=verify,
             memory_gb=memory,
+            dask=dask,
         )
 
     return with_bundle(command, "reading", reading)

@@ -23,7 +23,8 @@ class ReadOptions:
     ones are left out. `workers` processes read, one per core if it is not given; 1 is this one. What was read of large
     files is kept in the folder `cache`, or (True) in a hidden one beside them. With `verify`, every event is decoded
     once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
-    in 1e9 bytes; four fifths of what is free if not given.
+    in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: `local`, the address of a
+    scheduler, or the file that it wrote.
     """
 
     comm_names: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class ReadOptions:
     cache: str | bool = False
     verify: bool = False
     memory_gb: float | None = None
+    dask: str | None = None
 
     @property
     def pattern(self) -> re.Pattern[str]:

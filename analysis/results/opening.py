@@ -22,6 +22,8 @@ from ..reading.trace_files import run_name, trace_files
 from ..recording.options import Progress, ReadOptions, cache_place
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from ..run.run import Run
     from ..run.spread import StartCrew
     from .analysis import Analysis
@@ -112,12 +114,22 @@ class OpenRun:
 
 
 def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
+    if options.dask is not None and start is None:
+        from ..reading.dask_crew import dask_client
+
+        start = _on_dask(dask_client(options.dask, options.workers))
     if start is None and not is_worth_spreading(files, options):
         return Reading(files, options)
     from .spreading import SpreadReading
 
     workers = cores() if options.workers is None else options.workers
     return SpreadReading(files, options, start or partial(LocalCrew, workers))
+
+
+def _on_dask(client: Client) -> StartCrew:
+    from ..reading.dask_crew import DaskCrew
+
+    return partial(DaskCrew, client)
 
 
 def analyse(
@@ -131,6 +143,7 @@ def analyse(
     cache: str | PathLike[str] | bool = False,
     verify: bool = False,
     memory_gb: float | None = None,
+    client: Client | None = None,
 ) -> Analysis:
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
@@ -141,7 +154,8 @@ def analyse(
     if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
     them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
     used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not
-    given. Raises AnalysisError.
+    given. With a `client` of dask.distributed, its workers read, and compute what concerns single ranks; they need the
+    same paths, and commtrace of the same version. Raises AnalysisError.
     """
     options = ReadOptions(
         comm_names=tuple(comm_names),
@@ -152,12 +166,17 @@ def analyse(
         verify=verify,
         memory_gb=memory_gb,
     )
-    return analyse_with(path, options, ceiling)
+    return analyse_with(path, options, ceiling, client)
 
 
-def analyse_with(path: Paths, options: ReadOptions, ceiling: str | PathLike[str] | None = None) -> Analysis:
+def analyse_with(
+    path: Paths,
+    options: ReadOptions,
+    ceiling: str | PathLike[str] | None = None,
+    client: Client | None = None,
+) -> Analysis:
     """`analyse` with all options in one object."""
-    with OpenRun(path, options) as run:
+    with OpenRun(path, options, start=None if client is None else _on_dask(client)) as run:
         return run.analysis(None if ceiling is None else Path(ceiling))
 
 

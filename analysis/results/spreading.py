@@ -59,7 +59,7 @@ class SpreadReading:
 
     def parts(self, progress: Progress | None) -> Iterator[ReadPart | TraceError]:
         """What comes back of each file, in their order."""
-        calls = ((path, self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
+        calls = ((path.absolute(), self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
         needed_bytes = read_bytes = 0
         with self.start() as crew:
             for number, part in enumerate(crew.results(read_part, calls)):
@@ -70,7 +70,7 @@ class SpreadReading:
                     yield part
                     continue
                 needed_bytes += _needed_bytes(part)
-                yield self._within_limit(part, needed_bytes)
+                yield self._within_limit(_found_at(self.paths[number], part), needed_bytes)
 
     def _within_limit(self, part: ReadPart, needed_bytes: int) -> ReadPart | TraceError:
         try:
@@ -84,6 +84,11 @@ class SpreadReading:
         if self._cache is None or self._sizes[number] >= WORTH_A_CACHE_BYTES:
             return self._cache
         return Cache(keeps=False)
+
+
+def _found_at(path: Path, part: ReadPart) -> ReadPart:
+    """The part with the path by which the caller knows the file, which others may not."""
+    return part._replace(kept=part.kept._replace(file=replace(part.kept.file, path=path)))
 
 
 def _needed_bytes(part: ReadPart) -> int:

@@ -18,7 +18,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "training": "render catalog core errors",
         "recording": "core errors",
         "formats": "recording core errors",
-        "reading": "formats recording core errors",
+        "reading": "formats recording core version errors",
         "run": "reading formats recording core errors",
         "metrics": "core errors",
         "timeline": "metrics core errors",

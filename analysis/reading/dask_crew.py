@@ -1,0 +1,146 @@
+"""The same functions called by the workers of dask.distributed, on one machine or many.
+
+Nothing stays on a worker between two calls, so one that is lost costs only what it was doing, which another then does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import platform
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import version as installed
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import ClusterError, MissingLibrary
+from ..version import version
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
+LOCAL = "local"
+_RETRIES = 3
+_CALLS_PER_THREAD = 4  # that wait at the scheduler, so that workers never do
+_CONNECTING_S = 30
+# What has to be the same on both sides, because tables are sent as these libraries pickle them.
+_SHARED = ("pandas", "numpy", "msgspec")
+
+
+class DaskCrew:
+    """Workers that a client of dask.distributed knows. The client stays open."""
+
+    def __init__(self, client: Client) -> None:
+        """Raises ClusterError if there are no workers, or they have another version of something."""
+        self._client = client
+        _check_versions(client)
+
+    def __enter__(self) -> DaskCrew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is left: `results` cancels what was not asked for."""
+
+    def results(self, function: Callable[..., T], calls: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+        """What the function returns for each of these arguments, in their order. Raises ClusterError."""
+        from distributed.scheduler import KilledWorker
+
+        waiting = iter(calls)
+        client: Any = self._client  # parts of it have no types
+        threads = sum(client.nthreads().values())
+        futures = deque(self._begun(function, call) for call in islice(waiting, max(threads, 1) * _CALLS_PER_THREAD))
+        try:
+            while futures:
+                future = futures.popleft()
+                found = future.result()
+                future.release()
+                futures.extend(self._begun(function, call) for call in islice(waiting, 1))
+                yield found
+        except KilledWorker as err:
+            raise ClusterError(
+                f"Dask: {_RETRIES + 1} workers died of one file, probably for want of memory: {err}; give workers more "
+                "memory, or fewer threads"
+            ) from err
+        except (OSError, TimeoutError) as err:
+            raise ClusterError(f"Dask: the scheduler cannot be reached any more: {err}; start it again") from err
+        finally:
+            for future in futures:
+                with suppress(Exception):  # the connection may be gone
+                    future.cancel()
+
+    def _begun(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
+        return self._client.submit(function, *call, pure=False, retries=_RETRIES)
+
+
+@lru_cache(maxsize=1)  # one connection for all that a command does
+def dask_client(where: str, workers: int | None) -> Client:
+    """A client for `local`, the address of a scheduler, or the JSON file that it wrote; closed when the program ends.
+
+    Raises MissingLibrary, ClusterError.
+    """
+    try:
+        import distributed
+    except ImportError as err:
+        raise MissingLibrary('dask is not installed, and --dask needs it: pip install "commtrace[dask]"') from err
+    untyped: Any = distributed
+    try:
+        if where == LOCAL:
+            cluster = untyped.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+            client = untyped.Client(cluster)
+            atexit.register(cluster.close)
+        elif "://" in where:
+            client = untyped.Client(where, timeout=_CONNECTING_S)
+        elif Path(where).is_file():
+            client = untyped.Client(scheduler_file=where, timeout=_CONNECTING_S)
+        else:
+            raise ClusterError(
+                f"--dask {where}: is neither 'local', nor the address of a scheduler as tcp://host:8786, nor a file "
+                "that one wrote with --scheduler-file"
+            )
+    except (OSError, TimeoutError, ValueError) as err:
+        raise ClusterError(f"--dask {where}: no scheduler can be reached there: {err}; is it running?") from err
+    atexit.register(client.close)
+    found: Client = client
+    return found
+
+
+def _check_versions(client: Client) -> None:
+    wanted = _versions()
+
+    def told() -> dict[str, str]:
+        """Sent as it stands here, so it must not need this program to be imported."""
+        from importlib import import_module
+        from importlib.util import find_spec
+
+        if find_spec(package.partition(".")[0]) is None:
+            return {}
+        found: dict[str, str] = import_module(module)._versions()  # noqa: SLF001
+        return found
+
+    module = __name__
+    package = module
+    try:
+        answers = client.run(told)
+    except Exception as err:
+        raise ClusterError(
+            f"Dask: a worker cannot use commtrace: {err}; install commtrace {wanted['commtrace']} there"
+        ) from err
+    if not answers:
+        raise ClusterError("Dask: the scheduler has no workers; start some with: dask worker ADDRESS")
+    for address, found in answers.items():
+        other = [f"{name} {found.get(name, 'missing')} instead of {wanted[name]}" for name in wanted
+                 if found.get(name) != wanted[name]]  # fmt: skip
+        if other:
+            raise ClusterError(f"Dask: worker {address} has {', '.join(other)}; install the same everywhere")
+
+
+def _versions() -> dict[str, str]:
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"commtrace": version(), "Python": python} | {name: installed(name) for name in _SHARED}
