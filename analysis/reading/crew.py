@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from select import select
 from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
 from typing import IO, Any, Protocol, TypeVar
@@ -39,9 +41,10 @@ class LocalCrew:
     """Processes of this machine; with fewer than two, this process does it all."""
 
     def __init__(self, workers: int) -> None:
-        """Processes are started when there is work."""
+        """Processes are started when there is work, and end with the block, or with this object."""
         self._wanted = workers if workers > 1 and sys.executable else 0
         self._workers: list[Worker] = []
+        weakref.finalize(self, _end, self._workers)
 
     def __enter__(self) -> LocalCrew:
         return self
@@ -49,15 +52,7 @@ class LocalCrew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self._workers:
-            worker.kill()  # it only computes, there is nothing to lose
-        for worker in self._workers:
-            for stream in (worker.stdin, worker.stdout):
-                assert stream is not None
-                with suppress(BrokenPipeError):
-                    stream.close()
-            worker.wait()
-        self._workers.clear()
+        _end(self._workers)
 
     def results(self, function: Callable[..., T], calls: Iterable[tuple[Any, ...]]) -> Iterator[T]:
         """What the function returns for each of these arguments, in their order.
@@ -65,10 +60,18 @@ class LocalCrew:
         A process that dies loses its call, which this process then does.
         """
         self._start()
-        with DefaultSelector() as selector:
-            yield from _Round(function, calls, selector, self._workers).results()
+        is_done = False
+        try:
+            with DefaultSelector() as selector:
+                yield from _Round(function, calls, selector, self._workers).results()
+                is_done = True
+        finally:
+            if not is_done:  # some still have calls, whose results nobody wants
+                _end(self._workers)
 
     def _start(self) -> None:
+        if any(not _is_alive(worker) for worker in self._workers):
+            _end(self._workers)
         with suppress(OSError):  # no more processes are allowed: the existing ones work, or this one
             while len(self._workers) < self._wanted:
                 self._workers.append(start_worker(self._workers, serve_calls))
@@ -140,7 +143,7 @@ class _Round:
         return call is not None
 
     def _do(self, number: int, arguments: tuple[Any, ...]) -> None:
-        self._done[number] = True, self._function(*arguments)
+        self._done[number] = _called(self._function, arguments)
 
 
 def serve_calls(calls: IO[bytes], answers: IO[bytes]) -> None:
@@ -148,12 +151,33 @@ def serve_calls(calls: IO[bytes], answers: IO[bytes]) -> None:
     keep_freed_memory()
     with suppress(BrokenPipeError):
         while (payload := frame(calls)) is not None:
-            function, arguments = pickle.loads(payload)  # noqa: S301 - from the process that started this one
-            try:
-                answer = True, function(*arguments)
-            except Exception as err:  # noqa: BLE001 - the caller raises it
-                answer = False, err
+            answer = _called(*pickle.loads(payload))  # noqa: S301 - from the process that started this one
             write_frame(answers, pickle.dumps(answer, protocol=5))
+
+
+def _called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+    """Whether the function returned, and what it returned, or else raised."""
+    try:
+        return True, function(*arguments)
+    except Exception as err:  # noqa: BLE001 - it is raised where the result would be
+        return False, err
+
+
+def _end(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.kill()  # it only computes, there is nothing to lose
+    for worker in workers:
+        for stream in (worker.stdin, worker.stdout):
+            assert stream is not None
+            with suppress(BrokenPipeError):
+                stream.close()
+        worker.wait()
+    workers.clear()
+
+
+def _is_alive(worker: Worker) -> bool:
+    """Whether it still reads calls: the pipe of one that does not has an end to be read."""
+    return not select([_out(worker)], [], [], 0)[0]
 
 
 def _out(worker: Worker) -> IO[bytes]:

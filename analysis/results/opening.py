@@ -122,8 +122,14 @@ def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | 
         return Reading(files, options)
     from .spreading import SpreadReading
 
-    workers = cores() if options.workers is None else options.workers
-    return SpreadReading(files, options, start or partial(LocalCrew, workers))
+    if start is None:
+        start = _standing(LocalCrew(cores() if options.workers is None else options.workers))
+    return SpreadReading(files, options, start)
+
+
+def _standing(crew: LocalCrew) -> StartCrew:
+    """One crew for all that is computed later: starting another takes longer than some of that."""
+    return lambda: nullcontext(crew)
 
 
 def _on_dask(client: Client) -> StartCrew:
