@@ -19,7 +19,7 @@ from ..core.process import keep_freed_memory
 from .spawn import Worker, start_worker
 from .worker import frame, write_frame
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Crew(Protocol):
@@ -33,7 +33,7 @@ class Crew(Protocol):
     ) -> None:
         """Work that has not been done is dropped."""
 
-    def results(self, function: Callable[..., T], calls: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    def results(self, function: Callable[..., _T], calls: Iterable[tuple[Any, ...]]) -> Iterator[_T]:
         """What the function returns for each of these arguments, in their order; its exceptions are raised."""
 
 
@@ -54,7 +54,7 @@ class LocalCrew:
     ) -> None:
         _end(self._workers)
 
-    def results(self, function: Callable[..., T], calls: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    def results(self, function: Callable[..., _T], calls: Iterable[tuple[Any, ...]]) -> Iterator[_T]:
         """What the function returns for each of these arguments, in their order.
 
         A process that dies loses its call, which this process then does.

@@ -23,7 +23,7 @@ from ..version import version
 if TYPE_CHECKING:
     from distributed import Client
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 LOCAL = "local"
 _RETRIES = 3
 _CALLS_PER_THREAD = 4  # that wait at the scheduler, so that workers never do
@@ -48,7 +48,7 @@ class DaskCrew:
     ) -> None:
         """Nothing is left: `results` cancels what was not asked for."""
 
-    def results(self, function: Callable[..., T], calls: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    def results(self, function: Callable[..., _T], calls: Iterable[tuple[Any, ...]]) -> Iterator[_T]:
         """What the function returns for each of these arguments, in their order. Raises ClusterError."""
         from distributed.scheduler import KilledWorker
 

@@ -37,7 +37,8 @@ from ..metrics.remedies import StepCosts, remedies
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
-from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere
+from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen
+from .early_work import Early
 
 if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
@@ -64,7 +65,7 @@ class Analysis:
 
     run: Run
     ceiling: Ceiling | None = None
-    early: calls_module.Communication | None = None
+    early: Early | None = None
 
     def __repr__(self) -> str:
         run = self.run
@@ -255,9 +256,12 @@ class Analysis:
     @cached_property
     def _communication(self) -> calls_module.Communication:
         run = self.run
-        found = self.early or calls_module.communication(
-            run.activities, run.launches, run.annotations, run.comm_args, run.process_groups
-        )
+        if self.early is not None:
+            found = self.early.found
+        else:
+            tables = run.tables.whole
+            of_calls = (tables.launches, tables.annotations, tables.comm_args, run.process_groups)
+            found = calls_module.communication(tables.activities, *of_calls)
         return calls_module.Communication(calls_module.shown_once(found.calls), found.pending)
 
     @cached_property
@@ -292,7 +296,9 @@ class Analysis:
         """What needs the activities of ranks, computed where these are."""
         spread, several = self.run.spread, len(self.run.devices) > 1
         if spread is not None and several:
-            return WorkByRank(spread, lambda: self._split)
+            if self.early is None or self.early.devices is None:
+                return WorkByRank(spread, lambda: self._split)
+            return WorkSeen(spread, lambda: self._split, self.early.devices)
         # The calls of a single device lack their partners, unless that is the whole job.
         return WorkHere(self.run.tables.whole, lambda: self._split, self.run.world_size != 1 and not several)
 

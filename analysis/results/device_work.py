@@ -12,17 +12,26 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pandas as pd
 
-from ..core.intervals import Spans
+from ..core.intervals import Spans, covered
 from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS, PARTICIPATION
 from ..core.tables.device_time import GPUS
 from ..metrics.causes.details import Between, computed_between
 from ..metrics.causes.sequences import readiness, without_work
-from ..metrics.device.breakdown import breakdown, breakdown_steps, exposed
+from ..metrics.device.breakdown import (
+    NOTHING,
+    DeviceProfile,
+    breakdown,
+    breakdown_steps,
+    exposed,
+    not_computing,
+    profiles,
+)
 from ..metrics.device.gpus import gpus
 from ..run.event_tables import EventTables
 
 if TYPE_CHECKING:
     from ..run.spread import SpreadTables
+    from .early_work import Devices
 
 EXPOSED = ["exposed_wait_ns", "exposed_transfer_ns", "exposed_wait_low_ns"]
 Computed = dict[int, dict[Between, dict[str, int]]]
@@ -63,15 +72,15 @@ class WorkHere:
 
     def exposed(self) -> pd.DataFrame:
         """The participation with what of it was exposed."""
-        return exposed(self.split(), self.tables.activities)
+        return exposed(self.split(), not_computing(self.tables.activities))
 
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
-        return breakdown(self.tables.activities, self._splits)
+        return breakdown(self._profiles, self._splits)
 
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
-        return breakdown_steps(self.tables.activities, self._splits)
+        return breakdown_steps(self._profiles, self._splits)
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
         """One row per rank and GPU."""
@@ -88,6 +97,10 @@ class WorkHere:
     def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
         """Gaps that the CPU made."""
         return without_work(self.tables, members, rank)
+
+    @cached_property
+    def _profiles(self) -> list[DeviceProfile]:
+        return list(profiles(self.tables.activities))
 
     @property
     def _splits(self) -> pd.DataFrame:
@@ -148,6 +161,26 @@ class WorkByRank:
         return list(self.tables.by_rank(_times, _of_ranks(self.split(), self._ranks)))
 
 
+@dataclass(frozen=True)
+class WorkSeen(WorkByRank):
+    """The same where devices were looked at when their files were read: what the split leads to needs no more."""
+
+    devices: Devices
+
+    def exposed(self) -> pd.DataFrame:
+        """The participation with what of it was exposed."""
+        idle = self.devices.idle
+        return exposed(self.split(), lambda device, starts, ends: covered(idle.get(device, NOTHING), starts, ends))
+
+    def breakdown(self) -> pd.DataFrame:
+        """One row per rank and device."""
+        return breakdown(self.devices.profiles, self.split())
+
+    def breakdown_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step."""
+        return breakdown_steps(self.devices.profiles, self.split())
+
+
 class _Times(NamedTuple):
     """Of one rank."""
 
@@ -157,8 +190,8 @@ class _Times(NamedTuple):
 
 
 def _times(tables: EventTables, split: pd.DataFrame) -> _Times:
-    ran = tables.activities
-    return _Times(exposed(split, ran)[EXPOSED], breakdown(ran, split), breakdown_steps(ran, split))
+    ran, own = tables.activities, list(profiles(tables.activities))
+    return _Times(exposed(split, not_computing(ran))[EXPOSED], breakdown(own, split), breakdown_steps(own, split))
 
 
 def _gpus(tables: EventTables, traces: pd.DataFrame) -> pd.DataFrame:

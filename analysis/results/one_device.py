@@ -16,7 +16,7 @@ from ..core.kinds import COMM, KINDS
 from ..core.schema import PlainTable
 from ..core.steps import launch_times, steps_at
 from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
-from ..metrics.device.breakdown import Ran, Split, device_row, step_rows
+from ..metrics.device.breakdown import Ran, Split, device_profile, device_row, step_rows
 from ..recording.arrays import annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recording import RawTrace
 from ..run.rank_files import ReadFile, members_of, notes_on
@@ -35,13 +35,13 @@ class LoneDevice:
     @property
     def breakdown(self) -> PlainTable:
         """`Analysis.breakdown` of this device."""
-        row = device_row(self.rank, self.device, [self.ran], Split())
+        row = device_row([device_profile(self.rank, self.device, 0, self.ran)], Split())
         return BREAKDOWN.plain([row | {"partial": False}])
 
     @property
     def breakdown_steps(self) -> PlainTable:
         """`Analysis.breakdown_steps` of this device."""
-        rows = step_rows(self.rank, self.device, self.ran, Split())
+        rows = step_rows(device_profile(self.rank, self.device, 0, self.ran), Split())
         return BREAKDOWN_STEPS.plain(row | {"partial": False} for row in rows)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..run.run import Run
     from ..run.spread import StartCrew
     from .analysis import Analysis
-    from .early_calls import EarlyCalls
+    from .early_work import EarlyWork
     from .one_device import LoneDevice
     from .spreading import SpreadReading
 
@@ -88,27 +88,27 @@ class OpenRun:
         """What was read. Raises AnalysisError."""
         return self._run(None)
 
-    def _run(self, early: EarlyCalls | None) -> Run:
+    def _run(self, early: EarlyWork | None) -> Run:
         from ..run.run import run_of
 
         with self._report(self._reading) as progress:
             if isinstance(self._reading, Reading):
                 run = run_of(self._paths, self._reading, progress, None if early is None else early.take)
             else:
-                from .early_calls import EarlyCalls
+                from .early_work import EarlyWork
                 from .spreading import spread_run
 
-                run = spread_run(self._paths, self._reading, progress, early or EarlyCalls())
+                run = spread_run(self._paths, self._reading, progress, early or EarlyWork())
         return replace(run, notes=run.notes + self._skipped)
 
     def analysis(self, ceiling: Path | None = None) -> Analysis:
         """The tables of the run, compared with what its links can do according to `ceiling`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
         from .analysis import Analysis
-        from .early_calls import EarlyCalls
+        from .early_work import EarlyWork
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
-        early = EarlyCalls()
+        early = EarlyWork()
         run = self._run(early)
         return Analysis(run, limit, early.of(run))
 

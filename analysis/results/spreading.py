@@ -18,10 +18,11 @@ from ..reading.pool import WORTH_A_CACHE_BYTES
 from ..recording.compression import packed_bytes
 from ..recording.memory_limit import GB, check_memory, default_limit_bytes
 from ..recording.options import Progress, ReadOptions
+from ..recording.recording import NUMBER_BYTES
 from ..run.file_tables import Placed, TraceFile
 from ..run.run import Run, joined_run, summable
 from ..run.spread import KeptFile, SpreadTables, StartCrew, read_and_kept
-from .early_calls import EarlyCalls, calls_of
+from .early_work import Devices, EarlyWork, calls_of, devices_of
 
 _CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever else a file leaves
 
@@ -31,6 +32,7 @@ class ReadPart(NamedTuple):
 
     kept: KeptFile
     found: Communication | None
+    devices: Devices | None
 
 
 class SpreadReading:
@@ -62,7 +64,7 @@ class SpreadReading:
         calls = ((path.absolute(), self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
         needed_bytes = read_bytes = 0
         with self.start() as crew:
-            for number, part in enumerate(crew.results(read_part, calls)):
+            for number, part in enumerate(crew.results(read_for_run, calls)):
                 self.files_read, read_bytes = number + 1, read_bytes + self._sizes[number]
                 if progress is not None:
                     progress(read_bytes)
@@ -93,19 +95,23 @@ def _found_at(path: Path, part: ReadPart) -> ReadPart:
 
 def _needed_bytes(part: ReadPart) -> int:
     calls = 0 if part.found is None else len(part.found.calls) + len(part.found.pending)
-    return len(part.kept.recording) + _CALL_BYTES * calls + _FILE_BYTES
+    devices = part.devices or Devices([], {})
+    seen = [*(one.exposed for one in devices.profiles), *devices.idle.values()]
+    spans_bytes = 2 * NUMBER_BYTES * sum(len(one.starts) for one in seen)
+    return len(part.kept.recording) + spans_bytes + _CALL_BYTES * calls + _FILE_BYTES
 
 
-def read_part(path: Path, options: ReadOptions, cache: Cache | None) -> ReadPart | TraceError:
+def read_for_run(path: Path, options: ReadOptions, cache: Cache | None) -> ReadPart | TraceError:
     """What a run needs of a file, or what is wrong with the file."""
     try:
         kept, file = read_and_kept(path, options, cache)
-        return ReadPart(kept, calls_of(file))
+        found = calls_of(file)
+        return ReadPart(kept, found, None if found is None else devices_of(file, found))
     except TraceError as err:
         return err
 
 
-def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress | None, early: EarlyCalls) -> Run:
+def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress | None, early: EarlyWork) -> Run:
     """The run that consists of the files being read, found at `paths`; `early` gets their calls. Raises AnalysisError.
 
     Its tables are made rank by rank.
@@ -118,7 +124,7 @@ def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress
                 yield part
                 continue
             kept[part.kept.file.path] = part.kept
-            early.keep(part.kept.file, part.found)
+            early.keep(part.kept.file, part.found, part.devices)
             yield part.kept.file
 
     def tables(placed: list[Placed]) -> SpreadTables:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ..core import markers
 from ..core.kinds import COMM, COMPUTE
+from ..core.steps import with_steps
 from ..core.tables.communication import ACTIVITIES
 from .file_tables import TraceFile
 
@@ -36,6 +39,12 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
     threads = file.gloo_threads | set(gloo["thread"][~gloo["name"].isin(GLOO_POINT_TO_POINT)])
     ops = _outermost(file.cpu_ops[~file.cpu_ops["thread"].isin(threads)])
     return ACTIVITIES.concat([_activities(ops, COMPUTE), _activities(gloo, COMM)])
+
+
+def with_activities(file: TraceFile) -> TraceFile:
+    """The file with what ran, each in its step."""
+    marks = ((row["name"], row["start_ns"], row["dur_ns"]) for row in file.annotation_rows)
+    return replace(file, ran=with_steps(cpu_activities(file), file.launches, marks))
 
 
 def _activities(events: pd.DataFrame, kind: str) -> pd.DataFrame:

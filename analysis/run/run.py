@@ -11,14 +11,13 @@ import pandas as pd
 
 from ..core.escaping import encodable
 from ..core.schema import records
-from ..core.steps import with_steps
 from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
 from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
 from ..recording.options import Progress, ReadOptions
-from .cpu_activities import cpu_activities
+from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
 from .rank_files import Member, host_in_name, members_of, notes_on
@@ -196,12 +195,6 @@ def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile
             yield found if isinstance(found, TraceError) else trace_file(path, found)
         except TraceError as err:
             yield err
-
-
-def with_activities(file: TraceFile) -> TraceFile:
-    """The file with what ran, each in its step."""
-    marks = ((row["name"], row["start_ns"], row["dur_ns"]) for row in file.annotation_rows)
-    return replace(file, ran=with_steps(cpu_activities(file), file.launches, marks))
 
 
 def joined_run(

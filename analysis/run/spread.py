@@ -27,12 +27,12 @@ from ..reading.crew import Crew
 from ..reading.one_file import read_file
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
+from .cpu_activities import with_activities
 from .event_tables import EventTables, RanInCycle, ran_in_cycles
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
-from .run import with_activities
 
-T = TypeVar("T")
-P = ParamSpec("P")
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 StartCrew = Callable[[], AbstractContextManager[Crew]]
 
 
@@ -101,15 +101,15 @@ class SpreadTables:
         return _tables(self._pieces[rank])
 
     def by_rank(
-        self, work: Callable[Concatenate[EventTables, P], T], given: Mapping[int, tuple[Any, ...]]
-    ) -> Iterator[T]:
+        self, work: Callable[Concatenate[EventTables, _P], _T], given: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[_T]:
         """What `work`, a function of a module, finds in the tables of each of these ranks, with what it is given."""
         calls = ((work, self._pieces[rank], arguments) for rank, arguments in given.items())
         with self._start() as crew:
-            yield from cast("Iterator[T]", crew.results(_on_rank, calls))
+            yield from cast("Iterator[_T]", crew.results(_on_rank, calls))
 
 
-def _on_rank(work: Callable[..., T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> T:
+def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:
     return work(_tables(pieces, with_calls=False), *arguments)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from analysis.core.schema import records
 from analysis.core.tables.communication import PARTICIPATION
-from analysis.metrics.device.breakdown import breakdown, breakdown_steps
+from analysis.metrics.device.breakdown import breakdown, breakdown_steps, profiles
 from analysis.results.analysis import Analysis
 from analysis.results.opening import load_run
 
@@ -61,19 +61,19 @@ def by_cells(rows: list[dict], start: int, end: int) -> dict[str, int]:
 @settings(max_examples=12)
 @given(ACTIVITIES_LIST)
 def test_time_is_conserved_over_the_whole_window(rows):
-    assert_conserved(breakdown(activities_table(rows), NOTHING))
+    assert_conserved(breakdown(profiles(activities_table(rows)), NOTHING))
 
 
 @settings(max_examples=12)
 @given(ACTIVITIES_LIST)
 def test_time_is_conserved_in_every_step(rows):
-    assert_conserved(breakdown_steps(activities_table(rows), NOTHING))
+    assert_conserved(breakdown_steps(profiles(activities_table(rows)), NOTHING))
 
 
 @settings(max_examples=12)
 @given(st.lists(ACTIVITY.map(lambda r: r | {"rank": 0, "cycle": 0, "device": "0"}), min_size=1, max_size=14))
 def test_every_number_is_that_of_a_brute_force_count(rows):
-    (found,) = records(breakdown(activities_table(rows), NOTHING))
+    (found,) = records(breakdown(profiles(activities_table(rows)), NOTHING))
     start, end = min(r["start_ns"] for r in rows), max(r["start_ns"] + r["dur_ns"] for r in rows)
     assert {key: found[key] for key in TIMES} == by_cells(rows, start, end)
 
@@ -88,7 +88,7 @@ def test_every_step_is_that_of_a_brute_force_count(rows):
         later = [r["start_ns"] for r in with_step if r["step"] > step]
         end = min(later) if later else max(r["start_ns"] + r["dur_ns"] for r in with_step)
         wanted.append({"step": step, **by_cells(rows, start, end)})
-    found = breakdown_steps(activities_table(rows), NOTHING)
+    found = breakdown_steps(profiles(activities_table(rows)), NOTHING)
     assert [{key: row[key] for key in ("step", *TIMES)} for row in records(found)] == wanted
 
 
@@ -97,19 +97,19 @@ def test_every_step_is_that_of_a_brute_force_count(rows):
 def test_another_clock_changes_no_duration(rows, offset):
     plain = activities_table(rows)
     shifted = plain.assign(start_ns=plain["start_ns"] + offset * (plain["rank"] == 1))
-    pd.testing.assert_frame_equal(breakdown(plain, NOTHING), breakdown(shifted, NOTHING))
-    pd.testing.assert_frame_equal(breakdown_steps(plain, NOTHING), breakdown_steps(shifted, NOTHING))
+    for table in (breakdown, breakdown_steps):
+        pd.testing.assert_frame_equal(table(profiles(plain), NOTHING), table(profiles(shifted), NOTHING))
 
 
 def test_a_case_by_hand():
     table = breakdown(
-        activities_table([
+        profiles(activities_table([
             {"kind": "compute", "start_ns": 100, "dur_ns": 50},
             {"kind": "compute", "start_ns": 120, "dur_ns": 60, "stream": 8},  # until 180: union 80
             {"kind": "comm", "start_ns": 160, "dur_ns": 100},  # until 260: 20 hidden, 80 exposed
             {"kind": "memory", "start_ns": 250, "dur_ns": 30},  # until 280: 20 under neither
             {"kind": "memory", "start_ns": 300, "dur_ns": 10},  # idle from 280 to 300
-        ]),
+        ])),
         NOTHING,
     )  # fmt: skip
     (row,) = records(table)
@@ -128,7 +128,7 @@ def test_a_case_by_hand():
 
 
 def test_without_communication_the_hidden_part_is_not_known():
-    (row,) = records(breakdown(activities_table([{"kind": "compute", "start_ns": 0, "dur_ns": 5}]), NOTHING))
+    (row,) = records(breakdown(profiles(activities_table([{"kind": "compute", "start_ns": 0, "dur_ns": 5}])), NOTHING))
     assert row["hidden_comm_frac"] is None
     assert row["exposed_comm_frac"] == 0
     assert (row["exposed_wait_ns"], row["exposed_transfer_ns"]) == (0, 0)
@@ -164,7 +164,7 @@ def test_cycles_are_summed_without_the_gap_between_them(tmp_path):
 
 
 def test_activities_of_no_length_count_but_take_no_time():
-    (row,) = records(breakdown(activities_table([{"kind": "comm", "start_ns": 5, "dur_ns": 0}]), NOTHING))
+    (row,) = records(breakdown(profiles(activities_table([{"kind": "comm", "start_ns": 5, "dur_ns": 0}])), NOTHING))
     assert (row["n_comm"], row["comm_ns"], row["window_ns"]) == (1, 0, 0)
     assert row["exposed_comm_frac"] is None
 

@@ -31,7 +31,7 @@ class Communication(NamedTuple):
     pending: pd.DataFrame
 
 
-class Told(NamedTuple):
+class Metadata(NamedTuple):
     """What is told about the calls of one rank and cycle: rows of annotations, arguments and process groups."""
 
     annotations: list[Row]
@@ -59,20 +59,20 @@ def communication(
     rows: list[Row] = []
     pending: list[Row] = []
     for key in sorted({*ran, *with_args}):
-        told = Told(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
+        told = Metadata(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
         found, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), told)
         rows += _numbered(found, len(rows))
         pending += others
     return _tables(rows, pending)
 
 
-def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, told: Told) -> Communication:
+def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> Communication:
     """The same for one rank and cycle."""
     found, pending = _of_one_file(activities, launches, told)
     return _tables(_numbered(found, 0), pending)
 
 
-def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, told: Told) -> tuple[list[Row], list[Row]]:
+def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> tuple[list[Row], list[Row]]:
     communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
     own = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
     if not own and not told.comm_args:

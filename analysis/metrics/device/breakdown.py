@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.intervals import Spans, clip, covered, intersect, spans, subtract, total, union
+from ...core.intervals import Spans, Times, clip, covered, intersect, spans, subtract, total, union
 from ...core.kinds import COMPUTE, KINDS
 from ...core.schema import Row, bare, grouped
 from ...core.steps import NO_STEP, step_windows
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TIMES = ["rank", "device", "start_ns", "dur_ns"]
 _NEEDED = [*_TIMES, "cycle", "kind", "step"]
-_NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
+NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
 class Ran(NamedTuple):
@@ -38,107 +38,179 @@ class Ran(NamedTuple):
 class Split(NamedTuple):
     """When the calls of a device waited, and when they moved data, as far as they could be split."""
 
-    waiting: Spans = _NOTHING
-    transfer: Spans = _NOTHING
+    waiting: Spans = NOTHING
+    transfer: Spans = NOTHING
+
+
+class StepProfile(NamedTuple):
+    """A step on a device: [start_ns, end_ns), and the columns of its breakdown that need no other rank."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    measures: Row
+
+
+class DeviceProfile(NamedTuple):
+    """What one device did in one cycle, as far as that is known without other ranks.
+
+    `exposed` is when it communicated and did not compute. Nothing of it is outside of [start_ns, end_ns).
+    """
+
+    rank: int
+    device: str
+    cycle: int
+    start_ns: int
+    end_ns: int
+    counts: dict[str, int]
+    measures: Row
+    steps: list[StepProfile]
+    exposed: Spans
 
 
 @dataclass(frozen=True)
 class _Device:
-    """What one device did in one cycle; `waiting` and `transfer` are the parts of the calls that could be split."""
+    """What one device did in one cycle."""
 
     compute: Spans
     comm: Spans
     memory: Spans
-    waiting: Spans
-    transfer: Spans
 
     def clipped(self, start_ns: int, end_ns: int) -> _Device:
         """The same within [start_ns, end_ns)."""
-        cut = [clip(s, start_ns, end_ns) for s in (self.compute, self.comm, self.memory, self.waiting, self.transfer)]
-        return _Device(*cut)
+        return _Device(*(clip(s, start_ns, end_ns) for s in (self.compute, self.comm, self.memory)))
 
-    def measures(self, window_ns: int) -> dict[str, int | None]:
-        """The columns of a breakdown; compute + exposed_comm + exposed_memory + idle == window, exactly."""
+    def measures(self, window_ns: int) -> Row:
+        """Columns of a breakdown; compute + exposed_comm + exposed_memory + idle == window, exactly."""
         busy = union(self.compute, self.comm)
         overlap = total(intersect(self.compute, self.comm))
-        exposed_comm = total(self.comm) - overlap
-        exposed = subtract(self.comm, self.compute)
-        transfer = total(intersect(exposed, self.transfer))
-        unsplit = total(subtract(exposed, union(self.transfer, self.waiting)))
-        split_known = unsplit < exposed_comm or exposed_comm == 0
         return {
             "window_ns": window_ns,
             "compute_ns": total(self.compute),
             "comm_ns": total(self.comm),
             "overlap_ns": overlap,
-            "exposed_comm_ns": exposed_comm,
-            "exposed_wait_ns": exposed_comm - transfer - unsplit if split_known else None,
-            "exposed_transfer_ns": transfer if split_known else None,
-            "exposed_unsplit_ns": unsplit,
+            "exposed_comm_ns": total(self.comm) - overlap,
             "exposed_memory_ns": total(subtract(self.memory, busy)),
             "idle_ns": window_ns - total(union(busy, self.memory)),
         }
 
 
-def device_row(rank: int, device: str, cycles: Sequence[Ran], split: Split) -> Row:
+def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfile:
+    """What is known of a device without other ranks. All activities, even those without a step, count in steps."""
+    compute, comm, memory = (spans(ran.start_ns[own], ran.end_ns[own]) for own in (ran.of_kind[k] for k in KINDS))
+    whole = _Device(compute, comm, memory)
+    start_ns, end_ns = int(ran.start_ns.min()), int(ran.end_ns.max())
+    counts = {f"n_{kind}": int(ran.of_kind[kind].sum()) for kind in KINDS}
+    return DeviceProfile(
+        rank=rank,
+        device=device,
+        cycle=cycle,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        counts=counts | {"n_no_step": int((ran.step == NO_STEP).sum())},
+        measures=whole.measures(end_ns - start_ns),
+        steps=[
+            StepProfile(step, start_ns, end_ns, whole.clipped(start_ns, end_ns).measures(end_ns - start_ns))
+            for step, start_ns, end_ns in step_windows(ran.start_ns, ran.end_ns, ran.step)
+        ],
+        exposed=subtract(comm, compute),
+    )
+
+
+def profiles(activities: pd.DataFrame) -> Iterator[DeviceProfile]:
+    """Every device of every rank in each cycle."""
+    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
+        yield device_profile(rank, device, cycle, _ran(own))
+
+
+def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:
     """The row of a device over all its cycles."""
-    measured = [_device(ran, split).measures(int(ran.end_ns.max() - ran.start_ns.min())) for ran in cycles]
-    counts = {f"n_{kind}": sum(int(ran.of_kind[kind].sum()) for ran in cycles) for kind in KINDS}
-    no_step = sum(int((ran.step == NO_STEP).sum()) for ran in cycles)
-    row = {"rank": rank, "device": device, "cycles": len(measured), **counts, "n_no_step": no_step}
+    measured = [one.measures | _split_measures(one.exposed, split) for one in cycles]
+    counts = {name: sum(one.counts[name] for one in cycles) for name in cycles[0].counts}
+    row = {"rank": cycles[0].rank, "device": cycles[0].device, "cycles": len(measured), **counts}
     return _with_shares(row | _summed(measured))
 
 
-def step_rows(rank: int, device: str, ran: Ran, split: Split) -> list[Row]:
-    """The rows of a device's steps in one cycle. All activities, even those without a step, are clipped to them."""
-    whole = _device(ran, split)
+def step_rows(device: DeviceProfile, split: Split) -> list[Row]:
+    """The rows of a device's steps in one cycle."""
     return [
         _with_shares(
-            {"rank": rank, "device": device, "step": step} | whole.clipped(start_ns, end_ns).measures(end_ns - start_ns)
+            {"rank": device.rank, "device": device.device, "step": step}
+            | measures
+            | _split_measures(clip(device.exposed, start_ns, end_ns), split)
         )
-        for step, start_ns, end_ns in step_windows(ran.start_ns, ran.end_ns, ran.step)
+        for step, start_ns, end_ns, measures in device.steps
     ]
 
 
-def breakdown(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
+def _split_measures(exposed: Spans, split: Split) -> Row:
+    """What exposed communication consists of: waiting, transfer, and what could not be split."""
+    exposed_ns = total(exposed)
+    transfer = total(intersect(exposed, split.transfer))
+    unsplit = total(subtract(exposed, union(split.transfer, split.waiting)))
+    split_known = unsplit < exposed_ns or exposed_ns == 0
+    return {
+        "exposed_wait_ns": exposed_ns - transfer - unsplit if split_known else None,
+        "exposed_transfer_ns": transfer if split_known else None,
+        "exposed_unsplit_ns": unsplit,
+    }
+
+
+def breakdown(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
     """One row per rank and device over all its cycles. `participation` says how calls split; it may be empty."""
     splits = _splits(participation)
-    rows = []
-    for (rank, device), on_device in grouped(activities, ["rank", "device"], _NEEDED):
-        cycles = [_ran(part) for _, part in grouped(on_device, ["cycle"])]
-        rows.append(device_row(rank, device, cycles, splits.get((rank, device), Split())))
-    return BREAKDOWN.frame(rows)
+    cycles: dict[tuple[int, str], list[DeviceProfile]] = {}
+    for device in devices:
+        cycles.setdefault((device.rank, device.device), []).append(device)
+    return BREAKDOWN.frame(device_row(cycles[key], splits.get(key, Split())) for key in sorted(cycles))
 
 
-def breakdown_steps(activities: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
+def breakdown_steps(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and step."""
     splits = _splits(participation)
     rows: list[Row] = []
-    for (rank, device, _), part in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
-        rows += step_rows(rank, device, _ran(part), splits.get((rank, device), Split()))
+    for device in sorted(devices, key=lambda one: (one.rank, one.device, one.cycle)):
+        rows += step_rows(device, splits.get((device.rank, device.device), Split()))
     return BREAKDOWN_STEPS.frame(rows)
 
 
-def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFrame:
+Device = tuple[int, str]
+NotComputing = Callable[[Device, Times, Times], Times]
+"""How long a device did not compute in each interval from a start to an end, within a call; all of shape (n,)."""
+
+
+def not_computing(activities: pd.DataFrame) -> NotComputing:
+    """How long the devices of these activities did not compute."""
+    import pandas as pd
+
+    own = bare(activities["kind"]) == COMPUTE
+    computed = pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False)
+    computing: dict[object, Spans] = {}
+    for device, part in grouped(computed, ["rank", "device"]):
+        starts = part["start_ns"].to_numpy()
+        computing[device] = spans(starts, starts + part["dur_ns"].to_numpy())
+    return lambda device, starts, ends: ends - starts - covered(computing.get(device, NOTHING), starts, ends)
+
+
+def exposed(participation: pd.DataFrame, idle: NotComputing) -> pd.DataFrame:
     """`participation` with the parts of every call's wait and transfer in which its device did not compute."""
     import pandas as pd
 
     parts, low = [], []
-    computing = _computing(activities)
     for device, calls in participation.groupby(["rank", "device"], sort=False):
-        compute = computing.get(device, _NOTHING)
+        on = cast("Device", device)
         known = calls[calls["wait_ns"].notna()]
         arrived = known["start_ns"].to_numpy()
         moving = arrived + known["wait_ns"].to_numpy(dtype=np.int64)
         done = arrived + known["dur_ns"].to_numpy()
         parts.append(pd.DataFrame({
-            "exposed_wait_ns": moving - arrived - covered(compute, arrived, moving),
-            "exposed_transfer_ns": done - moving - covered(compute, moving, done),
+            "exposed_wait_ns": idle(on, arrived, moving),
+            "exposed_transfer_ns": idle(on, moving, done),
         }, index=known.index))  # fmt: skip
         least = calls[calls["wait_low_ns"].notna()]
         begin = least["start_ns"].to_numpy()
         until = begin + least["wait_low_ns"].to_numpy(dtype=np.int64)
-        low.append(pd.Series(until - begin - covered(compute, begin, until), index=least.index))
+        low.append(pd.Series(idle(on, begin, until), index=least.index))
     found = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
     at_least = pd.concat(low).reindex(participation.index).astype("Int64") if low else participation["wait_low_ns"]
     return participation.assign(
@@ -146,19 +218,6 @@ def exposed(participation: pd.DataFrame, activities: pd.DataFrame) -> pd.DataFra
         exposed_transfer_ns=found["exposed_transfer_ns"],
         exposed_wait_low_ns=at_least,
     )
-
-
-def _computing(activities: pd.DataFrame) -> dict[object, Spans]:
-    """When each rank and device computed."""
-    import pandas as pd
-
-    own = bare(activities["kind"]) == COMPUTE
-    computed = pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False)
-    found: dict[object, Spans] = {}
-    for device, part in grouped(computed, ["rank", "device"]):
-        starts = part["start_ns"].to_numpy()
-        found[device] = spans(starts, starts + part["dur_ns"].to_numpy())
-    return found
 
 
 def _with_shares(row: Row) -> Row:
@@ -197,9 +256,3 @@ def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
         done = arrived + calls["dur_ns"].to_numpy()
         found[rank, device] = Split(spans(arrived, moving), spans(moving, done))
     return found
-
-
-def _device(ran: Ran, split: Split) -> _Device:
-    compute, comm, memory = (spans(ran.start_ns[own], ran.end_ns[own]) for own in (ran.of_kind[k] for k in KINDS))
-    # A call may be several operations with gaps between them, which are not communication.
-    return _Device(compute, comm, memory, intersect(split.waiting, comm), intersect(split.transfer, comm))
