@@ -20,16 +20,6 @@ from analysis.results.opening import analyse
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
 SHOWN = ("breakdown", "breakdown_steps", "participation", "lateness", "ranks", "bandwidth", "gpus", "kernels")
-    "breakdown",
-    "breakdown_steps",
-    "participation",
-    "lateness",
-    "ranks",
-    "bandwidth",
-    "gpus",
-    "kernels",
-    "verdicts",
-)
 
 
 @pytest.fixture(scope="module")
