@@ -32,6 +32,7 @@ _OWN_MODULES = (
     "critical-path",
     "kernels",
     "pack",
+    "plan-ranks",
     "compare",
     "export",
     "predict",
@@ -48,6 +49,7 @@ _ELSEWHERE = {
     "attribution": "commands.predict",
     "critical-path": "commands.predict",
     "pack": "scale.pack",
+    "plan-ranks": "scale.plan_ranks",
     "replay": "commands.predict",
     "tensorboard-copy": "commands.export",
     "tensorboard-scalars": "commands.export",
@@ -64,6 +66,7 @@ _WITHOUT_TABLE = {
     "replay": (Topic.foresight, "Every step played again, beside the measured one."),
     "predict": (Topic.foresight, "What a step would take without stragglers, with faster links, ..."),
     "pack": (Topic.scale, "Recordings: all tables from files some hundred times smaller than the traces."),
+    "plan-ranks": (Topic.scale, "Which ranks of a large job to trace so that whole groups are seen."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
 }
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
