@@ -1,5 +1,7 @@
 """Which ranks to trace: against process groups found by reshaping the numbers of all ranks."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -41,7 +43,7 @@ def test_the_example_of_the_documentation(capsys):
     assert main(["plan-ranks", "--tp", "8", "--pp", "4", "--dp", "32"]) == 0
     shown = capsys.readouterr().out
     assert "1,024 ranks on 128 hosts" in shown
-    assert "one group of each sort            42      35" in shown
+    assert re.search(r"^one group of each sort +42 +35  pp 1/256, tp 1/128, dp 1/32$", shown, re.MULTILINE)
     assert "Not seen whole: 255 pp groups, 127 tp groups, 31 dp groups." in shown
     chosen = eval(shown.partition(" in ")[2].partition("}:")[0] + "}")
     assert chosen == {*range(8), *range(0, 256, 8), 0, 256, 512, 768}
