@@ -8,7 +8,8 @@ AnalysisError
 ├── RunError              the files do not form one run
 │   ├── NoTraces          nothing to read there
 │   ├── DuplicateRank     two files claim one rank
-│   └── MixedJobs         files of different jobs
+│   ├── MixedJobs         files of different jobs
+│   └── NoSuchRanks       what was chosen of the ranks is not there
 ├── TimingsError          the timings of a sweep cannot be used
 │   ├── DamagedTimings    a file that holds them is malformed, or contradicts another
 │   ├── NoTimings         there are none
@@ -70,6 +71,10 @@ class DuplicateRank(RunError):
 
 class MixedJobs(RunError):
     """The files come from different jobs."""
+
+
+class NoSuchRanks(RunError):
+    """What was chosen of the ranks is not there."""
 
 
 class TimingsError(AnalysisError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.process import made_for_good
-from ..recording.options import ReadOptions
+from ..recording.options import ReadOptions, numbers_in
 from .bundles import with_bundle
 from .output import CommNames, KeepGoing, checked_patterns, complain, reading_progress
 
@@ -68,14 +69,28 @@ OnDask = Annotated[
         help="Let workers of Dask read: 'local', the scheduler's tcp://HOST:PORT, or the file that it wrote.",
     ),
 ]
+OfHosts = Annotated[
+    list[str] | None, typer.Option("--hosts", metavar="HOST", help="Read only the ranks of this host; repeatable.")
+]
+OfGroups = Annotated[
+    list[str] | None,
+    typer.Option("--groups", metavar="GROUP", help="Read only ranks in a process group of this name; repeatable."),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew, and keep nothing.")]
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options, which it takes together as its argument `reading`."""
+    """The command with these options, which it takes together as its argument `reading`.
+
+    Where it has an option --ranks of its own, the ranks to read are chosen by --only-ranks.
+    """
+    flag = "--only-ranks" if "ranks" in inspect.signature(command).parameters else "--ranks"
 
     def reading(
         *,
+        of_ranks: str | None = None,
+        hosts: OfHosts = None,
+        groups: OfGroups = None,
         comm_kernel: CommNames = None,
         keep_going: KeepGoing = False,
         workers: Workers = None,
@@ -95,9 +110,21 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             verify=verify,
             memory_gb=memory,
             dask=dask,
+            ranks=_ranks_in(of_ranks, flag),
+            hosts=tuple(hosts or ()),
+            groups=tuple(groups or ()),
         )
 
+    told = "Read only these, as in 0-7,64-71, as if the others were not there."
+    reading.__annotations__["of_ranks"] = Annotated[str | None, typer.Option(flag, metavar="RANKS", help=told)]
     return with_bundle(command, "reading", reading)
+
+
+def _ranks_in(text: str | None, flag: str) -> tuple[int, ...]:
+    try:
+        return () if text is None else tuple(numbers_in(text))
+    except ValueError as err:
+        raise typer.BadParameter(str(err), param_hint=flag) from err
 
 
 def analysis_of(

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, noun: str) -> str:
     """`1 trace`, `2 traces`, `1,000 traces`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def ranges_of(values: Sequence[int]) -> str:
+    """`0-3, 5`."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
+    return ", ".join(parts[:12]) + (", ..." if len(parts) > 12 else "")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from ..core.kinds import comm_pattern
 from .memory_limit import GB
 
+_MOST_NUMBERS = 1 << 20
+
 Progress = Callable[[int], None]
 """Called now and then with the bytes read so far: of one file as it is on disk, or of all files of a run."""
 
@@ -24,7 +26,8 @@ class ReadOptions:
     files is kept in the folder `cache`, or (True) in a hidden one beside them. With `verify`, every event is decoded
     once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
     in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: `local`, the address of a
-    scheduler, or the file that it wrote.
+    scheduler, or the file that it wrote. Of `ranks`, `hosts` (names) and `groups` (names or descriptions of process
+    groups), where any are given, only ranks that are in all of them are read.
     """
 
     comm_names: tuple[str, ...] = ()
@@ -35,6 +38,9 @@ class ReadOptions:
     verify: bool = False
     memory_gb: float | None = None
     dask: str | None = None
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -50,3 +56,15 @@ class ReadOptions:
 def cache_place(cache: str | os.PathLike[str] | bool) -> str | bool:
     """The option `cache` as callers of the library give it: a folder, or whether to keep anything."""
     return cache if isinstance(cache, bool) else os.fspath(cache)
+
+
+def numbers_in(text: str) -> list[int]:
+    """`0-2,5` as [0, 1, 2, 5]. Raises ValueError."""
+    found: list[int] = []
+    for part in text.split(","):
+        ends = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
+        if not first <= last < first + _MOST_NUMBERS:
+            raise ValueError(f"{text!r} is not a number or a range, such as 3 or 0-7")
+        found.extend(range(first, last + 1))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import pandas as pd
 
@@ -11,7 +11,7 @@ from ..ceilings.files import Ceiling
 from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
-from ..core.wording import counted
+from ..core.wording import counted, ranges_of
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.matching.times import SAME_CLOCK_SLACK_NS
 from ..run.run import Run
@@ -204,15 +204,3 @@ def _ceiling(name: str, compared: pd.DataFrame) -> str:
     reached = compared["of_ceiling_frac"].dropna()
     of = f"{name}: {len(reached)} of {counted(len(compared), 'row')} of bandwidth can be compared"
     return of + (f", and reach {reached.min():.0%} to {reached.max():.0%} of it" if len(reached) else "")
-
-
-def ranges_of(values: list[Any]) -> str:
-    """`0-3, 5`."""
-    runs: list[list[int]] = []
-    for value in values:
-        if runs and value == runs[-1][-1] + 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
-    return ", ".join(parts[:12]) + (", ..." if len(parts) > 12 else "")

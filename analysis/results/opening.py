@@ -19,7 +19,8 @@ from ..errors import AnalysisError
 from ..reading.crew import LocalCrew
 from ..reading.pool import Reading, cores, is_worth_spreading
 from ..reading.trace_files import run_name, trace_files
-from ..recording.options import Progress, ReadOptions, cache_place
+from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
+from ..run.chosen import worth_reading
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -52,9 +53,10 @@ class OpenRun:
         is much to read.
         """
         self._paths = [Path(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
-        files, skipped = trace_files(self._paths)
+        found, skipped = trace_files(self._paths)
+        files, left_out = worth_reading(found, options)
         self.name = run_name(self._paths)
-        self._options, self._report, self._skipped = options, report, tuple(skipped)
+        self._options, self._report, self._skipped = options, report, (*skipped, *left_out)
         self._reading = _reading_of(files, options, start)
 
     def __enter__(self) -> OpenRun:
@@ -68,7 +70,8 @@ class OpenRun:
 
     def one_device(self) -> LoneDevice | None:
         """The device of the run, if its only file shows no other. Raises AnalysisError."""
-        if len(self._reading.paths) != 1 or not isinstance(self._reading, Reading):
+        some = self._options.ranks or self._options.hosts or self._options.groups
+        if some or len(self._reading.paths) != 1 or not isinstance(self._reading, Reading):
             return None
         from .one_device import lone_device
 
@@ -150,6 +153,9 @@ def analyse(
     verify: bool = False,
     memory_gb: float | None = None,
     client: Client | None = None,
+    ranks: str | Iterable[int] = (),
+    hosts: Iterable[str] = (),
+    groups: Iterable[str] = (),
 ) -> Analysis:
     """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
@@ -161,9 +167,14 @@ def analyse(
     them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
     used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not
     given. With a `client` of dask.distributed, its workers read, and compute what concerns single ranks; they need the
-    same paths, and commtrace of the same version. Raises AnalysisError.
+    same paths, and commtrace of the same version. Where `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups`
+    (names or descriptions of process groups) are given, only ranks in all of them are read, as if the other files were
+    not there. Raises AnalysisError.
     """
     options = ReadOptions(
+        ranks=tuple(numbers_in(ranks) if isinstance(ranks, str) else ranks),
+        hosts=tuple(hosts),
+        groups=tuple(groups),
         comm_names=tuple(comm_names),
         details=details,
         keep_going=keep_going,

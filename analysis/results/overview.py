@@ -10,11 +10,10 @@ from rich.cells import cell_len
 
 from ..core.escaping import printable
 from ..core.schema import Row, records
-from ..core.wording import counted
+from ..core.wording import counted, ranges_of
 from ..render.fitting import shortened, shortened_kernel
 from ..render.people import styled, wrapped
 from ..render.screen import PAPER, Screen
-from .facts import ranges_of
 
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 38
 _BAR = 24

@@ -130,4 +130,4 @@ def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress
     def tables(placed: list[Placed]) -> SpreadTables:
         return SpreadTables(kept, placed, reading.options, reading.start)
 
-    return joined_run(paths, summable(files()), tables, keep_going=reading.options.keep_going)
+    return joined_run(paths, summable(files()), tables, reading.options)

@@ -17,6 +17,7 @@ from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
 from ..recording.options import Progress, ReadOptions
+from .chosen import chosen
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
@@ -185,7 +186,7 @@ def run_of(
                 take(done)
             yield done
 
-    return joined_run(paths, taken(), joined_tables, keep_going=reading.options.keep_going)
+    return joined_run(paths, taken(), joined_tables, reading.options)
 
 
 def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile | TraceError]:
@@ -201,8 +202,7 @@ def joined_run(
     paths: Sequence[Path],
     files: Iterable[TraceFile | TraceError],
     tables: Callable[[list[Placed]], RunTables],
-    *,
-    keep_going: bool,
+    options: ReadOptions,
 ) -> Run:
     """The run of these files, found at `paths`; `tables` makes its tables. Raises AnalysisError."""
     read: list[TraceFile] = []
@@ -210,7 +210,7 @@ def joined_run(
     count = 0
     for count, file in enumerate(files, 1):  # noqa: B007 - it is used below
         if isinstance(file, TraceError):
-            if not keep_going:
+            if not options.keep_going:
                 raise file
             failed.append(str(file))
         else:
@@ -220,12 +220,14 @@ def joined_run(
     none = f"{paths[0]}: {unusable} be used:\n  "
     if not read:
         raise NoTraces(none + "\n  ".join(failed))
-    members, lost = members_of(read, keep_going=keep_going)
+    members, lost = members_of(read, keep_going=options.keep_going)
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
-    config = side_content(members[0].file.path.with_name("run.json"), lost if keep_going else None)
+    members, notes = chosen(members, options)
+    config = side_content(members[0].file.path.with_name("run.json"), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
-    return replace(run, failed=(*failed, *lost), details=all(file.detailed for file in read))
+    detailed = all(file.detailed for file in read)
+    return replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)
 
 
 def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | TraceError]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ import typer
 from ...core.disk import content_of
 from ...core.wording import counted
 from ...errors import UnreadableFile
-from ...recording.options import ReadOptions
+from ...recording.options import ReadOptions, numbers_in
 from ..output import complain, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from ...results.analysis import Analysis
     from ...timeline.drawing import Timeline
 
-_MOST = 1_000_000
 
 TimelineFile = Annotated[
     Path | None,
@@ -78,14 +76,10 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
     """`0-2,5` as [0, 1, 2, 5], None for None. Raises BadParameter."""
     if text is None:
         return None
-    found: list[int] = []
-    for part in text.split(","):
-        ends = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
-        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
-        if not first <= last < first + _MOST:
-            raise typer.BadParameter(f"{text!r} is not a number or a range, such as 3 or 0-7", param_hint=option)
-        found.extend(range(first, last + 1))
-    return found
+    try:
+        return numbers_in(text)
+    except ValueError as err:
+        raise typer.BadParameter(str(err), param_hint=option) from err
 
 
 def _told(timeline: Timeline) -> str:

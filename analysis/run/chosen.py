@@ -1,0 +1,104 @@
+"""Part of the ranks of a run, chosen by number, host or process group, as if the other files were not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from ..core.wording import ranges_of
+from ..errors import NoSuchRanks
+from ..formats.registry import name_parts
+from ..recording.options import ReadOptions
+from .rank_files import Member, ReadFile, host_in_name
+from .side_files import rank_file
+
+_F = TypeVar("_F", bound=ReadFile)
+
+
+def worth_reading(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Path], list[str]]:
+    """The files but for those of other ranks, and a note on these, if side files tell the ranks of all."""
+    if not options.ranks:
+        return list(paths), []
+    told: dict[Path, int | None] = {}
+    for path in paths:
+        name = name_parts(path.name)
+        side = None if name is None else path.with_name(f"{name.worker}.meta.json")
+        told[path] = None if side is None else rank_file(side, []).record.rank
+    if None in told.values() or not set(options.ranks) <= set(told.values()):
+        return list(paths), []
+    left = sorted({rank for rank in told.values() if rank is not None} - set(options.ranks))
+    return [path for path, rank in told.items() if rank in options.ranks], list(_left_out(left))
+
+
+def chosen(members: list[Member[_F]], options: ReadOptions) -> tuple[list[Member[_F]], list[str]]:
+    """The members whose ranks the options name, and notes on what is left out. Raises NoSuchRanks."""
+    if not (options.ranks or options.hosts or options.groups):
+        return members, []
+    there = sorted({member.rank for member in members})
+    kept = set(there)
+    if options.ranks:
+        kept &= _known("rank", options.ranks, there)
+    if options.hosts:
+        by_host = _ranks_by(((_host_of(member), member.rank) for member in members), "host", options.hosts)
+        kept &= by_host
+    if options.groups:
+        kept &= _ranks_by(_group_names(members), "process group", options.groups)
+    if not kept:
+        raise NoSuchRanks("no rank with a trace is in all that was asked for; choose by ranks, hosts or groups alone")
+    notes = [*_left_out([rank for rank in there if rank not in kept]), *_seen_in_part(members, kept)]
+    return [member for member in members if member.rank in kept], notes
+
+
+def _known(what: str, asked: Iterable[int], there: Sequence[int]) -> set[int]:
+    wanted = set(asked)
+    unknown = sorted(wanted - set(there))
+    if unknown:
+        raise NoSuchRanks(f"no trace of {what} {ranges_of(unknown)}; there are those of {ranges_of(list(there))}")
+    return wanted
+
+
+def _ranks_by(named: Iterable[tuple[str | None, int]], what: str, asked: Sequence[str]) -> set[int]:
+    """The ranks of these names. Raises NoSuchRanks for a name that nothing has."""
+    found: dict[str, set[int]] = {}
+    for name, rank in named:
+        if name:
+            found.setdefault(name, set()).add(rank)
+    unknown = [name for name in asked if name not in found]
+    if unknown:
+        known = ", ".join(sorted(found)[:12]) or "none is named"
+        raise NoSuchRanks(f"no {what} is called {unknown[0]}; those of the traces are: {known}")
+    return set().union(*(found[name] for name in asked))
+
+
+def _host_of(member: Member[_F]) -> str | None:
+    return member.side.record.host or member.file.header.host or host_in_name(member)
+
+
+def _group_names(members: Iterable[Member[_F]]) -> Iterator[tuple[str | None, int]]:
+    """Names and descriptions of process groups, with each of their ranks."""
+    for member in members:
+        for group in member.file.header.process_groups:
+            yield from ((name, rank) for name in (group.name, group.description) for rank in group.ranks)
+        for side in [] if member.file.header.process_groups else member.side.record.process_groups:
+            yield from ((str(name), rank) for name in (side.name, side.desc) if name for rank in side.ranks)
+
+
+def _left_out(ranks: Sequence[int]) -> Iterator[str]:
+    if ranks:
+        yield f"left out, as asked for: rank {ranges_of(ranks)}"
+
+
+def _seen_in_part(members: Iterable[Member[_F]], kept: set[int]) -> Iterator[str]:
+    """Process groups of ranks that are kept, of which others are left out."""
+    groups = {
+        (group.description or group.name, tuple(sorted(group.ranks)))
+        for member in members
+        if member.rank in kept
+        for group in member.file.header.process_groups
+    }
+    cut = sorted((name, ranks) for name, ranks in groups if set(ranks) & kept and set(ranks) - kept)
+    if cut:
+        named = "; ".join(f"{name} ({ranges_of(list(ranks))})" for name, ranks in cut[:4])
+        more = f"; {len(cut) - 4:,} more" if len(cut) > 4 else ""
+        yield f"process groups read in part, so that few of their calls can be split: {named}{more}"
