@@ -13,7 +13,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import AnalysisError
 from ..reading.crew import LocalCrew
@@ -164,17 +164,14 @@ def analyse(
     memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
     useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
     if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them, for the next time. With `verify`, every event is decoded once more by another parser, and the cache is not
-    used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not
-    given. With a `client` of dask.distributed, its workers read, and compute what concerns single ranks; they need the
-    same paths, and commtrace of the same version. Where `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups`
-    (names or descriptions of process groups) are given, only ranks in all of them are read, as if the other files were
-    not there. Raises AnalysisError.
+    them, for the next time. With `verify`, every event is decoded once more by another parser, without the cache. What
+    is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given. With
+    a `client` of dask.distributed, its workers read; they need the same paths, and commtrace of the same version. Where
+    `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of process groups) are given,
+    only ranks in all of them are read, as if the other files were not there. Raises AnalysisError.
     """
     options = ReadOptions(
-        ranks=tuple(numbers_in(ranks) if isinstance(ranks, str) else ranks),
-        hosts=tuple(hosts),
-        groups=tuple(groups),
+        **_part(ranks, hosts, groups),
         comm_names=tuple(comm_names),
         details=details,
         keep_going=keep_going,
@@ -184,6 +181,12 @@ def analyse(
         memory_gb=memory_gb,
     )
     return analyse_with(path, options, ceiling, client)
+
+
+def _part(ranks: str | Iterable[int], hosts: Iterable[str], groups: Iterable[str]) -> dict[str, Any]:
+    """The options of these names. Raises ValueError."""
+    numbers = numbers_in(ranks) if isinstance(ranks, str) else ranks
+    return {"ranks": tuple(numbers), "hosts": tuple(hosts), "groups": tuple(groups)}
 
 
 def analyse_with(
