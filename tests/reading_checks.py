@@ -111,7 +111,7 @@ def assert_same_alone(path: Path) -> None:
     analysis = Analysis(run)
     split = analysis.participation
     for name in ("breakdown", "breakdown_steps"):
-        table = getattr(breakdown_module, name)(run.activities, split).assign(partial=False)
+        table = getattr(breakdown_module, name)(breakdown_module.profiles(run.activities), split).assign(partial=False)
         assert as_csv(name, getattr(direct, name)) == as_csv(name, table)
         assert as_csv(name, getattr(analysis, name)) == as_csv(name, table)
     assert direct.notes == run.notes

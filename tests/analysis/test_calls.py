@@ -19,7 +19,7 @@ def rows_of(folder, *traces: Trace, comm_names=()) -> list[Row]:
     assert table["call_id"].tolist() == list(range(len(table)))
     early = analyse(folder, comm_names=comm_names).early
     if early is not None:
-        pd.testing.assert_frame_equal(early.calls, table)
+        pd.testing.assert_frame_equal(early.found.calls, table)
     return records(table)
 
 
@@ -419,7 +419,7 @@ def test_calls_are_made_of_each_file_alone_if_all_of_a_rank_know_the_same_groups
     assert len(calls_of(found.run)) == 24
     assert (found.early is not None) == early
     if found.early is not None:
-        pd.testing.assert_frame_equal(found.early.calls, calls_of(found.run))
+        pd.testing.assert_frame_equal(found.early.found.calls, calls_of(found.run))
 
 
 def test_without_communication_there_are_no_calls(tmp_path):
