@@ -108,7 +108,8 @@ _DEVICE_TIME = (
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
-    "change_frac", "change_low_frac", "change_high_frac", "p_value", "significant", "steps_a", "steps_b",
+    "change_frac", "change_low_frac", "change_high_frac", "seen_frac", "p_value", "significant", "steps_a",
+    "steps_b",
 )  # fmt: skip
 _CELL = ("model", "parallel", "workers", "batch_size_per_worker")
 

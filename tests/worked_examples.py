@@ -9,6 +9,7 @@ A float is compared to the decimals written.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 import statistics
@@ -193,16 +194,20 @@ def _same(text: str, value: Any) -> bool:
 
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-_FUNCTIONS = {"min": min, "max": max, "median": lambda *values: statistics.median(values)}
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "min": min, "max": max, "median": lambda *values: statistics.median(values), "exp": math.exp, "sqrt": math.sqrt,
+}  # fmt: skip
 
 
 def _arithmetic(expression: str) -> float:
-    """The value of + - * / ( ) min max median over numbers."""
+    """The value of + - * / ( ) min max median exp sqrt over numbers."""
 
     def value(node: ast.expr) -> float:
         match node:
             case ast.Constant(value=int() | float() as number):
                 return number
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
             case ast.BinOp(left=left, op=op, right=right):
                 return _OPERATORS[type(op)](value(left), value(right))
             case ast.Call(func=ast.Name(id=name), args=arguments):

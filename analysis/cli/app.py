@@ -93,7 +93,7 @@ Examples:
 
 \b
 Exit codes: 0 done, 1 the input is at fault, 2 the command line is,
-3 compare --fail-above found B slower.
+3 compare --fail-above found B slower, 4 it could not have seen that.
 """
 
 

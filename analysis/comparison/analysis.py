@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from html import escape
 from os import PathLike
@@ -24,7 +25,7 @@ from ..results.opening import Paths, analyse_with
 from . import step_values
 from .differences import MATTERS, Allowance, compared, judged, side_by_side
 from .significance import LEVEL, STEPS_NEEDED
-from .step_values import Values
+from .step_values import Capture
 
 K = TypeVar("K", bound=Hashable)
 
@@ -37,6 +38,14 @@ _MEMORY_SPREAD_FRAC = 0.01
 # from next to nothing: it is assumed to differ by this part of a whole step.
 _SCALES_WITH_ITSELF = ("compute",)
 _OF_A_STEP = 0.5
+
+
+class Judgement(Enum):
+    """Whether B is slower than A by more than a limit."""
+
+    slower = "slower"
+    within = "within"
+    unknown = "unknown"
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,19 +143,26 @@ class Comparison:
             return f"{said}: significant" + (f"; significant in it: {because}" if because else "")
         return f"{said}: not significant" + (f"; but significant: {because}" if because else "")
 
-    def slower_by(self, limit_frac: float) -> tuple[bool, str]:
-        """Whether the steps of B take significantly longer, by more than this part; and why.
+    @property
+    def power(self) -> str | None:
+        """Which change of a step these captures would show, in one sentence; None if they show none at all."""
+        seen = records(self.comparison)[0]["seen_frac"]
+        return None if seen is None else f"with these captures {_seen(seen)} would be seen, nine times in ten"
 
-        Raises NothingMeasured if there are too few steps to tell.
-        """
+    def slower_by(self, limit_frac: float) -> tuple[Judgement, str]:
+        """Whether the steps of B take significantly longer, by more than this part, or that would not show; and why."""
         step = records(self.comparison)[0]
-        if step["significant"] is None or step["change_frac"] is None:
-            raise NothingMeasured(
-                f"{self.b[0].run.name}: whether its steps take longer than those of {self.a[0].run.name} cannot be "
-                f"told: {step['note']}; capture more steps"
-            )
-        slower = bool(step["significant"] and step["change_frac"] > limit_frac)
-        return slower, f"{self.verdict}; the limit is {100 * limit_frac:g}%"
+        change, limit = step["change_frac"], f"the limit is {100 * limit_frac:g}%"
+        if step["significant"] is None or change is None:
+            few = "; capture more steps, or several captures" if change is not None else ""
+            return Judgement.unknown, f"{self.verdict}{few}; {limit}"
+        if step["significant"] and change > limit_frac:
+            return Judgement.slower, f"{self.verdict}; {limit}"
+        high, seen = step["change_high_frac"], step["seen_frac"]
+        if high <= limit_frac or max(change, seen) <= limit_frac:
+            return Judgement.within, f"{self.verdict}; {limit}"
+        more = "capture more of each, alternating" if self.separate else "capture each several times, alternating"
+        return Judgement.unknown, f"{self.verdict}; {limit}, but only {_seen(seen)} would be seen: {more}"
 
     @cached_property
     def _step(self) -> Row:
@@ -189,10 +205,10 @@ class Comparison:
 
     def _captures(
         self, side: Sequence[Analysis], values: Callable[[Analysis], Mapping[K, pd.Series[float]]]
-    ) -> dict[K, list[Values]]:
+    ) -> dict[K, list[Capture]]:
         """Values by key and capture; 0 in all steps of a run that has steps, but none of this key."""
         found = [(values(one), self._last_steps(one)) for one in side]
-        result: dict[K, list[Values]] = {key: [] for of_run, _ in found for key in of_run}
+        result: dict[K, list[Capture]] = {key: [] for of_run, _ in found for key in of_run}
         for key, captures in result.items():
             for of_run, last in found:
                 listed = of_run[key] if key in of_run else next(iter(of_run.values()), _NO_STEPS) * 0
@@ -203,6 +219,10 @@ class Comparison:
         """The last step of each capture in a run: of the run, or of its cycles."""
         last = step_values.last_steps(one.run.annotations)
         return last[-1:] if self.separate else last
+
+
+def _seen(seen_frac: float) -> str:
+    return f"a change of {100 * seen_frac:.{1 if seen_frac < 0.1 else 0}f}% or more"
 
 
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..core.schema import Row
-from .significance import LEVEL, STEPS_NEEDED, between_captures, between_two, block_medians, corrected, pooled_spread
-from .step_values import Key, Values
+from .pairing import paired
+from .significance import (
+    LEVEL,
+    STEPS_NEEDED,
+    Shift,
+    between_captures,
+    between_pairs,
+    between_two,
+    block_medians,
+    corrected,
+    pooled_spread,
+)
+from .step_values import Capture, Key, Values
 
-PerCapture = Sequence[Values]
-"""The values of the steps of every capture of a side."""
+PerCapture = Sequence[Capture]
+"""Every capture of a side."""
 
 # Kernels and operators below this part of the device time on both sides are listed, but not tested: every additional
 # test makes the others less powerful.
@@ -27,7 +39,8 @@ class Allowance:
 
     `least` is the smallest difference that matters. Captures that are runs of their own (`separate`) show how much runs
     differ, as soon as one side has several. Others do not, so it is assumed: `run_spread_frac`, as a standard
-    deviation, of the length `part`, or if that is None of the value itself.
+    deviation, of the length `part`, or if that is None of the value itself, which is then compared on a logarithmic
+    scale: runs differ by factors.
     """
 
     run_spread_frac: float
@@ -35,12 +48,17 @@ class Allowance:
     least: float = 0.0
     part: float | None = None
 
+    def on_logs(self, a: PerCapture, b: PerCapture) -> bool:
+        """Whether logarithms are compared; not those of 0."""
+        return self.part is None and min(float(one.values.min()) for one in (*a, *b)) > 0
+
     def assumed(self, a: PerCapture, b: PerCapture) -> float:
-        """The assumed spread of runs, in the unit of the values."""
+        """The assumed spread of runs, in the unit of the values; of their logarithms where those are compared."""
         if self.separate and max(len(a), len(b)) > 1:
             return 0.0
-        largest = self.part if self.part is not None else max(abs(_middle(a)), abs(_middle(b)))
-        return self.run_spread_frac * largest
+        if self.on_logs(a, b):
+            return self.run_spread_frac
+        return self.run_spread_frac * (max(_middle(a), _middle(b)) if self.part is None else self.part)
 
 
 def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = "ns") -> Row:
@@ -59,10 +77,10 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
     difference = _middle(b) - _middle(a)
     row |= {
         f"difference_{unit}": round(difference),
-        "identical": len(np.unique(np.concatenate([*a, *b]))) == 1,
+        "identical": len(np.unique(np.concatenate([one.values for one in (*a, *b)]))) == 1,
         "exceeds": abs(difference) > max(spreads) and abs(difference) >= allowance.least,
     }
-    return row | _tested(a, b, allowance, difference)
+    return row | _tested(a, b, allowance)
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
@@ -91,7 +109,7 @@ def side_by_side(
 
     `allowance` is by kind, with `""` for all others.
     """
-    nothing = [[np.zeros(len(values)) for values in next(iter(side.values()), [])] for side in (a, b)]
+    nothing = [[replace(one, values=one.values * 0) for one in next(iter(side.values()), [])] for side in (a, b)]
     whole = [sum(_total(captures) for captures in side.values()) for side in (a, b)]
     rows, small = [], []
     for key in dict.fromkeys([*a, *b]):
@@ -110,20 +128,49 @@ def side_by_side(
     return sorted(every, key=_most_different)
 
 
-def _tested(a: PerCapture, b: PerCapture, allowance: Allowance, difference: float) -> Row:
-    """The interval and the p-value of the difference, and why they are not known."""
-    assumed, middle = allowance.assumed(a, b), _middle(a)
-    change: Row = {"change_frac": difference / middle} if middle else {}
-    if len(a) == len(b) == 1:
-        found = between_two(a[0], b[0], assumed)
-    else:
-        found = between_captures(_medians(a), _medians(b), assumed)
+def _tested(a: PerCapture, b: PerCapture, allowance: Allowance) -> Row:
+    """The change, its interval and p-value, and which change would be seen; or why they are not known."""
+    assumed, on_logs = allowance.assumed(a, b), allowance.on_logs(a, b)
+    if on_logs:
+        a, b = _logs(a), _logs(b)
+    middle = _middle(a)
+    found, note = _shift(a, b, assumed)
+    tested: Row = {} if note is None else {"note": note}
+    if found is not None:
+        tested["p_value"] = found.p_value
+    if not on_logs and not middle:
+        return tested
+
+    def change(shift: float) -> float:
+        return math.expm1(shift) if on_logs else max(shift / middle, -1.0)  # no time is less than none
+
+    tested["change_frac"] = change(_middle(b) - middle)
+    if found is None:
+        return tested
+    low, high, seen = change(found.low), change(found.high), change(found.seen)
+    return tested | {"change_low_frac": low, "change_high_frac": high, "seen_frac": seen}
+
+
+def _shift(a: PerCapture, b: PerCapture, assumed: float) -> tuple[Shift | None, str | None]:
+    """How far B is from A, and a note on how that was found, or on why it is not known."""
+    alone = len(a) == len(b) == 1
+    pairs = paired(a, b)
+    if pairs is not None:
+        (of_a, of_b), note = pairs, "paired by number"
+        if alone:
+            return between_pairs(of_a[0], of_b[0], assumed), note
+        return between_captures(_medians_of(of_a), _medians_of(of_b), assumed), note
+    if not alone:
+        return between_captures(_medians(a), _medians(b), assumed), None
+    found = between_two(a[0].values, b[0].values, assumed)
     if found is None:
         few = f"too few steps to tell: {len(a[0])} and {len(b[0])}, needs {STEPS_NEEDED} each, or several captures"
-        return change | {"note": few}
-    if middle:
-        change |= {"change_low_frac": found.low / middle, "change_high_frac": found.high / middle}
-    return change | {"p_value": found.p_value}
+        return None, few
+    return found, None
+
+
+def _logs(captures: PerCapture) -> list[Capture]:
+    return [replace(one, values=np.log(one.values)) for one in captures]
 
 
 def _most_different(row: Row) -> tuple[int, int]:
@@ -131,6 +178,10 @@ def _most_different(row: Row) -> tuple[int, int]:
 
 
 def _medians(captures: PerCapture) -> Values:
+    return _medians_of([one.values for one in captures])
+
+
+def _medians_of(captures: Sequence[Values]) -> Values:
     return np.array([np.median(values) for values in captures])
 
 
@@ -141,9 +192,9 @@ def _middle(captures: PerCapture) -> float:
 
 def _spread(captures: PerCapture) -> float | None:
     """Standard deviation over the captures; of a single one over its blocks of steps; None for too few of those."""
-    values = _medians(captures) if len(captures) > 1 else block_medians(captures[0])
+    values = _medians(captures) if len(captures) > 1 else block_medians(captures[0].values)
     return pooled_spread(values) if len(values) > 1 else None
 
 
 def _total(captures: PerCapture) -> float:
-    return sum(float(values.sum()) for values in captures)
+    return sum(float(one.values.sum()) for one in captures)

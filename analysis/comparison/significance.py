@@ -18,6 +18,8 @@ import numpy as np
 from .step_values import Values
 
 LEVEL = 0.01
+POWER = 0.9
+"""How often a change is seen that is called large enough to be seen."""
 _MOST_BLOCKS = 5
 _LEAST_BLOCK = 2
 STEPS_NEEDED = 2 * _LEAST_BLOCK
@@ -25,11 +27,15 @@ STEPS_NEEDED = 2 * _LEAST_BLOCK
 
 
 class Shift(NamedTuple):
-    """How much larger the second side is: 99 % interval, and p-value of no difference."""
+    """How much larger the second side is: 99 % interval, p-value of no difference, and what else would be seen.
+
+    A true shift of `seen` has a p-value of at most `LEVEL` in nine of ten such comparisons.
+    """
 
     low: float
     high: float
     p_value: float
+    seen: float
 
 
 def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None:
@@ -57,6 +63,14 @@ def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
     error = pooled_spread(*blocks) * math.sqrt(2)
     freedom = sum(map(len, blocks)) - 2
     return _shift(float(np.median(b) - np.median(a)), error, freedom, assumed)
+
+
+def between_pairs(a: Values, b: Values, assumed: float) -> Shift | None:
+    """The same of steps that pair: the n-th of `a` did the same work as the n-th of `b`."""
+    if len(a) < STEPS_NEEDED:
+        return None
+    blocks = block_medians(b - a)
+    return _shift(float(np.median(b - a)), pooled_spread(blocks), len(blocks) - 1, assumed)
 
 
 def block_medians(steps: Values) -> Values:
@@ -121,8 +135,18 @@ def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shi
     """
     least = assumed * math.sqrt(2)
     p_value = max(student_p_value(_ratio(difference, error), freedom), _normal_p_value(_ratio(difference, least)))
-    half = max(student_quantile(freedom) * error, NormalDist().inv_cdf(1 - LEVEL / 2) * least)
-    return Shift(difference - half, difference + half, p_value)
+    student, normal = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2)
+    half = max(student * error, normal * least)
+    seen = max(_seen(student, freedom) * error, (normal + NormalDist().inv_cdf(POWER)) * least)
+    return Shift(difference - half, difference + half, p_value, seen)
+
+
+def _seen(limit: float, freedom: int) -> float:
+    """The true t that is found beyond the limit with a probability of `POWER`.
+
+    Source: the normal approximation of the noncentral t, Abramowitz and Stegun 26.7.10 (as above).
+    """
+    return limit * (1 - 1 / (4 * freedom)) + NormalDist().inv_cdf(POWER) * math.sqrt(1 + limit**2 / (2 * freedom))
 
 
 def _normal_p_value(z: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ _OF_BREAKDOWN = {
     "idle": "idle_ns",
 }
 UNPROFILED, PROFILED, TRACED = "unprofiled steps", "profiled steps", "step windows of the traces"
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """The values of the steps of one capture, and the numbers of these steps."""
+
+    steps: NDArray[np.int64]
+    values: Values
+
+    def __len__(self) -> int:
+        return len(self.values)
 
 
 def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
@@ -103,13 +115,14 @@ def last_steps(annotations: pd.DataFrame) -> list[int]:
     return sorted(marks.groupby("cycle")["step"].max().tolist())
 
 
-def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Values]:
-    """The values of the steps up to the last one of each cycle; steps behind all of them belong to the last cycle."""
-    cycle = np.minimum(np.searchsorted(last, steps.index.to_numpy(dtype="int64")), max(len(last) - 1, 0))
-    return [steps.to_numpy()[cycle == number] for number in range(max(len(last), 1))]
+def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Capture]:
+    """The steps up to the last one of each cycle; steps behind all of them belong to the last cycle."""
+    numbers, values = steps.index.to_numpy(dtype="int64"), steps.to_numpy()
+    cycle = np.minimum(np.searchsorted(last, numbers), max(len(last) - 1, 0))
+    return [Capture(numbers[cycle == one], values[cycle == one]) for one in range(max(len(last), 1))]
 
 
-def best_source(captures: Sequence[Mapping[str, Values]], enough: int) -> str | None:
+def best_source(captures: Sequence[Mapping[str, Capture]], enough: int) -> str | None:
     """The first source of step lengths that every capture has enough of; else the one that all have most of."""
     least = {source: min(len(capture[source]) for capture in captures) for source in captures[0]}
     found = next((source for source, count in least.items() if count >= enough), max(least, key=lambda s: least[s]))

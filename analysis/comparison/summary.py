@@ -32,6 +32,8 @@ class TwoSides(Protocol):
     @property
     def basis(self) -> str: ...  # noqa: D102
     @property
+    def power(self) -> str | None: ...  # noqa: D102
+    @property
     def verdict(self) -> str: ...  # noqa: D102
     @property
     def on_cpu(self) -> bool: ...  # noqa: D102
@@ -84,6 +86,8 @@ def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
         if a != b:
             yield "differs", printable(f"{item}: {a} in A, {b} in B")
     yield "verdict", comparison.verdict
+    if comparison.power:
+        yield "power", comparison.power
     for name, side in sides.items():
         for one in side:
             of = f"{name}: {one.run.name}" if len(side) > 1 else name

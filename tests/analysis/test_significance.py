@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.comparison.pairing import paired
 from analysis.comparison.significance import (
     LEVEL,
     STEPS_NEEDED,
     between_captures,
+    between_pairs,
     between_two,
     block_medians,
     corrected,
@@ -18,6 +20,7 @@ from analysis.comparison.significance import (
     student_p_value,
     student_quantile,
 )
+from analysis.comparison.step_values import Capture
 
 PAIRS = 400
 STEP_NS = 100e6
@@ -99,6 +102,59 @@ def test_a_smaller_difference_is_seen_by_several_captures():
     assert alarms_alone(steps, how, 1.2) <= 0.05
 
 
+@pytest.mark.parametrize("count", [3, 5, 10])
+def test_a_change_that_is_called_large_enough_is_seen_nine_times_in_ten(count):
+    """The average of what single comparisons call so; each knows the spread from its few captures only."""
+    spread, chance = 0.03, np.random.default_rng(count)
+    pairs = chance.normal(scale=spread, size=(PAIRS, 2, count))
+    seen = float(np.mean([between_captures(a, b).seen for a, b in pairs]))
+    found = np.mean([between_captures(a, b + seen).p_value <= LEVEL for a, b in pairs])
+    assert 0.85 <= found <= 0.99
+
+
+# --- steps that pair -------------------------------------------------------------------------------------------------
+
+
+def steps_of(values: np.ndarray) -> Capture:
+    return Capture(np.arange(len(values)), values)
+
+
+def work(seed: int, count: int, steps: int, *, alike: bool) -> list[Capture]:
+    """Logarithms of captures whose steps differ by 30 % because of their data, the same data in all if `alike`."""
+    chance = np.random.default_rng(seed)
+    own = chance.normal(scale=0.3, size=(1 if alike else count, steps))
+    return [steps_of(values) for values in own + chance.normal(scale=0.01, size=(count, steps))]
+
+
+def test_steps_pair_only_where_their_number_explains_them():
+    assert all(paired(*[[one] for one in work(seed, 2, 10, alike=True)]) for seed in range(100))
+    assert sum(paired(*[[one] for one in work(seed, 2, 10, alike=False)]) is not None for seed in range(400)) <= 4
+    of_a, of_b = work(0, 2, 10, alike=True)
+    assert paired([of_a], [Capture(of_b.steps + 100, of_b.values)]) is None
+    assert paired([of_a], []) is None
+
+
+def test_paired_steps_show_a_change_that_their_work_hides():
+    alone = together = 0
+    for seed in range(100):
+        a, b = work(seed, 2, 20, alike=True)
+        b = Capture(b.steps, b.values + 0.05)
+        (of_a,), (of_b,) = paired([a], [b]) or ([], [])
+        alone += between_two(a.values, b.values, 0.0).p_value <= LEVEL
+        together += between_pairs(of_a, of_b, 0.0).p_value <= LEVEL
+    assert (alone, together) == (pytest.approx(0, abs=2), pytest.approx(100, abs=10))
+
+
+def test_pairing_makes_no_false_alarms():
+    alarms = 0
+    for seed in range(PAIRS):
+        captures_alike = work(seed, 6, 12, alike=True)
+        of_a, of_b = paired(captures_alike[:3], captures_alike[3:])
+        medians = [np.array([np.median(values) for values in side]) for side in (of_a, of_b)]
+        alarms += between_captures(*medians).p_value <= LEVEL
+    assert alarms / PAIRS <= 0.02
+
+
 # --- the parts -------------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +181,7 @@ def test_students_p_value_is_the_integral_of_its_density(freedom, t):
 )
 def test_the_sides_can_be_turned_and_the_interval_goes_with_the_test(a, b, assumed):
     one, other = (between_captures(np.array(x, float), np.array(y, float), assumed) for x, y in ((a, b), (b, a)))
-    assert (one.low, one.high, one.p_value) == pytest.approx((-other.high, -other.low, other.p_value))
+    assert (one.low, one.high, *one[2:]) == pytest.approx((-other.high, -other.low, *other[2:]))
     if abs(one.p_value - LEVEL) > 1e-9:
         assert (one.p_value <= LEVEL) == (one.low > 0 or one.high < 0)
 
@@ -140,12 +196,13 @@ def test_nothing_can_be_told_of_too_little():
 
 def test_what_does_not_spread_differs_by_anything():
     same, more = np.full(8, 7.0), np.full(8, 8.0)
-    assert between_two(same, same, 0.0) == (0, 0, 1)
-    assert between_two(same, more, 0.0) == (1, 1, 0)
+    assert between_two(same, same, 0.0) == (0, 0, 1, 0)
+    assert between_two(same, more, 0.0) == (1, 1, 0, 0)
     # Unless runs are taken to spread: 2.576 x sqrt(2) x 0.3 = 1.09 > 1.
-    low, high, p_value = between_two(same, more, 0.3)
+    low, high, p_value, seen = between_two(same, more, 0.3)
     assert (low, high) == pytest.approx((1 - 1.0928, 1 + 1.0928), abs=1e-3)
     assert p_value > LEVEL
+    assert seen == pytest.approx((2.5758 + 1.2816) * math.sqrt(2) * 0.3, abs=1e-3)
 
 
 def test_blocks_are_consecutive_and_bear_a_slow_step():

@@ -14,9 +14,9 @@ from ..output import Format, Writing, complain, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
-    from ...comparison.analysis import Comparison
+    from ...comparison.analysis import Comparison, Judgement
 
-_SLOWER = 3
+_SLOWER, _UNSEEN = 3, 4
 
 
 class ComparedBy(str, Enum):
@@ -40,8 +40,8 @@ FailAbove = Annotated[
     typer.Option(
         metavar="PERCENT",
         min=0,
-        help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 1 if there are "
-        "too few steps to tell.",
+        help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 4 if these "
+        "captures would not show it.",
     ),
 ]
 RunSpread = Annotated[
@@ -121,7 +121,10 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
     return runs[:1], runs[1:]
 
 
-def _gate(slower: bool, because: str) -> None:
-    complain(because, kind="slower" if slower else "note")
-    if slower:
-        raise typer.Exit(_SLOWER)
+def _gate(judgement: Judgement, because: str) -> None:
+    from ...comparison.analysis import Judgement
+
+    kinds = {Judgement.slower: "slower", Judgement.within: "note", Judgement.unknown: "cannot tell"}
+    complain(because, kind=kinds[judgement])
+    if judgement is not Judgement.within:
+        raise typer.Exit(_SLOWER if judgement is Judgement.slower else _UNSEEN)
