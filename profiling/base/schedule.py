@@ -7,8 +7,9 @@ from ..errors import UsageError
 
 Phase = Literal["idle", "warmup", "active"]
 
-# The default number of unprofiled steps after the schedule, with which the profiled ones are compared.
-TRAILING_STEPS = 4
+# The default number of unprofiled steps after the schedule, with which the profiled ones are compared, and by which
+# two captures are: five blocks of two steps each.
+TRAILING_STEPS = 10
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Run one cell of a sweep in processes of its own, and say how that ended. Knows no torch."""
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +11,12 @@ from signal import Signals
 
 from ..base import run_directory as rundir
 from ..base.contract.sweep import Status
-from ..base.program import tied_program
 from ..errors import OutOfDataError, OutOfMemoryError, UsageError
 from ..machine import memory
+from ..ranks.apart import run_apart
 from .directory import missing
 from .grid import Cell
 
-# torchrun gives its ranks 30 s to write their files.
-_GRACE_S = 45.0
 _LOG_TAIL_BYTES = 64 * 1024
 _ERROR = "error: "
 _POINTER = "its own message is above"  # the launcher's, of a rank that has said more itself
@@ -73,34 +69,10 @@ def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
 
 def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
     """The exit code, negative after a signal."""
-    command = [sys.executable, *tied_program(arguments)]
     with rundir.explained(log):
         file = log.open("wb")
     with file:
-        # A session of its own: Ctrl-C reaches only us, and we end the cell in order.
-        process = subprocess.Popen(  # noqa: S603  (this program itself)
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
-        try:
-            return process.wait()
-        except BaseException:
-            _end(process)
-            raise
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Let the launcher end its ranks, which write what they have; at a second signal, or after a while, kill it."""
-    process.terminate()
-    try:
-        process.wait(_GRACE_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        return run_apart(arguments, stdout=file, stderr=subprocess.STDOUT, pass_fds=(lock,))
 
 
 def _tail(log: Path) -> str:

@@ -7,6 +7,7 @@ from ..base.commands.profiler_options import RecordingOptions, ScheduleOptions
 from ..base.libraries import require
 from ..base.schedule import TRAILING_STEPS
 from ..ranks.exits import exit_with
+from .captures import run_captures
 from .config import TrainConfig
 from .options import EpochOptions, OptimizerOptions, OutputOptions, ParallelOptions, PlaceOptions, SubjectOptions
 
@@ -21,6 +22,8 @@ TRAIN_EXAMPLES = """[bold]Examples[/bold]
     python -m profiling train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
 
     python -m profiling train --warmup-epochs 1 --timed-epochs 1 --steps-per-epoch 20 --batch-size 8
+
+    python -m profiling train --captures 3 --run-name before
 
     python -m profiling train --data cifar10 --epochs 5 --warmup-epochs 1 --batch-size 2048 --lr-scaling linear
 
@@ -71,6 +74,8 @@ def train(
     )
 
     def start() -> int:
+        if place.captures > 1:
+            return run_captures(config, place.captures, ctx.obj)
         from .task import run_training
 
         return run_training(config, place.workers, ctx.obj)

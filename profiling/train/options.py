@@ -119,6 +119,12 @@ class PlaceOptions:
             show_default="none",
         ),
     ] = None
+    captures: Annotated[
+        int,
+        typer.Option(
+            min=1, help="run it this many times, as NAME-1, NAME-2, ...: `compare` then sees how much runs differ"
+        ),
+    ] = 1
 
     def settings(self) -> dict[str, Any]:
         """As TrainConfig takes them. Raises UsageError."""

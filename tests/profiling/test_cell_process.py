@@ -12,6 +12,7 @@ import pytest
 from capturing import ROOT, environment
 
 from profiling.errors import RunDirError
+from profiling.ranks import apart
 from profiling.sweep import cell as cell_process
 from profiling.sweep.cell import verdict
 from profiling.sweep.grid import Cell
@@ -122,7 +123,7 @@ def test_a_cell_that_does_not_end_is_killed_at_the_second_signal(monkeypatch) ->
             return wait()
 
         monkeypatch.setattr(process, "wait", interrupted)
-        cell_process._end(process)
+        apart._end(process)
         assert process.returncode == -signal.SIGKILL
         with pytest.raises(ProcessLookupError):
             os.killpg(process.pid, 0)

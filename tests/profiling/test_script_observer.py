@@ -13,10 +13,13 @@ from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 
-from profiling.base.schedule import Schedule
+from profiling.base.schedule import TRAILING_STEPS, Schedule
 from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
 from profiling.script.watch import limit_watchdog
 from profiling.script.watch.observer import Observer
+
+UNTIL_OVER = 20 + TRAILING_STEPS
+"""Steps after which every capture here is over."""
 
 
 @pytest.fixture(autouse=True)
@@ -66,11 +69,17 @@ def meta(folder) -> dict:
 
 def test_a_plain_loop(tmp_path, watch, model) -> None:
     observer = watch()
-    train(model, sgd(model), 20)
+    train(model, sgd(model), UNTIL_OVER)
     found = meta(tmp_path)  # it is complete before the script is
     observer.finish(None)
     assert (found["complete"], found["reason"], found["rank"]) == (True, None, 0)
-    assert [step["phase"] for step in found["steps"]] == ["idle", "warmup", "active", "active", *["idle"] * 4]
+    assert [step["phase"] for step in found["steps"]] == [
+        "idle",
+        "warmup",
+        "active",
+        "active",
+        *["idle"] * TRAILING_STEPS,
+    ]
     assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == [2, 3]
     assert found["model"] == {"name": "Sequential", "parameters": 25, "bytes": 100, "buffer_bytes": 0}
     assert leftovers(tmp_path / "run") == []
@@ -164,7 +173,7 @@ def test_nothing_of_ours_is_left_when_the_capture_is_over(watch, model) -> None:
     train(model, optimizer, 4)
     assert signal.getsignal(signal.SIGTERM) != before[2]
     assert torch.amp.GradScaler.step is not before[0]
-    train(model, optimizer, 5)
+    train(model, optimizer, UNTIL_OVER)
     after = (
         torch.amp.GradScaler.step,
         torch.autograd.profiler.profile._prepare_trace,
@@ -194,7 +203,7 @@ def names(profiler: profile) -> set[str]:
 def test_a_profiler_that_runs_already_goes_first(tmp_path, watch, model, capfd) -> None:
     observer = watch()
     with own_profiler() as theirs:
-        train(model, sgd(model), 8)
+        train(model, sgd(model), UNTIL_OVER)
     observer.finish(None)
     assert "aten::addmm" in names(theirs)
     assert not any(name.startswith("ProfilerStep") for name in names(theirs))
@@ -208,7 +217,7 @@ def test_a_profiler_that_ends_before_ours_begins_takes_nothing_away(tmp_path, wa
     optimizer = sgd(model)
     with own_profiler():
         train(model, optimizer, 3)
-    train(model, optimizer, 10)
+    train(model, optimizer, UNTIL_OVER)
     assert meta(tmp_path)["complete"] is True
     assert len(meta(tmp_path)["traces"]) == 1
 
@@ -219,7 +228,7 @@ def test_a_profiler_that_starts_inside_the_traced_steps_goes_first(tmp_path, wat
     train(model, optimizer, 1 + 3)
     with own_profiler() as theirs:
         train(model, optimizer, 1)
-    train(model, optimizer, 10)
+    train(model, optimizer, UNTIL_OVER)
     observer.finish(None)
     assert {"aten::addmm", "Optimizer.step#SGD.step"} <= names(theirs)
     found = meta(tmp_path)
@@ -237,7 +246,7 @@ def test_a_profiler_with_a_schedule_between_ours(tmp_path, watch, model) -> None
         for _ in range(4):
             train(model, optimizer, 1)
             theirs.step()
-    train(model, optimizer, 12)
+    train(model, optimizer, UNTIL_OVER)
     content = json.loads(file.read_text())
     assert any(event.get("name") == "aten::addmm" for event in content["traceEvents"])
     assert traced_steps(content) == [2]
@@ -264,14 +273,14 @@ def test_a_forked_child_is_left_alone(tmp_path, watch, model) -> None:
     if not child:
         code = 1
         try:
-            train(model, optimizer, 20)
+            train(model, optimizer, UNTIL_OVER)
             observer.finish(None)
             code = int(bool(optimizers._global_optimizer_post_hooks))
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert meta(tmp_path)["steps"] == []  # nobody has written since the capture began
-    train(model, optimizer, 10)
+    train(model, optimizer, UNTIL_OVER)
     assert meta(tmp_path)["complete"] is True
 
 
