@@ -523,8 +523,8 @@ _ENTRIES = (
         of=InputKind.sweep,
         command="scaling",
         shown=(
-            *_CELL, "status", "epoch_ns", "samples_per_s", "epoch_work", "speedup_fixed_work", "speedup_scaled_work",
-            "strong_efficiency_frac", "weak_efficiency_frac", "speedup_same_batch", "note",
+            *_CELL, "status", "epoch_ns", "step_spread_frac", "samples_per_s", "epoch_work", "speedup_fixed_work",
+            "speedup_scaled_work", "strong_efficiency_frac", "weak_efficiency_frac", "speedup_same_batch", "note",
         ),
         in_seconds=True,
         narrow=(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..core.contract.modes import MODES
-from ..core.contract.rank import ModelSize, TimedRank
+from ..core.contract.rank import EpochTime, ModelSize, TimedRank
 from ..core.contract.sweep import SweepCell
 from ..core.escaping import encodable
 from ..core.schema import Row
@@ -38,6 +38,7 @@ class RankEpoch:
     data_ns: int
     steps: int
     full_steps: int
+    step_spread_frac: float | None = None
 
     def whole(self, measured_ns: int) -> int:
         """What was measured over `steps`, scaled to a whole epoch, in ns."""
@@ -90,6 +91,7 @@ def whole_epoch(ranks: Sequence[RankEpoch]) -> Row:
         "timed_steps": slowest.steps,
         "epoch_steps": slowest.full_steps,
         "data_ns": max(r.whole(r.data_ns) for r in ranks),
+        "step_spread_frac": slowest.step_spread_frac,
     }
 
 
@@ -186,6 +188,7 @@ def _run_row(folder: Path) -> Row:
         "batch_size_per_worker": batch_size,
         "status": "done",
         **epoch,
+        "shared_cores": _shared_cores(sides),
         "dataset_samples": first.dataset_samples,
         "sample_bytes": _CHANNELS * config.image_size**2 if config.image_size else None,
         "parameters_elems": model.parameters or None,
@@ -205,7 +208,23 @@ def _rank_epoch(folder: Path, side: TimedRank) -> RankEpoch:
             f"{folder}: rank {side.rank} timed {timed[0].steps} steps, but a whole epoch has {side.full_epoch_steps}; "
             "run it again"
         )
-    return RankEpoch(side.rank, timed[0].step_ns, timed[0].data_ns, timed[0].steps, side.full_epoch_steps)
+    spread = _spread_frac(timed[0])
+    return RankEpoch(side.rank, timed[0].step_ns, timed[0].data_ns, timed[0].steps, side.full_epoch_steps, spread)
+
+
+def _spread_frac(epoch: EpochTime) -> float | None:
+    low, middle, high = epoch.step_p10_ns, epoch.step_median_ns, epoch.step_p90_ns
+    if low is None or not middle or high is None:
+        return None
+    return (high - low) / middle
+
+
+def _shared_cores(sides: Sequence[TimedRank]) -> int | None:
+    """The cores of the machine, if all ranks compute on its CPU."""
+    machines = {(side.machine.boot_id or side.host, side.machine.usable_cores) for side in sides}
+    if len(machines) > 1 or any(side.device.type != "cpu" for side in sides):
+        return None
+    return machines.pop()[1]
 
 
 def _check_distinct(rows: list[Row]) -> None:

@@ -6,7 +6,7 @@ docs/metrics/scaling.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 
@@ -16,6 +16,9 @@ from ..core.tables.sweeps import SCALING
 from ..core.wording import counted
 
 Cells = Mapping[tuple[str, str, int, int], Row]
+
+BELIEVABLE_FRAC = 1.05
+"""Efficiencies above this are not due to more workers. Caches that hold a smaller part of the work rarely give more."""
 
 _WORDS = {
     "open": "not run yet",
@@ -74,6 +77,19 @@ def told(cell: Row) -> list[str]:
     return []
 
 
+def doubts(cell: Row, scaled: Row) -> Iterator[str]:
+    """Why the efficiencies of a cell are not what they seem."""
+    cores = cell["shared_cores"]
+    if cores is not None and cell["workers"] > 1:
+        yield f"its {cell['workers']} workers share the {counted(cores, 'core')} that one worker has for itself"
+    highest = max(scaled.get(name) or 0.0 for name in ("strong_efficiency_frac", "weak_efficiency_frac"))
+    if highest > BELIEVABLE_FRAC:
+        yield (
+            f"an efficiency of {highest:.0%} is more than workers can have: the baseline is too slow; time both again, "
+            "longer"
+        )
+
+
 def joined(notes: Iterable[str | None]) -> str | None:
     """The notes as one text, each once; None without any."""
     return "; ".join(dict.fromkeys(note for note in notes if note)) or None
@@ -93,7 +109,7 @@ def _row(cell: Row, cells: Cells) -> Row:
         row |= {"baseline": base["run"], "epoch_work": work(cell, base)}
         row |= _against(cell, base, notes)
     row["speedup_same_batch"] = _same_batch(cell, cells, notes)
-    return row | {"note": joined(notes)}
+    return row | {"note": joined([*doubts(cell, row), *notes])}
 
 
 def _against(cell: Row, base: Row, notes: list[str]) -> Row:

@@ -13,7 +13,6 @@ from torch import Tensor
 from ..base import run_directory as rundir
 from ..base.contract.rank import EpochTime
 from ..base.contract.training import Score, TrainedEpoch, TrainingFile
-from ..base.wording import counted
 from ..ranks import process_group as parallel
 from ..sessions.session import Session
 from ..workloads.data import Batch, Batches, DataSpec, epoch_steps
@@ -82,13 +81,15 @@ def train_in_epochs(run: TrainRun, trainee: Trainee, train_on: TrainOn, held_out
     facts = _facts(config, policy, batches)
     rows: list[TrainedEpoch] = []
     times: list[EpochTime] = []
+
     if not scalars.available():
         reporter.say(scalars.MISSING)
+    reporter.plan(sum(epoch.steps for epoch in epochs))
     with scalars.scalars(run.session.run_dir, write=first_rank and scalars.available()) as add:
         for epoch in epochs:
             batches.resize(epoch.batch_size, epoch.epoch)
-            reporter.begin(f"epoch {epoch.epoch} of {plan.epochs}: {counted(epoch.steps, 'step')}")
-            time, train = _trained(trainee, train_on, epoch, policy, batches.current)
+            reporter.begin_epoch(f"epoch {epoch.epoch} of {plan.epochs}", epoch.steps)
+            time, train = _trained(trainee, reporter.counted(train_on), epoch, policy, batches.current)
             reporter.begin(f"epoch {epoch.epoch} of {plan.epochs}: {held_out.samples} test images")
             test = scoring.total(scoring.tested(trainee.mode, trainee.model, held_out, trainee.where))
             times.append(time)

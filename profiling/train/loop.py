@@ -101,9 +101,10 @@ def _epochs(run: TrainRun, train_on: TrainOn, where: torch.device) -> None:
     steps = min(batches.epoch_steps, config.steps_per_epoch or batches.epoch_steps)
     facts = {"dataset_samples": batches.dataset_samples, "full_epoch_steps": batches.epoch_steps}
     found = []
+    reporter.plan(len(phases) * steps)
     for epoch, phase in enumerate(phases):
-        reporter.begin(f"epoch {epoch} ({phase}) of {counted(steps, 'step')}")
-        time, loss = timed_epoch(Epoch(epoch, phase, steps), batches, train_on, where)
+        reporter.begin_epoch(f"epoch {epoch} ({phase})", steps)
+        time, loss = timed_epoch(Epoch(epoch, phase, steps), batches, reporter.counted(train_on), where)
         reporter.epoch(time, batches.epoch_steps, None if loss is None else loss.item())
         found.append(time)
     run.session.note(**facts, epochs=found)

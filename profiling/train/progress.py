@@ -1,5 +1,9 @@
 """What rank 0 tells on stderr while it trains."""
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 from ..base.console.progress import Reporter
 from ..base.contract.rank import EpochTime, StepTime
 from ..base.contract.training import Score
@@ -7,6 +11,10 @@ from ..base.schedule import Phase
 from ..base.wording import counted
 from ..sessions.step_clock import Overhead
 
+_Batch = TypeVar("_Batch")
+_Loss = TypeVar("_Loss")
+_FIRST_S, _EVERY_S = 4.0, 30.0
+"""Without a live line: when an epoch first tells how far it is, and how often from then on."""
 _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms up", "active": "traced"}
 
 
@@ -16,27 +24,66 @@ class TrainReporter(Reporter):
     def __init__(self, *, rank: int, steps: int) -> None:
         super().__init__(rank=rank, steps=steps)
         self._last_phase: Phase | None = None
+        self._epoch = ""
+        self._epoch_steps = self._epoch_done = 0
+        self._ahead = self._done = 0
+        self._begun_s = self._next_s = 0.0
 
-    def epoch(self, time: EpochTime, of_steps: int, loss: float | None) -> None:
+    def plan(self, steps: int) -> None:
+        """All epochs together have so many steps; from now on the time that is left can be estimated."""
+        self._ahead, self._done, self._begun_s = steps, 0, time.monotonic()
+        self._next_s = self._begun_s + _FIRST_S
+
+    def begin_epoch(self, what: str, steps: int) -> None:
+        """An epoch begins, in which what `counted` returns is called for each step."""
+        self._epoch, self._epoch_steps, self._epoch_done = what, steps, 0
+        self.begin(what, steps)
+
+    def counted(self, train_on: Callable[[_Batch], _Loss]) -> Callable[[_Batch], _Loss]:
+        """What trains on a batch, and is a step of the epoch."""
+
+        def reporting(batch: _Batch) -> _Loss:
+            loss = train_on(batch)
+            self._epoch_step()
+            return loss
+
+        return reporting
+
+    def _epoch_step(self) -> None:
+        """A step is over, as far as the host knows."""
+        self._epoch_done += 1
+        self._done += 1
+        left = f"about {_duration(self._left_s())} to the end of all epochs"
+        if self.advance(self._epoch_done, f"{self._epoch}; {left}", self._epoch_steps):
+            return
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self.say(f"{self._epoch}: step {self._epoch_done} of {self._epoch_steps}; {left}")
+            self._next_s = now_s + _EVERY_S
+
+    def _left_s(self) -> float:
+        return (time.monotonic() - self._begun_s) / self._done * max(self._ahead - self._done, 0)
+
+    def epoch(self, took: EpochTime, of_steps: int, loss: float | None) -> None:
         """An epoch is over; the data set has `of_steps`."""
         shown = "" if loss is None else f"loss {loss:.3f}, "
         self.say(
-            f"epoch {time.epoch} ({time.phase}): {time.steps} of {counted(of_steps, 'step')}, {shown}"
-            f"{time.step_ns / 1e9:.3f} s and {time.data_ns / 1e9:.3f} s waiting for data"
+            f"epoch {took.epoch} ({took.phase}): {took.steps} of {counted(of_steps, 'step')}, {shown}"
+            f"{took.step_ns / 1e9:.3f} s and {took.data_ns / 1e9:.3f} s waiting for data"
         )
 
-    def trained_epoch(self, time: EpochTime, of_steps: int, train: Score, test: Score, lr: float) -> None:
+    def trained_epoch(self, took: EpochTime, of_steps: int, train: Score, test: Score, lr: float) -> None:
         """An epoch was trained and tested; `lr` is its last learning rate."""
-        self.epoch(time, of_steps, None)
+        self.epoch(took, of_steps, None)
         self.say(f"  training {_score(train)}; test {_score(test)}; learning rate {lr:.4g}")
 
-    def step(self, time: StepTime | None, phase: Phase, step: int, loss: float | None) -> None:
+    def step(self, took: StepTime | None, phase: Phase, step: int, loss: float | None) -> None:
         """Step `step` is over."""
         text = "  ".join(
             part
             for part in (
                 None if loss is None else f"loss {loss:.3f}",
-                None if time is None else f"{time.dur_ns / 1e9:.3f} s",
+                None if took is None else f"{took.dur_ns / 1e9:.3f} s",
                 _MEANING[phase],
             )
             if part
@@ -52,6 +99,14 @@ class TrainReporter(Reporter):
                 f"step time: {found.active_ns / 1e9:.3f} s traced, {found.idle_ns / 1e9:.3f} s not profiled "
                 f"({found}; medians of {found.active_steps} and {counted(found.idle_steps, 'step')})"
             )
+
+
+def _duration(seconds: float) -> str:
+    """As people say it: 40 s, 12 min, 3 h 20 min."""
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _score(score: Score) -> str:

@@ -1,9 +1,10 @@
 """Epochs that are timed and not profiled, waiting for data apart from the rest."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import quantiles
 
 import torch
 from torch import Tensor
@@ -43,6 +44,14 @@ def timed_epoch(
         samples += len(batch[0])
     finish(where)
     parts_ns = [begin.ns_until(end) for begin, end in pairwise(marks)]
-    data_ns, step_ns = sum(parts_ns[0::2]), sum(parts_ns[1::2])
-    times = {"dur_ns": data_ns + step_ns, "data_ns": data_ns, "step_ns": step_ns}
+    data_ns, steps_ns = sum(parts_ns[0::2]), parts_ns[1::2]
+    times = {"dur_ns": data_ns + sum(steps_ns), "data_ns": data_ns, "step_ns": sum(steps_ns), **_spread(steps_ns)}
     return EpochTime(epoch.number, epoch.phase, epoch.steps, samples, start_unix_ns, **times), loss
+
+
+def _spread(steps_ns: Sequence[int]) -> dict[str, int]:
+    """Percentiles of the times of steps, as `EpochTime` has them; none of fewer than two."""
+    if len(steps_ns) < 2:
+        return {}
+    cuts = quantiles(steps_ns, n=10, method="inclusive")
+    return {"step_p10_ns": round(cuts[0]), "step_median_ns": round(cuts[4]), "step_p90_ns": round(cuts[8])}

@@ -143,6 +143,18 @@ def test_a_bounded_epoch_is_said():
     assert row["note"] == "timed 20 of 200 steps, scaled to a whole epoch"
 
 
+def test_workers_that_share_cores_are_said():
+    alone, two = scaled(cell(), cell(workers=2, epoch_ns=800, shared_cores=16))
+    assert alone["note"] is None
+    assert two["note"].startswith("its 2 workers share the 16 cores that one worker has for itself; ")
+
+
+@pytest.mark.parametrize(("epoch_ns", "said"), [(480, False), (470, True)])
+def test_an_efficiency_that_cannot_be_is_said(epoch_ns, said):
+    _, two = scaled(cell(), cell(workers=2, epoch_ns=epoch_ns))
+    assert ("106% is more than workers can have: the baseline is too slow" in (two["note"] or "")) == said
+
+
 def test_no_cells():
     assert scaling(TIMINGS.empty()).equals(SCALING.empty())
 

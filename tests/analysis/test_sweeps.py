@@ -53,13 +53,32 @@ def sweep(tmp_path):
 
 def test_the_epoch_is_that_of_the_slowest_rank():
     found = whole_epoch([RankEpoch(0, 700, 40, 10, 10), RankEpoch(1, 900, 10, 10, 10)])
-    assert found == {"epoch_ns": 900, "timed_steps": 10, "epoch_steps": 10, "data_ns": 40}
+    assert found == {"epoch_ns": 900, "timed_steps": 10, "epoch_steps": 10, "data_ns": 40, "step_spread_frac": None}
 
 
 def test_a_bounded_epoch_is_scaled_rank_by_rank():
     # Rank 1 is slower in what was timed, but has fewer steps to go.
     found = whole_epoch([RankEpoch(0, 700, 30, 10, 40), RankEpoch(1, 800, 30, 10, 30)])
-    assert found == {"epoch_ns": 2800, "timed_steps": 10, "epoch_steps": 40, "data_ns": 120}
+    assert found == {"epoch_ns": 2800, "timed_steps": 10, "epoch_steps": 40, "data_ns": 120, "step_spread_frac": None}
+
+
+def test_the_spread_of_steps_is_that_of_the_slowest_rank():
+    found = whole_epoch([RankEpoch(0, 700, 40, 10, 10, 0.5), RankEpoch(1, 900, 10, 10, 10, 0.2)])
+    assert found["step_spread_frac"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("device", "hosts", "cores"), [("cpu", ("a", "a"), 8), ("cpu", ("a", "b"), None), ("cuda", ("a", "a"), None)]
+)
+def test_side_files_tell_of_spread_and_of_shared_cores(tmp_path, device, hosts, cores):
+    folder = write_sweep(tmp_path / "sweep", [Cell(workers=2)])
+    for rank, host in enumerate(hosts):
+        path = folder / Cell(workers=2).run / f"node_{rank}.meta.json"
+        side = json.loads(path.read_text())
+        side["epochs"][1] |= {"step_p10_ns": 90, "step_median_ns": 100, "step_p90_ns": 120}
+        edited(path, epochs=side["epochs"], host=host, device={"type": device}, machine={"usable_cores": 8})
+    (row,) = records(load_sweep([folder]).timings)
+    assert (row["step_spread_frac"], row["shared_cores"]) == (pytest.approx(0.3), cores)
 
 
 def test_scaling_is_exact_in_integers():

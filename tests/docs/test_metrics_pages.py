@@ -29,7 +29,7 @@ COPIED = {
     *("in_split", "out_split"),
     *("call_id", "collective_id", "step", "collective", "blocks_per_sm", "occupancy_frac", "device_name"),
     *("cell", "run", "model", "parallel", "workers", "batch_size_per_worker", "status", "reason"),
-    *("dataset_samples", "sample_bytes", "parameters_elems", "parameters_bytes"),
+    *("dataset_samples", "shared_cores", "sample_bytes", "parameters_elems", "parameters_bytes"),
 }
 # And by table: what a training wrote down, and what it was.
 COPIED_IN = {

@@ -28,10 +28,23 @@ class Clock:
 def test_waiting_for_data_is_apart_from_the_rest_and_both_make_the_epoch(monkeypatch) -> None:
     clock = Clock(monkeypatch)
     monkeypatch.setattr(timed_epochs.time, "time_ns", lambda: 7)
+    alike = dict.fromkeys(("step_p10_ns", "step_median_ns", "step_p90_ns"), 50)
     found, loss = timed_epoch(Epoch(1, "timed", 3), clock.batches(20, 0, 5), clock.step, CPU)
-    assert found == EpochTime(1, "timed", 3, 9, start_unix_ns=7, dur_ns=175, data_ns=25, step_ns=150)
+    assert found == EpochTime(1, "timed", 3, 9, start_unix_ns=7, dur_ns=175, data_ns=25, step_ns=150, **alike)
     assert loss.item() == 1175
     assert found.dur_ns == found.data_ns + found.step_ns
+
+
+def test_the_spread_of_steps(monkeypatch) -> None:
+    clock = Clock(monkeypatch)
+
+    def step(batch) -> None:
+        clock.now_ns += int(batch[0].sum()) * 10
+
+    steps = ((torch.ones(number, 1), torch.zeros(number)) for number in range(1, 12))
+    found, _ = timed_epoch(Epoch(0, "timed", 11), steps, step, CPU)
+    assert (found.step_p10_ns, found.step_median_ns, found.step_p90_ns) == (20, 60, 100)
+    assert timed_epoch(Epoch(0, "timed", 1), clock.batches(1), clock.step, CPU)[0].step_median_ns is None
 
 
 def test_no_batch_more_is_taken_than_there_are_steps(monkeypatch) -> None:

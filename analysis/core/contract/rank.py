@@ -19,11 +19,13 @@ class RankMachine(Struct, frozen=True):
     """The machine that it ran on."""
 
     boot_id: str | None = None
+    usable_cores: Count | None = None
 
 
 class RankDevice(Struct, frozen=True):
     """The device that it used."""
 
+    type: str | None = None
     index: int | None = None
     name: str | None = None
 
@@ -79,6 +81,9 @@ class EpochTime(Struct, frozen=True):
     steps: Count
     data_ns: FromZero
     step_ns: Count
+    step_p10_ns: FromZero | None = None
+    step_median_ns: FromZero | None = None
+    step_p90_ns: FromZero | None = None
 
 
 class ModelSize(Struct, frozen=True):
@@ -105,3 +110,6 @@ class TimedRank(Struct, frozen=True):
     schema_version: Any = None
     model: ModelSize | None = None
     dp: DpFacts | None = None
+    host: str | None = None
+    device: RankDevice = RankDevice()
+    machine: RankMachine = RankMachine()

@@ -14,6 +14,7 @@ _CELL = {
 }
 _NOTE = ("string", "why the cell has no timing, why values are NA, and what was assumed")
 _EPOCH = ("Int64", "time of a whole epoch without data loading, of the slowest rank")
+_SPREAD = ("Float64", "90th - 10th percentile of the timed steps / their median, of the slowest rank")
 
 TIMINGS = Schema("timings", "cell: model, mode, workers and batch size", {
     "cell": ("int64", "number of the cell, in order of the input"),
@@ -23,6 +24,8 @@ TIMINGS = Schema("timings", "cell: model, mode, workers and batch size", {
     "timed_steps": ("Int64", "steps that were timed"),
     "epoch_steps": ("Int64", "steps of a whole epoch on that rank"),
     "data_ns": ("Int64", "waiting for the data loader in a whole epoch, of the slowest rank"),
+    "step_spread_frac": _SPREAD,
+    "shared_cores": ("Int64", "cores of the one machine whose CPU all workers share; NA on GPUs, or several hosts"),
     "dataset_samples": ("Int64", "samples of a whole epoch, all workers together"),
     "sample_bytes": ("Int64", "bytes of one sample, one byte per channel and pixel"),
     "parameters_elems": ("Int64", "parameters of the model"),
@@ -35,6 +38,7 @@ SCALING = Schema("scaling", "cell: model, mode, workers and batch size", {
     "epoch_ns": _EPOCH,
     "timed_steps": ("Int64", "steps that were timed; fewer than epoch_steps: the time is scaled to a whole epoch"),
     "epoch_steps": ("Int64", "steps of a whole epoch on a rank"),
+    "step_spread_frac": _SPREAD,
     "samples_per_s": ("Float64", "samples of a whole epoch, all workers together / epoch_ns"),
     "epoch_work": ("string", "shared: the workers share the epoch of one; repeated: each does all of it; different"),
     "speedup_fixed_work": ("Float64", "T1 / TN: assumes that the workers share the epoch"),

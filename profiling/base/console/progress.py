@@ -51,14 +51,14 @@ class Reporter:
         """One line, above the progress bar."""
         self._console.print(line, markup=False)
 
-    def begin(self, what: str) -> None:
-        """Something begins that reports nothing before its end and has no counted steps."""
+    def begin(self, what: str, steps: int | None = None) -> None:
+        """Something begins that has so many steps of its own; None: it reports nothing before its end."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, total=None, completed=0, description=what)
+            self._bar.reset(self._task, total=steps, description=what)
 
-    def advance(self, done: int, text: str) -> bool:
-        """Show how many steps are done; False if there is no live line to show it in."""
+    def advance(self, done: int, text: str, steps: int | None = None) -> bool:
+        """Show how many steps are done, of all or of these; False if there is no live line to show it in."""
         if self._bar is None or self._task is None:
             return False
-        self._bar.update(self._task, total=self._steps, completed=done, description=text)
+        self._bar.update(self._task, total=steps or self._steps, completed=done, description=text)
         return True

@@ -36,7 +36,7 @@ class Machine:
     ]
     cpu: Annotated[str | None, People("name of the CPU")]
     cores: Annotated[int | None, People("logical cores")]
-    usable_cores: Annotated[int | None, People("cores that this process may use")]
+    usable_cores: Annotated[int | None, Doc("cores that this process may use")]
     threads: Annotated[int, People("threads that torch uses within an operator")]
     memory_bytes: Annotated[int | None, People("memory of the machine")]
 
@@ -45,7 +45,7 @@ class Machine:
 class Device:
     """The device of one rank."""
 
-    type: Annotated[str, People("`cpu` or `cuda`")]
+    type: Annotated[str, Doc("`cpu` or `cuda`")]
     index: Annotated[int | None, Doc("CUDA ordinal in this process; null on CPU")]
     name: Annotated[str | None, Doc("name of the GPU, or of the CPU")]
     uuid: Annotated[str | None, People("UUID of the GPU; null on CPU")]

@@ -59,6 +59,9 @@ class EpochTime:
     dur_ns: Annotated[int, People("how long the epoch took")]
     data_ns: Annotated[int, Doc("time waiting for data")]
     step_ns: Annotated[int, Doc("the rest of the time")]
+    step_p10_ns: Annotated[int | None, Doc("the same of a single step, 10th percentile", may_lack=True)] = None
+    step_median_ns: Annotated[int | None, Doc("median", may_lack=True)] = None
+    step_p90_ns: Annotated[int | None, Doc("90th percentile", may_lack=True)] = None
 
 
 @dataclass(frozen=True)
