@@ -7,6 +7,7 @@ torch lacks it, the function raises AttributeError or ImportError, unless it say
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _disable_profiler, _profiler_enabled
@@ -25,6 +26,11 @@ PROFILER_START = "_prepare_trace"
 def profiler_is_on() -> bool:
     """Whether a profiler of torch runs in this process, ours or another one."""
     return bool(_profiler_enabled())
+
+
+def busy_cycles(cycles: int) -> None:
+    """Have the current CUDA stream do nothing for so many cycles of the GPU's clock."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001  (no public counterpart)
 
 
 def drop_profiler() -> None:

@@ -169,6 +169,17 @@ class _Link:
             timeout=_TIMEOUT,
         )
         dist.barrier()
+        self._set_up(stage, torch.zeros(1, device=where))
+
+    def _set_up(self, stage: Stage, message: Any) -> None:
+        """Have each pair of neighbours exchange a message: NCCL takes memory for a pair when it first does."""
+        if stage.receives:
+            self.receive(message, stage.rank - 1)
+        if stage.sends:
+            self.send(message, stage.rank + 1)
+            self.receive(message, stage.rank + 1)
+        if stage.receives:
+            self.send(message, stage.rank - 1)
 
     def receive(self, into: Any, peer: int) -> None:
         assert self._dist is not None

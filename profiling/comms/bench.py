@@ -64,7 +64,7 @@ class Bench:
         self._reporter = Reporter(rank=who.rank, steps=0)
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S)
         self._results = CommsResults(
-            comms_head(config, who, self._exchange.gathered(device_facts(who, where)), command)
+            comms_head(config, where, self._exchange.gathered(device_facts(who, where)), command)
         )
 
     @contextmanager
@@ -85,7 +85,7 @@ class Bench:
 
     def measure(self) -> None:
         """Time and check every case, in order. Raises MeasurementError on rank 0 if none can be measured."""
-        wanted, sizes = list(_wanted(self._config)), self._config.sizes_bytes()
+        wanted, sizes = list(_wanted(self._config)), self._config.sizes_bytes(self._where.type)
         self._print(title(self._results.facts))
         live = not sys.stdout.isatty()  # else the rows themselves show the progress
         with Reporter(rank=self._who.rank, steps=len(wanted) * len(sizes), unit="measurement", live=live) as reporter:
@@ -168,7 +168,6 @@ class Bench:
             return
         call = call_of(case, held)
         timing.repeat(call, self._config.warmup, case.device)
-        timing.together(case.device)
         time_ns = timing.back_to_back_ns(call, self._config.iters, case.device)
         timing.together(case.device)
         prepare(case, held, _CHECKED)

@@ -69,8 +69,15 @@ class _WhatOptions:
         int, typer.Option("--min-bytes", "-b", parser=_size, metavar="SIZE", help="smallest size; K, M, G: 1024-based")
     ] = 8
     max_bytes: Annotated[
-        int,
-        typer.Option("--max-bytes", "-e", parser=_size, metavar="SIZE", help="largest size", show_default="64M"),
+        int | None,
+        typer.Option(
+            "--max-bytes",
+            "-e",
+            parser=_size,
+            metavar="SIZE",
+            help="largest size",
+            show_default="1G on GPUs, 64M on CPU",
+        ),
     ] = CommsConfig.max_bytes
     factor: Annotated[int, typer.Option("--factor", "-f", help="factor from one size to the next")] = 2
     dtype: Annotated[

@@ -38,16 +38,22 @@ OpName = Literal["sum", "prod", "min", "max", "avg"]
 _SIZE = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*((?P<unit>[kmg])(i?b)?|b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
+# Links of GPUs reach their bandwidth only with hundreds of MB; CPUs would take minutes for that.
+LARGEST_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+
 
 @dataclass(frozen=True)
 class CommsConfig:
-    """What is measured: every collective with every dtype, reduction and size. Sizes in bytes, times in iterations."""
+    """What is measured: every collective with every dtype, reduction and size. Sizes in bytes, times in iterations.
+
+    Without `max_bytes` the largest size is what suits the type of device, see `LARGEST_BYTES`.
+    """
 
     collectives: tuple[CollectiveName, ...]
     dtypes: tuple[DtypeName, ...] = ("float32",)
     ops: tuple[OpName, ...] = ("sum",)
     min_bytes: int = 8
-    max_bytes: int = 64 << 20
+    max_bytes: int | None = None
     factor: int = 2
     warmup: int = 5
     iters: int = 20
@@ -60,16 +66,20 @@ class CommsConfig:
 
     def __post_init__(self) -> None:
         options.check_least(self, {"min_bytes": 1, "factor": 2, "warmup": 0, "iters": 1, "root": 0})
-        if self.max_bytes < self.min_bytes:
+        if self.max_bytes is not None and self.max_bytes < self.min_bytes:
             raise UsageError(
                 f"--max-bytes {self.max_bytes}: is below --min-bytes {self.min_bytes}; there is no size between them"
             )
         options.check_run_name(self.run_name)
 
-    def sizes_bytes(self) -> list[int]:
-        """From `min_bytes` to `max_bytes`, each `factor` times the one before."""
-        sizes = [self.min_bytes]
-        while sizes[-1] * self.factor <= self.max_bytes:
+    def largest_bytes(self, device_type: str) -> int:
+        """The largest size on such devices."""
+        return max(self.min_bytes, LARGEST_BYTES[device_type]) if self.max_bytes is None else self.max_bytes
+
+    def sizes_bytes(self, device_type: str) -> list[int]:
+        """From `min_bytes` to the largest size, each `factor` times the one before."""
+        sizes, largest = [self.min_bytes], self.largest_bytes(device_type)
+        while sizes[-1] * self.factor <= largest:
             sizes.append(sizes[-1] * self.factor)
         return sizes
 

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..base.contract.comms import CommsDevice, CommsFile, CommsOptions
 from ..machine import environment
@@ -14,9 +15,14 @@ from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
 from .config import CommsConfig
 
+_STREAM = {
+    "cpu": None,
+    "cuda": "calls that wait for their result, from the current stream; where the kernels run, see docs/comms.md",
+}
+
 
 def comms_head(
-    config: CommsConfig, who: Identity, devices: Sequence[Mapping[str, Any]] | None, command: Sequence[str]
+    config: CommsConfig, where: torch.device, devices: Sequence[Mapping[str, Any]] | None, command: Sequence[str]
 ) -> CommsFile:
     """comms.json before the first row."""
     return CommsFile(
@@ -24,17 +30,18 @@ def comms_head(
         start_time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         args=list(command),
         backend=parallel.backend(),
-        world_size=who.world_size,
+        world_size=dist.get_world_size(),
         versions=environment.versions(),
         settings=environment.settings(),
         config=CommsOptions(
             minimum_bytes=config.min_bytes,
-            maximum_bytes=config.max_bytes,
+            maximum_bytes=config.largest_bytes(where.type),
             step_factor=config.factor,
             warmup_iters=config.warmup,
             iterations=config.iters,
             traced_iterations=config.trace_iters,
             validation=1,
+            stream=_STREAM[where.type],
             devices=None if devices is None else [CommsDevice(**one) for one in devices],
         ),
     )

@@ -1,12 +1,22 @@
 """How long calls take: back to back between two marks, on the clock of the device that runs them."""
 
+import time
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
+from ..base.torch_private import busy_cycles
 from ..sessions.step_clock import finish, mark
+
+_SAMPLE = 4
+# A device that takes so many times as long as the host needs to queue is not waiting for it.
+_HOST_BOUND = 4
+_MARGIN = 1.5
+_LONGEST_BUSY_NS = 1e9  # a queue holds some thousand kernels; then the host waits, however long the device is kept busy
+_CYCLES = 1_000_000
 
 
 def together(device: torch.device) -> None:
@@ -16,13 +26,35 @@ def together(device: torch.device) -> None:
 
 
 def back_to_back_ns(call: Callable[[], object], times: int, device: torch.device) -> float:
-    """Mean time of one of `times` calls made one right after another, in ns."""
+    """Mean time of one of `times` calls made one right after another, in ns.
+
+    All ranks begin together. On a GPU, small calls take less time than Python needs to make them: so the device is kept
+    busy until all of them are queued, and their own time is what is measured.
+    """
+    ahead_ns = 0.0 if device.type == "cpu" else _queueing_ns(call, times, device)
+    together(device)
+    if ahead_ns:
+        keep_busy(device, ahead_ns)
     begin = mark(device)
     for _ in range(times):
         call()
     end = mark(device)
     finish(device)
     return begin.ns_until(end) / times
+
+
+def _queueing_ns(call: Callable[[], object], times: int, device: torch.device) -> float:
+    """How long the host takes to queue `times` calls, with a margin; 0 where the device takes longer anyway."""
+    together(device)
+    begun_ns = time.perf_counter_ns()
+    for _ in range(_SAMPLE):
+        call()
+    queued_ns = time.perf_counter_ns() - begun_ns
+    finish(device)
+    done_ns = time.perf_counter_ns() - begun_ns
+    if done_ns > _HOST_BOUND * queued_ns:
+        return 0.0
+    return min(_MARGIN * queued_ns / _SAMPLE * times, _LONGEST_BUSY_NS)
 
 
 def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) -> list[int]:
@@ -40,3 +72,17 @@ def repeat(call: Callable[[], object], times: int, device: torch.device) -> None
     for _ in range(times):
         call()
     finish(device)
+
+
+def keep_busy(device: torch.device, duration_ns: float) -> None:
+    """Have the current stream of a GPU do nothing for about so long, while the host goes on."""
+    busy_cycles(round(duration_ns / _ns_per_cycle(device)))
+
+
+@cache
+def _ns_per_cycle(device: torch.device) -> float:
+    begin = mark(device)
+    busy_cycles(_CYCLES)
+    end = mark(device)
+    finish(device)
+    return max(begin.ns_until(end), 1) / _CYCLES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..base.contract.machine import Device, Machine, Versions
+from ..base.contract.machine import Device, Machine, Numerics, Versions
 from . import nvml
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -69,6 +69,18 @@ def device(where: torch.device) -> Device:
         memory_bytes=facts.total_memory,
         compute_capability=f"{facts.major}.{facts.minor}",
         multiprocessors=facts.multi_processor_count,
+    )
+
+
+def numerics() -> Numerics:
+    """Switches of torch that change how fast it computes, as they are now."""
+    cudnn = torch.backends.cudnn
+    return Numerics(
+        matmul_precision=torch.get_float32_matmul_precision(),
+        cudnn_allow_tf32=bool(cudnn.allow_tf32),
+        cudnn_benchmark=bool(cudnn.benchmark),
+        cudnn_deterministic=bool(cudnn.deterministic),
+        deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
     )
 
 

@@ -23,6 +23,15 @@ _WORDS = (
     "CUDNN_STATUS_ALLOC_FAILED",
 )
 _NO_PRIMITIVE = "could not create a primitive"
+# What cuDNN and cuBLAS say where they find no memory for what they need themselves, and also for other reasons.
+_AMBIGUOUS = (
+    "unable to find an engine",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUBLAS_STATUS_EXECUTION_FAILED",
+)
+_LITTLE_BYTES = 256 << 20  # the handles and workspaces of these libraries take less
 _KERNEL_COUNTERS = Path("/proc/vmstat")
 _SOURCE_PLACE = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. ")
 _STATUS = Path("/proc/self/status")
@@ -37,21 +46,22 @@ def parse_bytes(text: str, option: str = "--memory-limit") -> int:
     return round(float(found[1]) * unit)
 
 
-def limit(limit_bytes: int, cuda_index: int | None) -> None:
-    """Limit what this process may allocate: on the GPU with that index through torch, else on the host.
+def limit(limit_bytes: int, *cuda_indices: int | None) -> None:
+    """Limit what this process may allocate: on each GPU of these indices through torch, else (None) on the host.
 
     On the host it is RLIMIT_DATA: private writable memory, whether touched or not. What a library maps from its files
     does not count, so the limit means the same for every build of torch. Threads' stacks do count.
     """
-    if cuda_index is None:
+    if None in cuda_indices:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         most = min(limit_bytes, sys.maxsize if hard == resource.RLIM_INFINITY else hard)
         resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
         return
     import torch
 
-    total_bytes = torch.cuda.get_device_properties(cuda_index).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), cuda_index)
+    for index in cuda_indices:
+        total_bytes = torch.cuda.get_device_properties(index).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), index)
 
 
 def lift_limit() -> None:
@@ -93,13 +103,36 @@ def status_bytes(key: str) -> int | None:
 def exhausted(error: BaseException) -> bool:
     """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++.
 
-    oneDNN does not say why it could not create a primitive, which needs memory for code and scratch space. In a process
-    with limited memory this is the reason; elsewhere it may be a processor that it does not support.
+    cuDNN and cuBLAS have words of their own, which count only where a GPU's memory is used up. oneDNN does not say why
+    it could not create a primitive, which needs memory for code and scratch space: in a process with limited memory
+    this is the reason, elsewhere it may be a processor that it does not support.
     """
     if isinstance(error, MemoryError) or says_exhausted(str(error)):
         return True
+    if any(words in str(error) for words in _AMBIGUOUS):
+        return _gpu_is_full()
     limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
     return limited and str(error).strip() == _NO_PRIMITIVE
+
+
+def _gpu_is_full() -> bool:
+    """Whether next to nothing is left of a GPU's memory, or of the share that torch may take of it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return False
+    try:
+        return any(_left_bytes(index) < _LITTLE_BYTES for index in range(torch.cuda.device_count()))
+    except RuntimeError:  # a GPU that has failed tells nothing
+        return False
+
+
+def _left_bytes(index: int) -> float:
+    import torch
+
+    free_bytes, total_bytes = torch.cuda.mem_get_info(index)
+    share_bytes = torch.cuda.get_per_process_memory_fraction(index) * total_bytes
+    return min(free_bytes, share_bytes - torch.cuda.memory_reserved(index))
 
 
 def first_line(error: BaseException) -> str:

@@ -80,6 +80,7 @@ def rank_facts(
         versions=environment.versions(),
         machine=environment.machine(),
         settings=environment.settings(),
+        numerics=environment.numerics(),
         profiler=profiler,
         step_clock=clock_name(where),
     )

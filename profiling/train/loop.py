@@ -41,7 +41,8 @@ def train_rank(config: TrainConfig, command: Sequence[str]) -> Path:
     with group:
         if config.memory_limit_bytes is not None:
             torchvision("models")  # what a library takes when it is loaded does not count
-            memory.limit(config.memory_limit_bytes, where.index)
+            devices = config.mode.devices(config)  # several are numbered from the first
+            memory.limit(config.memory_limit_bytes, *(range(devices) if devices > 1 else [where.index]))
         return _train(config, who, where, command)
 
 

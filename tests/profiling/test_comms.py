@@ -367,9 +367,11 @@ def test_what_is_no_size(text) -> None:
 
 
 def test_sizes_of_a_sweep() -> None:
-    assert CommsConfig(("all_reduce",), min_bytes=8, max_bytes=100, factor=3).sizes_bytes() == [8, 24, 72]
-    assert CommsConfig(("all_reduce",), min_bytes=8, max_bytes=8).sizes_bytes() == [8]
-    assert CommsConfig(("all_reduce",)).sizes_bytes() == [8 << k for k in range(24)]
+    assert CommsConfig(("all_reduce",), min_bytes=8, max_bytes=100, factor=3).sizes_bytes("cpu") == [8, 24, 72]
+    assert CommsConfig(("all_reduce",), min_bytes=8, max_bytes=8).sizes_bytes("cuda") == [8]
+    assert CommsConfig(("all_reduce",)).sizes_bytes("cpu") == [8 << k for k in range(24)]
+    assert CommsConfig(("all_reduce",)).sizes_bytes("cuda")[-1] == 1 << 30
+    assert CommsConfig(("all_reduce",), min_bytes=2 << 30).sizes_bytes("cpu") == [2 << 30]
 
 
 @pytest.mark.parametrize(

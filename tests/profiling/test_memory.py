@@ -2,6 +2,7 @@ import mmap
 import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,6 +52,56 @@ def test_other_errors_are_not_exhaustion() -> None:
     assert not memory.exhausted(RuntimeError("shapes do not fit"))
     assert not memory.exhausted(OSError(28, "No space left on device"))
     assert memory.exhausted(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+
+
+class Gpus:
+    """A stand-in for torch.cuda with GPUs of 80 GB, so much of which is free."""
+
+    def __init__(self, *free_bytes: int, share: float = 1.0, reserved: int = 0) -> None:
+        self._free, self._share, self._reserved = free_bytes, share, reserved
+
+    def install(self, monkeypatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(self._free))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (self._free[index], 80 * 10**9))
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: self._share)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: self._reserved)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "GET was unable to find an engine to execute this computation",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    ],
+)
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        (Gpus(10**10), False),
+        (Gpus(10**10, 10**7), True),
+        (Gpus(10**10, share=0.1, reserved=8 * 10**9), True),
+        (Gpus(10**10, share=0.1, reserved=10**9), False),
+    ],
+)
+def test_ambiguous_words_count_where_a_gpu_is_full(monkeypatch, words, gpus, expected) -> None:
+    gpus.install(monkeypatch)
+    assert memory.exhausted(RuntimeError(words)) == expected
+
+
+def test_ambiguous_words_without_a_gpu_are_no_exhaustion() -> None:
+    assert not memory.exhausted(RuntimeError("unable to find an engine"))
+
+
+def test_every_gpu_that_is_named_is_limited(monkeypatch) -> None:
+    limited = {}
+    facts = SimpleNamespace(total_memory=80 * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: facts)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda part, index: limited.update({index: part})
+    )
+    memory.limit(8 * 10**9, *range(3))
+    assert limited == dict.fromkeys(range(3), 0.1)
 
 
 @pytest.mark.parametrize(("limit_bytes", "expected"), [(10**9, True), (resource.RLIM_INFINITY, False)])

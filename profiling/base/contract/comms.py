@@ -32,6 +32,7 @@ class CommsOptions:
     iterations: Annotated[int, People("timed calls")]
     traced_iterations: Annotated[int, People("calls of each size that are traced afterwards")]
     validation: Annotated[int, People("1 if results were checked")]
+    stream: Annotated[str | None, People("from which stream collectives were called; null on CPU")]
     devices: Annotated[Sequence[CommsDevice] | None, People("the device of each rank")]
 
 

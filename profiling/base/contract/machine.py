@@ -59,6 +59,17 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Numerics:
+    """Switches of torch that trade precision or reproducibility for speed."""
+
+    matmul_precision: Annotated[str, People("of float32: `highest`; `high` and `medium` may use TF32 or bfloat16")]
+    cudnn_allow_tf32: Annotated[bool, People("whether convolutions may use TF32")]
+    cudnn_benchmark: Annotated[bool, People("whether cuDNN tries algorithms and takes the fastest")]
+    cudnn_deterministic: Annotated[bool, People("whether cuDNN must be reproducible")]
+    deterministic_algorithms: Annotated[bool, People("whether all of torch must be")]
+
+
+@dataclass(frozen=True)
 class NvLink:
     """The NVLink connections of a GPU."""
 

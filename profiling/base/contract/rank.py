@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from ..schedule import Phase
 from .fields import Doc, People, Record
-from .machine import Device, Links, Machine, Settings, Versions
+from .machine import Device, Links, Machine, Numerics, Settings, Versions
 from .modes import DpFacts, FsdpFacts, PipelineFacts
 from .run import SCHEMA_VERSION, ModelSize
 
@@ -109,6 +109,7 @@ class RankFile(Record):
     versions: Annotated[Versions, Doc("versions that the rank ran with")]
     machine: Annotated[Machine, Doc("the machine that the rank ran on")]
     settings: Annotated[Settings, People("environment variables that change how communication behaves")]
+    numerics: Annotated[Numerics, People("switches of torch that change how fast it computes")]
     profiler: Annotated[ProfilerOptions, People("options of torch.profiler")]
     step_clock: Annotated[
         str, People("how `steps` are timed: `host` for its clock, `cuda_event` for events on the stream")
