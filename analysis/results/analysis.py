@@ -30,6 +30,7 @@ from ..metrics.damaged import resting_on
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device.launches import launched_in
 from ..metrics.hangs import hangs
+from ..metrics.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.pairs import traffic, waits
 from ..metrics.rank_steps import rank_steps
@@ -322,6 +323,11 @@ class Analysis:
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
         return self._marked(bandwidth_module.bandwidth(self.collectives, self.participation))
+
+    @cached_property
+    def link_counters(self) -> str | None:
+        """What the NVLinks' own counters say of the bytes sent, beside the sizes of calls; None without counters."""
+        return link_counters(self.run.nvlink, self.calls)
 
     @cached_property
     def bandwidth_ceiling(self) -> pd.DataFrame:

@@ -27,6 +27,8 @@ class FactTables(Protocol):
     @property
     def ceiling(self) -> Ceiling | None: ...  # noqa: D102
     @property
+    def link_counters(self) -> str | None: ...  # noqa: D102
+    @property
     def calls(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def matches(self) -> pd.DataFrame: ...  # noqa: D102
@@ -63,6 +65,8 @@ def _facts(analysis: FactTables) -> Iterator[tuple[str, str]]:
     for group, text in _matching(analysis):
         yield f"group {group}", text
     yield "clocks", _clocks(analysis)
+    if analysis.link_counters is not None:
+        yield "NVLinks", analysis.link_counters
     if analysis.ceiling is not None:
         yield "ceiling", _ceiling(analysis.ceiling.name, analysis.bandwidth_ceiling)
     yield from (("verdict", f"{row['verdict']}: {row['because']}") for row in first if row["verdict"] != "hang")

@@ -22,7 +22,7 @@ from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
 from .rank_files import Member, host_in_name, members_of, notes_on
-from .side_files import probe_rows, side_content, step_time_rows
+from .side_files import nvlink_bytes, probe_rows, side_content, step_time_rows
 
 if TYPE_CHECKING:
     from .spread import SpreadTables
@@ -36,7 +36,8 @@ class Run:
     """Everything read from one run; tables as `core.tables` declares them, rows in order of rank and cycle.
 
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
-    `files` are those of each rank, in order of cycles.
+    `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
+    capture, in bytes, and in how many steps.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Run:
     step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
     details: bool = False
     files: dict[int, list[Path]] = field(default_factory=dict)
+    nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def activities(self) -> pd.DataFrame:
@@ -258,6 +260,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         config=config,
         notes=tuple(note for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
         clock_probes=CLOCK_PROBES.frame(probed),
+        nvlink={m.rank: sent for m in members if m.cycle == 0 and (sent := nvlink_bytes(m.side))},
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
     )
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.contract.rank import RankFile
+from ..core.contract.rank import GpuState, RankFile
 from ..core.contract.reader import OtherVersion, lenient, read_json
+from ..core.escaping import printable
 from ..core.schema import Row
 from ..core.small_files import RANK_LIMIT, NotJson
 from ..errors import UnreadableFile
@@ -78,5 +79,25 @@ def notes_on_side(rank: int, side: Side) -> Iterator[str]:
     """Notes on a rank's side file."""
     if side.record.complete is False:
         yield f"rank {rank}: the capture ended early: {side.record.reason or 'no reason given'}"
+    for state in side.record.gpu_states:
+        if state.slowed_by:
+            yield f"rank {rank}: its GPU was slowed down at the {state.at} of the capture{_how_slow(state)}"
     if "clock_probe" in side.odd:
         yield f"rank {rank}: the clock probe in its side file makes no sense, and is left out"
+
+
+def _how_slow(state: GpuState) -> str:
+    """By what, and to which clock and temperature."""
+    by = ", ".join(map(printable, state.slowed_by or ()))
+    clock = None if state.sm_clock_mhz is None else f"{state.sm_clock_mhz:,} MHz"
+    temperature = None if state.temperature_c is None else f"{state.temperature_c} °C"
+    return f": {by}" + "".join(f", {one}" for one in (clock, temperature) if one)
+
+
+def nvlink_bytes(side: Side) -> tuple[int, int] | None:
+    """What the NVLinks of a rank's GPU sent during the capture, and the steps of it; None if not known."""
+    sent = {state.at: state.nvlink_sent_bytes for state in side.record.gpu_states}
+    begin, end, steps = sent.get("start"), sent.get("end"), len(side.record.steps)
+    if begin is None or end is None or end < begin or not steps:
+        return None
+    return end - begin, steps

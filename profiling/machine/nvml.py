@@ -74,6 +74,23 @@ def sensors(uuid: str, library: Any = pynvml) -> Iterator[tuple[Sensors | None, 
         yield found, reason
 
 
+Ask = Callable[..., Any]
+"""The answer of a function of NVML, by its name, about one GPU; None where it has none."""
+
+
+@contextmanager
+def asking(uuid: str, library: Any = pynvml) -> Iterator[Ask | None]:
+    """What asks NVML about the GPU named `uuid` for the block; None where that is not possible."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_session(library))
+            handle = _required(library, lambda: library.nvmlDeviceGetHandleByUUID(uuid), f"GPU {uuid}")
+        except _UnavailableError:
+            yield None
+        else:
+            yield lambda name, *args: _optional(library, lambda: getattr(library, name)(handle, *args))
+
+
 @contextmanager
 def _session(library: Any) -> Iterator[None]:
     if library is None:

@@ -17,11 +17,12 @@ from torch import nn
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from ..base import run_directory as rundir
-from ..base.contract.rank import ProfilerOptions, RankFile, StepTime
+from ..base.contract.rank import End, ProfilerOptions, RankFile, StepTime
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.schedule import Schedule
 from ..base.torch_private import profiler_is_on
 from ..errors import CaptureError
+from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
@@ -103,6 +104,7 @@ class Session:
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
             self._probe.at_start(who)
+            self._look_at_gpu("start")
             self._save(_UNFINISHED)
             self._start_profiler()
         return self
@@ -137,6 +139,7 @@ class Session:
                 raise
             finally:
                 self._refresh()
+                self._look_at_gpu("end")
                 self._save(self._why_incomplete(error))
                 self._probe_again(error)
                 self._interrupts.stop()
@@ -212,6 +215,11 @@ class Session:
         modes = {mode: facts_of(model) for mode, facts_of in FACTS.items()} if model is not None else {}
         found: dict[str, Any] = {mode: facts for mode, facts in modes.items() if facts}
         self._facts = replace(self._facts, process_groups=groups, **found)
+
+    def _look_at_gpu(self, at: End) -> None:
+        state = gpu_state(self._facts.device.uuid, at)
+        if state is not None:
+            self._facts = replace(self._facts, gpu_states=[*self._facts.gpu_states, state])
 
     def _save(self, reason: str | None) -> None:
         facts = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...recording.options import ReadOptions
-from ..output import Writing, writes_tables
+from ..output import Writing, complain, writes_tables
 from ..reading_options import CeilingFile, Runs, analysis_of, reads_traces
 from ..tables import print_table
 
@@ -19,4 +19,7 @@ def bandwidth_command(
 ) -> None:
     """Print the bandwidth."""
     name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
-    print_table(name, analysis_of(runs, reading, ceiling), writing)
+    analysis = analysis_of(runs, reading, ceiling)
+    if (counters := analysis.link_counters) is not None:
+        complain(f"NVLinks {counters}", kind="note")
+    print_table(name, analysis, writing)

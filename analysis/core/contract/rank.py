@@ -57,6 +57,16 @@ class StepTime(Struct, frozen=True):
     phase: str | None = None
 
 
+class GpuState(Struct, frozen=True):
+    """Its GPU at one end of the capture."""
+
+    at: Literal["start", "end"]
+    sm_clock_mhz: FromZero | None = None
+    slowed_by: list[str] | None = None
+    temperature_c: FromZero | None = None
+    nvlink_sent_bytes: FromZero | None = None
+
+
 class RankFile(Struct, frozen=True):
     """What is read beside traces. All of it is optional: a field that makes no sense is treated as missing."""
 
@@ -69,6 +79,7 @@ class RankFile(Struct, frozen=True):
     machine: RankMachine = RankMachine()
     process_groups: list[GroupFacts] = []
     clock_probe: list[ClockOffset] = []
+    gpu_states: list[GpuState] = []
     complete: bool | None = None
     reason: str | None = None
     steps: list[StepTime] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from .fields import Doc, People
 
@@ -67,6 +67,19 @@ class Numerics:
     cudnn_benchmark: Annotated[bool, People("whether cuDNN tries algorithms and takes the fastest")]
     cudnn_deterministic: Annotated[bool, People("whether cuDNN must be reproducible")]
     deterministic_algorithms: Annotated[bool, People("whether all of torch must be")]
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A GPU at one end of a capture; null for what the driver does not report."""
+
+    at: Annotated[Literal["start", "end"], Doc("which end")]
+    unix_ns: Annotated[int, People("when, on the host's clock")]
+    sm_clock_mhz: Annotated[int | None, Doc("clock of its multiprocessors", unit="MHz")]
+    slowed_by: Annotated[Sequence[str] | None, Doc("what held the clock down: power, temperature, ...")]
+    temperature_c: Annotated[int | None, Doc("temperature of the chip", unit="C")]
+    nvlink_sent_bytes: Annotated[int | None, Doc("what its NVLinks have sent since the driver was loaded")]
+    nvlink_received_bytes: Annotated[int | None, People("what they have received")]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from ..schedule import Phase
 from .fields import Doc, People, Record
-from .machine import Device, Links, Machine, Numerics, Settings, Versions
+from .machine import Device, GpuState, Links, Machine, Numerics, Settings, Versions
 from .modes import DpFacts, FsdpFacts, PipelineFacts
 from .run import SCHEMA_VERSION, ModelSize
 
@@ -135,6 +135,9 @@ class RankFile(Record):
         Sequence[ClockOffset] | None, Doc("how far this rank's clock was ahead of rank 0's; null if not measured")
     ] = None
     clock_probe_reason: Annotated[str | None, People("why `clock_probe` is null, or lacks one end")] = None
+    gpu_states: Annotated[
+        Sequence[GpuState], Doc("its GPU when the capture began, and when it ended; empty without NVML")
+    ] = ()
     complete: Annotated[bool, Doc("whether every scheduled step was traced")] = False
     reason: Annotated[str | None, Doc("why the capture is not complete")] = None
     steps: Annotated[Sequence[StepTime], Doc("all steps, traced or not")] = ()

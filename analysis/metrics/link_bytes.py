@@ -1,0 +1,51 @@
+"""What calls send over links by their sizes, beside what the links' own counters say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+import pandas as pd
+
+from ..core.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING, bus_factor
+from ..core.schema import records
+
+_KNOWN = SYNCHRONISING | ROOTED | POINT_TO_POINT
+
+
+def sent_bytes_by_step(calls: pd.DataFrame) -> Mapping[int, float]:
+    """Bytes that each rank sends in a traced step, over its links, if all data go round a ring; mean over the steps.
+
+    Ranks of which a call has no size are left out. Source: the bus factor of nccl-tests (doc/PERFORMANCE.md) is what a
+    rank's link carries of an array, as a part of it.
+    """
+    stepped = calls[calls["step"].notna()]
+    found = {}
+    for rank, own in stepped.groupby("rank"):
+        sizes = [_sent_bytes(row) for row in records(own[["collective", "group_size", "size_bytes"]])]
+        known = [size for size in sizes if size is not None]
+        if len(known) == len(sizes):
+            found[int(str(rank))] = sum(known) / own["step"].nunique()
+    return found
+
+
+def _sent_bytes(row: Mapping[str, object]) -> float | None:
+    collective, ranks, size_bytes = row["collective"], row["group_size"], row["size_bytes"]
+    if collective in ("barrier", "recv"):
+        return 0.0
+    if not isinstance(ranks, int) or not isinstance(size_bytes, int) or collective not in _KNOWN:
+        return None
+    return size_bytes * bus_factor(str(collective), ranks)
+
+
+def link_counters(nvlink: Mapping[int, tuple[int, int]], calls: pd.DataFrame) -> str | None:
+    """Counters and sizes in one sentence; `nvlink` has bytes and steps by rank. None where nothing was counted."""
+    if not nvlink:
+        return None
+    counted = {rank: sent / steps for rank, (sent, steps) in nvlink.items()}
+    told = f"sent {median(counted.values()) / 1e6:,.1f} MB a step and GPU by their counters, over the whole capture"
+    by_size = sent_bytes_by_step(calls)
+    both = [by_size[rank] for rank in counted if rank in by_size]
+    if not both:
+        return told
+    return f"{told}; {median(both) / 1e6:,.1f} MB by the sizes of traced calls, if all go round rings of NVLinks"
