@@ -13,13 +13,14 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo test test-all check bench lock clean
+.PHONY: help demo test test-all check bench gpu-check lock clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
 	@echo "make test-all  and the slow tests; SHARE=0/3, 1/3 or 2/3 runs those of every third file"
 	@echo "make check  lint and types only"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
+	@echo "make gpu-check  on a machine with GPUs: what only these can show, as a table; minutes"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
 	@echo "make clean  remove the environment and captured runs"
 
@@ -60,6 +61,9 @@ test-all: test
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }
 	@$(BIN)/python benchmarks/reading.py --source "$(SOURCE)" $(BENCH)
+
+gpu-check: $(READY)
+	$(BIN)/python tests/gpu/check.py $(GPU_CHECK)
 
 lock:
 	uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \

@@ -1,0 +1,284 @@
+"""Everything that only a machine with GPUs can show, in one command: `make gpu-check`, or `python tests/gpu/check.py`.
+
+Prints a table of what was seen, and writes it to gpu-check.md. Takes less than 10 minutes on one GPU and on several.
+With `--device cpu` it does the same on CPUs, with smaller sizes: a rehearsal, which says nothing about GPUs.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from analysis import analyse  # noqa: E402
+from analysis.core.schema import records  # noqa: E402
+
+_LIMIT_S = 150.0
+_ENDS_WITHIN_S = 20.0
+_AGREE_FRAC = 0.05
+_LARGE_BYTES = 64 << 20
+_LATE_MS = 20
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a check found; `ok` is None for what is only noted, or could not be checked here."""
+
+    ok: bool | None
+    what: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it runs, and the folder for run directories."""
+
+    device: str
+    ranks: int
+    folder: Path
+
+    def python(self, *args: object, limit_s: float = _LIMIT_S) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, *map(str, args)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
+
+    def profiling(self, *args: object) -> "subprocess.CompletedProcess[str]":
+        return self.python("-m", "profiling", *args)
+
+    def place(self, name: str) -> tuple[object, ...]:
+        return "--device", self.device, "--out", self.folder, "--run-name", name
+
+
+def last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1][:160] if lines else f"exit code {done.returncode}"
+
+
+def versions(machine: Machine) -> Seen:
+    found = f"torch {torch.__version__}"
+    if machine.device == "cpu":
+        return Seen(None, f"{found}, on CPUs: a rehearsal")
+    names = sorted({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())})
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return Seen(None, f"{found}, CUDA {torch.version.cuda}, NCCL {nccl}, {machine.ranks} x {', '.join(names)}")
+
+
+def gpu_tests(machine: Machine) -> Seen:
+    if machine.device == "cpu":
+        return Seen(None, "need a GPU")
+    done = machine.python("-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider")
+    return Seen(done.returncode == 0, done.stdout.strip().splitlines()[-1] if done.stdout.strip() else last_line(done))
+
+
+def capture_of(mode: str) -> Callable[[Machine], Seen]:
+    def check(machine: Machine) -> Seen:
+        workers = ["--workers", machine.ranks] if mode != "single" else []
+        batch = 64 if machine.device == "cuda" else 4
+        options = ["--parallel", mode, "--batch-size", batch, "--repeat", 2, "--steps", 22, *workers]
+        done = machine.profiling("train", *options, *machine.place(f"train-{mode}"))
+        if done.returncode:
+            return Seen(False, last_line(done))
+        return whole(machine, f"train-{mode}", steps=22, cycles=2)
+
+    return check
+
+
+def own_script(machine: Machine) -> Seen:
+    script = ROOT / "tests" / "gpu" / "straggler.py"
+    options = ["--repeat", 2, "--wait", 2, "--active", 2, "--workers", machine.ranks]
+    done = machine.profiling("run", *options, "--out", machine.folder, "--run-name", "run", script, -1, 0)
+    return whole(machine, "run", steps=None, cycles=2) if done.returncode == 0 else Seen(False, last_line(done))
+
+
+def whole(machine: Machine, name: str, steps: int | None, cycles: int) -> Seen:
+    """Whether a run has all step times, and in every cycle of every rank what its device did, up to the end."""
+    result = analyse(machine.folder / name)
+    sides = [json.loads(path.read_text()) for path in sorted((machine.folder / name).glob("*.meta.json"))]
+    wrong = [f"rank {side['rank']}: {side['reason']}" for side in sides if not side["complete"]]
+    wrong += [
+        f"rank {side['rank']} has the times of {len(side['steps'])} of {steps} steps"
+        for side in sides
+        if steps is not None and len(side["steps"]) != steps
+    ]
+    seen = {(ran.rank, ran.cycle) for ran in result.run.tables.ran if ran.devices}
+    wrong += [
+        f"nothing ran in cycle {n} of rank {r['rank']}"
+        for r in sides
+        for n in range(cycles)
+        if (r["rank"], n) not in seen
+    ]
+    wrong += [note for note in result.run.notes if "kernel" in note or "cut" in note]
+    backends = sorted(set(result.run.traces["backend"].dropna()))
+    sources = dict(result.calls["metadata_from"].value_counts())
+    known = ", ".join(f"{source} {count}" for source, count in sources.items()) or "nowhere"
+    text = (
+        f"{len(sides)} ranks, {', '.join(backends) or 'no backend'}, {len(result.calls)} calls, metadata from {known}"
+    )
+    return Seen(not wrong, "; ".join(wrong[:3]) or text)
+
+
+def comms(machine: Machine) -> Seen:
+    largest = "1G" if machine.device == "cuda" else "1M"
+    options = ["all_reduce", "all_gather", "send_recv", "-b", "1K", "-e", largest, "-f", 4, "--trace"]
+    done = machine.profiling("comms", *options, "--workers", machine.ranks, *machine.place("comms"))
+    if done.returncode:
+        return Seen(False, last_line(done))
+    large = [row for row in rows_of(machine) if row["size"] >= (_LARGE_BYTES if machine.device == "cuda" else 0)]
+    apart = [
+        abs(statistics.median(map(statistics.median, row["traced_times_us"])) / measured(row)["time"] - 1)
+        for row in large
+    ]
+    found = f"traced and timed differ by {max(apart):.1%} at most, from {large[0]['size']:,} bytes up"
+    return Seen(None if machine.device == "cpu" else max(apart) <= _AGREE_FRAC, found)
+
+
+def ceiling_of_itself(machine: Machine) -> Seen:
+    """The traces of `comms` against its own timing."""
+    result = analyse(machine.folder / "comms", ceiling=machine.folder / "comms")
+    unmatched = int((result.collectives["matched_by"] == "none").sum())
+    reached = [row for row in records(result.bandwidth_ceiling) if row["size_bytes"] >= _LARGE_BYTES]
+    parts = [row["of_ceiling_frac"] for row in reached if row["of_ceiling_frac"] is not None]
+    if not parts:
+        return Seen(None, f"{unmatched} collectives unmatched; no size from {_LARGE_BYTES:,} bytes up")
+    good = all(abs(part - 1) <= _AGREE_FRAC for part in parts) and not unmatched
+    return Seen(
+        good, f"{unmatched} collectives unmatched; traces reach {min(parts):.0%} to {max(parts):.0%} of what was timed"
+    )
+
+
+def nccl_tests(machine: Machine) -> Seen:
+    program = shutil.which("all_reduce_perf")
+    if program is None or machine.device == "cpu":
+        return Seen(None, "all_reduce_perf is not installed" if machine.device == "cuda" else "needs GPUs")
+    command = [program, "-b", "64M", "-e", "1G", "-f", "4", "-g", str(machine.ranks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    theirs = {int(f[0]): float(f[5]) for line in done.stdout.splitlines() if (f := line.split()) and f[0].isdigit()}
+    ours = {row["size"]: measured(row)["time"] for row in rows_of(machine) if row["collective"] == "all_reduce"}
+    ratios = [ours[size] / theirs[size] for size in sorted(ours.keys() & theirs.keys())]
+    if not ratios:
+        return Seen(False, f"no size in common: {last_line(done)}")
+    return Seen(
+        max(ratios) < 1 + 2 * _AGREE_FRAC, f"our all_reduce takes {min(ratios):.2f} to {max(ratios):.2f} times as long"
+    )
+
+
+def rows_of(machine: Machine) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((machine.folder / "comms" / "comms.json").read_text())["results"]
+    return rows
+
+
+def measured(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = row["in_place"] or row["out_of_place"]
+    return found
+
+
+def ended_by(signum: signal.Signals) -> Callable[[Machine], Seen]:
+    def check(machine: Machine) -> Seen:
+        name = f"ended-{signum.name}"
+        options = ["--wait", 1, "--warmup", 1, "--active", 5000, "--batch-size", 4, "--workers", machine.ranks]
+        command = [sys.executable, "-m", "profiling", "train", *map(str, [*options, *machine.place(name)])]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                next(line for line in process.stderr if "traced" in line and line.startswith("step"))
+                time.sleep(2)
+                begun_s = time.monotonic()
+                process.send_signal(signum)
+                process.communicate(timeout=60)
+            except (StopIteration, subprocess.TimeoutExpired):
+                process.kill()
+                return Seen(False, "it did not end within 60 s, or traced nothing")
+        took_s, traces = time.monotonic() - begun_s, list((machine.folder / name).glob("*.pt.trace.json.gz"))
+        good = took_s <= _ENDS_WITHIN_S and len(traces) == machine.ranks and process.returncode == 128 + signum
+        return Seen(
+            good, f"exit code {process.returncode} after {took_s:.1f} s, {len(traces)} traces of {machine.ranks} ranks"
+        )
+
+    return check
+
+
+def straggler(machine: Machine) -> Seen:
+    """Rank 1 is late in every step, and has to be named."""
+    if machine.ranks < 2:
+        return Seen(None, "needs 2 GPUs")
+    script = ROOT / "tests" / "gpu" / "straggler.py"
+    options = ["--wait", 3, "--active", 5, "--workers", machine.ranks, "--out", machine.folder, "--run-name", "late"]
+    done = machine.profiling("run", *options, script, 1, _LATE_MS)
+    if done.returncode:
+        return Seen(False, last_line(done))
+    found = records(analyse(machine.folder / "late").ranks)
+    blamed = max(found, key=lambda row: row["caused_wait_ns"] or 0)
+    per_step_ms = (blamed["caused_wait_ns"] or 0) / 5 / (machine.ranks - 1) / 1e6
+    return Seen(
+        blamed["rank"] == 1,
+        f"rank {blamed['rank']} makes each other one wait {per_step_ms:.1f} ms a step; it sleeps {_LATE_MS}",
+    )
+
+
+def checks(machine: Machine) -> Iterator[tuple[str, Callable[[Machine], Seen]]]:
+    yield "versions", versions
+    yield "tests marked gpu", gpu_tests
+    for mode in ("single", *(("ddp", "fsdp", "pipeline") if machine.ranks > 1 else ("ddp",))):
+        yield f"train --parallel {mode}, 2 cycles", capture_of(mode)
+    if machine.device == "cuda" and machine.ranks > 1:
+        yield "train --parallel dp, 2 cycles", capture_of("dp")
+    yield "run, 2 cycles", own_script
+    if machine.ranks > 1:
+        yield "comms --trace", comms
+        yield "comms against its own traces", ceiling_of_itself
+        yield "comms against nccl-tests", nccl_tests
+    yield "SIGINT while tracing", ended_by(signal.SIGINT)
+    yield "SIGTERM while tracing", ended_by(signal.SIGTERM)
+    yield "a straggler on rank 1", straggler
+
+
+def seen_by(check: Callable[[Machine], Seen], machine: Machine) -> Seen:
+    try:
+        return check(machine)
+    except subprocess.TimeoutExpired:
+        return Seen(False, f"did not end within {_LIMIT_S:.0f} s")
+    except Exception as err:  # noqa: BLE001 - the other checks go on
+        return Seen(False, f"{type(err).__name__}: {err}".splitlines()[0][:200])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--output", type=Path, default=Path("gpu-check.md"))
+    parser.add_argument("--only", default="", help="checks whose names contain this")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.stderr.write(f"error: torch {torch.__version__} finds no GPU here; --device cpu rehearses the checks\n")
+        return 1
+    ranks = torch.cuda.device_count() if options.device == "cuda" else 2
+    lines = ["| check | | seen | s |", "|---|---|---|---:|"]
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Machine(options.device, ranks, Path(folder))
+        for name, check in checks(machine):
+            if options.only not in name:
+                continue
+            begun_s = time.monotonic()
+            found = seen_by(check, machine)
+            failed += found.ok is False
+            mark = {True: "ok", False: "**wrong**", None: "-"}[found.ok]
+            lines.append(f"| {name} | {mark} | {found.what.replace('|', '/')} | {time.monotonic() - begun_s:.0f} |")
+            print(f"{mark:>9}  {name}: {found.what}", flush=True)
+    options.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{failed} wrong; the table is in {options.output}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
