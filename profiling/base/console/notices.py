@@ -1,4 +1,4 @@
-"""What `run` tells the user, beside what the script says. Knows no torch."""
+"""What we tell the user beside what a script says on its own. Knows no torch."""
 
 import sys
 from contextlib import suppress
@@ -6,7 +6,12 @@ from contextlib import suppress
 
 def say(line: str) -> None:
     """One line on the stderr that this process started with: the script may have put something else in its place."""
+    show(f"commtrace: {line}")
+
+
+def show(text: str) -> None:
+    """The same, as it is."""
     stream = sys.__stderr__
     if stream is not None:
         with suppress(OSError, ValueError):  # closed, or nobody reads
-            print(f"commtrace: {line}", file=stream, flush=True)
+            print(text, file=stream, flush=True)
