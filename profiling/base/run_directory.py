@@ -3,7 +3,9 @@
 traces/<run>/
   run.json                                  rank 0: what ran
   <host>_<rank>.<cycle>.pt.trace.json.gz    one per rank and profiling cycle, exactly as torch wrote it
+  <host>_<rank>.<cycle>.pt.trace.ctrace     its recording, beside it or in its place
   <host>_<rank>.meta.json                   per rank: device, links, process groups, step times, ...
+  summary.txt, report.html                  rank 0 of a capture that is analysed where it ends
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
 
@@ -29,8 +31,11 @@ from .contract.fields import Record, content
 UNFINISHED = "still running, or killed before it could say why"
 RUN_FILE = "run.json"
 TRAINING_FILE = "training.json"
+SUMMARY_FILE = "summary.txt"
+REPORT_FILE = "report.html"
 # TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so they must be digits.
 TRACE_SUFFIX = ".pt.trace.json.gz"
+RECORDING_SUFFIX = ".pt.trace.ctrace"
 META_SUFFIX = ".meta.json"
 CYCLE_DIGITS = 4
 _COMPRESSION_LEVEL = 2  # of isal: a sixth larger than zlib's 6, a tenth of the time, while training waits
@@ -45,6 +50,11 @@ def worker_name(host: str, rank: int) -> str:
 def trace_name(worker: str, cycle: int) -> str:
     """File name of the trace of one rank and profiling cycle (from 0)."""
     return f"{worker}.{cycle:0{CYCLE_DIGITS}d}{TRACE_SUFFIX}"
+
+
+def recording_name(trace: str) -> str:
+    """File name of the recording of a trace."""
+    return trace.removesuffix(TRACE_SUFFIX) + RECORDING_SUFFIX
 
 
 def meta_name(worker: str) -> str:
@@ -82,8 +92,18 @@ def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
 
 def write_json(path: Path, record: Record) -> None:
     """Write `record` to `path` as JSON, completely or not at all. Raises RunDirError."""
+    write_bytes(path, json_bytes(record))
+
+
+def json_bytes(record: Record) -> bytes:
+    """What `write_json` writes."""
+    return (json.dumps(content(record), indent=1, default=str) + "\n").encode()
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, completely or not at all. Raises RunDirError."""
     with explained(path), disk.replacing(path) as file:
-        file.write((json.dumps(content(record), indent=1, default=str) + "\n").encode())
+        file.write(data)
 
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:
