@@ -250,7 +250,8 @@ def _forked(self: Any, args: Any, *rest: Any) -> None:
      p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, _, _, _, _, _, new_session) = rest[:21]  # fmt: skip
     listed = [os.fsdecode(one) for one in args] if isinstance(args, (list, tuple)) else []
     is_own = listed[:1] == [sys.executable] and executable is None and not (shell or preexec_fn or pass_fds)
-    if not is_own or not close_fds or len(listed) < 2:
+    # What is run by its path is the analysis beside a training: that has threads, and kernels of its own to wait for.
+    if not is_own or not close_fds or len(listed) < 2 or not listed[1].startswith("-"):
         _execute(self, args, *rest)
         return
     sys.stdout.flush()

@@ -1,0 +1,87 @@
+"""The analysis, run beside training: a process of its own, that gives way to it. This one imports none of it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROGRAM = Path(__file__).with_name("low_priority.py")
+_POLL_S = 0.05
+_GRACE_S = 2.0
+# Libraries of the analysis need no threads: nothing there multiplies matrices.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+_PLAIN_TEXT = {"PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
+# What is said to Python about the script: where it finds modules holds for the analysis as well, this does not.
+_OF_THE_SCRIPT = (
+    *("PYTHONINSPECT", "PYTHONWARNINGS", "PYTHONSTARTUP", "PYTHONVERBOSE", "PYTHONPROFILEIMPORTTIME"),
+    *("FORCE_COLOR", "CLICOLOR_FORCE"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the analysis printed, and why that is not all that was asked for, in one line."""
+
+    out: str = ""
+    why: str | None = None
+
+
+def run_aside(
+    arguments: Sequence[str], is_over: Callable[[], bool] = lambda: False, settings: Mapping[str, str] | None = None
+) -> Outcome:
+    """What becomes of `commtrace ARGUMENTS`, which is ended when `is_over` says so.
+
+    The thread that calls this must not end before this does: the process ends with it, on Linux.
+    """
+    try:
+        # Python starts it by vfork: that takes no longer for a process that has much memory.
+        process = subprocess.Popen(  # noqa: S603  (our own program)
+            [sys.executable, str(_PROGRAM), str(os.getpid()), *arguments],
+            env=_environment() | dict(settings or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the training
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except (OSError, ValueError) as err:
+        return Outcome(why=f"no process could be started for it: {err}")
+    try:
+        while not is_over():
+            with suppress(subprocess.TimeoutExpired):
+                out, said = process.communicate(timeout=_POLL_S)
+                return Outcome(out, _why(process.returncode, said))
+    finally:
+        _end(process)
+    return Outcome(why="it took too long, and was ended")
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End it, with nothing half done, if it still runs."""
+    for end in (process.terminate, process.kill):
+        if process.poll() is None:
+            end()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=_GRACE_S)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_THE_SCRIPT}
+    return kept | _ONE_THREAD | _PLAIN_TEXT
+
+
+def _why(code: int, said: str) -> str | None:
+    """The last error that it told of; None if all went well."""
+    if code == 0:
+        return None
+    if code < 0:
+        return f"its process was killed by signal {-code} ({signal.strsignal(-code)})"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or [f"exit code {code}"])[-1]
