@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..base.commands.option_groups import takes
-from ..base.commands.profiler_options import RecordingOptions, ScheduleOptions
+from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import Afterwards
 from . import own_name
@@ -25,6 +25,8 @@ RUN_EXAMPLES = """[bold]Examples[/bold]
     python -m profiling run --workers 2 --active 5 -m mypackage.train --lr 0.1
 
     torchrun --nproc-per-node 8 -m profiling run --run-name mine train.py
+
+    torchrun --nproc-per-node 8 -m profiling run --analyse train.py
 
     python -m profiling run --whole-run --max-seconds 20 infer.py
     """
@@ -74,7 +76,12 @@ class _OutputOptions:
 
 
 @takes(
-    of=_ScriptOptions, profiled=ScheduleOptions, limits=_LimitOptions, recording=RecordingOptions, output=_OutputOptions
+    of=_ScriptOptions,
+    profiled=ScheduleOptions,
+    limits=_LimitOptions,
+    recording=RecordingOptions,
+    output=_OutputOptions,
+    kept=KeepOptions,
 )
 def run(
     ctx: typer.Context,
@@ -84,6 +91,7 @@ def run(
     limits: _LimitOptions,
     recording: RecordingOptions,
     output: _OutputOptions,
+    kept: KeepOptions,
 ) -> None:
     """Run a training script as it is, and trace a few of its steps on every rank.
 
@@ -98,6 +106,7 @@ def run(
         schedule=WHOLE_RUN if limits.whole_run else profiled.schedule(),
         limits=Limits(limits.max_seconds, limits.max_memory_gb) if limits.whole_run else None,
         run_name=output.run_name,
+        keeping=kept.keeping(),
         **vars(recording),
     )
     command_line = ctx.obj

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
 
@@ -54,6 +55,7 @@ class RunConfig:
     run_name: str | None = None
     with_stack: bool = False
     profile_memory: bool = False
+    keeping: Keeping = TRACES_ONLY
 
     def __post_init__(self) -> None:
         if self.run_name is not None and Path(self.run_name).name != self.run_name:
@@ -82,6 +84,7 @@ class RunConfig:
             "target": Target(**state["target"]),
             "out": Path(state["out"]),
             "schedule": Schedule(**state["schedule"]),
+            "keeping": Keeping(**state["keeping"]),
             "limits": None if limits is None else Limits(**limits),
         }
         return cls(**{**state, **parts})

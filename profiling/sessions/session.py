@@ -17,16 +17,19 @@ from torch import nn
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from ..base import run_directory as rundir
+from ..base.console.notices import say, show
 from ..base.contract.rank import End, ProfilerOptions, RankFile, StepTime
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
+from ..base.keeping import TRACES_ONLY, Keep, Keeping
 from ..base.schedule import Schedule
 from ..base.torch_private import profiler_is_on
-from ..errors import CaptureError
+from ..errors import CaptureError, RunDirError
 from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .clock_probe import ClockProbe
+from .conclusion import Conclusion, Patience
 from .side_files import Subject
 from .step_clock import StepClock
 
@@ -39,11 +42,13 @@ class SessionOptions:
     """What is recorded besides times and shapes, and how a session begins.
 
     `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
-    rank 0 to enter, for `patience`.
+    rank 0 to enter, for `patience`. `keeping` says what becomes of the traces, and `show` gets the summary of the run.
     """
 
     with_stack: bool = False
     profile_memory: bool = False
+    keeping: Keeping = TRACES_ONLY
+    show: Callable[[str], None] = show
     create: Callable[[Path], None] = rundir.create_empty
     patience: timedelta = parallel.ENTRY_PATIENCE
 
@@ -73,6 +78,8 @@ class Session:
         self.run_dir = run_dir
         self._create = options.create
         self._patience = options.patience
+        self._keeping = options.keeping
+        self._show = options.show
         self.schedule = schedule
         self.traces: list[str] = []
         self.steps_done = 0
@@ -86,7 +93,10 @@ class Session:
         leaving = type(self).__exit__.__code__
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
+        self._cycles = 0
+        self._reason: str | None = _UNFINISHED
         self._facts: RankFile
+        self._conclusion: Conclusion
 
     def __enter__(self) -> "Session":
         self._check_no_other_profiler()
@@ -96,11 +106,13 @@ class Session:
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [rundir.RUN_FILE] if who.rank == 0 else [])
         self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)
+        self._facts = replace(self._facts, keep=self._keeping.kept)
         self._refresh()
         self._save(_UNFINISHED)
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
+        self._conclusion = Conclusion(self._keeping, who, self.run_dir, self._show)
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
             self._probe.at_start(who)
@@ -142,6 +154,7 @@ class Session:
                 self._look_at_gpu("end")
                 self._save(self._why_incomplete(error))
                 self._probe_again(error)
+                self._conclude(error, self._interrupts)
                 self._interrupts.stop()
 
     @property
@@ -152,7 +165,7 @@ class Session:
     @property
     def _all_traced(self) -> bool:
         """Whether every scheduled cycle is over, and its trace written."""
-        return self.steps_done >= self.schedule.total_steps and len(self.traces) >= self.schedule.repeat
+        return self.steps_done >= self.schedule.total_steps and self._cycles >= self.schedule.repeat
 
     def step_times(self) -> list[StepTime]:
         """The time of every step so far, or as far as the device has come."""
@@ -202,11 +215,12 @@ class Session:
         if self._displaced:
             return
         with self._interrupts.busy():
-            name = rundir.trace_name(self._worker, len(self.traces))
+            name = rundir.trace_name(self._worker, self._cycles)
             rundir.write_trace(self.run_dir / name, profiler.export_chrome_trace)
-            self.traces.append(name)
+            self._cycles += 1
+            self._conclusion.files.add(name)
             self._refresh()
-            self._save(_UNFINISHED)
+            self._settle(_UNFINISHED)
 
     def _refresh(self) -> None:
         """Look again at what comes and goes inside the block: subgroups, the default group, the model."""
@@ -221,8 +235,41 @@ class Session:
         if state is not None:
             self._facts = replace(self._facts, gpu_states=[*self._facts.gpu_states, state])
 
+    def _settle(self, reason: str | None) -> None:
+        """Save what is kept by now, and only then remove what is not."""
+        files = self._conclusion.files
+        files.settle()
+        self._name_files(reason)
+        if not files.discard():
+            self._name_files(reason)
+
+    def _name_files(self, reason: str | None) -> None:
+        files = self._conclusion.files
+        self.traces = files.names
+        self._facts = replace(self._facts, packing_reason=files.reason())
+        self._save(reason)
+
+    def _conclude(self, error: BaseException | None, guard: Interrupts) -> None:
+        """What follows the traces: nothing that fails here is the training's fault."""
+        patience = Patience(lambda: guard.received, failed=not _ended_well(error))
+        with guard.busy():
+            try:
+                self._conclusion.finish_packing(patience)
+                self._settle(self._reason)
+                why = self._conclusion.give(self._record(self._reason), patience)
+                if why is not None:
+                    self._facts = replace(self._facts, hand_over_reason=why)
+                    self._save(self._reason)
+                self._conclusion.analyse(patience)
+            except Exception as err:  # noqa: BLE001
+                say(f"error: {err if isinstance(err, RunDirError) else f'{type(err).__name__}: {err}'}")
+
     def _save(self, reason: str | None) -> None:
-        facts = replace(
+        self._reason = reason
+        rundir.write_json(self.run_dir / rundir.meta_name(self._worker), self._record(reason))
+
+    def _record(self, reason: str | None) -> RankFile:
+        return replace(
             self._facts,
             **self._probe.facts(),
             complete=reason is None,
@@ -230,7 +277,6 @@ class Session:
             steps=self.step_times(),
             traces=self.traces,
         )
-        rundir.write_json(self.run_dir / rundir.meta_name(self._worker), facts)
 
     def _probe_again(self, error: BaseException | None) -> None:
         """The clocks at the end, of a block that ended normally: else peers may be gone."""
@@ -251,7 +297,7 @@ class Session:
         done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
         if self.interrupted_by is not None:
             return f"{self.interrupted_by.name} {done}"
-        if error is not None and not (isinstance(error, SystemExit) and not error.code):
+        if error is not None and not _ended_well(error):
             if parallel.lost_peer(error):
                 return f"another rank ended first, and broke a collective {done}"
             message = str(error).strip().partition("\n")[0]
@@ -267,6 +313,10 @@ class Session:
             os._exit(128 + signum)
 
 
+def _ended_well(error: BaseException | None) -> bool:
+    return error is None or (isinstance(error, SystemExit) and not error.code)
+
+
 def capture(
     out: str | os.PathLike[str],
     *,
@@ -280,6 +330,10 @@ def capture(
     model: nn.Module | None = None,
     batch_size: int | None = None,
     config: Mapping[str, Any] | None = None,
+    keep: Keep = "trace",
+    analyse: bool = False,
+    analyse_max_seconds: float = Keeping.max_seconds,
+    analyse_max_gb: float = Keeping.max_gb,
 ) -> Session:
     """Capture a training loop into the run directory `out`, which must be new or empty.
 
@@ -291,14 +345,13 @@ def capture(
     The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times; tensor shapes
     are always recorded, source lines and allocations on request. DDP rebuilds its buckets before its second iteration:
     there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is the current CUDA device where there is one.
-    `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank,
-    `config` is kept as it is. What happens where the block ends early, and with several ranks: see `Session`.
+    `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank. See
+    `Session` for blocks that end early and several ranks, docs/recordings.md for `keep` and `analyse`.
 
-    Raises UsageError for a schedule that cannot be; on entering, RunDirError when `out` has files in it, and
+    Raises UsageError for a schedule or `keep` that cannot be; on entering, RunDirError when `out` has files in it, and
     CaptureError when another profiler is running in this process.
     """
     where = torch.device(device) if device is not None else parallel.current_device()
-    held = weakref.ref(model) if model is not None else None
-    subject = Subject(model=held, batch_size=batch_size, config=config, command=sys.argv)
-    options = SessionOptions(with_stack, profile_memory)
+    subject = Subject(weakref.ref(model) if model is not None else None, None, batch_size, config, sys.argv)
+    options = SessionOptions(with_stack, profile_memory, Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb))
     return Session(Path(out), Schedule(wait, warmup, active, repeat), where, subject, options)

@@ -3,7 +3,7 @@
 import typer
 
 from ..base.commands.option_groups import takes
-from ..base.commands.profiler_options import RecordingOptions, ScheduleOptions
+from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..base.libraries import require
 from ..base.schedule import TRAILING_STEPS
 from ..ranks.exits import exit_with
@@ -25,6 +25,8 @@ TRAIN_EXAMPLES = """[bold]Examples[/bold]
 
     python -m profiling train --captures 3 --run-name before
 
+    python -m profiling train --workers 2 --keep recording --analyse
+
     python -m profiling train --data cifar10 --epochs 5 --warmup-epochs 1 --batch-size 2048 --lr-scaling linear
 
     torchrun --nproc-per-node 4 -m profiling train --batch-size 128 --data cifar10
@@ -42,6 +44,7 @@ TRAIN_EXAMPLES = """[bold]Examples[/bold]
     profiled=ScheduleOptions,
     recording=RecordingOptions,
     output=OutputOptions,
+    kept=KeepOptions,
 )
 def train(
     ctx: typer.Context,
@@ -54,6 +57,7 @@ def train(
     profiled: ScheduleOptions,
     recording: RecordingOptions,
     output: OutputOptions,
+    kept: KeepOptions,
 ) -> None:
     """Train a model and trace a few of its steps on every rank.
 
@@ -70,6 +74,7 @@ def train(
         **place.settings(),
         **vars(recording),
         **vars(output),
+        keeping=kept.keeping(),
         optimizer=optimizer.config(subject.model, epochs.epochs),
     )
 

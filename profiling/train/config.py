@@ -14,6 +14,7 @@ from ..base.commands.choices import (
     ModelName,
     PipelineScheduleName,
 )
+from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule, check_leading_steps, check_steps, check_wait
 from ..errors import UsageError
 from ..modes import DEFAULT_MODE, MODES, ParallelName
@@ -72,6 +73,7 @@ class TrainConfig:
     run_name: str | None = None
     with_stack: bool = False
     profile_memory: bool = False
+    keeping: Keeping = TRACES_ONLY
     dataset_samples: int = CIFAR10_SAMPLES
     warmup_epochs: int = 0
     timed_epochs: int = 0

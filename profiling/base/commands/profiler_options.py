@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..keeping import Keep, Keeping
 from ..schedule import Schedule
 
 
@@ -32,3 +33,34 @@ class RecordingOptions:
 
     with_stack: Annotated[bool, _profiler("record source lines")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False
+
+
+def _output(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel="Output")
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """What becomes of the traces."""
+
+    keep: Annotated[
+        Keep, _output("of each cycle: its trace; its recording, a small file with the same tables; or both")
+    ] = Keeping.keep
+    analyse: Annotated[
+        bool,
+        typer.Option(
+            "--analyse",
+            rich_help_panel="Output",
+            help="at the end gather recordings of all ranks on rank 0, show the summary, and write it and a report",
+        ),
+    ] = Keeping.analyse
+    analyse_max_seconds: Annotated[
+        float, _output("with --analyse: wait for other ranks, and for the analysis, at most this long each")
+    ] = Keeping.max_seconds
+    analyse_max_gb: Annotated[float, _output("with --analyse: all ranks together hand over at most this")] = (
+        Keeping.max_gb
+    )
+
+    def keeping(self) -> Keeping:
+        """As captures take it. Raises UsageError."""
+        return Keeping(self.keep, self.analyse, self.analyse_max_seconds, self.analyse_max_gb)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from ..keeping import Keep
 from ..schedule import Phase
 from .fields import Doc, People, Record
 from .machine import Device, GpuState, Links, Machine, Numerics, Settings, Versions
@@ -141,4 +142,11 @@ class RankFile(Record):
     complete: Annotated[bool, Doc("whether every scheduled step was traced")] = False
     reason: Annotated[str | None, Doc("why the capture is not complete")] = None
     steps: Annotated[Sequence[StepTime], Doc("all steps, traced or not")] = ()
-    traces: Annotated[Sequence[str], People("names of this rank's trace files, in order of cycles")] = ()
+    traces: Annotated[
+        Sequence[str], People("names of this rank's trace files and recordings that are kept, in order of cycles")
+    ] = ()
+    keep: Annotated[Keep, People("what was to be kept of each cycle: `trace`, `recording` or `both`")] = "trace"
+    packing_reason: Annotated[str | None, People("why traces could not be packed; null if they could")] = None
+    hand_over_reason: Annotated[
+        str | None, People("why rank 0 did not get this rank's recordings; null if it did, or if nobody asked")
+    ] = None

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...base.console.notices import say
+from ...base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import PROFILER_START
 from ...base.wording import counted
@@ -69,6 +70,7 @@ class Observer:
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
+        self._captured: ScriptSession | None = None  # also when that is over
         self._begun = False
         self._hook_calls = 0
         self._used_gloo = False
@@ -101,10 +103,23 @@ class Observer:
         if session is not None and self._config.limits is not None and _ended_well(error):
             self._attempt(session.step)
         self._end(error)
+        if self._captured is not None:
+            self._conclude(self._captured, error)
         if not self._begun and not (self._spawned and self._spawned.taken):
             say(_nothing_captured(self._config))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
+
+    def _conclude(self, session: ScriptSession, error: BaseException | None) -> None:
+        """Have packing end and the run analysed, while signals only shorten that."""
+        guard = Interrupts(lambda: None, lambda signum: os._exit(128 + signum), BLOCKED_GRACE_S)
+        guard.start()
+        try:
+            with guard.shield():
+                session.conclude(error, guard)
+        finally:
+            guard.stop()
+            self.stopped_by = self.stopped_by or guard.received
 
     def leave(self) -> None:
         """In a forked child: watch nothing there, and have it end as it would without us."""
@@ -113,7 +128,7 @@ class Observer:
             self._session.leave()
         if self._begun:
             end_without_kineto()
-        self._session = None
+        self._session = self._captured = None
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (given by torch)
         self._hook_calls += 1
@@ -182,11 +197,13 @@ class Observer:
             self._config.schedule,
             device,
             subject,
-            SessionOptions(self._config.with_stack, self._config.profile_memory, patience=PATIENCE),
+            SessionOptions(
+                self._config.with_stack, self._config.profile_memory, self._config.keeping, patience=PATIENCE
+            ),
             say=say,
         )
         session.__enter__()
-        self._session = session
+        self._session = self._captured = session
         self._used_gloo = "gloo" in (parallel.backend() or "")
         if who.rank == 0:
             say(f"{_what(self._config)}; traces go to {session.run_dir}")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerAction, profile
 
+from ...base.interrupts import Interrupts
 from ...base.torch_private import drop_profiler, profiler_is_on
 from ...sessions.session import Session
 
@@ -37,6 +38,13 @@ class ScriptSession(Session):
             super().__exit__(kind, error, trace)
         finally:
             self.incomplete = self._why_incomplete(error)
+
+    def _conclude(self, error: BaseException | None, guard: Interrupts) -> None:
+        """Not where the capture ends: the script goes on, and nothing of this may keep it waiting."""
+
+    def conclude(self, error: BaseException | None, guard: Interrupts) -> None:
+        """What follows the traces, once the script is over; signals are those of `guard`."""
+        super()._conclude(error, guard)
 
     @property
     def rank(self) -> int:

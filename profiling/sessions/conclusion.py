@@ -1,0 +1,144 @@
+"""What follows the last trace of a capture: packing ends, recordings come together on rank 0, and are analysed there.
+
+Whatever goes wrong here is said, and ends nothing: training is over, and its exit code its own.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import Signals
+
+from ..base import run_directory as rundir
+from ..base.console.notices import say
+from ..base.contract.rank import RankFile
+from ..base.keeping import Keeping
+from ..base.wording import ranks_in_words
+from ..errors import RunDirError
+from ..ranks.process_group import Identity
+from .aside import run_aside
+from .hand_over import HandOver, HandOverError, Parcel
+from .packing import KeptFiles
+
+_PACKING_S = 120.0
+# torchrun, Slurm and our launcher give ranks 30 s after SIGTERM. There are three waits, and traces were written before.
+_AFTER_SIGNAL_S = 7.0
+# A rank that ends by an error has often lost another one, which nobody will hear of again.
+_AFTER_ERROR_S = 15.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait at the end: less after an error, hardly after SIGTERM, not at all after Ctrl-C."""
+
+    received: Callable[[], Signals | None]
+    failed: bool = False
+
+    def within(self, seconds: float) -> Callable[[], bool]:
+        """Says when such a wait, which begins now, is over."""
+        until_s = time.monotonic() + (min(seconds, _AFTER_ERROR_S) if self.failed else seconds)
+
+        def is_over() -> bool:
+            nonlocal until_s
+            signum = self.received()
+            if signum is not None:
+                until_s = min(until_s, time.monotonic() + (0 if signum is Signals.SIGINT else _AFTER_SIGNAL_S))
+            return time.monotonic() >= until_s
+
+        return is_over
+
+
+class Conclusion:
+    """The end of one capture on one rank. Made where the capture begins, and all ranks are there."""
+
+    def __init__(self, keeping: Keeping, who: Identity, run_dir: Path, show: Callable[[str], None]) -> None:
+        self.files = KeptFiles(run_dir, keeping.kept)
+        self._keeping = keeping
+        self._who = who
+        self._run_dir = run_dir.absolute()
+        self._show = show
+        self._hand_over = HandOver.of(who) if keeping.analyse else None
+        if self._hand_over is not None and who.rank == 0:
+            self._hand_over.announce(self._run_dir)
+
+    def finish_packing(self, patience: Patience) -> None:
+        """Wait for recordings, for some time."""
+        self.files.finish(patience.within(_PACKING_S), tells=self._who.local_rank == 0)
+
+    def give(self, facts: RankFile, patience: Patience) -> str | None:
+        """As a rank other than 0, hand over what rank 0 analyses; why that failed, if it did."""
+        if not self._keeping.analyse or self._who.rank == 0:
+            return None
+        if self._hand_over is None:
+            return "there was no process group when the capture began"
+        share_bytes = self._keeping.share_bytes(self._who.world_size)
+        try:
+            self._hand_over.give(
+                self._run_dir, lambda: self._parcel(facts), share_bytes, patience.within(self._keeping.max_seconds)
+            )
+        except HandOverError as err:
+            return str(err)
+        return None
+
+    def _parcel(self, facts: RankFile) -> Parcel:
+        """The recordings, and a side file that names them only. Raises HandOverError."""
+        names = self.files.recordings
+        meta = rundir.json_bytes(replace(facts, traces=names))
+        try:
+            contents = [(name, (self._run_dir / name).read_bytes()) for name in names]
+        except OSError as err:
+            raise HandOverError(f"{self._run_dir}: cannot be read: {err.strerror}") from err
+        why = self.files.reason() or (None if names else "it has no trace")
+        return Parcel([*contents, (rundir.meta_name(facts.worker), meta)], why)
+
+    def analyse(self, patience: Patience) -> None:
+        """As rank 0, take what the others hand over, and say and write what the whole run shows."""
+        if not self._keeping.analyse or self._who.rank != 0:
+            return
+        if self._hand_over is not None:
+            most_bytes = self._keeping.share_bytes(1)
+            missing = self._hand_over.take(self._run_dir, most_bytes, patience.within(self._keeping.max_seconds))
+            for line in _told(missing):
+                say(line)
+        elif self._who.world_size > 1:
+            say("only what is in this folder is analysed: there was no process group when the capture began")
+        if patience.received() is Signals.SIGINT:
+            say("the run is not analysed: interrupted")
+            return
+        _verdict(self._run_dir, patience.within(self._keeping.max_seconds), self._show)
+
+
+def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], None]) -> None:
+    """Show the summary of a run, and write it and the report into its folder; say what of this is not possible."""
+    found = run_aside(["summary", *_READING, str(run_dir)], is_over)
+    if found.out:
+        show(found.out.rstrip("\n"))
+        try:
+            rundir.write_bytes(run_dir / rundir.SUMMARY_FILE, found.out.encode())
+        except RunDirError as err:
+            say(str(err))
+    if found.why is not None:
+        say(f"the summary is not complete: {found.why}" if found.out else f"the run is not analysed: {found.why}")
+    if not found.out:
+        return
+    report = run_dir / rundir.REPORT_FILE
+    why = run_aside(["report", *_READING, "--output", str(report), str(run_dir)], is_over).why
+    if report.is_file():
+        say(f"report: {report}")
+    elif why is not None:
+        say(f"there is no report: {why}")
+
+
+# A damaged file costs its rank only. What is read here was packed just now: there is nothing to keep for later.
+_READING = ("--keep-going", "--no-cache", "--workers", "1")
+
+
+def _told(missing: dict[int, str]) -> Sequence[str]:
+    """One line for each reason."""
+    by_reason: dict[str, list[int]] = {}
+    for rank, why in missing.items():
+        by_reason.setdefault(why, []).append(rank)
+    return [f"{ranks_in_words(ranks)} {_ARE[len(ranks) > 1]} missing: {why}" for why, ranks in by_reason.items()]
+
+
+_ARE = ("is", "are")
