@@ -61,7 +61,7 @@ def main(memory_gb: float = 8.0, times: int = 20) -> None:
             given_ms.append((time.perf_counter() - begin) * 1e3)
             beside_ms.append(longest_ms(_WATCHED_S))
             files.finish(lambda: False, tells=False)
-        rows = {"handed over": given_ms, "longest step of 1 ms, beside": beside_ms, "longest step of 1 ms, alone": alone_ms}
+        rows = {"handed over": given_ms, "longest 1 ms step, beside": beside_ms, "longest 1 ms step, alone": alone_ms}
         print(f"{memory_gb:g} GB held, a trace of {trace.stat().st_size / 1e6:.1f} MB, {times} times, in ms:")
         for name, found in rows.items():
             print(f"  {name:<30} median {statistics.median(found):7.2f}   worst {max(found):7.2f}")

@@ -4,7 +4,7 @@ Whatever goes wrong here is said, and ends nothing: training is over, and its ex
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
@@ -98,7 +98,7 @@ class Conclusion:
         if self._hand_over is not None:
             most_bytes = self._keeping.share_bytes(1)
             missing = self._hand_over.take(self._run_dir, most_bytes, patience.within(self._keeping.max_seconds))
-            for line in _told(missing):
+            for line in _told(missing, self._run_dir):
                 say(line)
         elif self._who.world_size > 1:
             say("only what is in this folder is analysed: there was no process group when the capture began")
@@ -133,12 +133,11 @@ def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], N
 _READING = ("--keep-going", "--no-cache", "--workers", "1")
 
 
-def _told(missing: dict[int, str]) -> Sequence[str]:
-    """One line for each reason."""
+def _told(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
+    """One line for each reason. Ranks that share the folder leave traces there without a word."""
     by_reason: dict[str, list[int]] = {}
     for rank, why in missing.items():
-        by_reason.setdefault(why, []).append(rank)
-    return [f"{ranks_in_words(ranks)} {_ARE[len(ranks) > 1]} missing: {why}" for why, ranks in by_reason.items()]
-
-
-_ARE = ("is", "are")
+        there = any(run_dir.glob(f"*_{rank}.*.pt.trace.*"))
+        what = "only in part here" if there else "missing"
+        by_reason.setdefault(f"{what}: {why}", []).append(rank)
+    return [f"{ranks_in_words(ranks)} {'is' if len(ranks) == 1 else 'are'} {why}" for why, ranks in by_reason.items()]

@@ -251,7 +251,7 @@ class Session:
 
     def _conclude(self, error: BaseException | None, guard: Interrupts) -> None:
         """What follows the traces: nothing that fails here is the training's fault."""
-        patience = Patience(lambda: guard.received, failed=not _ended_well(error))
+        patience = Patience(lambda: guard.received or self.interrupted_by, failed=not _ended_well(error))
         with guard.busy():
             try:
                 self._conclusion.finish_packing(patience)

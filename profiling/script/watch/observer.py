@@ -71,6 +71,7 @@ class Observer:
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
         self._captured: ScriptSession | None = None  # also when that is over
+        self._guard: Interrupts | None = None
         self._begun = False
         self._hook_calls = 0
         self._used_gloo = False
@@ -112,14 +113,20 @@ class Observer:
 
     def _conclude(self, session: ScriptSession, error: BaseException | None) -> None:
         """Have packing end and the run analysed, while signals only shorten that."""
-        guard = Interrupts(lambda: None, lambda signum: os._exit(128 + signum), BLOCKED_GRACE_S)
-        guard.start()
+        guard = self._guarded()
         try:
             with guard.shield():
                 session.conclude(error, guard)
         finally:
             guard.stop()
             self.stopped_by = self.stopped_by or guard.received
+
+    def _guarded(self) -> Interrupts:
+        """Signals raise exceptions from now on, so that `finish` comes."""
+        if self._guard is None:
+            self._guard = Interrupts(parallel.abort_process_groups, _end_at_once, BLOCKED_GRACE_S)
+            self._guard.start()
+        return self._guard
 
     def leave(self) -> None:
         """In a forked child: watch nothing there, and have it end as it would without us."""
@@ -242,6 +249,8 @@ class Observer:
             self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
         finally:
             self.stopped_by = session.interrupted_by
+            if self._config.keeping.analyse:
+                self._guarded()  # a launcher ends ranks whose peer died
         self._say_done(session)
 
     def _say_done(self, session: ScriptSession) -> None:
@@ -278,6 +287,11 @@ class Observer:
         if session is not None:
             with suppress(Exception):  # it has been said what is wrong
                 session.__exit__(type(error), error, None)
+
+
+def _end_at_once(signum: int) -> None:
+    """Give up a process that stays blocked after this signal."""
+    os._exit(128 + signum)
 
 
 def _leaver(observer: Observer) -> Callable[[], None]:

@@ -1,5 +1,7 @@
-"""Trains under DDP, as torchrun starts it: `ddp.py {finish,raise}`; what is raised is on rank 1."""
+"""Trains under DDP, as torchrun starts it: `ddp.py {finish,raise,killed}`; rank 1 is the one that fails."""
 
+import os
+import signal
 import sys
 import time
 
@@ -16,6 +18,8 @@ def main() -> None:
     for step in range(14):
         if step == 5 and rank == 1 and sys.argv[1] == "raise":
             raise ValueError("bad luck")
+        if step == 12 and rank == 1 and sys.argv[1] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         optimizer.zero_grad()
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
