@@ -117,6 +117,7 @@ def test_folders_are_searched_within_limits(tmp_path: Path) -> None:
     for folder in (tmp_path / "b", tmp_path / "a", deep, deep / "6", tmp_path / ".hidden"):
         folder.mkdir(parents=True)
         (folder / "x.pt.trace.json.gz").touch()
+    (tmp_path / "b" / "x.pt.trace.json.gz").rename(tmp_path / "b" / "x.pt.trace.ctrace")
     (tmp_path / "link").symlink_to(tmp_path / "a")
     found = [str(run.relative_to(tmp_path)) for run in runs_below(tmp_path)]
     assert found == ["a", "b", "1/2/3/4/5"]

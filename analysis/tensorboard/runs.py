@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_TRACE = ".pt.trace.json"
+_TRACE = ".pt.trace."  # or a recording of one
 _MOST_FOLDERS, _DEEPEST = 2000, 5
 
 Stamp = tuple[tuple[str, int, int], ...]
@@ -37,5 +37,5 @@ def runs_below(root: Path) -> Iterator[Path]:
 def stamp_of(run: Path) -> Stamp:
     """What its traces are like now. Raises OSError."""
     with os.scandir(run) as entries:
-        traces = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith((".json", ".gz"))]
+        traces = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith((".json", ".gz", ".ctrace"))]
     return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in traces))

@@ -184,6 +184,17 @@ def test_of_trainings(tmp_path) -> None:
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == page.html
 
 
+def test_a_run_of_recordings_that_was_trained_for_epochs_is_a_run(tmp_path) -> None:
+    traced = write_run(tmp_path / "traced", 2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
+    assert main(["pack", str(traced), "-o", str(tmp_path / "packed")]) == 0
+    write_training(tmp_path / "packed", Trained(1, 128, [(0.9, 0.70)], planned=1))
+    packed = [path.rename(path.with_name(f"host_{n}.0000.pt.trace.ctrace"))
+              for n, path in enumerate(sorted((tmp_path / "packed").glob("*.ctrace")))]  # fmt: skip
+    assert len(packed) == 2
+    assert main(["report", str(tmp_path / "packed"), "-o", str(tmp_path / "r.html")]) == 0
+    assert "Table: breakdown" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
 # The command
 
 

@@ -73,7 +73,7 @@ def _holds(path: Path, name: str) -> bool:
 
 
 def _has_traces(path: Path) -> bool:
-    return any(path.glob("*.pt.trace.json*"))
+    return any(path.glob("*.pt.trace.*"))
 
 
 def _compared(runs: list[Path], against: list[Path], output: Path | None, reading: ReadOptions) -> None:
