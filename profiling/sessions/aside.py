@@ -8,10 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from ..base.program import ANALYSIS
 
 _PROGRAM = Path(__file__).with_name("low_priority.py")
 _POLL_S = 0.05
 _GRACE_S = 2.0
+_TOO_LONG = "it took too long, and was ended"
 # Libraries of the analysis need no threads: nothing there multiplies matrices.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 _PLAIN_TEXT = {"PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
@@ -30,45 +35,54 @@ class Outcome:
     why: str | None = None
 
 
-def run_aside(
-    arguments: Sequence[str], is_over: Callable[[], bool] = lambda: False, settings: Mapping[str, str] | None = None
-) -> Outcome:
+def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: False) -> Outcome:
     """What becomes of `commtrace ARGUMENTS`, which is ended when `is_over` says so.
 
     The thread that calls this must not end before this does: the process ends with it, on Linux.
     """
     try:
-        # Python starts it by vfork: that takes no longer for a process that has much memory.
-        process = subprocess.Popen(  # noqa: S603  (our own program)
-            [sys.executable, str(_PROGRAM), str(os.getpid()), *arguments],
-            env=_environment() | dict(settings or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the training
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
+        # Files, not pipes: a process that the script forks meanwhile would keep a pipe open.
+        with TemporaryFile() as out, TemporaryFile() as said:
+            code = _run(arguments, is_over, _environment(), (out, said))
+            return Outcome(_text(out), _TOO_LONG if code is None else _why(code, _text(said)))
     except (OSError, ValueError) as err:
         return Outcome(why=f"no process could be started for it: {err}")
+
+
+def _run(
+    arguments: Sequence[str], is_over: Callable[[], bool], env: Mapping[str, str], streams: tuple[IO[bytes], IO[bytes]]
+) -> int | None:
+    """Its exit code; None if it was ended. Raises OSError."""
+    # Python starts it by vfork: that takes no longer for a process that has much memory.
+    process = subprocess.Popen(  # noqa: S603  (our own program)
+        [sys.executable, str(_PROGRAM), str(os.getpid()), ANALYSIS, *arguments],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=streams[0],
+        stderr=streams[1],
+        start_new_session=True,  # Ctrl-C is for the training
+    )
     try:
         while not is_over():
             with suppress(subprocess.TimeoutExpired):
-                out, said = process.communicate(timeout=_POLL_S)
-                return Outcome(out, _why(process.returncode, said))
+                return process.wait(_POLL_S)
+        return None
     finally:
         _end(process)
-    return Outcome(why="it took too long, and was ended")
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """End it, with nothing half done, if it still runs."""
     for end in (process.terminate, process.kill):
         if process.poll() is None:
             end()
             with suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=_GRACE_S)
+                process.wait(_GRACE_S)
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", "replace")
 
 
 def _environment() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Our analysis in a process that gives way to training: `python low_priority.py PARENT_PID ARGUMENTS...`.
+"""Our analysis in a process that gives way to training: `python low_priority.py PARENT_PID NAME ARGUMENTS...`.
 
 Run by path, as a script's own modules may have our names; not to be imported. The analysis gets a name that nobody
-else has, and whatever the script put on PYTHONPATH comes after that. Ends with its parent.
+else has, and whatever the script put on PYTHONPATH comes after that. Ends with its parent. Users call it NAME.
 """
 
 import ctypes
@@ -50,4 +50,4 @@ if __name__ == "__main__":
     loaded("commtrace_tether", folder.parent / "machine" / "tether.py").tie_to_parent(int(sys.argv[1]))
     give_way()
     loaded(_NAME, folder.parents[1] / "analysis" / "__init__.py")
-    sys.exit(importlib.import_module(f"{_NAME}.__main__").main(sys.argv[2:], program="commtrace"))
+    sys.exit(importlib.import_module(f"{_NAME}.__main__").main(sys.argv[3:], program=sys.argv[2]))

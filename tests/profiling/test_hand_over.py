@@ -177,7 +177,7 @@ def test_what_no_rank_of_ours_wrote_is_not_written(label, content, hashed, tmp_p
     whole = {"rank": 1, "files": [], "chunks": 1, "reason": None, "shared": False} | label if label else label
     raw.set("1/0", content)
     raw.set(f"arrived/{raw.add('arrivals', 1)}", json.dumps(whole))
-    assert list(taker.take(folder, MB, within(0.2))) == [1]
+    assert list(taker.take(folder, MB, within(0.05))) == [1]
     assert [path.name for path in folder.iterdir()] == ["run.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["of0"]
 

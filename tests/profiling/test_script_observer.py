@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 import weakref
 
@@ -13,10 +14,12 @@ from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 
+from profiling.base.keeping import TRACES_ONLY, Keeping
 from profiling.base.schedule import TRAILING_STEPS, Schedule
 from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
 from profiling.script.watch import limit_watchdog
 from profiling.script.watch.observer import Observer
+from profiling.sessions import aside, packing
 
 UNTIL_OVER = 20 + TRAILING_STEPS
 """Steps after which every capture here is over."""
@@ -33,9 +36,9 @@ def watch(tmp_path):
     """Starts observers that write to `tmp_path / "run"`; the last one is finished in the end."""
     started = []
 
-    def start(wait=1, warmup=1, active=2, repeat=1, limits=None, child=None) -> Observer:
+    def start(wait=1, warmup=1, active=2, repeat=1, limits=None, child=None, keeping=TRACES_ONLY) -> Observer:
         schedule = WHOLE_RUN if limits else Schedule(wait, warmup, active, repeat)
-        config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run")
+        config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run", keeping=keeping)
         started.append(Observer(config, ["python", "a.py", "x"], child=child))
         started[-1].attach()
         return started[-1]
@@ -353,3 +356,28 @@ def test_the_reason_is_how_the_script_ended(tmp_path, watch, model) -> None:
         "SystemExit: 3 (after 3 of 4 scheduled steps)",
     )
     assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [2, 3]
+
+
+def test_packing_keeps_no_step_of_the_script_waiting(watch, model, tmp_path, monkeypatch) -> None:
+    """Not even the one in which the capture ends: what is left to do is done when the script is over."""
+    go = threading.Event()
+
+    def packed(*arguments: object) -> aside.Outcome:
+        go.wait(60)
+        return aside.run_aside(*arguments)
+
+    monkeypatch.setattr(packing, "run_aside", packed)
+    observer = watch(keeping=Keeping("recording"))
+    train(model, sgd(model), 20)
+    (trace_file,) = metas(tmp_path / "run")[0]["traces"]
+    assert metas(tmp_path / "run")[0]["complete"]
+    assert (tmp_path / "run" / trace_file).is_file()
+    go.set()
+    observer.finish(None)
+    assert metas(tmp_path / "run")[0]["traces"] == [trace_file.replace(".json.gz", ".ctrace")]
+    assert not (tmp_path / "run" / trace_file).exists()
+
+
+def test_options_survive_the_way_to_processes_that_a_script_starts(tmp_path) -> None:
+    config = RunConfig(Target("a.py"), tmp_path, Schedule(1, 1, 1), keeping=Keeping("both", True, 5, 0.5))
+    assert RunConfig.from_json(config.as_json()) == config

@@ -1,5 +1,6 @@
 import json
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -11,6 +12,8 @@ from capturing import SCRIPTS, leftovers, metas, torchrun, trace, traced_steps
 from profiling import capture
 from profiling.base import run_directory as rundir
 from profiling.errors import CaptureError, RunDirError, UsageError
+from profiling.sessions import conclusion, packing
+from profiling.sessions.aside import Outcome
 
 
 @pytest.fixture(autouse=True)
@@ -247,3 +250,81 @@ def test_killed_rank_is_marked_and_the_other_writes(tmp_path) -> None:
     assert "killed" in found[1]["reason"]
     assert found[0]["complete"] is False
     assert 2 in traced_steps(trace(tmp_path / "run" / found[0]["traces"][0]))
+
+
+def test_recordings_in_place_of_traces(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu", wait=0, warmup=1, active=1, repeat=2, keep="recording") as session:
+        run(session, 4)
+    meta = metas(tmp_path / "run")[0]
+    recordings = sorted(path.name for path in session.run_dir.glob("*_0.*.ctrace"))
+    assert [name.partition("_0.")[2] for name in recordings] == [f"000{cycle}.pt.trace.ctrace" for cycle in (0, 1)]
+    assert list(session.run_dir.glob("*.gz")) == []
+    assert meta["traces"] == session.traces == recordings
+    assert (meta["complete"], meta["keep"], meta["packing_reason"]) == (True, "recording", None)
+
+
+def test_what_was_packed_meanwhile_is_settled_with_the_next_trace(tmp_path) -> None:
+    with capture(tmp_path / "run", device="cpu", wait=0, warmup=1, active=1, repeat=2, keep="recording") as session:
+        run(session, 2)
+        first = session.run_dir / session.traces[0]
+        assert metas(session.run_dir)[0]["traces"] == [first.name]
+        until_s = time.monotonic() + 60
+        while not list(session.run_dir.glob("*.ctrace")) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        time.sleep(0.5)  # the process that packs has to end
+        assert first.is_file(), "the side file still names it"
+        run(session, 2)
+        assert not first.exists()
+        assert (session.run_dir / metas(session.run_dir)[0]["traces"][0]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"keep": "all"}, "keep 'all': expected"),
+        ({"analyse_max_gb": 0}, "--analyse-max-gb 0: expected a number above 0"),
+        ({"analyse_max_seconds": float("nan")}, "--analyse-max-seconds nan"),
+    ],
+)
+def test_what_cannot_be_kept(options, found, tmp_path) -> None:
+    with pytest.raises(UsageError, match=found):
+        capture(tmp_path / "run", device="cpu", **options)
+
+
+def ends_late(arguments, is_over=lambda: False) -> Outcome:
+    """Packing that takes for ever."""
+    while not is_over():
+        time.sleep(0.01)
+    return Outcome(why="too late")
+
+
+def test_an_interrupt_waits_for_no_packing(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(packing, "run_aside", ends_late)
+    with pytest.raises(KeyboardInterrupt), capture(tmp_path / "run", device="cpu", keep="recording", analyse=True) as s:  # noqa: PT012
+        run(s, 6)
+        signal.raise_signal(signal.SIGINT)
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], len(meta["traces"])) == (True, 1)
+    assert (s.run_dir / meta["traces"][0]).is_file()
+    assert meta["packing_reason"].endswith(": too late")
+    assert not (s.run_dir / "summary.txt").exists()
+
+
+def test_an_interrupt_while_packing_is_waited_for_ends_that(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(packing, "run_aside", ends_late)
+    main = threading.main_thread().ident
+    threading.Timer(1.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt), capture(tmp_path / "run", device="cpu", keep="recording") as session:
+        run(session, 5)
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["traces"]) == (True, session.traces)
+    assert (session.run_dir / session.traces[0]).is_file()
+
+
+def test_what_goes_wrong_after_the_training_is_not_its_fault(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    monkeypatch.setattr(conclusion, "run_aside", lambda *given: 1 / 0)
+    with capture(tmp_path / "run", device="cpu", analyse=True) as session:
+        run(session, 5)
+    assert "commtrace: error: ZeroDivisionError" in capfd.readouterr().err
+    assert metas(tmp_path / "run")[0]["traces"] == session.traces
