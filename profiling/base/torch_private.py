@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SPAWN_MODULE = "torch.multiprocessing.spawn"
 SPAWN_WRAPPER = "_wrap"
 """What every process that torch.multiprocessing spawns runs: `_wrap(function, index, args, error_file)`."""
+DEFAULT_GROUP_SETTER = "_update_default_pg"
+"""What `distributed_c10d` calls with None when the default process group is destroyed, however a script names that."""
 PROFILER_START = "_prepare_trace"
 """The method of `torch.autograd.profiler.profile` that every profiler of torch begins with."""
 

@@ -65,19 +65,29 @@ class Conclusion:
         """Wait for recordings, for some time."""
         self.files.finish(patience.within(_PACKING_S), tells=self._who.local_rank == 0)
 
-    def give(self, facts: RankFile, patience: Patience) -> str | None:
-        """As a rank other than 0, hand over what rank 0 analyses; why that failed, if it did."""
-        if not self._keeping.analyse or self._who.rank == 0:
+    def gather(self, facts: RankFile, patience: Patience, *, together: bool) -> str | None:
+        """Hand over what rank 0 analyses, or as rank 0 take it; why this rank could not, if so.
+
+        Afterwards the store is not held any longer. `together`, no rank goes on before rank 0 does.
+        """
+        hand_over, self._hand_over = self._hand_over, None
+        if not self._keeping.analyse or self._who.world_size == 1:
             return None
-        if self._hand_over is None:
+        if hand_over is None:
             return "there was no process group when the capture began"
-        share_bytes = self._keeping.share_bytes(self._who.world_size)
+        is_over = patience.within(self._keeping.max_seconds)
+        if self._who.rank == 0:
+            missing = hand_over.take(self._run_dir, self._keeping.share_bytes(1), is_over)
+            for line in _told(missing, self._run_dir):
+                say(line)
+            return None
         try:
-            self._hand_over.give(
-                self._run_dir, lambda: self._parcel(facts), share_bytes, patience.within(self._keeping.max_seconds)
-            )
+            share_bytes = self._keeping.share_bytes(self._who.world_size)
+            hand_over.give(self._run_dir, lambda: self._parcel(facts), share_bytes, is_over)
         except HandOverError as err:
             return str(err)
+        if together:
+            hand_over.until_closed(is_over)
         return None
 
     def _parcel(self, facts: RankFile) -> Parcel:
@@ -92,16 +102,9 @@ class Conclusion:
         return Parcel([*contents, (rundir.meta_name(facts.worker), meta)], why)
 
     def analyse(self, patience: Patience) -> None:
-        """As rank 0, take what the others hand over, and say and write what the whole run shows."""
+        """As rank 0, say and write what the run shows, as far as it is here."""
         if not self._keeping.analyse or self._who.rank != 0:
             return
-        if self._hand_over is not None:
-            most_bytes = self._keeping.share_bytes(1)
-            missing = self._hand_over.take(self._run_dir, most_bytes, patience.within(self._keeping.max_seconds))
-            for line in _told(missing, self._run_dir):
-                say(line)
-        elif self._who.world_size > 1:
-            say("only what is in this folder is analysed: there was no process group when the capture began")
         if patience.received() is Signals.SIGINT:
             say("the run is not analysed: interrupted")
             return

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.01
 _LAST_WORDS_S = 0.5
+_TOGETHER_S = 0.001
 _CHUNK_BYTES = 1 << 20  # TCPStore refuses values of 8 MiB
 _MOST_FILES = 10_000
 _OF_RANK = r"[A-Za-z0-9_-]+_{}\.(\d+\.pt\.trace\.ctrace|meta\.json)"
@@ -76,6 +77,16 @@ class HandOver:
         Returns when that is in the store. Raises HandOverError.
         """
         return _bounded(lambda: self._given(run_dir, parcel, most_bytes), is_over)
+
+    def until_closed(self, is_over: Callable[[], bool]) -> None:
+        """As any other rank, wait until rank 0 takes no more: ranks that part here go on together."""
+
+        def closed() -> None:
+            while not self._store.check(["closed"]) and not is_over():
+                time.sleep(_TOGETHER_S)
+
+        with suppress(HandOverError):  # the server is gone, and rank 0 with it
+            _bounded(closed, is_over)
 
     def take(self, run_dir: Path, most_bytes: int, is_over: Callable[[], bool]) -> dict[int, str]:
         """As rank 0, write what the others hand over into `run_dir`; which ranks are missing there, and why.

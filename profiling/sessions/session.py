@@ -4,7 +4,8 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -154,7 +155,7 @@ class Session:
                 self._look_at_gpu("end")
                 self._save(self._why_incomplete(error))
                 self._probe_again(error)
-                self._conclude(error, self._interrupts)
+                self._conclude(error)
                 self._interrupts.stop()
 
     @property
@@ -249,18 +250,35 @@ class Session:
         self._facts = replace(self._facts, packing_reason=files.reason())
         self._save(reason)
 
-    def _conclude(self, error: BaseException | None, guard: Interrupts) -> None:
-        """What follows the traces: nothing that fails here is the training's fault."""
-        patience = Patience(lambda: guard.received or self.interrupted_by, failed=not _ended_well(error))
+    def _conclude(self, error: BaseException | None) -> None:
+        """What follows the traces."""
+        self._gather(error, self._interrupts)
+        self._analyse(error, self._interrupts)
+
+    def _gather(self, error: BaseException | None, guard: Interrupts, *, together: bool = False) -> None:
+        """Have packing end, and bring recordings together on rank 0. Signals are those of `guard`."""
+        patience = self._patience_after(error, guard)
+        with self._not_its_fault(guard):
+            self._conclusion.finish_packing(patience)
+            self._settle(self._reason)
+            why = self._conclusion.gather(self._record(self._reason), patience, together=together)
+            if why is not None:
+                self._facts = replace(self._facts, hand_over_reason=why)
+                self._save(self._reason)
+
+    def _analyse(self, error: BaseException | None, guard: Interrupts) -> None:
+        with self._not_its_fault(guard):
+            self._conclusion.analyse(self._patience_after(error, guard))
+
+    def _patience_after(self, error: BaseException | None, guard: Interrupts) -> Patience:
+        return Patience(lambda: guard.received or self.interrupted_by, failed=not _ended_well(error))
+
+    @contextmanager
+    def _not_its_fault(self, guard: Interrupts) -> Iterator[None]:
+        """Training is over: what fails after that is said, and ends nothing."""
         with guard.busy():
             try:
-                self._conclusion.finish_packing(patience)
-                self._settle(self._reason)
-                why = self._conclusion.give(self._record(self._reason), patience)
-                if why is not None:
-                    self._facts = replace(self._facts, hand_over_reason=why)
-                    self._save(self._reason)
-                self._conclusion.analyse(patience)
+                yield
             except Exception as err:  # noqa: BLE001
                 say(f"error: {err if isinstance(err, RunDirError) else f'{type(err).__name__}: {err}'}")
 

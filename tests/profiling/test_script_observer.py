@@ -19,7 +19,7 @@ from profiling.base.schedule import TRAILING_STEPS, Schedule
 from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
 from profiling.script.watch import limit_watchdog
 from profiling.script.watch.observer import Observer
-from profiling.sessions import aside, packing
+from profiling.sessions import aside, conclusion, packing
 
 UNTIL_OVER = 20 + TRAILING_STEPS
 """Steps after which every capture here is over."""
@@ -376,6 +376,44 @@ def test_packing_keeps_no_step_of_the_script_waiting(watch, model, tmp_path, mon
     observer.finish(None)
     assert metas(tmp_path / "run")[0]["traces"] == [trace_file.replace(".json.gz", ".ctrace")]
     assert not (tmp_path / "run" / trace_file).exists()
+
+
+def test_ranks_gather_before_their_group_goes_and_only_then(watch, model, tmp_path, monkeypatch) -> None:
+    """Under whatever name the script destroys it: held until the script ends, its store would be in the way."""
+    gathered = []
+    monkeypatch.setattr(
+        conclusion.Conclusion, "gather", lambda *given, together: gathered.append((dist.is_initialized(), together))
+    )
+    monkeypatch.setattr(conclusion, "run_aside", lambda *given: aside.Outcome(why="not here"))
+    init, destroy = dist.init_process_group, dist.destroy_process_group
+    observer = watch(keeping=Keeping(analyse=True))
+    init("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        train(model, sgd(model), 20)
+        assert gathered == []
+        subgroup = dist.new_group([0])
+        destroy(subgroup)
+        assert gathered == []
+    finally:
+        destroy()
+    assert gathered == [(True, True)]
+    init("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    destroy()
+    observer.finish(None)
+    assert gathered == [(True, True)]
+
+
+def test_once_a_capture_is_over_signals_still_let_it_come_to_its_verdict(watch, model, tmp_path, monkeypatch) -> None:
+    said = []
+    monkeypatch.setattr(conclusion.Conclusion, "analyse", lambda self, patience: said.append(patience.received()))
+    observer = watch(keeping=Keeping(analyse=True))
+    train(model, sgd(model), 20)
+    with pytest.raises(SystemExit) as stopped:
+        signal.raise_signal(signal.SIGTERM)
+    observer.finish(stopped.value)
+    assert said == [signal.SIGTERM]
+    assert observer.stopped_by == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_options_survive_the_way_to_processes_that_a_script_starts(tmp_path) -> None:

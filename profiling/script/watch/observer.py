@@ -5,6 +5,7 @@ ends a few steps after the last traced one, so that the rest of the script runs 
 """
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -20,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...base.console.notices import say
 from ...base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ...base.schedule import TRAILING_STEPS
-from ...base.torch_private import PROFILER_START
+from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
 from ...base.wording import counted
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
 from ...ranks import process_group as parallel
@@ -67,6 +68,7 @@ class Observer:
         self._child = child
         self._pid = os.getpid()
         self._patches = Patches()
+        self._until_over = Patches()
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
@@ -113,6 +115,7 @@ class Observer:
 
     def _conclude(self, session: ScriptSession, error: BaseException | None) -> None:
         """Have packing end and the run analysed, while signals only shorten that."""
+        self._until_over.undo()
         guard = self._guarded()
         try:
             with guard.shield():
@@ -120,6 +123,25 @@ class Observer:
         finally:
             guard.stop()
             self.stopped_by = self.stopped_by or guard.received
+
+    def _await_conclusion(self) -> None:
+        """The capture is over, and the script is not: see that what follows comes, whichever way that ends."""
+        self._guarded()  # a launcher ends ranks whose peer died
+        if dist.is_available():
+            self._until_over.wrap(dist.distributed_c10d, DEFAULT_GROUP_SETTER, self._before_group_goes)
+
+    def _before_group_goes(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        """Training is over, and its store still there.
+
+        Held until the script ends, it would be what another process group finds at the same address.
+        """
+        in_main = threading.current_thread() is threading.main_thread()  # not where `_guarded` aborts a group
+        session = self._captured
+        if group is None and in_main and os.getpid() == self._pid and session is not None:
+            guard = self._guarded()
+            with guard.shield():
+                session.gather(sys.exc_info()[1], guard, together=True)
+        return original(group, *args, **kwargs)
 
     def _guarded(self) -> Interrupts:
         """Signals raise exceptions from now on, so that `finish` comes."""
@@ -131,6 +153,7 @@ class Observer:
     def leave(self) -> None:
         """In a forked child: watch nothing there, and have it end as it would without us."""
         self._patches.undo()
+        self._until_over.undo()
         if self._session is not None:
             self._session.leave()
         if self._begun:
@@ -250,7 +273,7 @@ class Observer:
         finally:
             self.stopped_by = session.interrupted_by
             if self._config.keeping.analyse:
-                self._guarded()  # a launcher ends ranks whose peer died
+                self._await_conclusion()
         self._say_done(session)
 
     def _say_done(self, session: ScriptSession) -> None:

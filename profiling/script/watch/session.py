@@ -24,6 +24,7 @@ class ScriptSession(Session):
     def __init__(self, *args: Any, say: Callable[[str], None]) -> None:
         super().__init__(*args)
         self._say = say
+        self._gathered = False
         self._aside = False  # for the rest of this cycle
         self._own_call = False
         self._started = False
@@ -39,12 +40,19 @@ class ScriptSession(Session):
         finally:
             self.incomplete = self._why_incomplete(error)
 
-    def _conclude(self, error: BaseException | None, guard: Interrupts) -> None:
+    def _conclude(self, error: BaseException | None) -> None:
         """Not where the capture ends: the script goes on, and nothing of this may keep it waiting."""
+
+    def gather(self, error: BaseException | None, guard: Interrupts, *, together: bool = False) -> None:
+        """Bring recordings together on rank 0, once; `together`, the other ranks go on when that does."""
+        if not self._gathered:
+            self._gathered = True
+            self._gather(error, guard, together=together)
 
     def conclude(self, error: BaseException | None, guard: Interrupts) -> None:
         """What follows the traces, once the script is over; signals are those of `guard`."""
-        super()._conclude(error, guard)
+        self.gather(error, guard)
+        self._analyse(error, guard)
 
     @property
     def rank(self) -> int:
