@@ -69,8 +69,9 @@ def test_nodes_that_share_nothing_one_killed_before_the_end(keep, tmp_path) -> N
     assert leftovers(run) == []
     for rank in (1, 2, 3):
         own = tmp_path / f"node{rank}" / "traces" / "run"
-        assert {name.partition(".0000")[2] for name in files(own, ".gz", ".ctrace")} <= {*KEPT[keep]}
         assert not (own / "run.json").exists()
+        found = {name.partition(".0000")[2] for name in files(own, ".gz", ".ctrace")}
+        assert ".pt.trace.json.gz" in found if rank == 2 else found == {*KEPT[keep]}, "who is killed removes nothing"
     for rank in (0, 1, 3):
         assert all((run / name).is_file() for name in metas(run)[rank]["traces"])
         assert metas(tmp_path / f"node{rank}" / "traces" / "run")[rank]["hand_over_reason"] is None

@@ -19,7 +19,7 @@ _GRACE_S = 2.0
 _TOO_LONG = "it took too long, and was ended"
 # Libraries of the analysis need no threads: nothing there multiplies matrices.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-_PLAIN_TEXT = {"PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
+_NO_COLOURS = {"NO_COLOR": "1"}
 # What is said to Python about the script: where it finds modules holds for the analysis as well, this does not.
 _OF_THE_SCRIPT = (
     *("PYTHONINSPECT", "PYTHONWARNINGS", "PYTHONSTARTUP", "PYTHONVERBOSE", "PYTHONPROFILEIMPORTTIME"),
@@ -87,7 +87,13 @@ def _text(stream: IO[bytes]) -> str:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _OF_THE_SCRIPT}
-    return kept | _ONE_THREAD | _PLAIN_TEXT
+    return kept | _ONE_THREAD | _NO_COLOURS | {"PYTHONIOENCODING": _shown_as()}
+
+
+def _shown_as() -> str:
+    """The encoding of what it prints, which is shown where this process prints."""
+    ours = getattr(sys.__stderr__, "encoding", None) or "ascii"
+    return "utf-8" if ours.lower().startswith("utf") else "ascii"
 
 
 def _why(code: int, said: str) -> str | None:

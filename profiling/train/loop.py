@@ -58,9 +58,9 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
     options = SessionOptions(config.with_stack, config.profile_memory, config.keeping, show=tell)
     session = Session(config.run_dir(who.world_size * devices), config.schedule, where, subject, options)
     reporter = TrainReporter(rank=who.rank, steps=config.steps)
-    with closing(_batches(config, who, where, devices)) as batches, reporter:
+    with closing(_batches(config, who, where, devices)) as batches:
         try:
-            with session:
+            with session, reporter:  # nothing moves any more where the session has its last words
                 reporter.say(_headline(config, who.world_size, devices, where))
                 reporter.say(f"traces go to {session.run_dir}")
                 _loop(TrainRun(config, batches, session, reporter), model, where)
