@@ -3,6 +3,7 @@
 Whatever goes wrong here is said, and ends nothing: training is over, and its exit code its own.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.contract.rank import RankFile
 from ..base.keeping import Keeping
+from ..base.program import ANALYSIS
 from ..base.wording import ranks_in_words
 from ..errors import RunDirError
 from ..ranks.process_group import Identity
@@ -121,7 +123,8 @@ def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], N
         except RunDirError as err:
             say(str(err))
     if found.why is not None:
-        say(f"the summary is not complete: {found.why}" if found.out else f"the run is not analysed: {found.why}")
+        what = "the summary is not complete" if found.out else "the run is not analysed"
+        say(f"{what}: {found.why}; later: {ANALYSIS} {shlex.quote(str(run_dir))}")
     if not found.out:
         return
     report = run_dir / rundir.REPORT_FILE
@@ -133,7 +136,7 @@ def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], N
 
 
 # A damaged file costs its rank only. What is read here was packed just now: there is nothing to keep for later.
-_READING = ("--keep-going", "--no-cache", "--workers", "1")
+_READING = ("--keep-going", "--no-cache")
 
 
 def _told(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
