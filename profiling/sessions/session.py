@@ -64,6 +64,11 @@ class Session:
     all the same, and the side file says `"complete": false` and why. Signals that the program handles itself are left
     to it.
 
+    After each cycle its trace is packed beside the training where `keep` is "recording", which removes the trace, or
+    "both". With `analyse`, rank 0 gathers the recordings of all ranks when the block ends, shows the summary on stderr,
+    and writes it and a report into the run directory: it waits for `analyse_max_seconds`, and takes `analyse_max_gb`
+    from all of them. Nothing that fails there is an error of the training.
+
     With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
     the interpreter exits makes some runs abort there.
     """
@@ -363,8 +368,8 @@ def capture(
     The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times; tensor shapes
     are always recorded, source lines and allocations on request. DDP rebuilds its buckets before its second iteration:
     there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is the current CUDA device where there is one.
-    `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank. See
-    `Session` for blocks that end early and several ranks, docs/recordings.md for `keep` and `analyse`.
+    `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank,
+    `config` is kept as it is. For `keep`, `analyse`, several ranks, and blocks that end early: see `Session`.
 
     Raises UsageError for a schedule or `keep` that cannot be; on entering, RunDirError when `out` has files in it, and
     CaptureError when another profiler is running in this process.
