@@ -78,6 +78,22 @@ def test_nodes_that_share_nothing_one_killed_before_the_end(keep, tmp_path) -> N
     assert set(analysis.analyse(run).ranks["rank"]) == {0, 1, 3}
 
 
+def test_nodes_that_share_nothing_end_with_one_complete_run(tmp_path) -> None:
+    """Though the process group is gone before the capture ends, and rank 0 itself has the store."""
+    ended = without_launcher(tmp_path, 2, [SCRIPTS / "verdict.py", "traces", "recording"])
+    assert [(code, out) for code, out, _ in ended] == [(0, "rank 0 ends\n"), (0, "rank 1 ends\n")]
+    run = tmp_path / "node0" / "traces" / "run"
+    assert "run: 2 ranks, " in ended[0][2]
+    assert "missing" not in ended[0][2]
+    assert ended[1][2] == ""
+    assert sorted(path.name.rpartition("_")[2] for path in run.iterdir()) == [
+        *("0.0000.pt.trace.ctrace", "0.meta.json", "1.0000.pt.trace.ctrace", "1.meta.json"),
+        *("report.html", "run.json", "summary.txt"),
+    ]
+    name = metas(run)[1]["traces"][0]
+    assert (run / name).read_bytes() == (tmp_path / "node1" / "traces" / "run" / name).read_bytes()
+
+
 def test_rank_0_is_the_one_that_is_killed(tmp_path) -> None:
     ended = without_launcher(tmp_path, 3, [SCRIPTS / "verdict.py", "traces", "both", 7, 0])
     assert [code for code, _, _ in ended] == [-9, 1, 1]

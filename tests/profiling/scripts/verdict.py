@@ -23,7 +23,7 @@ def main(out: str, keep: str, dies_at: int = -1, dying: int = -1, signum: int = 
                 dist.all_reduce(weights[: 1000 * (3 * step + part + 1)])
             torch.ones(200, 200) @ torch.ones(200, 200)
             session.step()
-    dist.destroy_process_group()
+        dist.destroy_process_group()  # and with it, where rank 0 has that, all of the store but what is held
     print(f"rank {rank} ends")
 
 
