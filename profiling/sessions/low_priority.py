@@ -25,7 +25,7 @@ _FIRST_TO_GO = "1000"
 def give_way() -> None:
     """The lowest priority for cores and disks, as far as the system knows such; the first to go if memory is short."""
     with suppress(OSError):
-        os.nice(_LEAST_NICE)
+        os.setpriority(os.PRIO_PROCESS, 0, _LEAST_NICE)
     with suppress(AttributeError, OSError, KeyError):
         ctypes.CDLL(None).syscall(_IOPRIO_SET[platform.machine()], _THIS_PROCESS, 0, _IDLE)
     with suppress(OSError):
