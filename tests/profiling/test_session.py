@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from capturing import SCRIPTS, leftovers, metas, torchrun, trace, traced_steps
+from capturing import SCRIPTS, leftovers, metas, python, torchrun, trace, traced_steps
 
 from profiling import capture
 from profiling.base import run_directory as rundir
@@ -117,6 +117,15 @@ def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> 
     assert (meta["complete"], meta["reason"]) == (True, None)
     assert traced_steps(trace(session.run_dir / session.traces[0])) == [2, 3, 4]
     assert leftovers(session.run_dir) == []
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_rank_that_is_blocked_on_leaving_is_freed_and_writes(tmp_path, name) -> None:
+    done = python(SCRIPTS / "leaving_blocked.py", tmp_path / "run", name)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT if name == "SIGINT" else 143, "aborted\n"), done.stderr
+    meta = metas(tmp_path / "run")[0]
+    assert meta["reason"] == f"{name} after 3 of 7 scheduled steps"
+    assert 2 in traced_steps(trace(tmp_path / "run" / meta["traces"][0]))
 
 
 def test_a_full_disk_is_said_and_marked(tmp_path, monkeypatch) -> None:
