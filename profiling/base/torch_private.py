@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _disable_profiler, _profiler_enabled
+from torch.autograd.profiler import _run_on_profiler_stop
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ def profiler_is_on() -> bool:
 
 
 def drop_profiler() -> None:
-    """End the profiler of this process without a trace: in a forked child, which has a copy of its parent's."""
+    """End the profiler of this process without a trace: a copy in a forked child, or one that cannot be stopped."""
     _disable_profiler()
+    _run_on_profiler_stop()  # type: ignore[no-untyped-call]  # what stop() of torch does next
 
 
 def process_group_configs() -> Sequence[Any]:

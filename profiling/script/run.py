@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..base import run_directory as rundir
+from ..base.console.notices import say
 from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, TargetError, UsageError
 from . import main_module
 from .config import RunConfig
 from .on_import import after_import
-from .stderr import say
 
 if TYPE_CHECKING:
     from .watch.observer import Observer

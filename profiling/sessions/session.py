@@ -5,6 +5,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,11 +18,12 @@ from torch import nn
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from ..base import run_directory as rundir
+from ..base.console.notices import say
 from ..base.contract.rank import ProfilerOptions, RankFile, StepTime
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.schedule import Schedule
-from ..base.torch_private import profiler_is_on
-from ..errors import CaptureError
+from ..base.torch_private import drop_profiler, profiler_is_on
+from ..errors import CaptureError, ProfilingError
 from ..modes import FACTS
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
@@ -130,16 +132,30 @@ class Session:
     ) -> None:
         with self._interrupts.shield():
             try:
-                self._notice_displacement()
-                self._profiler.stop()
-            except BaseException as err:
-                error = error or err
-                raise
+                self._close(error)
+            except Exception as err:
+                if error is None:
+                    raise
+                if isinstance(err, ProfilingError):  # else it follows from the program's own, which is to be seen
+                    say(f"error: {err}")
             finally:
-                self._refresh()
-                self._save(self._why_incomplete(error))
-                self._probe_again(error)
                 self._interrupts.stop()
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            self._notice_displacement()
+            self._profiler.stop()
+            if error is None:
+                self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
+        except BaseException as err:
+            error = error or err
+            self._drop_profiler()
+            raise
+        finally:
+            with suppress(RuntimeError):  # DDP's own times are CUDA events, which fail after a CUDA error
+                self._refresh()
+            self._save(self._why_incomplete(error))
+            self._probe_again(error)
 
     @property
     def interrupted_by(self) -> Signals | None:
@@ -195,6 +211,12 @@ class Session:
         if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on():
             self._displaced = True
 
+    def _drop_profiler(self) -> None:
+        """After an error: stop() of torch leaves the profiler on where the device cannot be waited for."""
+        if profiler_is_on() and not self._displaced:
+            with suppress(RuntimeError):
+                drop_profiler()
+
     def _write_trace(self, profiler: profile) -> None:
         if self._displaced:
             return
@@ -238,7 +260,7 @@ class Session:
         if self._displaced:
             return "another profiler was started inside the traced steps, and ended this one"
         if self._all_traced:
-            return None  # whatever ended the block later
+            return self._clock.unknown()  # whatever ended the block later
         scheduled = self.schedule.total_steps
         done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
         if self.interrupted_by is not None:

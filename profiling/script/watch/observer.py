@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ...base.console.notices import say
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import PROFILER_START
 from ...base.wording import counted
@@ -27,7 +28,6 @@ from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
 from ...sessions.step_clock import overhead
 from ..config import RunConfig
-from ..stderr import say
 from . import model
 from .forks import end_without_kineto
 from .limit_watchdog import LimitWatchdog

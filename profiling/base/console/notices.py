@@ -1,4 +1,4 @@
-"""What `run` tells the user, beside what the script says. Knows no torch."""
+"""What we tell the user beside what a script says on its own. Knows no torch."""
 
 import sys
 from contextlib import suppress
