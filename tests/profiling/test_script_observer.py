@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from profiling.base.schedule import Schedule
 from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
 from profiling.script.watch import limit_watchdog
+from profiling.script.watch import model as watched_model
 from profiling.script.watch.observer import Observer
 
 
@@ -189,6 +191,71 @@ def own_profiler(**options) -> profile:
 
 def names(profiler: profile) -> set[str]:
     return {event.name for event in profiler.events()}
+
+
+@pytest.fixture
+def cuda_graph(monkeypatch):
+    """A stand-in for a script on CUDA: returns what begins and ends the capture of a graph; events must not be used."""
+    capturing = []
+
+    def touched(*args: object, **kwargs: object) -> None:
+        raise AssertionError("an event is recorded while a graph is captured")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(capturing))
+    monkeypatch.setattr(torch.cuda, "Event", touched)
+    return capturing
+
+
+def test_a_step_that_goes_into_a_cuda_graph_is_none(tmp_path, watch, model, cuda_graph, capfd) -> None:
+    observer = watch(active=4)
+    optimizer = sgd(model)
+    cuda_graph.append("the first step opens no capture in here")
+    train(model, optimizer, 1)
+    assert list(tmp_path.iterdir()) == []
+    cuda_graph.clear()
+    train(model, optimizer, 3)
+    cuda_graph.append("now")
+    train(model, optimizer, 5)
+    cuda_graph.clear()
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert len(found["steps"]) == 2
+    assert (found["complete"], found["reason"].partition(",")[0]) == (
+        False, "the optimizer steps inside a CUDA graph"
+    )  # fmt: skip
+    assert "--whole-run" in capfd.readouterr().err
+
+
+def test_the_whole_run_does_not_stop_inside_a_cuda_graph(tmp_path, watch, model, cuda_graph) -> None:
+    before = signal.getsignal(signal.SIGURG)
+    watch(limits=Limits(seconds=0.1))
+    cuda_graph.append("now")
+    time.sleep(0.6)
+    assert meta(tmp_path)["traces"] == []
+    cuda_graph.clear()
+    until = time.monotonic() + 20
+    while signal.getsignal(signal.SIGURG) != before and time.monotonic() < until:
+        time.sleep(0.005)
+    assert len(meta(tmp_path)["traces"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "places", "expected"),
+    [
+        (True, ["cpu", "cpu"], "cuda:2"),  # offloaded
+        (True, ["cpu", "cuda:1"], "cuda:1"),  # embeddings on the CPU
+        (False, ["cpu"], "cpu"),
+    ],
+)
+def test_the_gpu_is_recorded_wherever_the_first_parameter_is(monkeypatch, used, places, expected) -> None:
+    """With a stand-in for CUDA: parameters that only say where they are."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    held = [SimpleNamespace(device=torch.device(place)) for place in places]
+    optimizer = SimpleNamespace(param_groups=[{"params": held[:1]}, {"params": held[1:]}])
+    assert str(watched_model.device(optimizer)) == expected
 
 
 def test_a_profiler_that_runs_already_goes_first(tmp_path, watch, model, capfd) -> None:

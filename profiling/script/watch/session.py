@@ -6,7 +6,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerAction, profile
 
 from ...base.torch_private import drop_profiler, profiler_is_on
@@ -131,8 +130,3 @@ class ScriptSession(Session):
 
     def _why_incomplete(self, error: BaseException | None) -> str | None:
         return self._cut_short or super()._why_incomplete(error)
-
-
-def device_of(tensor: torch.Tensor) -> torch.device:
-    """Where a script trains, by one of its parameters: a GPU, or else the CPU."""
-    return tensor.device if tensor.device.type == "cuda" else torch.device("cpu")
