@@ -255,7 +255,7 @@ def test_the_gpu_is_recorded_wherever_the_first_parameter_is(monkeypatch, used, 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     held = [SimpleNamespace(device=torch.device(place)) for place in places]
     optimizer = SimpleNamespace(param_groups=[{"params": held[:1]}, {"params": held[1:]}])
-    assert str(watched_model.device(optimizer)) == expected
+    assert str(watched_model.trained_on(optimizer)) == expected
 
 
 def test_a_profiler_that_runs_already_goes_first(tmp_path, watch, model, capfd) -> None:

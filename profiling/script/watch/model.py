@@ -29,7 +29,7 @@ def facts(optimizer: Optimizer) -> ModelSize:
     )
 
 
-def device(optimizer: Optimizer) -> torch.device:
+def trained_on(optimizer: Optimizer) -> torch.device:
     """Where a script trains: a GPU if it uses any, or else the CPU.
 
     A parameter on the CPU says nothing: it may be offloaded, or an embedding. Who has not used a GPU by the first step

@@ -150,7 +150,7 @@ class Observer:
 
     def _count(self, optimizer: Optimizer) -> None:
         if not self._begun:
-            self._begin(self._subject(optimizer), model.device(optimizer))
+            self._begin(self._subject(optimizer), model.trained_on(optimizer))
         elif self._session is not None:
             self._session.step()
             if self._session.steps_done >= self._config.schedule.total_steps + TRAILING_STEPS:
