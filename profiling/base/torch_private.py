@@ -7,6 +7,7 @@ torch lacks it, the function raises AttributeError or ImportError, unless it say
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _disable_profiler, _profiler_enabled
@@ -32,6 +33,11 @@ def drop_profiler() -> None:
     """End the profiler of this process without a trace: a copy in a forked child, or one that cannot be stopped."""
     _disable_profiler()
     _run_on_profiler_stop()  # type: ignore[no-untyped-call]  # what stop() of torch does next
+
+
+def kineto_has_stopped() -> bool:
+    """Whether Kineto has stopped recording the device before it was told to; False where torch cannot tell."""
+    return bool(getattr(torch.autograd, "_is_kineto_stopped", lambda: False)())
 
 
 def process_group_configs() -> Sequence[Any]:

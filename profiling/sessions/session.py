@@ -28,6 +28,7 @@ from ..modes import FACTS
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .clock_probe import ClockProbe
+from .kineto_buffers import GpuRecord, raise_limit
 from .side_files import Subject
 from .step_clock import StepClock
 
@@ -83,6 +84,7 @@ class Session:
             record_shapes=True, with_stack=options.with_stack, profile_memory=options.profile_memory
         )
         self._clock = StepClock(device)
+        self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
         leaving = type(self).__exit__.__code__
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
@@ -119,10 +121,12 @@ class Session:
     def step(self) -> None:
         """End a training step; its trace is written when it is the last active one of a cycle. Raises RunDirError."""
         with self._interrupts.shield():
-            self._clock.stop(self.steps_done, self.schedule.phase(self.steps_done))
+            phase = self.schedule.phase(self.steps_done)
+            self._clock.stop(self.steps_done, phase)
             self._notice_displacement()
             if self.schedule.starts_cycle(self.steps_done):
                 self._check_no_other_profiler()
+            self._gpu.look(self.steps_done, phase)
             self.steps_done += 1
             self._step_profiler()
             self._clock.start()
@@ -178,6 +182,8 @@ class Session:
     def _start_profiler(self) -> None:
         # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        if self._device.type == "cuda":
+            raise_limit()
         self._profiler = self._new_profiler()
         self._profiler.start()
         self._clock.start()
@@ -195,6 +201,7 @@ class Session:
         with warnings.catch_warnings():
             # Of a second cycle; each one is exported before the next begins.
             warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+            warnings.filterwarnings("ignore", message="Device profiling activity collection was stopped early")
             self._profiler.step()
 
     def _action(self, step: int) -> ProfilerAction:
@@ -208,7 +215,8 @@ class Session:
 
     def _notice_displacement(self) -> None:
         """Exporting from a profiler that another one has ended would crash the process."""
-        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on():
+        is_ours = self._profiler.current_action.name == "DEVICE_STOPPED"  # by torch itself, when Kineto has stopped
+        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on() and not is_ours:
             self._displaced = True
 
     def _drop_profiler(self) -> None:
@@ -222,7 +230,7 @@ class Session:
             return
         with self._interrupts.busy():
             name = rundir.trace_name(self._worker, len(self.traces))
-            rundir.write_trace(self.run_dir / name, profiler.export_chrome_trace)
+            rundir.write_trace(self.run_dir / name, self._gpu.examined(profiler.export_chrome_trace))
             self.traces.append(name)
             self._refresh()
             self._save(_UNFINISHED)
@@ -260,7 +268,7 @@ class Session:
         if self._displaced:
             return "another profiler was started inside the traced steps, and ended this one"
         if self._all_traced:
-            return self._clock.unknown()  # whatever ended the block later
+            return self._gpu.lost or self._clock.unknown()  # whatever ended the block later
         scheduled = self.schedule.total_steps
         done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
         if self.interrupted_by is not None:
