@@ -11,6 +11,7 @@ from ..core.contract.rank import RankFile
 from ..core.contract.reader import OtherVersion, lenient, read_json
 from ..core.schema import Row
 from ..core.small_files import RANK_LIMIT, NotJson
+from ..core.wording import ranges_of
 from ..errors import UnreadableFile
 
 
@@ -78,5 +79,11 @@ def notes_on_side(rank: int, side: Side) -> Iterator[str]:
     """Notes on a rank's side file."""
     if side.record.complete is False:
         yield f"rank {rank}: the capture ended early: {side.record.reason or 'no reason given'}"
+    if side.record.absent_ranks:
+        absent = ranges_of(side.record.absent_ranks)
+        yield (
+            f"rank {absent} took no part in the capture: start every rank through the same launcher and command, and "
+            "enter capture() on every rank"
+        )
     if "clock_probe" in side.odd:
         yield f"rank {rank}: the clock probe in its side file makes no sense, and is left out"

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,15 @@ def default_store() -> Any:
 def entries(store: Any, who: Identity) -> int:
     """How often this rank has agreed on a run directory: equal on all ranks inside a capture."""
     return int(store.add(_ENTRIES.format(who.rank), 0))
+
+
+def absent_ranks(who: Identity) -> list[int]:
+    """For rank 0: ranks that have not come to agree on this run directory; none without a process group."""
+    store = default_store()
+    if store is None or who.rank != 0:
+        return []
+    own = entries(store, who)
+    return [rank for rank in range(1, who.world_size) if entries(store, replace(who, rank=rank)) < own]
 
 
 def abort_process_groups() -> None:

@@ -29,8 +29,9 @@ from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .clock_probe import ClockProbe
 from .kineto_buffers import GpuRecord, raise_limit
+from .outcome import NEVER_STEPPED, TOO_SHORT, Outcome
 from .side_files import Subject
-from .step_clock import StepClock
+from .step_clock import StepClock, overhead
 
 _UNFINISHED = rundir.UNFINISHED
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
@@ -41,13 +42,15 @@ class SessionOptions:
     """What is recorded besides times and shapes, and how a session begins.
 
     `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
-    rank 0 to enter, for `patience`.
+    rank 0 to enter, for `patience`. `tell` gets a sentence on what became of it, from each rank that has something to
+    say; None for a caller who says it.
     """
 
     with_stack: bool = False
     profile_memory: bool = False
     create: Callable[[Path], None] = rundir.create_empty
     patience: timedelta = parallel.ENTRY_PATIENCE
+    tell: Callable[[str], None] | None = None
 
 
 class Session:
@@ -64,6 +67,8 @@ class Session:
     the interpreter exits makes some runs abort there.
     """
 
+    _no_step = NEVER_STEPPED
+
     def __init__(
         self,
         run_dir: Path,
@@ -75,6 +80,7 @@ class Session:
         self.run_dir = run_dir
         self._create = options.create
         self._patience = options.patience
+        self._tell = options.tell
         self.schedule = schedule
         self.traces: list[str] = []
         self.steps_done = 0
@@ -89,6 +95,7 @@ class Session:
         leaving = type(self).__exit__.__code__
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
+        self._reason: str | None = _UNFINISHED
         self._facts: RankFile
 
     def __enter__(self) -> "Session":
@@ -144,6 +151,9 @@ class Session:
                     say(f"error: {err}")
             finally:
                 self._interrupts.stop()
+                sentence = self.outcome().sentence() if self._tell else None
+                if self._tell and sentence:
+                    self._tell(sentence)
 
     def _close(self, error: BaseException | None) -> None:
         try:
@@ -151,6 +161,7 @@ class Session:
             self._profiler.stop()
             if error is None:
                 self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
+                self._note_absent()
         except BaseException as err:
             error = error or err
             self._drop_profiler()
@@ -160,6 +171,18 @@ class Session:
                 self._refresh()
             self._save(self._why_incomplete(error))
             self._probe_again(error)
+
+    def outcome(self) -> Outcome:
+        """What became of the capture, once the block has ended."""
+        return Outcome(
+            self.run_dir,
+            self._facts.rank,
+            self._facts.world_size,
+            len(self.traces),
+            self._reason,
+            self._facts.absent_ranks,
+            overhead(self.step_times()),
+        )
 
     @property
     def interrupted_by(self) -> Signals | None:
@@ -232,6 +255,7 @@ class Session:
             name = rundir.trace_name(self._worker, len(self.traces))
             rundir.write_trace(self.run_dir / name, self._gpu.examined(profiler.export_chrome_trace))
             self.traces.append(name)
+            self._note_absent()
             self._refresh()
             self._save(_UNFINISHED)
 
@@ -243,7 +267,15 @@ class Session:
         found: dict[str, Any] = {mode: facts for mode, facts in modes.items() if facts}
         self._facts = replace(self._facts, process_groups=groups, **found)
 
+    def _note_absent(self) -> None:
+        """Who is not captured; known while there is a process group, at whose end others may be gone."""
+        with suppress(RuntimeError):
+            absent = parallel.absent_ranks(parallel.identity())
+            if parallel.default_store() is not None:
+                self._facts = replace(self._facts, absent_ranks=absent)
+
     def _save(self, reason: str | None) -> None:
+        self._reason = reason
         facts = replace(
             self._facts,
             **self._probe.facts(),
@@ -278,7 +310,7 @@ class Session:
                 return f"another rank ended first, and broke a collective {done}"
             message = str(error).strip().partition("\n")[0]
             return f"{type(error).__name__}: {message} ({done})"
-        return f"the loop ended {done}"
+        return f"the loop ended {done}; {TOO_SHORT}" if self.steps_done else self._no_step
 
     def _leave_blocked(self, signum: Signals) -> None:
         """End a process whose main thread is blocked for good, with what can still be written."""
@@ -322,5 +354,5 @@ def capture(
     where = torch.device(device) if device is not None else parallel.current_device()
     held = weakref.ref(model) if model is not None else None
     subject = Subject(model=held, batch_size=batch_size, config=config, command=sys.argv)
-    options = SessionOptions(with_stack, profile_memory)
+    options = SessionOptions(with_stack, profile_memory, tell=say)
     return Session(Path(out), Schedule(wait, warmup, active, repeat), where, subject, options)

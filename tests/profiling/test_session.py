@@ -76,7 +76,8 @@ def test_fewer_steps_than_scheduled_write_what_there_is(tmp_path) -> None:
         run(session, 3)
     meta = metas(tmp_path / "run")[0]
     assert meta["complete"] is False
-    assert meta["reason"] == "the loop ended after 3 of 6 scheduled steps"
+    advice = "run more steps, or trace fewer (wait, warmup, active, repeat)"
+    assert meta["reason"] == f"the loop ended after 3 of 6 scheduled steps; {advice}"
     assert {1, 2} <= set(traced_steps(trace(session.run_dir / session.traces[0])))
 
 

@@ -67,6 +67,7 @@ class RankFile(Struct, frozen=True):
     machine: RankMachine = RankMachine()
     process_groups: list[GroupFacts] = []
     clock_probe: list[ClockOffset] = []
+    absent_ranks: list[Rank] = []
     complete: bool | None = None
     reason: str | None = None
     steps: list[StepTime] = []

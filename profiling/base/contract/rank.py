@@ -131,6 +131,9 @@ class RankFile(Record):
         Sequence[ClockOffset] | None, Doc("how far this rank's clock was ahead of rank 0's; null if not measured")
     ] = None
     clock_probe_reason: Annotated[str | None, People("why `clock_probe` is null, or lacks one end")] = None
+    absent_ranks: Annotated[
+        Sequence[int], Doc("ranks that took no part in the capture, as rank 0 sees it; empty on other ranks")
+    ] = ()
     complete: Annotated[bool, Doc("whether every scheduled step was traced")] = False
     reason: Annotated[str | None, Doc("why the capture is not complete")] = None
     steps: Annotated[Sequence[StepTime], Doc("all steps, traced or not")] = ()

@@ -20,13 +20,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...base.console.notices import say
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import PROFILER_START
-from ...base.wording import counted
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
 from ...ranks import process_group as parallel
 from ...ranks.process_group import Identity
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
-from ...sessions.step_clock import captures_graph, overhead
+from ...sessions.step_clock import captures_graph
 from ..config import RunConfig
 from . import model
 from .forks import end_without_kineto
@@ -232,17 +231,9 @@ class Observer:
             self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
         finally:
             self.stopped_by = session.interrupted_by
-        self._say_done(session)
-
-    def _say_done(self, session: ScriptSession) -> None:
-        why = session.incomplete
-        rank = session.rank
-        if why is not None:
-            say(f"rank {rank}: {counted(len(session.traces), 'trace')} written, but incomplete: {why}")
-        elif rank == 0:
-            found = overhead(session.step_times())
-            cost = f"; a traced step takes {found} than one that is not traced" if found else ""
-            say(f"done: {session.run_dir}{cost}")
+        sentence = session.outcome().sentence()
+        if sentence:
+            say(sentence)
 
     def _before_other_profiler(self, original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:
         session = self._session

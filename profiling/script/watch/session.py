@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from torch.profiler import ProfilerAction, profile
@@ -19,6 +18,8 @@ _OTHER_RUNS = "the script ran a profiler of its own"
 class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user what becomes of the capture."""
 
+    _no_step = "the script made one optimizer step, which opens the capture; none was left to trace"
+
     def __init__(self, *args: Any, say: Callable[[str], None]) -> None:
         super().__init__(*args)
         self._say = say
@@ -27,20 +28,6 @@ class ScriptSession(Session):
         self._started = False
         self._rests_until = 0
         self._cut_short: str | None = None
-        self.incomplete: str | None = None  # once it is over
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            super().__exit__(kind, error, trace)
-        finally:
-            self.incomplete = self._why_incomplete(error)
-
-    @property
-    def rank(self) -> int:
-        """Of this process, in its job."""
-        return self._facts.rank
 
     def cut_short(self, why: str) -> None:
         """Note why this capture is less than was asked for; the first reason stays."""
