@@ -10,6 +10,7 @@ import torch.distributed as dist
 from profiling.base import run_directory as rundir
 from profiling.errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
 from profiling.ranks import process_group as parallel
+from profiling.ranks.places import speaks_for_all
 from profiling.ranks.process_group import Identity
 
 
@@ -100,6 +101,22 @@ def test_gpus_that_torch_cannot_use_are_no_reason_for_the_cpu(monkeypatch) -> No
     assert parallel.rank_device("auto", 0) == torch.device("cpu")
     with pytest.raises(DeviceError, match="finds no GPU here; or use --device cpu"):
         parallel.rank_device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("env", "speaks"),
+    [
+        ({}, True),
+        ({"RANK": "0"}, True),
+        ({"RANK": "1"}, False),
+        ({"RANK": "0", "SLURM_PROCID": "5"}, True),
+        ({"SLURM_PROCID": "5"}, False),
+        ({"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0"}, True),
+        ({"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}, False),  # the directory is from the first try
+    ],
+)
+def test_one_process_speaks_for_its_job(env, speaks) -> None:
+    assert speaks_for_all(env) is speaks
 
 
 def test_lost_peers_are_told_from_other_errors() -> None:

@@ -56,6 +56,16 @@ def test_ranks_of_torchrun(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+def test_a_name_that_is_taken_is_refused_before_the_script_starts(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "theirs.txt").write_text("mine")
+    done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "finish")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"{tmp_path}/run: expected a new or empty run directory, found files in it; choose" in done.stderr
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["theirs.txt"]
+
+
 @pytest.mark.slow
 def test_one_of_two_ranks_fails(tmp_path) -> None:
     reached = set()

@@ -22,6 +22,7 @@ from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import PROFILER_START
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
 from ...ranks import process_group as parallel
+from ...ranks.places import PLACES
 from ...ranks.process_group import Identity
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
@@ -33,8 +34,6 @@ from .limit_watchdog import LimitWatchdog
 from .patches import Patches
 from .session import PATIENCE, ScriptSession
 
-# Launchers other than torchrun, and the variable by which each of their processes knows its place.
-_PLACES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 # An interpreter that exits sooner after a collective of gloo aborts in some runs, while a DDP model is alive.
 _GLOO_EXIT_S = 0.1
 _GRAPH = "the optimizer steps inside a CUDA graph, and replays of one cannot be counted; --whole-run traces them"
@@ -88,7 +87,7 @@ class Observer:
         if self._config.limits is None:
             self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
             self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
-        elif self._child is None and not any(name in os.environ for name in _PLACES):
+        elif self._child is None and not any(name in os.environ for name in PLACES):
             self._attempt(self._begin_whole)
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
