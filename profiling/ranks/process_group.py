@@ -58,8 +58,8 @@ def rank_device(name: str, local_rank: int) -> torch.device:
         why = gpus_here.why_unused()
         if name == "auto" and why is None:
             return torch.device("cpu")
-        why = why or f"torch {torch.__version__} finds no GPU here"
-        raise DeviceError(f"--device {name}: {why}; or use --device cpu")
+        why = f"{why}, or" if why else f"torch {torch.__version__} finds no GPU here;"
+        raise DeviceError(f"--device {name}: {why} use --device cpu")
     found = torch.cuda.device_count()
     if found == 1 and under_torchrun() and gpus_here.one_for_each_rank():
         return torch.device("cuda", 0)

@@ -95,11 +95,11 @@ def test_gpus_that_torch_cannot_use_are_no_reason_for_the_cpu(monkeypatch) -> No
     monkeypatch.setattr(parallel.gpus_here, "why_unused", lambda: "there is one, but")
     assert parallel.rank_device("cpu", 0) == torch.device("cpu")
     for name in ("auto", "cuda"):
-        with pytest.raises(DeviceError, match=f"--device {name}: there is one, but; or use --device cpu"):
+        with pytest.raises(DeviceError, match=f"--device {name}: there is one, but, or use --device cpu"):
             parallel.rank_device(name, 0)
     monkeypatch.setattr(parallel.gpus_here, "why_unused", lambda: None)
     assert parallel.rank_device("auto", 0) == torch.device("cpu")
-    with pytest.raises(DeviceError, match="finds no GPU here; or use --device cpu"):
+    with pytest.raises(DeviceError, match="finds no GPU here; use --device cpu"):
         parallel.rank_device("cuda", 0)
 
 
