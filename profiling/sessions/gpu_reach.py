@@ -3,7 +3,7 @@
 Kineto stops recording a GPU when its buffers are full, and then writes what it has. There are two signs of that. A
 sound trace has neither, because the profiler waits for the device before it ends:
 
-- kernels are launched after the last activity of the GPU has ended;
+- the last launches have no activity;
 - operators go on, but the GPU is active in a much smaller part of the last step than of the steps before it. Launches
   are recorded by the same buffers as kernels, so they may be missing, too.
 """
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 # As Kineto writes an event: two lines up to its times in us. Three searches are twice as fast as one for all kinds.
 _TIMES = rb'[^\n]*\n\s*"ts": ([\d.]+), "dur": ([\d.]+)'
-_GPU = re.compile(rb'"cat": "(?:kernel|gpu_memcpy|gpu_memset)", ' + _TIMES)
+_ID = rb'[^}]*?"correlation": (\d+)'  # the same for a launch and what it launched
+_GPU = re.compile(rb'"cat": "(?:kernel|gpu_memcpy|gpu_memset)", ' + _TIMES + _ID)
 _LAUNCHES = re.compile(
-    rb'"cat": "cuda_(?:runtime|driver)", "name": "\w*(?:Launch(?:Cooperative)?Kernel|GraphLaunch)' + _TIMES
+    rb'"cat": "cuda_(?:runtime|driver)", "name": "\w*(?:Launch(?:Cooperative)?Kernel|GraphLaunch)' + _TIMES + _ID
 )
 _STEPS = re.compile(rb'"cat": "user_annotation", "name": "ProfilerStep#' + _TIMES)
 _OPERATORS = re.compile(rb'"cat": "cpu_op", ' + _TIMES)
@@ -29,17 +30,17 @@ _LEAST_REACH = 0.5
 # Shorter than this part of the others, the last step is what the profiler opened before it was stopped.
 _LEAST_STEP = 0.5
 
-_Spans = NDArray[np.float64]
+_Events = NDArray[np.float64]
 
 
 def cut_short(path: Path) -> str | None:
     """Why the GPU's side of a trace, as torch has written it, is not whole; None if nothing says so."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         gpu, launches = _found(_GPU, text), _found(_LAUNCHES, text)
+        missing = _last_missing(launches, gpu)
+        if missing >= _LEAST:
+            return f"the last {missing:,} kernels that were launched are not in it"
         last_us = gpu[:, 1].max(initial=-np.inf)
-        late = int((launches[:, 0] > last_us).sum())
-        if late >= _LEAST:
-            return f"{late:,} kernels were launched after the last one that the GPU's activity holds"
         steps = _whole_steps(_found(_STEPS, text))
         if not len(gpu) or not _falls_behind(gpu, steps):
             return None
@@ -48,14 +49,20 @@ def cut_short(path: Path) -> str | None:
     return f"the GPU's activity ends {(steps[-1, 1] - last_us) / 1e3:,.1f} ms before the last step, and operators go on"
 
 
-def _whole_steps(steps: _Spans) -> _Spans:
+def _last_missing(launches: _Events, gpu: _Events) -> int:
+    """How many launches come after the last one that has an activity."""
+    made = np.isin(launches[np.argsort(launches[:, 0]), 2], gpu[:, 2])
+    return int(len(made) - 1 - np.flatnonzero(made)[-1]) if made.any() else len(made)
+
+
+def _whole_steps(steps: _Events) -> _Events:
     steps = steps[np.argsort(steps[:, 0])]
     lengths = steps[:, 1] - steps[:, 0]
     is_rest = len(steps) > 1 and lengths[-1] < _LEAST_STEP * np.median(lengths[:-1])
     return steps[:-1] if is_rest else steps
 
 
-def _falls_behind(gpu: _Spans, steps: _Spans) -> bool:
+def _falls_behind(gpu: _Events, steps: _Events) -> bool:
     """Whether the part of the last step up to which the GPU is active is much smaller than that of those before."""
     gpu = gpu[np.argsort(gpu[:, 0])]
     begun = np.searchsorted(gpu[:, 0], steps[:, 1])
@@ -64,8 +71,8 @@ def _falls_behind(gpu: _Spans, steps: _Spans) -> bool:
     return len(reach) > 1 and bool(reach[-1] < _LEAST_REACH * np.median(reach[:-1]))
 
 
-def _found(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Spans:
-    """Start and end of every event of a kind, in us."""
-    spans = np.array([float(number) for times in kind.findall(text) for number in times]).reshape(-1, 2)
-    spans[:, 1] += spans[:, 0]
-    return spans
+def _found(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Events:
+    """Start and end of every event of a kind, in us, and what else its pattern takes."""
+    events = np.array([float(number) for found in kind.findall(text) for number in found]).reshape(-1, kind.groups)
+    events[:, 1] += events[:, 0]
+    return events

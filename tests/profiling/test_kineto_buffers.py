@@ -15,12 +15,14 @@ from profiling.sessions.gpu_reach import cut_short
 
 STEP_US = 10_000.0
 LAUNCHES = 20
+KERNEL = 'void add<{lambda(float)#1}>(int, \\"x\\")'
 
 
-def event(category: str, name: str, start_us: float, dur_us: float) -> str:
+def event(category: str, name: str, start_us: float, dur_us: float, correlation: int = 0) -> str:
+    args = f'"External id": 1,"stream": 7, "correlation": {correlation}'
     return (
         f'  {{\n    "ph": "X", "cat": "{category}", "name": "{name}", "pid": 7, "tid": 7,\n'
-        f'    "ts": {start_us:.3f}, "dur": {dur_us:.3f},\n    "args": {{\n      "External id": 1\n    }}\n  }}'
+        f'    "ts": {start_us:.3f}, "dur": {dur_us:.3f},\n    "args": {{\n      {args}\n    }}\n  }}'
     )
 
 
@@ -34,9 +36,11 @@ def steps_of(count: int, *, kernels_until: float = 1e9, launches_until: float = 
             if at < 1_000_000.0 + operators_until:
                 yield event("cpu_op", "aten::add_", at, 60.0)
             if at < 1_000_000.0 + launches_until:
-                yield event("cuda_runtime", "cudaLaunchKernel", at + 20, 8.0)
+                yield event("cuda_runtime", "cudaLaunchKernel", at + 20, 8.0, step * LAUNCHES + number)
             if at < 1_000_000.0 + kernels_until:
-                yield event("kernel", 'void add<{lambda(float)#1}>(int, \\"x\\")', at + 900, 350.0)
+                yield event(
+                    "kernel", 'void add<{lambda(float)#1}>(int, \\"x\\")', at + 900, 350.0, step * LAUNCHES + number
+                )
 
 
 @pytest.fixture
@@ -56,11 +60,10 @@ def test_a_trace_that_is_whole(written, count) -> None:
     assert cut_short(written(*steps_of(count))) is None
 
 
-def test_kernels_that_are_launched_and_missing(written) -> None:
-    for count in (1, 3):
-        found = cut_short(written(*steps_of(count, kernels_until=STEP_US * count - 9_000)))
-        assert found == "14 kernels were launched after the last one that the GPU's activity holds"
-    assert "20 kernels were launched" in str(cut_short(written(*steps_of(1, kernels_until=0))))
+@pytest.mark.parametrize(("count", "until_us", "missing"), [(1, 4_000, 10), (3, 22_000, 15), (3, 0, 60)])
+def test_kernels_that_are_launched_and_missing(written, count, until_us, missing) -> None:
+    found = cut_short(written(*steps_of(count, kernels_until=until_us)))
+    assert found == f"the last {missing} kernels that were launched are not in it"
 
 
 def test_launches_are_missing_too(written) -> None:
