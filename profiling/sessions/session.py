@@ -316,7 +316,7 @@ class Session:
         """End a process whose main thread is blocked for good, with what can still be written."""
         lost = f"{signum.name} while blocked, in step {self.steps_done}; the trace of that cycle is lost"
         try:
-            self._save(None if self._all_traced else lost)
+            self._save(self._gpu.lost if self._all_traced else lost)
         finally:
             os._exit(128 + signum)
 
@@ -346,7 +346,8 @@ def capture(
     are always recorded, source lines and allocations on request. DDP rebuilds its buckets before its second iteration:
     there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is the current CUDA device where there is one.
     `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank,
-    `config` is kept as it is. What happens where the block ends early, and with several ranks: see `Session`.
+    `config` is kept as it is. What happens where the block ends early, and with several ranks: see `Session`. One line
+    on stderr says at the end what was written, or why it is not all that was asked for.
 
     Raises UsageError for a schedule that cannot be; on entering, RunDirError when `out` has files in it, and
     CaptureError when another profiler is running in this process.

@@ -8,8 +8,10 @@ from capturing import metas
 from analysis import analyse
 from analysis.errors import NoTraces
 from profiling import capture
+from profiling.cli import main
 from profiling.ranks import process_group as parallel
 from profiling.ranks.process_group import Identity
+from profiling.sessions import kineto_buffers
 from profiling.sessions.outcome import Outcome
 
 
@@ -85,3 +87,13 @@ def test_other_ranks_say_only_what_is_their_own() -> None:
     assert Outcome("run", 3, 8, 1, "a trace is cut short").sentence() == (
         "rank 3: 1 trace in run, but incomplete: a trace is cut short"
     )
+
+
+@pytest.mark.slow
+def test_train_says_what_its_traces_lack(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(kineto_buffers.GpuRecord, "lost", "a trace is cut short", raising=False)
+    monkeypatch.setattr(kineto_buffers.GpuRecord, "__init__", lambda *args: setattr(args[0], "_device", args[1]))
+    options = ["--parallel", "single", "--device", "cpu", "--batch-size", "2", "--active", "1", "--warmup", "0"]
+    assert main(["train", *options, "--steps", "3", "--out", str(tmp_path), "--run-name", "run"]) == 0
+    err = capfd.readouterr().err
+    assert f"commtrace: rank 0: 1 trace in {tmp_path}/run, but incomplete: a trace is cut short\n" in err

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from capturing import SCRIPTS, leftovers, metas, python, torchrun, trace, traced_steps
+from samples import with_slow
 
 from profiling import capture
 from profiling.base import run_directory as rundir
@@ -125,7 +126,7 @@ def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> 
     assert leftovers(session.run_dir) == []
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", with_slow(["SIGINT"], ["SIGTERM"]))
 def test_a_rank_that_is_blocked_on_leaving_is_freed_and_writes(tmp_path, name) -> None:
     done = python(SCRIPTS / "leaving_blocked.py", tmp_path / "run", name)
     assert (done.returncode, done.stdout) == (-signal.SIGINT if name == "SIGINT" else 143, "aborted\n"), done.stderr
