@@ -118,8 +118,8 @@ class Interrupts:
 
     def _watch_again(self) -> None:
         """After a KeyboardInterrupt: the watchdog has left the program its time, and is needed again."""
-        again = self._raised and self.received is signal.SIGINT and self._shields == 1
-        if again and self._wakeup_fd is not None:
+        left_alone = self._raised and self.received is signal.SIGINT
+        if left_alone and self._shields == 1 and self._wakeup_fd is not None:
             with suppress(BlockingIOError):  # it has not even read what was written before
                 os.write(self._wakeup_fd, bytes([signal.SIGINT]))
 
@@ -160,9 +160,11 @@ class Interrupts:
 
     def _out_of_time(self, signum: signal.Signals) -> bool:
         """Wait for `stop()`; true if it was not called in time."""
+        if self._is_left_alone(signum):
+            return False
         left_s = self._grace_s
         while left_s > 0:
-            if self._is_left_alone(signum) or self._stopped.wait(_POLL_S):
+            if self._stopped.wait(_POLL_S) or self._is_left_alone(signum):
                 return False
             if self._dropped:
                 self._dropped = False

@@ -10,6 +10,7 @@ sound trace has neither, because the profiler waits for the device before it end
 
 import mmap
 import re
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,7 @@ def _falls_behind(gpu: _Events, steps: _Events) -> bool:
 
 def _found(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Events:
     """Start and end of every event of a kind, in us, and what else its pattern takes."""
-    events = np.array([float(number) for found in kind.findall(text) for number in found]).reshape(-1, kind.groups)
+    numbers = array("d", (float(number) for found in kind.finditer(text) for number in found.groups()))
+    events = np.frombuffer(numbers).reshape(-1, kind.groups)
     events[:, 1] += events[:, 0]
     return events

@@ -8,6 +8,7 @@ and reads the file before every trace.
 import os
 import re
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -28,16 +29,18 @@ def raise_limit(env: MutableMapping[str, str] = os.environ) -> None:
     """Have Kineto hold more, unless the user's own file already says how much.
 
     What else that file says is kept. Ours is in memory only, and gone with the process. A child that inherits the
-    variable can read it as long as the parent lives, and makes its own if it captures.
+    variable can read it as long as the parent lives, and makes its own if it captures. Where none of this works, the
+    limit stays as it is.
     """
     given = Path(env.get(_VARIABLE, _DEFAULT_FILE))
-    text = given.read_text(encoding="utf-8", errors="replace") if given.is_file() else ""
-    limited = re.search(rf"^\s*{_KEY}\s*=", text, re.MULTILINE) is not None
-    if (limited and not given.is_relative_to("/proc")) or not hasattr(os, "memfd_create"):
-        return
-    ours = os.memfd_create("commtrace-kineto")  # stays open
-    os.write(ours, (text if limited else f"{text}\n{_KEY}={_LIMIT_MB}\n").encode())
-    env[_VARIABLE] = f"/proc/{os.getpid()}/fd/{ours}"
+    with suppress(OSError, AttributeError):  # no right to read theirs; no memfd on this system
+        text = given.read_text(encoding="utf-8", errors="replace") if given.is_file() else ""
+        limited = re.search(rf"^\s*{_KEY}\s*=", text, re.MULTILINE) is not None
+        if limited and not given.is_relative_to("/proc"):
+            return
+        ours = os.memfd_create("commtrace-kineto")  # stays open
+        os.write(ours, (text if limited else f"{text}\n{_KEY}={_LIMIT_MB}\n").encode())
+        env[_VARIABLE] = f"/proc/{os.getpid()}/fd/{ours}"
 
 
 class GpuRecord:

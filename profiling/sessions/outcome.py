@@ -11,11 +11,13 @@ from .step_clock import Overhead
 
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
 NEVER_STEPPED = "session.step() was never called, so no step was traced; call it at the end of every training step"
+ONE_STEP = "the script made one optimizer step, which opens the capture; none was left to trace"
+_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A capture that is over, on one rank. `why` is None if it is complete, `ended` whether the loop just ended."""
+    """A capture that is over, on one rank. `why` says why it is not complete, and is None if it is."""
 
     run_dir: Path
     rank: int
@@ -27,11 +29,11 @@ class Outcome:
 
     def sentence(self) -> str | None:
         """For this rank; None where rank 0 says it for all."""
+        if self.rank and (self.why is None or self.why.endswith(_ALIKE)):
+            return None
         if self.why is not None:
             what = f"{counted(self.traces, 'trace')} in {self.run_dir}, but incomplete" if self.traces else "no trace"
             return f"rank {self.rank}: {what}: {self.why}"
-        if self.rank:
-            return None
         cost = f"; a traced step takes {self.cost} than one that is not traced" if self.cost else ""
         if self.absent:
             return f"only {self._ranks()} traced in {self.run_dir}{cost}; {absence(self.absent)}"

@@ -136,6 +136,8 @@ class Session:
             self._gpu.look(self.steps_done, phase)
             self.steps_done += 1
             self._step_profiler()
+            if self.schedule.ends_cycle(self.steps_done - 1):
+                self._note_absent()
             self._clock.start()
 
     def __exit__(
@@ -255,7 +257,6 @@ class Session:
             name = rundir.trace_name(self._worker, len(self.traces))
             rundir.write_trace(self.run_dir / name, self._gpu.examined(profiler.export_chrome_trace))
             self.traces.append(name)
-            self._note_absent()
             self._refresh()
             self._save(_UNFINISHED)
 

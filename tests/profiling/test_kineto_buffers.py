@@ -124,6 +124,17 @@ def test_kineto_reads_the_limit(tmp_path, monkeypatch, own, shown) -> None:
         assert "Unrecognized config line: SOMETHING_NEW=11" in done.stderr
 
 
+def test_a_file_that_cannot_be_read_stays(tmp_path, monkeypatch) -> None:
+    def refused(*args: object, **options: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "kineto.conf").write_text("")
+    env = {"KINETO_CONFIG": str(tmp_path / "kineto.conf")}
+    monkeypatch.setattr(Path, "read_text", refused)
+    kineto_buffers.raise_limit(env)
+    assert env == {"KINETO_CONFIG": str(tmp_path / "kineto.conf")}
+
+
 def test_a_child_has_a_limit_of_its_own(tmp_path) -> None:
     """It outlives its parent, whose memory the variable names."""
     env: dict[str, str] = {}

@@ -12,7 +12,7 @@ from profiling.cli import main
 from profiling.ranks import process_group as parallel
 from profiling.ranks.process_group import Identity
 from profiling.sessions import kineto_buffers
-from profiling.sessions.outcome import Outcome
+from profiling.sessions.outcome import TOO_SHORT, Outcome
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +84,8 @@ def test_many_ranks_are_not_listed() -> None:
 
 def test_other_ranks_say_only_what_is_their_own() -> None:
     assert Outcome("run", 3, 8, 1, None).sentence() is None
+    assert Outcome("run", 3, 8, 1, f"the loop ended; {TOO_SHORT}").sentence() is None
+    assert Outcome("run", 0, 8, 1, f"the loop ended; {TOO_SHORT}").sentence() is not None
     assert Outcome("run", 3, 8, 1, "a trace is cut short").sentence() == (
         "rank 3: 1 trace in run, but incomplete: a trace is cut short"
     )

@@ -134,7 +134,7 @@ class RankFile(Record):
     absent_ranks: Annotated[
         Sequence[int], Doc("ranks that took no part in the capture, as rank 0 sees it; empty on other ranks")
     ] = ()
-    complete: Annotated[bool, Doc("whether every scheduled step was traced")] = False
+    complete: Annotated[bool, Doc("whether every scheduled step was traced, as far as can be told, and timed")] = False
     reason: Annotated[str | None, Doc("why the capture is not complete")] = None
     steps: Annotated[Sequence[StepTime], Doc("all steps, traced or not")] = ()
     traces: Annotated[Sequence[str], People("names of this rank's trace files, in order of cycles")] = ()

@@ -8,6 +8,7 @@ from typing import Any
 from torch.profiler import ProfilerAction, profile
 
 from ...base.torch_private import drop_profiler, profiler_is_on
+from ...sessions.outcome import ONE_STEP
 from ...sessions.session import Session
 
 # Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
@@ -18,7 +19,7 @@ _OTHER_RUNS = "the script ran a profiler of its own"
 class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user what becomes of the capture."""
 
-    _no_step = "the script made one optimizer step, which opens the capture; none was left to trace"
+    _no_step = ONE_STEP
 
     def __init__(self, *args: Any, say: Callable[[str], None]) -> None:
         super().__init__(*args)
