@@ -107,6 +107,17 @@ def test_ranks_that_the_script_spawns(tmp_path) -> None:
 
 
 @pytest.mark.slow
+def test_a_rank_that_the_script_starts_on_its_own_is_missed(tmp_path) -> None:
+    done = python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / "own_launcher.py", free_port())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the other one ended with 0\n"
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"commtrace: only 1 rank of 2 traced in {tmp_path}/run")
+    assert "rank 1 took no part: start every rank through the same launcher" in last
+    assert metas(tmp_path / "run")[0]["absent_ranks"] == [1]
+
+
+@pytest.mark.slow
 def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
     """The script changes the directory first, and that is not where the run goes."""
     (tmp_path / "theirs").mkdir()
