@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ..core import markers
 from ..core.intervals import Times
 from ..core.schema import Row
-from ..core.wording import counted
 
 # A few calls prove nothing: what is launched while the profiler ends may be missed.
 _LEAST_CALLS = 10
@@ -49,7 +48,7 @@ def cut_notes(
         return
     missing = _last_missing(activities, called, collectives)
     if missing:
-        yield f"the last {counted(missing, 'call')} that launch kernels or copies have none of them: {_CUT}"
+        yield f"the last {missing:,} kernels and copies that were launched are not in it: {_CUT}"
         return
     start_ns = activities["start_ns"].to_numpy()
     end_ns = start_ns + activities["dur_ns"].to_numpy()

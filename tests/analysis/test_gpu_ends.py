@@ -50,7 +50,7 @@ def test_a_whole_trace_has_no_note(tmp_path, count, lag) -> None:
 def test_launches_without_kernels_at_the_end(tmp_path, lag) -> None:
     (note,) = notes_of(steps_of(3, lag=lag, lasts=24 * MS), tmp_path)
     assert note.endswith(
-        ".json.gz: the last 11 calls that launch kernels or copies have none of them: its GPU side ends early; if the "
+        ".json.gz: the last 11 kernels and copies that were launched are not in it: its GPU side ends early; if the "
         "profiler's buffers were full, trace fewer steps"
     )
 
