@@ -17,14 +17,17 @@ _ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A capture that is over, on one rank. `why` says why it is not complete, and is None if it is."""
+    """A capture that is over, on one rank.
+
+    `why` says why it is not complete, and is None if it is; `absent` are ranks that took no part, None if not known.
+    """
 
     run_dir: Path
     rank: int
     world_size: int
     traces: int
     why: str | None
-    absent: Sequence[int] = ()
+    absent: Sequence[int] | None = ()
     cost: Overhead | None = None
 
     def sentence(self) -> str | None:
@@ -34,7 +37,7 @@ class Outcome:
         if self.why is not None:
             what = f"{counted(self.traces, 'trace')} in {self.run_dir}, but incomplete" if self.traces else "no trace"
             return f"rank {self.rank}: {what}: {self.why}"
-        cost = f"; a traced step takes {self.cost} than one that is not traced" if self.cost else ""
+        cost = f"; traced steps take {self.cost}" if self.cost else ""
         if self.absent:
             return f"only {self._ranks()} traced in {self.run_dir}{cost}; {absence(self.absent)}"
         return (
@@ -42,7 +45,9 @@ class Outcome:
         )
 
     def _ranks(self) -> str:
-        here = self.world_size - len(self.absent)
+        if self.absent is None and self.world_size > 1:
+            return f"rank {self.rank} of {self.world_size:,}"
+        here = self.world_size - len(self.absent or ())
         return counted(here, "rank") + (f" of {self.world_size:,}" if self.absent else "")
 
 

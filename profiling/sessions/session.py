@@ -95,6 +95,7 @@ class Session:
         leaving = type(self).__exit__.__code__
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
+        self._absent: list[int] | None = None  # not known
         self._reason: str | None = _UNFINISHED
         self._facts: RankFile
 
@@ -182,7 +183,7 @@ class Session:
             self._facts.world_size,
             len(self.traces),
             self._reason,
-            self._facts.absent_ranks,
+            self._absent,
             overhead(self.step_times()),
         )
 
@@ -271,9 +272,9 @@ class Session:
     def _note_absent(self) -> None:
         """Who is not captured; known while there is a process group, at whose end others may be gone."""
         with suppress(RuntimeError):
-            absent = parallel.absent_ranks(parallel.identity())
             if parallel.default_store() is not None:
-                self._facts = replace(self._facts, absent_ranks=absent)
+                self._absent = parallel.absent_ranks(parallel.identity())
+                self._facts = replace(self._facts, absent_ranks=self._absent)
 
     def _save(self, reason: str | None) -> None:
         self._reason = reason

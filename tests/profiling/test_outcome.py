@@ -82,6 +82,11 @@ def test_many_ranks_are_not_listed() -> None:
     assert "rank 1, 2, 3, 4, 5 and 1,018 more took no part" in found
 
 
+def test_ranks_that_nobody_has_counted_are_not_said_to_be_traced() -> None:
+    """Where ranks have no process group, but a name for the run."""
+    assert Outcome("run", 0, 2, 1, None, None).sentence().startswith("done: rank 0 of 2 traced in run; next: ")
+
+
 def test_other_ranks_say_only_what_is_their_own() -> None:
     assert Outcome("run", 3, 8, 1, None).sentence() is None
     assert Outcome("run", 3, 8, 1, f"the loop ended; {TOO_SHORT}").sentence() is None
