@@ -228,7 +228,11 @@ class Session:
             # Of a second cycle; each one is exported before the next begins.
             warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
             warnings.filterwarnings("ignore", message="Device profiling activity collection was stopped early")
-            self._profiler.step()
+            try:
+                self._profiler.step()
+            except BaseException:
+                self._drop_profiler()
+                raise
 
     def _action(self, step: int) -> ProfilerAction:
         if self.schedule.ends_cycle(step):

@@ -188,6 +188,19 @@ def test_a_cuda_error_that_stays_leaves_nothing_behind(tmp_path, monkeypatch) ->
     assert not torch_private.profiler_is_on()
 
 
+def test_a_cuda_error_that_shows_as_a_cycle_ends_is_the_programs(tmp_path, monkeypatch) -> None:
+    """A stand-in for torch, which waits for the device before it ends the profiler."""
+
+    def failed(*args: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "__exit__", failed)
+    with pytest.raises(RuntimeError, match="device-side assert"), capture(tmp_path / "run", device="cpu") as session:
+        run(session, 5)
+    assert metas(tmp_path / "run")[0]["reason"].startswith("RuntimeError: CUDA error: device-side assert triggered")
+    assert not torch_private.profiler_is_on()
+
+
 def test_a_full_disk_is_said_and_marked(tmp_path, monkeypatch) -> None:
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
