@@ -178,3 +178,25 @@ def test_a_cut_trace_is_not_complete(tmp_path, monkeypatch, sign) -> None:
 
 def test_torch_tells_whether_kineto_has_stopped() -> None:
     assert torch_private.kineto_has_stopped() is False
+
+
+class OfTorch(OnCuda):
+    """As above, and torch itself takes its profiler for one of a GPU, once it has been prepared."""
+
+    def step(self) -> None:
+        self._profiler.use_device = "cuda" if self.schedule.phase(self.steps_done) == "active" else None
+        super().step()
+
+
+@pytest.mark.skipif(not hasattr(torch.profiler.ProfilerAction, "DEVICE_STOPPED"), reason="this torch does not end it")
+def test_a_cycle_that_torch_ends_early_is_no_displaced_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sessions, "Session", OfTorch)
+    with capture(tmp_path / "run", device="cpu", active=4, repeat=2) as session:
+        for step in range(13):
+            monkeypatch.setattr(torch.autograd, "_is_kineto_stopped", lambda on=step == 3: on)
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            session.step()
+    meta = metas(tmp_path / "run")[0]
+    assert meta["reason"].startswith("Kineto stopped recording the GPU by step 3")
+    steps = [traced_steps(trace(session.run_dir / name)) for name in session.traces]
+    assert steps == [[2, 3], [8, 9, 10, 11]]
