@@ -7,7 +7,11 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.escaping import encodable
+from ..core.contract.rank import RankFile
+from ..core.contract.reader import OtherVersion, lenient, read_json
+from ..core.escaping import encodable, printable
+from ..core.small_files import NotJson
+from ..core.wording import ranges_of
 from ..errors import NoTraces, UnreadableFile
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
@@ -75,6 +79,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     usual = {formats[path] for path in plain if name_parts(path.name)}
     files = [path for path in plain if formats[path] not in usual or name_parts(path.name)]
     if not files:
+        _refuse_untraced(folder)
         inner = sorted(p.name for p in folder.iterdir() if stat.S_ISDIR(_mode(p) or 0))
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
@@ -85,6 +90,22 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
             more = ", ..." if len(others) > 3 else ""
             notes.append(f"left out {len(others)} {one.others}: {', '.join(others[:3])}{more}")
     return files, notes, [path.name for path in formats if _is_stream(path)]
+
+
+def _refuse_untraced(folder: Path) -> None:
+    """Raise NoTraces where side files say why a capture ended without a trace."""
+    ranks: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("*.meta.json")):
+        try:
+            content = read_json(path)
+        except (OtherVersion, OSError, NotJson):
+            continue
+        side, _ = lenient(content if isinstance(content, dict) else {}, RankFile)
+        if side.rank is not None and side.reason is not None:
+            ranks.setdefault(side.reason, []).append(side.rank)
+    if ranks:
+        told = "; ".join(f"rank {ranges_of(sorted(of))}: {why}" for why, of in list(ranks.items())[:3])
+        raise NoTraces(f"{folder}: the capture ended without a trace: {printable(encodable(told))}")
 
 
 def _without_recorded(paths: list[Path]) -> list[Path]:

@@ -21,6 +21,7 @@ from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
+from .gpu_ends import Called, cut_notes
 from .rank_files import ReadFile
 
 _CPU = 0  # c10::DeviceType
@@ -85,6 +86,8 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
     known_clock = raw.damage is None or bool(base_ns)
     known_clock = known_clock or _is_absolute(activities["start_ns"], cpu_ops["start_ns"], marked_ns[0])
     gloo = sum(one.name.startswith(markers.GLOO_MARK) for one in raw.annotations) if len(activities) else 0
+    annotations, comm_rows = _annotation_rows(raw.annotations, marked_ns), _comm_rows(raw.comm_args, base_ns)
+    cut = () if raw.damage else cut_notes(activities, _called(raw, base_ns), annotations, _ids_of(comm_rows))
     return TraceFile(
         path=path,
         header=raw.header,
@@ -92,12 +95,17 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         damage=raw.damage,
         extent=raw.extent,
         detailed=raw.detailed,
-        notes=(*raw.notes, *negative_durations(path, raw), *_repairs(path, raw)),
+        notes=(
+            *raw.notes,
+            *negative_durations(path, raw),
+            *_repairs(path, raw),
+            *(f"{encodable(path.name)}: {why}" for why in cut),
+        ),
         has_known_clock=known_clock,
         activities=activities,
         launches=_launch_table(raw, base_ns),
-        annotation_rows=_annotation_rows(raw.annotations, marked_ns),
-        comm_rows=_comm_rows(raw.comm_args, base_ns),
+        annotation_rows=annotations,
+        comm_rows=comm_rows,
         cpu_ops=cpu_ops,
         runtime_calls=_runtime_table(raw, base_ns),
         memory=_memory_table(raw.memory, base_ns),
@@ -217,6 +225,16 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "start_ns": start_ns[order],
         "external_id": _known(integers(columns["external_id"])[order]),
     }, index=range(len(order)), copy=False))  # fmt: skip
+
+
+def _called(raw: RawTrace, base_ns: int) -> Called:
+    columns = raw.launches
+    start_ns = in_ns(doubles(columns["ts"])) + base_ns
+    return Called(start_ns, integers(columns["correlation"]), integers(columns["external_id"]))
+
+
+def _ids_of(comm_rows: list[Row]) -> set[int]:
+    return {row["external_id"] for row in comm_rows if row["external_id"] is not None}
 
 
 def _annotation_rows(annotations: list[Annotation], times_ns: tuple[Int64s, Int64s]) -> list[Row]:

@@ -12,6 +12,7 @@ from ..core.contract.reader import OtherVersion, lenient, read_json
 from ..core.escaping import printable
 from ..core.schema import Row
 from ..core.small_files import RANK_LIMIT, NotJson
+from ..core.wording import ranges_of
 from ..errors import UnreadableFile
 
 
@@ -82,6 +83,12 @@ def notes_on_side(rank: int, side: Side) -> Iterator[str]:
     for state in side.record.gpu_states:
         if state.slowed_by:
             yield f"rank {rank}: its GPU was slowed down at the {state.at} of the capture{_how_slow(state)}"
+    if side.record.absent_ranks:
+        absent = ranges_of(side.record.absent_ranks)
+        yield (
+            f"rank {absent} took no part in the capture: start every rank through the same launcher and command, and "
+            "enter capture() on every rank"
+        )
     if "clock_probe" in side.odd:
         yield f"rank {rank}: the clock probe in its side file makes no sense, and is left out"
 

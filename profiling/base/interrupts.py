@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import Any
 
@@ -28,7 +28,8 @@ class Interrupts:
     Python runs signal handlers between bytecodes only, and a rank inside a collective whose peer is gone may never
     reach the next one. So a separate thread is told about the signal too: unless `stop()` is called within `grace_s`,
     it calls `free`, and after the same time again `give_up`. Time inside `busy()` does not count. A KeyboardInterrupt
-    that has been raised is the program's own: what it then does, and for how long, it would also do without us.
+    that has been raised is the program's own: what it then does, and for how long, it would also do without us. Only
+    inside a `shield()` the time runs again, anew for each: there it is we who may wait for peers that have stopped.
 
     Python drops exceptions raised in finalizers and similar callbacks; that thread has them raised again outside.
     """
@@ -84,6 +85,7 @@ class Interrupts:
     def shield(self) -> Iterator[None]:
         """Hold signals back until the block ends; when it ends without an error, raise for one that came."""
         with self.held():
+            self._watch_again()
             yield
         if self.received and not self._shields and not self._raised:
             self._raise(self.received)
@@ -113,6 +115,13 @@ class Interrupts:
         if signum is signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + signum)
+
+    def _watch_again(self) -> None:
+        """After a KeyboardInterrupt: the watchdog has left the program its time, and is needed again."""
+        left_alone = self._raised and self.received is signal.SIGINT
+        if left_alone and self._shields == 1 and self._wakeup_fd is not None:
+            with suppress(BlockingIOError):  # it has not even read what was written before
+                os.write(self._wakeup_fd, bytes([signal.SIGINT]))
 
     def _notice_dropped(self, unraisable: "sys.UnraisableHookArgs") -> None:
         """Let the watchdog send the signal once more, instead of a traceback on stderr."""
@@ -151,9 +160,11 @@ class Interrupts:
 
     def _out_of_time(self, signum: signal.Signals) -> bool:
         """Wait for `stop()`; true if it was not called in time."""
+        if self._is_left_alone(signum):
+            return False
         left_s = self._grace_s
         while left_s > 0:
-            if self._stopped.wait(_POLL_S) or (signum is signal.SIGINT and self._raised):
+            if self._stopped.wait(_POLL_S) or self._is_left_alone(signum):
                 return False
             if self._dropped:
                 self._dropped = False
@@ -161,6 +172,10 @@ class Interrupts:
             if not self._busy:
                 left_s -= _POLL_S
         return True
+
+    def _is_left_alone(self, signum: signal.Signals) -> bool:
+        """Whether a KeyboardInterrupt was raised, and what runs is the program's own."""
+        return signum is signal.SIGINT and self._raised and not self._shields
 
     def _forget(self) -> None:
         """In a forked child: do nothing from now on."""

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _disable_profiler, _profiler_enabled
+from torch.autograd.profiler import _run_on_profiler_stop
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -36,8 +37,14 @@ def busy_cycles(cycles: int) -> None:
 
 
 def drop_profiler() -> None:
-    """End the profiler of this process without a trace: in a forked child, which has a copy of its parent's."""
+    """End the profiler of this process without a trace: a copy in a forked child, or one that cannot be stopped."""
     _disable_profiler()
+    _run_on_profiler_stop()  # type: ignore[no-untyped-call]  # what stop() of torch does next
+
+
+def kineto_has_stopped() -> bool:
+    """Whether Kineto has stopped recording the device before it was told to; False where torch cannot tell."""
+    return bool(getattr(torch.autograd, "_is_kineto_stopped", lambda: False)())
 
 
 def process_group_configs() -> Sequence[Any]:

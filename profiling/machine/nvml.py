@@ -31,6 +31,28 @@ def driver_version(library: Any = pynvml) -> str | None:
         return None
 
 
+@dataclass(frozen=True)
+class DriverFacts:
+    """How many NVIDIA GPUs there are, and for what the driver is good: `cuda` is the newest CUDA that it supports."""
+
+    gpus: int
+    driver: str | None
+    cuda: str | None
+
+
+def driver_facts(library: Any = pynvml) -> DriverFacts | None:
+    """What the driver says of itself; None if NVML does not work."""
+    try:
+        with _session(library):
+            count = _optional(library, library.nvmlDeviceGetCount)
+            cuda = _optional(library, library.nvmlSystemGetCudaDriverVersion)
+            driver = _optional(library, library.nvmlSystemGetDriverVersion)
+    except _UnavailableError:
+        return None
+    driver = None if driver is None else _text(driver)
+    return DriverFacts(count or 0, driver, None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}")
+
+
 def links(uuid: str | None, library: Any = pynvml) -> tuple[Links | None, str | None]:
     """NVLink, PCIe and the distances to the host's other GPUs for the GPU named `uuid`; or None and why.
 

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from ..base import torch_private
 from ..base.contract.rank import GroupFacts
 from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
+from ..machine import gpus_here
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
 ENTRY_PATIENCE = timedelta(minutes=5)
@@ -47,12 +48,21 @@ def under_torchrun(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def rank_device(name: str, local_rank: int) -> torch.device:
-    """The device of this rank for `--device auto|cpu|cuda`. Raises DeviceError."""
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+    """The device of this rank for `--device auto|cpu|cuda`: of several GPUs the one of its number. Raises DeviceError.
+
+    `auto` is the CPU only where there is no GPU: not where torch cannot use those that are there.
+    """
+    if name == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise DeviceError(f"--device {name}: torch {torch.__version__} finds no GPU here; use --device cpu")
+        why = gpus_here.why_unused()
+        if name == "auto" and why is None:
+            return torch.device("cpu")
+        why = f"{why}, or" if why else f"torch {torch.__version__} finds no GPU here;"
+        raise DeviceError(f"--device {name}: {why} use --device cpu")
     found = torch.cuda.device_count()
+    if found == 1 and under_torchrun() and gpus_here.one_for_each_rank():
+        return torch.device("cuda", 0)
     if local_rank >= found:
         raise DeviceError(f"local rank {local_rank}: needs a GPU of its own, found {found}; use fewer workers")
     return torch.device("cuda", local_rank)
@@ -164,6 +174,15 @@ def default_store() -> Any:
 def entries(store: Any, who: Identity) -> int:
     """How often this rank has agreed on a run directory: equal on all ranks inside a capture."""
     return int(store.add(_ENTRIES.format(who.rank), 0))
+
+
+def absent_ranks(who: Identity) -> list[int]:
+    """For rank 0: ranks that have not come to agree on this run directory; none without a process group."""
+    store = default_store()
+    if store is None or who.rank != 0:
+        return []
+    own = entries(store, who)
+    return [rank for rank in range(1, who.world_size) if entries(store, replace(who, rank=rank)) < own]
 
 
 def abort_process_groups() -> None:

@@ -15,6 +15,7 @@ from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, RunDirRefusedError, UsageError
 from . import launch
 from . import process_group as parallel
+from .places import speaks_for_all
 
 # A rank whose peer is gone waits for the launcher to see the peer's failure first: that is the one to report.
 _CAUSE_FIRST_S = 2.0
@@ -89,7 +90,7 @@ def _check(task: Task, ranks: int, ranks_here: int) -> None:
     """Check what can be known before ranks start; `ranks_here` is their number on this host. Raises ProfilingError."""
     parallel.rank_device(task.device, ranks_here - 1)
     task.check(ranks)
-    if task.run_dir is not None and not parallel.under_torchrun():
+    if task.run_dir is not None and speaks_for_all():
         rundir.check_free(task.run_dir)
 
 

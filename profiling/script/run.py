@@ -11,6 +11,7 @@ from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, TargetError, UsageError
+from ..ranks.places import speaks_for_all
 from . import main_module
 from .config import RunConfig
 from .on_import import after_import
@@ -56,7 +57,7 @@ def _check(config: RunConfig, workers: int | None, *, launched: bool) -> None:
     main_module.check(config.target)
     if launched and workers not in (None, int(os.environ["WORLD_SIZE"])):
         raise UsageError(f"--workers {workers}: torchrun started {os.environ['WORLD_SIZE']} ranks; leave --workers out")
-    if config.run_name is not None and not launched:
+    if config.run_name is not None and speaks_for_all():
         rundir.check_free(config.out / config.run_name)
 
 

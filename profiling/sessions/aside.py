@@ -28,14 +28,14 @@ _OF_THE_SCRIPT = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Printed:
     """What the analysis printed, and why that is not all that was asked for, in one line."""
 
     out: str = ""
     why: str | None = None
 
 
-def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: False) -> Outcome:
+def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: False) -> Printed:
     """What becomes of `commtrace ARGUMENTS`, which is ended when `is_over` says so.
 
     The thread that calls this must not end before this does: the process ends with it, on Linux.
@@ -44,9 +44,9 @@ def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: Fa
         # Files, not pipes: a process that the script forks meanwhile would keep a pipe open.
         with TemporaryFile() as out, TemporaryFile() as said:
             code = _run(arguments, is_over, _environment(), (out, said))
-            return Outcome(_text(out), _TOO_LONG if code is None else _why(code, _text(said)))
+            return Printed(_text(out), _TOO_LONG if code is None else _why(code, _text(said)))
     except (OSError, ValueError) as err:
-        return Outcome(why=f"no process could be started for it: {err}")
+        return Printed(why=f"no process could be started for it: {err}")
 
 
 def _run(

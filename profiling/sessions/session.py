@@ -5,7 +5,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,16 +23,18 @@ from ..base.contract.rank import End, ProfilerOptions, RankFile, StepTime
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keep, Keeping
 from ..base.schedule import Schedule
-from ..base.torch_private import profiler_is_on
-from ..errors import CaptureError, RunDirError
+from ..base.torch_private import drop_profiler, profiler_is_on
+from ..errors import CaptureError, ProfilingError, RunDirError
 from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .clock_probe import ClockProbe
 from .conclusion import Conclusion, Patience
+from .kineto_buffers import GpuRecord, raise_limit
+from .outcome import NEVER_STEPPED, TOO_SHORT, Outcome
 from .side_files import Subject
-from .step_clock import StepClock
+from .step_clock import StepClock, overhead
 
 _UNFINISHED = rundir.UNFINISHED
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
@@ -44,6 +46,7 @@ class SessionOptions:
 
     `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
     rank 0 to enter, for `patience`. `keeping` says what becomes of the traces, and `show` gets the summary of the run.
+    `tell` gets a sentence on what became of it, from each rank that has one; None for a caller who says it.
     """
 
     with_stack: bool = False
@@ -52,6 +55,7 @@ class SessionOptions:
     show: Callable[[str], None] = show
     create: Callable[[Path], None] = rundir.create_empty
     patience: timedelta = parallel.ENTRY_PATIENCE
+    tell: Callable[[str], None] | None = None
 
 
 class Session:
@@ -73,6 +77,8 @@ class Session:
     the interpreter exits makes some runs abort there.
     """
 
+    _no_step = NEVER_STEPPED
+
     def __init__(
         self,
         run_dir: Path,
@@ -86,6 +92,7 @@ class Session:
         self._patience = options.patience
         self._keeping = options.keeping
         self._show = options.show
+        self._tell = options.tell
         self.schedule = schedule
         self.traces: list[str] = []
         self.steps_done = 0
@@ -95,11 +102,13 @@ class Session:
             record_shapes=True, with_stack=options.with_stack, profile_memory=options.profile_memory
         )
         self._clock = StepClock(device)
+        self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
         leaving = type(self).__exit__.__code__
         self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
         self._cycles = 0
+        self._absent: list[int] | None = None  # not known
         self._reason: str | None = _UNFINISHED
         self._facts: RankFile
         self._conclusion: Conclusion
@@ -137,31 +146,67 @@ class Session:
     def step(self) -> None:
         """End a training step; its trace is written when it is the last active one of a cycle. Raises RunDirError."""
         with self._interrupts.shield():
-            self._clock.stop(self.steps_done, self.schedule.phase(self.steps_done))
+            phase = self.schedule.phase(self.steps_done)
+            self._clock.stop(self.steps_done, phase)
             self._notice_displacement()
             if self.schedule.starts_cycle(self.steps_done):
                 self._check_no_other_profiler()
+            self._gpu.look(self.steps_done, phase)
             self.steps_done += 1
             self._step_profiler()
+            if self.schedule.ends_cycle(self.steps_done - 1):
+                self._note_absent()
             self._clock.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._interrupts.shield():
+            failure = error
             try:
-                self._notice_displacement()
-                self._profiler.stop()
+                self._close(error)
             except BaseException as err:
-                error = error or err
-                raise
+                failure = error or err
+                if error is None or not isinstance(err, Exception):
+                    raise
+                if isinstance(err, ProfilingError):  # else it follows from the program's own, which is to be seen
+                    say(f"error: {err}")
             finally:
-                self._refresh()
-                self._look_at_gpu("end")
-                self._save(self._why_incomplete(error))
-                self._probe_again(error)
-                self._conclude(error)
+                self._conclude(failure)
                 self._interrupts.stop()
+                sentence = self.outcome().sentence() if self._tell else None
+                if self._tell and sentence:
+                    self._tell(sentence)
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            self._notice_displacement()
+            self._profiler.stop()
+            if error is None:
+                self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
+                self._note_absent()
+        except BaseException as err:
+            error = error or err
+            self._drop_profiler()
+            raise
+        finally:
+            with suppress(RuntimeError):  # DDP's own times are CUDA events, which fail after a CUDA error
+                self._refresh()
+            self._look_at_gpu("end")
+            self._save(self._why_incomplete(error))
+            self._probe_again(error)
+
+    def outcome(self) -> Outcome:
+        """What became of the capture, once the block has ended."""
+        return Outcome(
+            self.run_dir,
+            self._facts.rank,
+            self._facts.world_size,
+            self._cycles,
+            self._reason,
+            self._absent,
+            overhead(self.step_times()),
+        )
 
     @property
     def interrupted_by(self) -> Signals | None:
@@ -184,6 +229,8 @@ class Session:
     def _start_profiler(self) -> None:
         # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        if self._device.type == "cuda":
+            raise_limit()
         self._profiler = self._new_profiler()
         self._profiler.start()
         self._clock.start()
@@ -201,7 +248,12 @@ class Session:
         with warnings.catch_warnings():
             # Of a second cycle; each one is exported before the next begins.
             warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-            self._profiler.step()
+            warnings.filterwarnings("ignore", message="Device profiling activity collection was stopped early")
+            try:
+                self._profiler.step()
+            except BaseException:
+                self._drop_profiler()
+                raise
 
     def _action(self, step: int) -> ProfilerAction:
         if self.schedule.ends_cycle(step):
@@ -214,15 +266,22 @@ class Session:
 
     def _notice_displacement(self) -> None:
         """Exporting from a profiler that another one has ended would crash the process."""
-        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on():
+        is_ours = self._profiler.current_action.name == "DEVICE_STOPPED"  # by torch itself, when Kineto has stopped
+        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on() and not is_ours:
             self._displaced = True
+
+    def _drop_profiler(self) -> None:
+        """After an error: stop() of torch leaves the profiler on where the device cannot be waited for."""
+        if profiler_is_on() and not self._displaced:
+            with suppress(RuntimeError):
+                drop_profiler()
 
     def _write_trace(self, profiler: profile) -> None:
         if self._displaced:
             return
         with self._interrupts.busy():
             name = rundir.trace_name(self._worker, self._cycles)
-            rundir.write_trace(self.run_dir / name, profiler.export_chrome_trace)
+            rundir.write_trace(self.run_dir / name, self._gpu.examined(profiler.export_chrome_trace))
             self._cycles += 1
             self._conclusion.files.add(name)
             self._refresh()
@@ -287,6 +346,13 @@ class Session:
             except Exception as err:  # noqa: BLE001
                 say(f"error: {err if isinstance(err, RunDirError) else f'{type(err).__name__}: {err}'}")
 
+    def _note_absent(self) -> None:
+        """Who is not captured; known while there is a process group, at whose end others may be gone."""
+        with suppress(RuntimeError):
+            if parallel.default_store() is not None:
+                self._absent = parallel.absent_ranks(parallel.identity())
+                self._facts = replace(self._facts, absent_ranks=self._absent)
+
     def _save(self, reason: str | None) -> None:
         self._reason = reason
         rundir.write_json(self.run_dir / rundir.meta_name(self._worker), self._record(reason))
@@ -315,7 +381,7 @@ class Session:
         if self._displaced:
             return "another profiler was started inside the traced steps, and ended this one"
         if self._all_traced:
-            return None  # whatever ended the block later
+            return self._gpu.lost or self._clock.unknown()  # whatever ended the block later
         scheduled = self.schedule.total_steps
         done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
         if self.interrupted_by is not None:
@@ -325,13 +391,13 @@ class Session:
                 return f"another rank ended first, and broke a collective {done}"
             message = str(error).strip().partition("\n")[0]
             return f"{type(error).__name__}: {message} ({done})"
-        return f"the loop ended {done}"
+        return f"the loop ended {done}; {TOO_SHORT}" if self.steps_done else self._no_step
 
     def _leave_blocked(self, signum: Signals) -> None:
         """End a process whose main thread is blocked for good, with what can still be written."""
         lost = f"{signum.name} while blocked, in step {self.steps_done}; the trace of that cycle is lost"
         try:
-            self._save(None if self._all_traced else lost)
+            self._save(self._gpu.lost if self._all_traced else lost)
         finally:
             os._exit(128 + signum)
 
@@ -369,12 +435,14 @@ def capture(
     are always recorded, source lines and allocations on request. DDP rebuilds its buckets before its second iteration:
     there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is the current CUDA device where there is one.
     `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank,
-    `config` is kept as it is. For `keep`, `analyse`, several ranks, and blocks that end early: see `Session`.
+    `config` is kept as it is. For `keep`, `analyse`, several ranks, and blocks that end early: see `Session`. One line
+    on stderr says at the end what was written, or why it is not all that was asked for.
 
     Raises UsageError for a schedule or `keep` that cannot be; on entering, RunDirError when `out` has files in it, and
     CaptureError when another profiler is running in this process.
     """
     where = torch.device(device) if device is not None else parallel.current_device()
     subject = Subject(weakref.ref(model) if model is not None else None, None, batch_size, config, sys.argv)
-    options = SessionOptions(with_stack, profile_memory, Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb))
+    keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb)
+    options = SessionOptions(with_stack, profile_memory, keeping, tell=say)
     return Session(Path(out), Schedule(wait, warmup, active, repeat), where, subject, options)

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,9 +11,13 @@ import torch
 
 from ..base.contract.rank import StepTime
 from ..base.schedule import Phase
+from ..base.wording import counted
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
 START_UP_STEPS = 2
+# A host runs some steps ahead of its device, hardly ever more than these seconds.
+_DEVICE_S = 30.0
+_POLL_S = 0.001
 
 
 class Mark(Protocol):
@@ -80,14 +84,23 @@ def clock_name(device: torch.device) -> str:
     return "cuda_event" if device.type == "cuda" else "host"
 
 
+def captures_graph() -> bool:
+    """Whether the current stream captures a CUDA graph: an event that is recorded or queried now would spoil that."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
 class StepClock:
-    """Times steps between `start()` and `stop()`; what happens between a stop and the next start belongs to no step."""
+    """Times steps between `start()` and `stop()`; what happens between a stop and the next start belongs to no step.
+
+    While a CUDA graph is captured there is no time to be had, nor after a CUDA error that stays: nothing raises here.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._done: list[StepTime] = []
         self._open: deque[tuple[int, Phase, int, Mark, Mark]] = deque()
         self._begun: tuple[int, Mark] | None = None
+        self._broken: str | None = None
 
     @property
     def name(self) -> str:
@@ -96,14 +109,13 @@ class StepClock:
 
     def start(self) -> None:
         """A step begins."""
-        self._begun = (time.time_ns(), mark(self._device))
+        self._ask(self._begin)
 
     def stop(self, step: int, phase: Phase) -> None:
         """The step that was begun ends. Without a begun step, nothing happens."""
-        if self._begun is not None:
-            start_unix_ns, begin = self._begun
-            self._open.append((step, phase, start_unix_ns, begin, mark(self._device)))
-            self._begun = None
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._ask(lambda: self._open.append((step, phase, *begun, mark(self._device))))
         self._collect()
 
     def times(self) -> list[StepTime]:
@@ -116,10 +128,40 @@ class StepClock:
         self._collect()
         return self._done[-1] if self._done else None
 
+    def await_device(self, within_s: float = _DEVICE_S, *, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the device has reached the end of the last step, or gives no hope of that."""
+        until_s = time.monotonic() + within_s
+        self._collect()
+        while self._open and not self._broken and time.monotonic() < until_s and not stopped():
+            time.sleep(_POLL_S)
+            self._collect()
+
+    def unknown(self) -> str | None:
+        """Which steps have no time although they are over, and why; None if all have one."""
+        if self._broken:
+            return f"steps after the first {len(self._done)} have no time: {self._broken}"
+        if self._open:
+            return f"the device did not reach the end of the last {counted(len(self._open), 'step')}"
+        return None
+
+    def _begin(self) -> None:
+        self._begun = (time.time_ns(), mark(self._device))
+
     def _collect(self) -> None:
+        self._ask(self._read)
+
+    def _read(self) -> None:
         while self._open and self._open[0][4].reached():
             step, phase, start_unix_ns, begin, end = self._open.popleft()
             self._done.append(StepTime(step, phase, start_unix_ns, begin.ns_until(end)))
+
+    def _ask(self, device: Callable[[], None]) -> None:
+        """Do what asks the device, unless that cannot be now; once it has failed, never again."""
+        try:
+            if not self._broken and not (self._device.type == "cuda" and captures_graph()):
+                device()
+        except RuntimeError as err:
+            self._broken = str(err).strip().partition("\n")[0]
 
 
 _MEASURABLE_FRAC = 0.001

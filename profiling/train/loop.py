@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.console.messages import tell
+from ..base.console.notices import say
 from ..base.contract.rank import EpochPhase
 from ..base.wording import counted
 from ..machine import memory
@@ -70,6 +71,9 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
                 raise SystemExit(128 + session.interrupted_by) from err
             raise
         reporter.overhead(overhead(session.step_times()))
+        found = session.outcome()
+        if found.why is not None:
+            say(str(found.sentence()))
     return session.run_dir
 
 

@@ -241,6 +241,25 @@ def test_what_a_capture_that_ended_early_says(tmp_path):
     assert "rank 0: the capture ended early: SIGTERM in step 7" in run.notes
 
 
+def test_a_capture_without_a_trace_says_why(tmp_path):
+    for rank, why in enumerate(["too short", "too short", "\x1b[2Jodd"]):
+        side = {"rank": rank, "complete": False, "reason": why}
+        write_bytes(tmp_path / f"node_{rank}.meta.json", json.dumps(side).encode())
+    write_bytes(tmp_path / "node_3.meta.json", b"[")
+    write_bytes(tmp_path / "node_4.meta.json", b"[]")
+    with pytest.raises(NoTraces) as raised:
+        load_run([tmp_path])
+    assert str(raised.value) == (
+        f"{tmp_path}: the capture ended without a trace: rank 0-1: too short; rank 2: \\x1b[2Jodd"
+    )
+
+
+def test_ranks_that_took_no_part_are_named(tmp_path):
+    small(0, 8).write(tmp_path)
+    write_bytes(tmp_path / "node_0.meta.json", json.dumps({"rank": 0, "absent_ranks": [1, 2, 3, 7]}).encode())
+    assert any(note.startswith("rank 1-3, 7 took no part in the capture: start") for note in load_run([tmp_path]).notes)
+
+
 def test_process_groups_of_the_side_file_where_the_trace_has_none(tmp_path):
     small(0, 2).write(tmp_path)
     groups = [{"name": "0", "desc": "default_pg", "backend": "gloo", "ranks": [1, 0]}]

@@ -10,7 +10,7 @@ import pytest
 from profiling.base.keeping import Keeping
 from profiling.ranks.process_group import Identity
 from profiling.sessions import conclusion
-from profiling.sessions.aside import Outcome
+from profiling.sessions.aside import Printed
 from profiling.sessions.conclusion import Conclusion, Patience
 
 
@@ -59,7 +59,7 @@ def rank_0(tmp_path, shown=print, keeping=Keeping(analyse=True)) -> Conclusion: 
     return Conclusion(keeping, Identity(0, 0, 1, "host"), tmp_path, shown)
 
 
-def analysed(monkeypatch, tmp_path, *outcomes: Outcome) -> list[str]:
+def analysed(monkeypatch, tmp_path, *outcomes: Printed) -> list[str]:
     """What is shown where the analysis prints this, one command after the other."""
     shown: list[str] = []
     left = list(outcomes)
@@ -71,20 +71,20 @@ def analysed(monkeypatch, tmp_path, *outcomes: Outcome) -> list[str]:
 
 def test_the_summary_is_shown_and_written(monkeypatch, tmp_path, said) -> None:
     (tmp_path / "report.html").touch()
-    assert analysed(monkeypatch, tmp_path, Outcome("wait \u2588\n"), Outcome()) == ["wait \u2588"]
+    assert analysed(monkeypatch, tmp_path, Printed("wait \u2588\n"), Printed()) == ["wait \u2588"]
     assert (tmp_path / "summary.txt").read_text(encoding="utf-8") == "wait \u2588\n"
     assert said == [f"report: {tmp_path}/report.html"]
 
 
 def test_a_damaged_file_costs_its_rank_only(monkeypatch, tmp_path, said) -> None:
-    shown = analysed(monkeypatch, tmp_path, Outcome("3 ranks\n", "x.ctrace: is damaged"), Outcome(why="too late"))
+    shown = analysed(monkeypatch, tmp_path, Printed("3 ranks\n", "x.ctrace: is damaged"), Printed(why="too late"))
     assert shown == ["3 ranks"]
     assert said[0].startswith("the summary is not complete: x.ctrace: is damaged; later: ")
     assert said[1] == "there is no report: too late"
 
 
 def test_an_analysis_that_fails_is_said_with_what_to_do(monkeypatch, tmp_path, said) -> None:
-    assert analysed(monkeypatch, tmp_path, Outcome(why="it took too long, and was ended")) == []
+    assert analysed(monkeypatch, tmp_path, Printed(why="it took too long, and was ended")) == []
     assert said[0].startswith("the run is not analysed: it took too long, and was ended; later: ")
     assert said[0].endswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -92,7 +92,7 @@ def test_an_analysis_that_fails_is_said_with_what_to_do(monkeypatch, tmp_path, s
 
 def test_a_folder_that_takes_no_files_does_not_hide_the_summary(monkeypatch, tmp_path, said) -> None:
     (tmp_path / "summary.txt").mkdir()
-    assert analysed(monkeypatch, tmp_path, Outcome("text"), Outcome(why="no folder")) == ["text"]
+    assert analysed(monkeypatch, tmp_path, Printed("text"), Printed(why="no folder")) == ["text"]
     assert "summary.txt: cannot be written" in said[0]
 
 

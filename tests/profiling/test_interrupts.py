@@ -158,6 +158,25 @@ def test_who_catches_a_keyboard_interrupt_has_time() -> None:
     assert calls == []
 
 
+def test_after_a_keyboard_interrupt_only_time_in_one_shield_counts() -> None:
+    calls: list[object] = []
+    found = Interrupts(lambda: calls.append("freed"), lambda signum: calls.append(signum.name), grace_s=0.5)
+    found.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        for _ in range(3):
+            with found.shield():
+                time.sleep(0.25)
+            time.sleep(0.15)
+        assert calls == []
+        with found.shield():
+            time.sleep(1.5)
+    finally:
+        found.stop()
+    assert calls == ["freed", "SIGINT"]
+
+
 def test_a_blocked_process_is_freed_and_then_left() -> None:
     done = fresh_python(SCRIPTS / "blocked.py")
     assert done.returncode == 7, done.stderr

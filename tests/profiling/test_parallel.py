@@ -1,5 +1,7 @@
 import socket
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch.distributed as dist
 from profiling.base import run_directory as rundir
 from profiling.errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
 from profiling.ranks import process_group as parallel
+from profiling.ranks.places import speaks_for_all
 from profiling.ranks.process_group import Identity
 
 
@@ -65,6 +68,55 @@ def test_a_rank_needs_a_gpu_of_its_own(monkeypatch) -> None:
         parallel.rank_device("auto", 2)
     assert parallel.default_workers("auto") == 2
     assert parallel.default_workers("cpu") == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "works"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "4", "CUDA_VISIBLE_DEVICES": "3"}, True),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, False),  # ranks that share the only GPU of a machine
+        ({"CUDA_VISIBLE_DEVICES": "0"}, False),  # a launcher, before it starts four ranks
+    ],
+)
+def test_a_rank_that_sees_only_its_own_gpu_has_one(monkeypatch, env, works) -> None:
+    for name in ("RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(parallel.gpus_here.one_for_each_rank, "__kwdefaults__", {"root": Path("/nowhere")})
+    with nullcontext() if works else pytest.raises(DeviceError, match="local rank 3: needs a GPU of its own, found 1"):
+        assert parallel.rank_device("auto", 3) == torch.device("cuda", 0)
+
+
+def test_gpus_that_torch_cannot_use_are_no_reason_for_the_cpu(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(parallel.gpus_here, "why_unused", lambda: "there is one, but")
+    assert parallel.rank_device("cpu", 0) == torch.device("cpu")
+    for name in ("auto", "cuda"):
+        with pytest.raises(DeviceError, match=f"--device {name}: there is one, but, or use --device cpu"):
+            parallel.rank_device(name, 0)
+    monkeypatch.setattr(parallel.gpus_here, "why_unused", lambda: None)
+    assert parallel.rank_device("auto", 0) == torch.device("cpu")
+    with pytest.raises(DeviceError, match="finds no GPU here; use --device cpu"):
+        parallel.rank_device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("env", "speaks"),
+    [
+        ({}, True),
+        ({"RANK": "0"}, True),
+        ({"RANK": "1"}, False),
+        ({"RANK": "0", "SLURM_PROCID": "5"}, True),
+        ({"SLURM_PROCID": "5"}, False),
+        ({"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0"}, True),
+        ({"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}, False),  # the directory is from the first try
+    ],
+)
+def test_one_process_speaks_for_its_job(env, speaks) -> None:
+    assert speaks_for_all(env) is speaks
 
 
 def test_lost_peers_are_told_from_other_errors() -> None:

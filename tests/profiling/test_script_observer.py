@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from profiling.base.keeping import TRACES_ONLY, Keeping
 from profiling.base.schedule import TRAILING_STEPS, Schedule
 from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
 from profiling.script.watch import limit_watchdog
+from profiling.script.watch import model as watched_model
 from profiling.script.watch.observer import Observer
 from profiling.sessions import aside, conclusion, packing
 
@@ -203,6 +205,71 @@ def names(profiler: profile) -> set[str]:
     return {event.name for event in profiler.events()}
 
 
+@pytest.fixture
+def cuda_graph(monkeypatch):
+    """A stand-in for a script on CUDA: returns what begins and ends the capture of a graph; events must not be used."""
+    capturing = []
+
+    def touched(*args: object, **kwargs: object) -> None:
+        raise AssertionError("an event is recorded while a graph is captured")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(capturing))
+    monkeypatch.setattr(torch.cuda, "Event", touched)
+    return capturing
+
+
+def test_a_step_that_goes_into_a_cuda_graph_is_none(tmp_path, watch, model, cuda_graph, capfd) -> None:
+    observer = watch(active=4)
+    optimizer = sgd(model)
+    cuda_graph.append("the first step opens no capture in here")
+    train(model, optimizer, 1)
+    assert list(tmp_path.iterdir()) == []
+    cuda_graph.clear()
+    train(model, optimizer, 3)
+    cuda_graph.append("now")
+    train(model, optimizer, 5)
+    cuda_graph.clear()
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert len(found["steps"]) == 2
+    assert (found["complete"], found["reason"].partition(",")[0]) == (
+        False, "the optimizer steps inside a CUDA graph"
+    )  # fmt: skip
+    assert "--whole-run" in capfd.readouterr().err
+
+
+def test_the_whole_run_does_not_stop_inside_a_cuda_graph(tmp_path, watch, model, cuda_graph) -> None:
+    before = signal.getsignal(signal.SIGURG)
+    watch(limits=Limits(seconds=0.1))
+    cuda_graph.append("now")
+    time.sleep(0.6)
+    assert meta(tmp_path)["traces"] == []
+    cuda_graph.clear()
+    until = time.monotonic() + 20
+    while signal.getsignal(signal.SIGURG) != before and time.monotonic() < until:
+        time.sleep(0.005)
+    assert len(meta(tmp_path)["traces"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "places", "expected"),
+    [
+        (True, ["cpu", "cpu"], "cuda:2"),  # offloaded
+        (True, ["cpu", "cuda:1"], "cuda:1"),  # embeddings on the CPU
+        (False, ["cpu"], "cpu"),
+    ],
+)
+def test_the_gpu_is_recorded_wherever_the_first_parameter_is(monkeypatch, used, places, expected) -> None:
+    """With a stand-in for CUDA: parameters that only say where they are."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    held = [SimpleNamespace(device=torch.device(place)) for place in places]
+    optimizer = SimpleNamespace(param_groups=[{"params": held[:1]}, {"params": held[1:]}])
+    assert str(watched_model.trained_on(optimizer)) == expected
+
+
 def test_a_profiler_that_runs_already_goes_first(tmp_path, watch, model, capfd) -> None:
     observer = watch()
     with own_profiler() as theirs:
@@ -362,7 +429,7 @@ def test_packing_keeps_no_step_of_the_script_waiting(watch, model, tmp_path, mon
     """Not even the one in which the capture ends: what is left to do is done when the script is over."""
     go = threading.Event()
 
-    def packed(*arguments: object) -> aside.Outcome:
+    def packed(*arguments: object) -> aside.Printed:
         go.wait(60)
         return aside.run_aside(*arguments)
 
@@ -384,7 +451,7 @@ def test_ranks_gather_before_their_group_goes_and_only_then(watch, model, tmp_pa
     monkeypatch.setattr(
         conclusion.Conclusion, "gather", lambda *given, together: gathered.append((dist.is_initialized(), together))
     )
-    monkeypatch.setattr(conclusion, "run_aside", lambda *given: aside.Outcome(why="not here"))
+    monkeypatch.setattr(conclusion, "run_aside", lambda *given: aside.Printed(why="not here"))
     init, destroy = dist.init_process_group, dist.destroy_process_group
     observer = watch(keeping=Keeping(analyse=True))
     init("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -56,6 +56,16 @@ def test_ranks_of_torchrun(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+def test_a_name_that_is_taken_is_refused_before_the_script_starts(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "theirs.txt").write_text("mine")
+    done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "finish")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"{tmp_path}/run: expected a new or empty run directory, found files in it; choose" in done.stderr
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["theirs.txt"]
+
+
 @pytest.mark.slow
 def test_one_of_two_ranks_fails(tmp_path) -> None:
     reached = set()
@@ -94,6 +104,17 @@ def test_ranks_that_the_script_spawns(tmp_path) -> None:
     assert "torch.multiprocessing.spawn.ProcessRaisedException" in done.stderr
     assert str(ROOT / "profiling") not in done.stderr
     assert "nothing was captured" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_rank_that_the_script_starts_on_its_own_is_missed(tmp_path) -> None:
+    done = python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / "own_launcher.py", free_port())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the other one ended with 0\n"
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"commtrace: only 1 rank of 2 traced in {tmp_path}/run")
+    assert "rank 1 took no part: start every rank through the same launcher" in last
+    assert metas(tmp_path / "run")[0]["absent_ranks"] == [1]
 
 
 @pytest.mark.slow

@@ -4,16 +4,21 @@ import sys
 import threading
 import time
 import weakref
+from typing import ClassVar
 
 import pytest
 import torch
-from capturing import SCRIPTS, leftovers, metas, torchrun, trace, traced_steps
+from capturing import SCRIPTS, leftovers, metas, python, torchrun, trace, traced_steps
+from samples import with_slow
 
 from profiling import capture
 from profiling.base import run_directory as rundir
+from profiling.base import torch_private
 from profiling.errors import CaptureError, RunDirError, UsageError
-from profiling.sessions import conclusion, packing
-from profiling.sessions.aside import Outcome
+from profiling.sessions import conclusion, packing, step_clock
+from profiling.sessions import session as sessions
+from profiling.sessions.aside import Printed
+from profiling.sessions.step_clock import HostMark
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +79,8 @@ def test_fewer_steps_than_scheduled_write_what_there_is(tmp_path) -> None:
         run(session, 3)
     meta = metas(tmp_path / "run")[0]
     assert meta["complete"] is False
-    assert meta["reason"] == "the loop ended after 3 of 6 scheduled steps"
+    advice = "run more steps, or trace fewer (wait, warmup, active, repeat)"
+    assert meta["reason"] == f"the loop ended after 3 of 6 scheduled steps; {advice}"
     assert {1, 2} <= set(traced_steps(trace(session.run_dir / session.traces[0])))
 
 
@@ -120,6 +126,81 @@ def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> 
     assert (meta["complete"], meta["reason"]) == (True, None)
     assert traced_steps(trace(session.run_dir / session.traces[0])) == [2, 3, 4]
     assert leftovers(session.run_dir) == []
+
+
+@pytest.mark.parametrize("name", with_slow(["SIGINT"], ["SIGTERM"]))
+def test_a_rank_that_is_blocked_on_leaving_is_freed_and_writes(tmp_path, name) -> None:
+    done = python(SCRIPTS / "leaving_blocked.py", tmp_path / "run", name)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT if name == "SIGINT" else 143, "aborted\n"), done.stderr
+    meta = metas(tmp_path / "run")[0]
+    assert meta["reason"] == f"{name} after 3 of 7 scheduled steps"
+    assert 2 in traced_steps(trace(tmp_path / "run" / meta["traces"][0]))
+
+
+class LaggingMark(HostMark):
+    """A stand-in for events of CUDA: the device is as many marks behind the host as `behind` says."""
+
+    behind = 4
+    made: ClassVar[list["LaggingMark"]] = []
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.made.append(self)
+
+    def reached(self) -> bool:
+        return self in self.made[: len(self.made) - LaggingMark.behind]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_steps_that_the_device_has_not_finished_are_waited_for(tmp_path, monkeypatch, arrives) -> None:
+    monkeypatch.setattr(LaggingMark, "made", [])
+    monkeypatch.setattr(step_clock, "mark", LaggingMark)
+    if arrives:
+        monkeypatch.setattr(LaggingMark, "behind", 4)  # put back afterwards
+        monkeypatch.setattr(step_clock.time, "sleep", lambda seconds: setattr(LaggingMark, "behind", 0))
+    else:
+        monkeypatch.setattr(step_clock.StepClock.await_device, "__defaults__", (0.01,))
+    with capture(tmp_path / "run", device="cpu") as session:
+        run(session, 9)
+    meta = metas(tmp_path / "run")[0]
+    assert len(meta["steps"]) == len(session.step_times()) == (9 if arrives else 7)
+    missing = "the device did not reach the end of the last 2 steps"
+    assert (meta["complete"], meta["reason"]) == ((True, None) if arrives else (False, missing))
+
+
+def test_a_cuda_error_that_stays_leaves_nothing_behind(tmp_path, monkeypatch) -> None:
+    """A stand-in for a device assert: from then on every call that asks the device fails, also those of torch."""
+    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
+
+    def failed(*args: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later")
+
+    with pytest.raises(ValueError, match="the loss is wrong"), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+        run(session, 3)
+        monkeypatch.setattr(torch.autograd.profiler.profile, "__exit__", failed)
+        monkeypatch.setattr(HostMark, "reached", failed)
+        monkeypatch.setattr(sessions.parallel, "process_groups", failed)
+        raise ValueError("the loss is wrong")
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], meta["reason"]) == (
+        False,
+        "ValueError: the loss is wrong (after 3 of 5 scheduled steps)",
+    )
+    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == before
+    assert not torch_private.profiler_is_on()
+
+
+def test_a_cuda_error_that_shows_as_a_cycle_ends_is_the_programs(tmp_path, monkeypatch) -> None:
+    """A stand-in for torch, which waits for the device before it ends the profiler."""
+
+    def failed(*args: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "__exit__", failed)
+    with pytest.raises(RuntimeError, match="device-side assert"), capture(tmp_path / "run", device="cpu") as session:
+        run(session, 5)
+    assert metas(tmp_path / "run")[0]["reason"].startswith("RuntimeError: CUDA error: device-side assert triggered")
+    assert not torch_private.profiler_is_on()
 
 
 def test_a_full_disk_is_said_and_marked(tmp_path, monkeypatch) -> None:
@@ -291,11 +372,11 @@ def test_what_cannot_be_kept(options, found, tmp_path) -> None:
         capture(tmp_path / "run", device="cpu", **options)
 
 
-def ends_late(arguments, is_over=lambda: False) -> Outcome:
+def ends_late(arguments, is_over=lambda: False) -> Printed:
     """Packing that takes for ever."""
     while not is_over():
         time.sleep(0.01)
-    return Outcome(why="too late")
+    return Printed(why="too late")
 
 
 def test_an_interrupt_waits_for_no_packing(tmp_path, monkeypatch) -> None:

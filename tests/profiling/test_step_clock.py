@@ -44,20 +44,81 @@ class FakeEvent:
         return later.at_ms - self.at_ms
 
 
-def test_cuda_steps_are_read_once_the_device_has_passed_them(monkeypatch) -> None:
+@pytest.fixture
+def cuda(monkeypatch) -> torch.device:
+    """A stand-in for CUDA, whose device does nothing until the test says so."""
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(FakeEvent, "device_ms", 0.0)
-    clock = StepClock(torch.device("cuda", 0))
-    for number in range(2):
+    monkeypatch.setattr(FakeEvent, "recorded", 0)
+    return torch.device("cuda", 0)
+
+
+def timed(clock: StepClock, count: int) -> None:
+    for number in range(count):
         clock.start()
         clock.stop(number, "idle")
+
+
+def test_cuda_steps_are_read_once_the_device_has_passed_them(monkeypatch, cuda) -> None:
+    clock = StepClock(cuda)
+    timed(clock, 2)
     assert clock.times() == []
     monkeypatch.setattr(FakeEvent, "device_ms", 3.0)
     assert [(time.step, time.dur_ns) for time in clock.times()] == [(0, 2_500_000)]
     monkeypatch.setattr(FakeEvent, "device_ms", 100.0)
     assert [time.step for time in clock.times()] == [0, 1]
     assert clock.name == "cuda_event"
+
+
+def test_the_end_of_the_last_step_is_waited_for(monkeypatch, cuda) -> None:
+    """A device that gets on only while the host waits: without waiting, these steps would have no time."""
+    monkeypatch.setattr(
+        step_clock.time, "sleep", lambda seconds: setattr(FakeEvent, "device_ms", FakeEvent.device_ms + 1)
+    )
+    clock = StepClock(cuda)
+    timed(clock, 3)
+    clock.await_device()
+    assert [time.step for time in clock.times()] == [0, 1, 2]
+    assert clock.unknown() is None
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_device_that_stands_still_is_not_waited_for_long(cuda, stopped) -> None:
+    clock = StepClock(cuda)
+    timed(clock, 2)
+    clock.await_device(60 if stopped else 0.05, stopped=lambda: stopped)
+    assert clock.times() == []
+    assert clock.unknown() == "the device did not reach the end of the last 2 steps"
+
+
+def test_no_event_is_touched_while_a_graph_is_captured(monkeypatch, cuda) -> None:
+    clock = StepClock(cuda)
+    timed(clock, 1)
+    with monkeypatch.context() as capturing:
+        capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        capturing.setattr(FakeEvent, "query", None)
+        timed(clock, 2)
+        assert (clock.times(), FakeEvent.recorded) == ([], 2)
+    monkeypatch.setattr(FakeEvent, "device_ms", 100.0)
+    assert [time.step for time in clock.times()] == [0]
+
+
+def test_a_cuda_error_that_stays_costs_later_times_only(monkeypatch, cuda) -> None:
+    def failed(event: FakeEvent) -> bool:
+        raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later")
+
+    clock = StepClock(cuda)
+    monkeypatch.setattr(FakeEvent, "device_ms", 3.0)
+    timed(clock, 1)
+    assert clock.unknown() is None
+    monkeypatch.setattr(FakeEvent, "query", failed)
+    timed(clock, 3)
+    clock.await_device()
+    assert [time.step for time in clock.times()] == [0]
+    assert clock.unknown() == "steps after the first 1 have no time: CUDA error: device-side assert triggered"
 
 
 def test_overhead_is_of_medians_without_the_first_steps() -> None:

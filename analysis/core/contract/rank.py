@@ -80,6 +80,7 @@ class RankFile(Struct, frozen=True):
     process_groups: list[GroupFacts] = []
     clock_probe: list[ClockOffset] = []
     gpu_states: list[GpuState] = []
+    absent_ranks: list[Rank] = []
     complete: bool | None = None
     reason: str | None = None
     steps: list[StepTime] = []

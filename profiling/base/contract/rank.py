@@ -139,7 +139,10 @@ class RankFile(Record):
     gpu_states: Annotated[
         Sequence[GpuState], Doc("its GPU when the capture began, and when it ended; empty without NVML")
     ] = ()
-    complete: Annotated[bool, Doc("whether every scheduled step was traced")] = False
+    absent_ranks: Annotated[
+        Sequence[int], Doc("ranks that took no part in the capture, as rank 0 sees it; empty on other ranks")
+    ] = ()
+    complete: Annotated[bool, Doc("whether every scheduled step was traced, as far as can be told, and timed")] = False
     reason: Annotated[str | None, Doc("why the capture is not complete")] = None
     steps: Annotated[Sequence[StepTime], Doc("all steps, traced or not")] = ()
     traces: Annotated[

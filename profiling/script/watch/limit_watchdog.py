@@ -19,12 +19,14 @@ _STATM = "/proc/self/statm"
 class LimitWatchdog:
     """Calls `end` with the reason, in the main thread between two bytecodes, when a limit is reached.
 
-    A profiler has to be stopped by the thread that started it, and the script has that thread: hence the signal.
+    A profiler has to be stopped by the thread that started it, and the script has that thread: hence the signal. It is
+    sent again as long as that thread says `not_now`.
     """
 
-    def __init__(self, limits: Limits, end: Callable[[str], None]) -> None:
+    def __init__(self, limits: Limits, end: Callable[[str], None], not_now: Callable[[], bool] = lambda: False) -> None:
         self._limits = limits
         self._end = end
+        self._not_now = not_now
         self._reason: str | None = None
         self._stopped = threading.Event()
         self._previous: Any = None
@@ -52,10 +54,11 @@ class LimitWatchdog:
             else:
                 continue
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
-            return
+            if self._stopped.wait(_POLL_S):
+                return
 
     def _reached(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  (the signature of a handler)
-        if self._reason is not None and not self._stopped.is_set():
+        if self._reason is not None and not self._stopped.is_set() and not self._not_now():
             self._stopped.set()
             self._end(self._reason)
 

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from ...base.contract.run import ModelSize
 from ...base.torch_private import is_set_up, own_modules, own_parameters
+from ...ranks.process_group import current_device
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
@@ -26,6 +27,17 @@ def facts(optimizer: Optimizer) -> ModelSize:
         bytes=sum(p.numel() * p.element_size() for p in found),
         buffer_bytes=None,
     )
+
+
+def trained_on(optimizer: Optimizer) -> torch.device:
+    """Where a script trains: a GPU if it uses any, or else the CPU.
+
+    A parameter on the CPU says nothing: it may be offloaded, or an embedding. Who has not used a GPU by the first step
+    is not to get a context on one for nothing.
+    """
+    on_gpus = (tensor.device for tensor in parameters(optimizer) if tensor.device.type == "cuda")
+    used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return next(on_gpus, current_device() if used else torch.device("cpu"))
 
 
 def outermost(optimizer: Optimizer) -> nn.Module | None:

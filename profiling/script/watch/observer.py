@@ -22,24 +22,23 @@ from ...base.console.notices import say
 from ...base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
-from ...base.wording import counted
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
 from ...ranks import process_group as parallel
+from ...ranks.places import PLACES
 from ...ranks.process_group import Identity
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
-from ...sessions.step_clock import overhead
+from ...sessions.step_clock import captures_graph
 from ..config import RunConfig
 from . import model
 from .forks import end_without_kineto
 from .limit_watchdog import LimitWatchdog
 from .patches import Patches
-from .session import PATIENCE, ScriptSession, device_of
+from .session import PATIENCE, ScriptSession
 
-# Launchers other than torchrun, and the variable by which each of their processes knows its place.
-_PLACES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 # An interpreter that exits sooner after a collective of gloo aborts in some runs, while a DDP model is alive.
 _GLOO_EXIT_S = 0.1
+_GRAPH = "the optimizer steps inside a CUDA graph, and replays of one cannot be counted; --whole-run traces them"
 
 
 class SpawnWatch(Protocol):
@@ -77,6 +76,7 @@ class Observer:
         self._begun = False
         self._hook_calls = 0
         self._used_gloo = False
+        self._steps_in_graph = False
         self._wrap_spawned = wrap_spawned
         self._spawned: SpawnWatch | None = None
         self.stopped_by: int | None = None
@@ -92,7 +92,7 @@ class Observer:
         if self._config.limits is None:
             self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
             self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
-        elif self._child is None and not any(name in os.environ for name in _PLACES):
+        elif self._child is None and not any(name in os.environ for name in PLACES):
             self._attempt(self._begin_whole)
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
@@ -105,11 +105,13 @@ class Observer:
         session = self._session
         if session is not None and self._config.limits is not None and _ended_well(error):
             self._attempt(session.step)
+        if session is not None and self._steps_in_graph and session.steps_done < self._config.schedule.total_steps:
+            session.cut_short(_GRAPH)
         self._end(error)
         if self._captured is not None:
             self._conclude(self._captured, error)
         if not self._begun and not (self._spawned and self._spawned.taken):
-            say(_nothing_captured(self._config))
+            say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
@@ -173,8 +175,14 @@ class Observer:
         return result
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        """Count steps of one optimizer only: the first, or when that is gone the next."""
+        """Count steps of one optimizer only: the first, or when that is gone the next.
+
+        One that goes into a CUDA graph does no work, and nothing of ours may get in between.
+        """
         if os.getpid() != self._pid:
+            return
+        if captures_graph():
+            self._steps_in_graph = True
             return
         counted = self._optimizer() if self._optimizer is not None else None
         if counted is None:
@@ -185,7 +193,7 @@ class Observer:
 
     def _count(self, optimizer: Optimizer) -> None:
         if not self._begun:
-            self._begin(self._subject(optimizer), self._device(optimizer))
+            self._begin(self._subject(optimizer), model.trained_on(optimizer))
         elif self._session is not None:
             self._session.step()
             if self._session.steps_done >= self._config.schedule.total_steps + TRAILING_STEPS:
@@ -203,7 +211,7 @@ class Observer:
         if threading.current_thread() is not threading.main_thread():
             raise CaptureError("--whole-run needs the main thread, and the script began its work in another one")
         self._begin(Subject(config=self._config.as_json(), command=self._command), parallel.current_device())
-        self._watchdog = LimitWatchdog(limits, self._stop_whole)
+        self._watchdog = LimitWatchdog(limits, self._stop_whole, not_now=captures_graph)
         self._watchdog.start()
 
     def _stop_whole(self, why: str) -> None:
@@ -257,9 +265,6 @@ class Observer:
             model_known=model.facts(optimizer),
         )
 
-    def _device(self, optimizer: Optimizer) -> torch.device:
-        return device_of(next(model.parameters(optimizer)))
-
     def _end(self, error: BaseException | None) -> None:
         """Close the capture and take every hook away; what is left is the script."""
         self._patches.undo()
@@ -274,17 +279,9 @@ class Observer:
             self.stopped_by = session.interrupted_by
             if self._config.keeping.analyse:
                 self._await_conclusion()
-        self._say_done(session)
-
-    def _say_done(self, session: ScriptSession) -> None:
-        why = session.incomplete
-        rank = session.rank
-        if why is not None:
-            say(f"rank {rank}: {counted(len(session.traces), 'trace')} written, but incomplete: {why}")
-        elif rank == 0:
-            found = overhead(session.step_times())
-            cost = f"; a traced step takes {found} than one that is not traced" if found else ""
-            say(f"done: {session.run_dir}{cost}")
+        sentence = session.outcome().sentence()
+        if sentence:
+            say(sentence)
 
     def _before_other_profiler(self, original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:
         session = self._session
@@ -341,7 +338,9 @@ def _what(config: RunConfig) -> str:
     return f"steps are counted from here; {schedule.active} of them are traced after {first}{times}"
 
 
-def _nothing_captured(config: RunConfig) -> str:
+def _nothing_captured(config: RunConfig, *, in_graph: bool) -> str:
+    if in_graph:
+        return f"nothing was captured: {_GRAPH}"
     if config.limits is None:
         return "nothing was captured: no optimizer stepped in this process; --whole-run traces scripts without one"
     return "nothing was captured: this process is one of several, and never joined a process group"

@@ -3,14 +3,13 @@
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerAction, profile
 
 from ...base.interrupts import Interrupts
 from ...base.torch_private import drop_profiler, profiler_is_on
+from ...sessions.outcome import ONE_STEP
 from ...sessions.session import Session
 
 # Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
@@ -21,6 +20,8 @@ _OTHER_RUNS = "the script ran a profiler of its own"
 class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user what becomes of the capture."""
 
+    _no_step = ONE_STEP
+
     def __init__(self, *args: Any, say: Callable[[str], None]) -> None:
         super().__init__(*args)
         self._say = say
@@ -30,15 +31,6 @@ class ScriptSession(Session):
         self._started = False
         self._rests_until = 0
         self._cut_short: str | None = None
-        self.incomplete: str | None = None  # once it is over
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            super().__exit__(kind, error, trace)
-        finally:
-            self.incomplete = self._why_incomplete(error)
 
     def _conclude(self, error: BaseException | None) -> None:
         """Not where the capture ends: the script goes on, and nothing of this may keep it waiting."""
@@ -53,11 +45,6 @@ class ScriptSession(Session):
         """What follows the traces, once the script is over; signals are those of `guard`."""
         self.gather(error, guard)
         self._analyse(error, guard)
-
-    @property
-    def rank(self) -> int:
-        """Of this process, in its job."""
-        return self._facts.rank
 
     def cut_short(self, why: str) -> None:
         """Note why this capture is less than was asked for; the first reason stays."""
@@ -147,8 +134,3 @@ class ScriptSession(Session):
 
     def _why_incomplete(self, error: BaseException | None) -> str | None:
         return self._cut_short or super()._why_incomplete(error)
-
-
-def device_of(tensor: torch.Tensor) -> torch.device:
-    """Where a script trains, by one of its parameters: a GPU, or else the CPU."""
-    return tensor.device if tensor.device.type == "cuda" else torch.device("cpu")

@@ -1,0 +1,98 @@
+"""Files whose GPU side ends before their program does: Kineto stops at a limit of its buffers, and says nothing.
+
+The profiler waits for the device before it ends. So in a sound file the last calls that launched something have their
+activities, and a GPU is active about equally far into each step. As Kineto records calls in the same buffers, they may
+be missing, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core import markers
+from ..core.intervals import Times
+from ..core.schema import Row
+
+# A few calls prove nothing: what is launched while the profiler ends may be missed.
+_LEAST_CALLS = 10
+# Some calls never launch anything: that many times the longest row of these must be at the end.
+_LONGER = 2
+_LEAST_REACH_FRAC = 0.5
+# Shorter than this part of the others, the last step is what the profiler opened before it was stopped.
+_LEAST_STEP_FRAC = 0.5
+_CUT = "its GPU side ends early; if the profiler's buffers were full, trace fewer steps"
+
+
+class Called(NamedTuple):
+    """Calls of the runtime that may have launched something: when, and by which ids; arrays of one length."""
+
+    start_ns: Times
+    correlation: Times
+    external_id: Times
+
+
+def cut_notes(
+    activities: pd.DataFrame, called: Called, annotations: Sequence[Row], collectives: Collection[int]
+) -> Iterator[str]:
+    """What says that the activities of a file end early; nothing for a sound one.
+
+    `annotations` are rows of that table, `collectives` the external ids of collectives: one that hangs holds up all
+    activities behind it.
+    """
+    if not len(activities):
+        return
+    missing = _last_missing(activities, called, collectives)
+    if missing:
+        yield f"the last {missing:,} kernels and copies that were launched are not in it: {_CUT}"
+        return
+    start_ns = activities["start_ns"].to_numpy()
+    end_ns = start_ns + activities["dur_ns"].to_numpy()
+    steps, last_ns = _whole_steps(annotations), int(end_ns.max())
+    if _goes_on(annotations, steps, last_ns) and _falls_behind(start_ns, end_ns, steps):
+        before_ms = (int(steps[-1, 1]) - last_ns) / 1e6
+        yield f"the GPU's last activity ends {before_ms:,.1f} ms before the last step, and the program goes on: {_CUT}"
+
+
+def _last_missing(activities: pd.DataFrame, called: Called, collectives: Collection[int]) -> int:
+    """How many calls come after the last one that has an activity, if that is a sign."""
+    order = np.argsort(called.start_ns, kind="stable")
+    made = np.isin(called.correlation[order], activities["correlation"].dropna().to_numpy(dtype=np.int64))
+    at = np.flatnonzero(made)
+    if not len(at) or at[-1] == len(made) - 1:
+        return 0
+    usual, missing = int(np.diff(at, prepend=-1).max()) - 1, len(made) - 1 - int(at[-1])
+    hangs = int(called.external_id[order][at[-1] + 1]) in collectives
+    return 0 if hangs or missing < max(_LEAST_CALLS, _LONGER * usual) else missing
+
+
+def _whole_steps(annotations: Sequence[Row]) -> Times:
+    """Start and end of the steps that are marked, in order."""
+    spans = sorted(
+        (a["start_ns"], a["start_ns"] + a["dur_ns"]) for a in annotations if a["name"].startswith(markers.PROFILER_STEP)
+    )
+    steps = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    lengths = steps[:, 1] - steps[:, 0]
+    is_rest = len(steps) > 1 and lengths[-1] < _LEAST_STEP_FRAC * np.median(lengths[:-1])
+    return steps[:-1] if is_rest else steps
+
+
+def _goes_on(annotations: Sequence[Row], steps: Times, last_ns: int) -> bool:
+    """Whether the program begins a step, or enough of anything else that is marked, when the GPU has ended."""
+    later = sum(a["start_ns"] > last_ns for a in annotations)
+    return len(steps) > 0 and (bool(steps[-1, 0] > last_ns) or later >= _LEAST_CALLS)
+
+
+def _falls_behind(start_ns: Times, end_ns: Times, steps: Times) -> bool:
+    """Whether the part of the last step up to which the GPU is active is much smaller than that of those before."""
+    order = np.argsort(start_ns, kind="stable")
+    begun = np.searchsorted(start_ns[order], steps[:, 1])
+    none = np.iinfo(np.int64).min // 2
+    last_ns = np.append(none, np.maximum.accumulate(end_ns[order]))[begun]
+    lengths: NDArray[np.int64] = np.maximum(steps[:, 1] - steps[:, 0], 1)
+    reach = np.clip((last_ns - steps[:, 0]) / lengths, 0, 1)
+    return len(reach) > 1 and bool(reach[-1] < _LEAST_REACH_FRAC * np.median(reach[:-1]))

@@ -1,0 +1,89 @@
+"""GPUs of this machine that torch does not see, and why: what the driver and the devices say, not torch."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..base.wording import counted
+from . import nvml
+from .nvml import DriverFacts
+
+# Set to nothing, or to -1, one of these hides all GPUs; otherwise it chooses some.
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_HIDDEN = re.compile(r"\s*(-1\b.*)?")
+_ROOT = Path("/")
+
+
+def why_unused(
+    env: Mapping[str, str] = os.environ,
+    *,
+    root: Path = _ROOT,
+    told: Callable[[], DriverFacts | None] = nvml.driver_facts,
+    build: Any = torch,
+) -> str | None:
+    """Why torch, which finds no GPU, uses none of those that are here, and what to do.
+
+    None where there are none, or where they are hidden on purpose.
+    """
+    if any(_HIDDEN.fullmatch(env[name]) for name in _VISIBLE if name in env):
+        return None
+    found = _nvidia(root, told())
+    if found is not None:
+        return _nvidia_unused(found, build)
+    kfd = root / "dev" / "kfd"
+    return _amd_unused(kfd, build) if kfd.exists() else None
+
+
+def one_for_each_rank(env: Mapping[str, str] = os.environ, *, root: Path = _ROOT) -> bool:
+    """Whether a rank that sees one GPU may have it to itself: it was chosen for it, or the machine has others."""
+    return any(name in env for name in _VISIBLE) or any(number > 0 for number in _device_numbers(root))
+
+
+def _nvidia(root: Path, told: DriverFacts | None) -> DriverFacts | None:
+    if told is not None:
+        return told if told.gpus else None
+    numbers = _device_numbers(root)
+    return DriverFacts(len(numbers), _driver_of_module(root), None) if numbers else None
+
+
+def _device_numbers(root: Path) -> list[int]:
+    names = (path.name.removeprefix("nvidia") for path in (root / "dev").glob("nvidia[0-9]*"))
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _driver_of_module(root: Path) -> str | None:
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return version[0] if version else None
+
+
+def _nvidia_unused(found: DriverFacts, build: Any) -> str:
+    driver = f"driver {found.driver or 'of unknown version'}"
+    here = f"this machine has {counted(found.gpus, 'NVIDIA GPU')} ({driver})"
+    fits = f"CUDA {found.cuda} or older" if found.cuda else "CUDA"
+    if build.version.cuda is None:
+        made_for = "ROCm" if getattr(build.version, "hip", None) else "CPUs only"
+        return f"{here}, but torch {build.__version__} is built for {made_for}; install torch for {fits}"
+    built = f"torch {build.__version__}, built for CUDA {build.version.cuda}, can use none of them"
+    if found.cuda is not None and _major(found.cuda) < _major(build.version.cuda):
+        return f"{here}, but {built}: the driver supports {fits}; update the driver, or install torch for {fits}"
+    return f"{here}, but {built}; see what nvidia-smi says, and whether the driver is older than that CUDA"
+
+
+def _amd_unused(kfd: Path, build: Any) -> str:
+    if getattr(build.version, "hip", None) is None:
+        return f"this machine has AMD GPUs ({kfd}), but torch {build.__version__} is not built for ROCm; install that"
+    if not os.access(kfd, os.R_OK | os.W_OK):
+        return f"{kfd} may not be opened; join the groups that own it (render, video)"
+    return f"torch {build.__version__}, built for ROCm {build.version.hip}, can use no GPU here; see what rocminfo says"
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])

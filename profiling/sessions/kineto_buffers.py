@@ -1,0 +1,75 @@
+"""How much of a GPU's activity Kineto holds before it stops recording, and whether a capture lost any of it.
+
+By default that is 128 MB, warm-up included: some seconds of a busy GPU. A file that the environment variable
+`KINETO_CONFIG` names raises the limit. Kineto asks for the name once, when the first profiler of the process begins,
+and reads the file before every trace.
+"""
+
+import os
+import re
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from ..base.schedule import Phase
+from ..base.torch_private import kineto_has_stopped
+from . import gpu_reach
+
+_VARIABLE = "KINETO_CONFIG"
+_DEFAULT_FILE = Path("/etc/libkineto.conf")
+_KEY = "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB"
+# Memory of the host that a rank needs at most; Kineto takes it only as far as the trace needs it.
+_LIMIT_MB = 2048
+_ADVICE = "trace fewer steps"
+
+
+def raise_limit(env: MutableMapping[str, str] = os.environ) -> None:
+    """Have Kineto hold more, unless the user's own file already says how much.
+
+    What else that file says is kept. Ours is in memory only, and gone with the process. A child that inherits the
+    variable can read it as long as the parent lives, and makes its own if it captures. Where none of this works, the
+    limit stays as it is.
+    """
+    given = Path(env.get(_VARIABLE, _DEFAULT_FILE))
+    with suppress(OSError, AttributeError):  # no right to read theirs; no memfd on this system
+        text = given.read_text(encoding="utf-8", errors="replace") if given.is_file() else ""
+        limited = re.search(rf"^\s*{_KEY}\s*=", text, re.MULTILINE) is not None
+        if limited and not given.is_relative_to("/proc"):
+            return
+        ours = os.memfd_create("commtrace-kineto")  # stays open
+        os.write(ours, (text if limited else f"{text}\n{_KEY}={_LIMIT_MB}\n").encode())
+        env[_VARIABLE] = f"/proc/{os.getpid()}/fd/{ours}"
+
+
+class GpuRecord:
+    """Notices what of a GPU's activity a capture lost: `lost` says it, None for nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.lost: str | None = None
+
+    def look(self, step: int, phase: Phase) -> None:
+        """Before the profiler goes on after `step`: a stop is forgotten when the next cycle begins, and not before."""
+        if self._device.type == "cuda" and phase != "idle" and kineto_has_stopped():
+            self._note(f"Kineto stopped recording the GPU by step {step}, because its buffers were full; {_ADVICE}")
+
+    def examined(self, export: Callable[[str], None]) -> Callable[[str], None]:
+        """`export`, and a look at what it has written."""
+
+        def examine(path: str) -> None:
+            export(path)
+            file = Path(path)
+            if self._device.type == "cuda" and file.is_file() and file.stat().st_size:
+                self._examine(file)
+
+        return examine
+
+    def _examine(self, file: Path) -> None:
+        why = gpu_reach.cut_short(file)
+        if why is not None:
+            self._note(f"a trace is cut short: {why}; {_ADVICE}")
+
+    def _note(self, why: str) -> None:
+        self.lost = self.lost or why

@@ -1,0 +1,60 @@
+"""What became of a capture, in one sentence for people: what was written and where, and what to do next."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.program import ANALYSIS
+from ..base.wording import counted
+from .step_clock import Overhead
+
+TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
+NEVER_STEPPED = "session.step() was never called, so no step was traced; call it at the end of every training step"
+ONE_STEP = "the script made one optimizer step, which opens the capture; none was left to trace"
+_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A capture that is over, on one rank.
+
+    `why` says why it is not complete, and is None if it is; `absent` are ranks that took no part, None if not known.
+    """
+
+    run_dir: Path
+    rank: int
+    world_size: int
+    traces: int
+    why: str | None
+    absent: Sequence[int] | None = ()
+    cost: Overhead | None = None
+
+    def sentence(self) -> str | None:
+        """For this rank; None where rank 0 says it for all."""
+        if self.rank and (self.why is None or self.why.endswith(_ALIKE)):
+            return None
+        if self.why is not None:
+            what = f"{counted(self.traces, 'trace')} in {self.run_dir}, but incomplete" if self.traces else "no trace"
+            return f"rank {self.rank}: {what}: {self.why}"
+        cost = f"; traced steps take {self.cost}" if self.cost else ""
+        if self.absent:
+            return f"only {self._ranks()} traced in {self.run_dir}{cost}; {absence(self.absent)}"
+        return (
+            f"done: {self._ranks()} traced in {self.run_dir}{cost}; next: {ANALYSIS} {shlex.quote(str(self.run_dir))}"
+        )
+
+    def _ranks(self) -> str:
+        if self.absent is None and self.world_size > 1:
+            return f"rank {self.rank} of {self.world_size:,}"
+        here = self.world_size - len(self.absent or ())
+        return counted(here, "rank") + (f" of {self.world_size:,}" if self.absent else "")
+
+
+def absence(ranks: Sequence[int]) -> str:
+    """Who took no part in a capture, and what to do."""
+    shown = ", ".join(map(str, ranks[:5])) + (f" and {len(ranks) - 5:,} more" if len(ranks) > 5 else "")
+    return (
+        f"rank {shown} took no part: start every rank through the same launcher and command, such as torchrun ... -m "
+        "commtrace run, and enter capture() on every rank"
+    )

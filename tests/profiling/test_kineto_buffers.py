@@ -1,0 +1,202 @@
+"""Cut GPU traces: texts as Kineto writes them stand in for those of a GPU, and a flag for Kineto that has stopped."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from capturing import metas, python, trace, traced_steps
+from samples import with_slow
+
+from profiling import capture
+from profiling.base import torch_private
+from profiling.sessions import kineto_buffers
+from profiling.sessions import session as sessions
+from profiling.sessions.gpu_reach import cut_short
+
+STEP_US = 10_000.0
+LAUNCHES = 20
+KERNEL = 'void add<{lambda(float)#1}>(int, \\"x\\")'
+
+
+def event(category: str, name: str, start_us: float, dur_us: float, correlation: int = 0) -> str:
+    args = f'"External id": 1,"stream": 7, "correlation": {correlation}'
+    return (
+        f'  {{\n    "ph": "X", "cat": "{category}", "name": "{name}", "pid": 7, "tid": 7,\n'
+        f'    "ts": {start_us:.3f}, "dur": {dur_us:.3f},\n    "args": {{\n      {args}\n    }}\n  }}'
+    )
+
+
+def steps_of(count: int, *, kernels_until: float = 1e9, launches_until: float = 1e9, operators_until: float = 1e9):
+    """Events of steps that launch a kernel every 400 us; each part ends at some time in us."""
+    for step in range(count):
+        begin = 1_000_000.0 + step * STEP_US
+        yield event("user_annotation", f"ProfilerStep#{step + 3}", begin, STEP_US)
+        for number in range(LAUNCHES):
+            at = begin + 400.0 * number
+            if at < 1_000_000.0 + operators_until:
+                yield event("cpu_op", "aten::add_", at, 60.0)
+            if at < 1_000_000.0 + launches_until:
+                yield event("cuda_runtime", "cudaLaunchKernel", at + 20, 8.0, step * LAUNCHES + number)
+            if at < 1_000_000.0 + kernels_until:
+                yield event(
+                    "kernel", 'void add<{lambda(float)#1}>(int, \\"x\\")', at + 900, 350.0, step * LAUNCHES + number
+                )
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes events as a trace."""
+
+    def write(*events: str) -> Path:
+        path = tmp_path / "trace.json"
+        path.write_text('{\n  "traceEvents": [\n' + ",\n".join(events) + "\n  ]\n}\n")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_trace_that_is_whole(written, count) -> None:
+    assert cut_short(written(*steps_of(count))) is None
+
+
+@pytest.mark.parametrize(("count", "until_us", "missing"), [(1, 4_000, 10), (3, 22_000, 15), (3, 0, 60)])
+def test_kernels_that_are_launched_and_missing(written, count, until_us, missing) -> None:
+    found = cut_short(written(*steps_of(count, kernels_until=until_us)))
+    assert found == f"the last {missing} kernels that were launched are not in it"
+
+
+def test_launches_are_missing_too(written) -> None:
+    found = cut_short(written(*steps_of(3, kernels_until=21_000, launches_until=21_000)))
+    assert found == "the GPU's activity ends 8.0 ms before the last step, and operators go on"
+
+
+def test_a_program_that_stands_still_cuts_no_trace(written) -> None:
+    ends = {"kernels_until": 21_000, "launches_until": 21_000, "operators_until": 21_000}
+    assert cut_short(written(*steps_of(3, **ends))) is None
+
+
+def test_what_the_profiler_opened_last_is_no_step(written) -> None:
+    rest = event("user_annotation", "ProfilerStep#6", 1_000_000.0 + 3 * STEP_US, 200.0)
+    operators = [event("cpu_op", "aten::add_", 1_000_000.0 + 3 * STEP_US + number, 0.5) for number in range(50)]
+    assert cut_short(written(*steps_of(3), rest, *operators)) is None
+
+
+def test_a_trace_of_cpus_only(written) -> None:
+    assert cut_short(written(*steps_of(3, kernels_until=0, launches_until=0))) is None
+    assert cut_short(written()) is None
+
+
+RAISES = """
+import os, torch
+from profiling.sessions.kineto_buffers import raise_limit
+before = set(os.listdir("/tmp"))
+raise_limit()
+raise_limit()
+assert set(os.listdir("/tmp")) == before
+os.environ["KINETO_LOG_LEVEL"] = "0"
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "shown"),
+    with_slow(
+        [("SOMETHING_NEW=11\n", "Max GPU buffer size: 2048MB")],
+        [
+            (None, "Max GPU buffer size: 2048MB"),
+            ("# mine\nACTIVITIES_MAX_GPU_BUFFER_SIZE_MB = 64", "Max GPU buffer size: 64MB"),
+        ],
+    ),
+    ids=["a file of the user's", "no file", "a limit of the user's"],
+)
+def test_kineto_reads_the_limit(tmp_path, monkeypatch, own, shown) -> None:
+    monkeypatch.delenv("KINETO_CONFIG", raising=False)
+    if own is not None:
+        (tmp_path / "kineto.conf").write_text(own)
+        monkeypatch.setenv("KINETO_CONFIG", str(tmp_path / "kineto.conf"))
+    done = python("-c", RAISES)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stderr
+    if own and "NEW" in own:
+        assert "Unrecognized config line: SOMETHING_NEW=11" in done.stderr
+
+
+def test_a_file_that_cannot_be_read_stays(tmp_path, monkeypatch) -> None:
+    def refused(*args: object, **options: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "kineto.conf").write_text("")
+    env = {"KINETO_CONFIG": str(tmp_path / "kineto.conf")}
+    monkeypatch.setattr(Path, "read_text", refused)
+    kineto_buffers.raise_limit(env)
+    assert env == {"KINETO_CONFIG": str(tmp_path / "kineto.conf")}
+
+
+def test_a_child_has_a_limit_of_its_own(tmp_path) -> None:
+    """It outlives its parent, whose memory the variable names."""
+    env: dict[str, str] = {}
+    kineto_buffers.raise_limit(env)
+    first = env["KINETO_CONFIG"]
+    kineto_buffers.raise_limit(env)
+    assert env["KINETO_CONFIG"] != first
+    assert Path(env["KINETO_CONFIG"]).read_text() == Path(first).read_text()
+    for name in (first, env["KINETO_CONFIG"]):
+        os.close(int(Path(name).name))
+
+
+class OnCuda(sessions.Session):
+    """A session of the CPU that examines its traces as if it were one of a GPU."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self._gpu = kineto_buffers.GpuRecord(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("sign", ["flag", "trace", None])
+def test_a_cut_trace_is_not_complete(tmp_path, monkeypatch, sign) -> None:
+    monkeypatch.setattr(sessions, "Session", OnCuda)
+    if sign == "trace":
+        monkeypatch.setattr(kineto_buffers.gpu_reach, "cut_short", lambda path: f"{path.suffix} ends early")
+    with capture(tmp_path / "run", device="cpu") as session:
+        for step in range(6):
+            # It stays on from one profiler to the next: outside of our cycle it says nothing.
+            monkeypatch.setattr(torch.autograd, "_is_kineto_stopped", lambda on=step in (0, 3): on and sign == "flag")
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            session.step()
+    meta = metas(tmp_path / "run")[0]
+    reason = {
+        "flag": "Kineto stopped recording the GPU by step 3, because its buffers were full; trace fewer steps",
+        "trace": "a trace is cut short: .tmp ends early; trace fewer steps",
+        None: None,
+    }[sign]
+    assert (meta["complete"], meta["reason"]) == (sign is None, reason)
+    assert traced_steps(trace(session.run_dir / session.traces[0])) == [2, 3, 4]
+
+
+def test_torch_tells_whether_kineto_has_stopped() -> None:
+    assert torch_private.kineto_has_stopped() is False
+
+
+class OfTorch(OnCuda):
+    """As above, and torch itself takes its profiler for one of a GPU, once it has been prepared."""
+
+    def step(self) -> None:
+        self._profiler.use_device = "cuda" if self.schedule.phase(self.steps_done) == "active" else None
+        super().step()
+
+
+@pytest.mark.skipif(not hasattr(torch.profiler.ProfilerAction, "DEVICE_STOPPED"), reason="this torch does not end it")
+def test_a_cycle_that_torch_ends_early_is_no_displaced_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sessions, "Session", OfTorch)
+    with capture(tmp_path / "run", device="cpu", active=4, repeat=2) as session:
+        for step in range(13):
+            monkeypatch.setattr(torch.autograd, "_is_kineto_stopped", lambda on=step == 3: on)
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            session.step()
+    meta = metas(tmp_path / "run")[0]
+    assert meta["reason"].startswith("Kineto stopped recording the GPU by step 3")
+    steps = [traced_steps(trace(session.run_dir / name)) for name in session.traces]
+    assert steps == [[2, 3], [8, 9, 10, 11]]

@@ -1,0 +1,106 @@
+"""What people are told at the end of a capture: by `capture()` itself, and by `run`."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from capturing import metas
+
+from analysis import analyse
+from analysis.errors import NoTraces
+from profiling import capture
+from profiling.cli import main
+from profiling.ranks import process_group as parallel
+from profiling.ranks.process_group import Identity
+from profiling.sessions import kineto_buffers
+from profiling.sessions.outcome import TOO_SHORT, Outcome
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def steps(session, count: int) -> None:
+    for _ in range(count):
+        torch.ones(8, 8) @ torch.ones(8, 8)
+        session.step()
+
+
+def test_success_is_one_line(tmp_path, capfd) -> None:
+    with capture(tmp_path / "my run", device="cpu") as session:
+        steps(session, 5)
+    out, err = capfd.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith(f"commtrace: done: 1 rank traced in {tmp_path}/my run")
+    assert err.endswith(f"; next: python -m analysis '{tmp_path}/my run'\n")
+
+
+def test_a_block_without_a_step(tmp_path, capfd) -> None:
+    with capture(tmp_path / "run", device="cpu"):
+        torch.ones(8, 8) @ torch.ones(8, 8)
+    why = "session.step() was never called, so no step was traced; call it at the end of every training step"
+    assert capfd.readouterr().err == f"commtrace: rank 0: no trace: {why}\n"
+    assert metas(tmp_path / "run")[0]["reason"] == why
+    with pytest.raises(NoTraces, match=r"ended without a trace: rank 0: session\.step\(\) was never called"):
+        analyse(tmp_path / "run")
+
+
+def test_a_schedule_that_is_longer_than_the_loop(tmp_path, capfd) -> None:
+    with capture(tmp_path / "run", device="cpu", active=5) as session:
+        steps(session, 4)
+    err = capfd.readouterr().err
+    why = "the loop ended after 4 of 7 scheduled steps; run more steps, or trace fewer (wait, warmup, active, repeat)"
+    assert err == f"commtrace: rank 0: 1 trace in {tmp_path}/run, but incomplete: {why}\n"
+    assert any(why in note for note in analyse(tmp_path / "run").run.notes)
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_rank_that_took_no_part_is_named(tmp_path, monkeypatch, capfd, other) -> None:
+    store = dist.HashStore()
+    monkeypatch.setattr(parallel, "default_store", lambda: store)
+    monkeypatch.setattr(parallel, "identity", lambda: Identity(0, 0, 2, "host"))
+    if other:
+        store.add("commtrace/entries/1", 1)
+    monkeypatch.setattr("profiling.sessions.clock_probe._PATIENCE_S", 0.01)
+    with capture(tmp_path / "run", device="cpu") as session:
+        steps(session, 5)
+    err = capfd.readouterr().err
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["absent_ranks"], meta["complete"]) == ([] if other else [1], True)
+    assert len(err.splitlines()) == 1
+    assert ("commtrace: done: 2 ranks traced" in err) is other
+    assert ("commtrace: only 1 rank of 2 traced" in err) is not other
+    assert ("rank 1 took no part: start every rank" in err) is not other
+    notes = analyse(tmp_path / "run").run.notes
+    assert any("rank 1 took no part in the capture" in note for note in notes) is not other
+
+
+def test_many_ranks_are_not_listed() -> None:
+    found = Outcome("run", 0, 1024, 1, None, range(1, 1024)).sentence()
+    assert "only 1 rank of 1,024 traced" in found
+    assert "rank 1, 2, 3, 4, 5 and 1,018 more took no part" in found
+
+
+def test_ranks_that_nobody_has_counted_are_not_said_to_be_traced() -> None:
+    """Where ranks have no process group, but a name for the run."""
+    assert Outcome("run", 0, 2, 1, None, None).sentence().startswith("done: rank 0 of 2 traced in run; next: ")
+
+
+def test_other_ranks_say_only_what_is_their_own() -> None:
+    assert Outcome("run", 3, 8, 1, None).sentence() is None
+    assert Outcome("run", 3, 8, 1, f"the loop ended; {TOO_SHORT}").sentence() is None
+    assert Outcome("run", 0, 8, 1, f"the loop ended; {TOO_SHORT}").sentence() is not None
+    assert Outcome("run", 3, 8, 1, "a trace is cut short").sentence() == (
+        "rank 3: 1 trace in run, but incomplete: a trace is cut short"
+    )
+
+
+@pytest.mark.slow
+def test_train_says_what_its_traces_lack(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(kineto_buffers.GpuRecord, "lost", "a trace is cut short", raising=False)
+    monkeypatch.setattr(kineto_buffers.GpuRecord, "__init__", lambda *args: setattr(args[0], "_device", args[1]))
+    options = ["--parallel", "single", "--device", "cpu", "--batch-size", "2", "--active", "1", "--warmup", "0"]
+    assert main(["train", *options, "--steps", "3", "--out", str(tmp_path), "--run-name", "run"]) == 0
+    err = capfd.readouterr().err
+    assert f"commtrace: rank 0: 1 trace in {tmp_path}/run, but incomplete: a trace is cut short\n" in err
