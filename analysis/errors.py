@@ -3,6 +3,7 @@
 AnalysisError
 ├── TraceError            one file cannot be used
 │   ├── UnreadableFile    it cannot be opened or read
+│   │   └── UnreachableFile   it is named by URL, and its filesystem says why; also an OSError
 │   ├── NotATrace         it is not a Kineto trace
 │   └── DamagedTrace      it is one, but ends early or is malformed
 ├── RunError              the files do not form one run
@@ -43,6 +44,14 @@ class TraceError(AnalysisError):
 
 class UnreadableFile(TraceError):
     """The file cannot be opened or read."""
+
+
+class UnreachableFile(OSError, UnreadableFile):
+    """The file is named by URL, and its filesystem says why it cannot be used: denied, not in time, changed."""
+
+    def __str__(self) -> str:
+        """The URL, and the reason."""
+        return f"{self.filename}: {self.strerror}" if self.strerror is not None else super().__str__()
 
 
 class NotATrace(TraceError):

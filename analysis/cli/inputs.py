@@ -6,14 +6,20 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
+from ..core.places.place import is_remote, path_named
 from ..errors import AnalysisError
 from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..reading.trace_files import is_side_file, trace_files
+
+if TYPE_CHECKING:
+    PathOrUrl = Path
+else:
+    PathOrUrl = str  # typer makes a Path of whatever is called one, even of what a parser gives
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
 _KEPT = (".cache", RECORDING_SUFFIX)
@@ -33,7 +39,7 @@ class SparingInputs(TyperCommand):
         paths = [path for value in given for path in (value if isinstance(value, list | tuple) else [value]) if path]
         for name in _WRITTEN:
             output = ctx.params.get(name)
-            if output is not None and (read := _same_file(Path(output), list(map(Path, paths)))):
+            if output is not None and (read := _same_file(path_named(output), list(map(path_named, paths)))):
                 message = f"{output}: is {read}, which is read; name another file"
                 raise typer.BadParameter(message, param_hint=f"--{name}")
         return super().invoke(ctx)
@@ -54,12 +60,16 @@ def _each_against(args: list[str]) -> list[str]:
 
 
 def _same_file(output: Path, paths: list[Path]) -> Path | None:
-    """The file that is read of these runs, and is the one at `output`, under whatever name."""
+    """The file that is read of these runs, and is the one at `output`, under whatever name, on this machine."""
+    if is_remote(output):
+        return None
     try:
         status = output.stat()
     except OSError:  # there is none yet
         return None
     for path in paths:
+        if is_remote(path):
+            continue
         for file in _files_of(path):
             with suppress(OSError):
                 if os.path.samestat(status, file.stat()):

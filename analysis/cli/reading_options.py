@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.places.place import path_named
 from ..core.process import made_for_good
 from ..recording.options import ReadOptions, numbers_in
 from .bundles import with_bundle
+from .inputs import PathOrUrl
 from .output import CommNames, KeepGoing, checked_patterns, complain, reading_progress
 
 if TYPE_CHECKING:
@@ -22,13 +24,19 @@ if TYPE_CHECKING:
     from ..results.opening import OpenRun
 
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", help="A run directory, any folder of Kineto traces, or trace files.")
+    list[PathOrUrl],
+    typer.Argument(
+        metavar="RUN...",
+        parser=path_named,
+        help="A run directory, any folder of Kineto traces, or trace files; or its URL.",
+    ),
 ]
 CeilingFile = Annotated[
-    Path | None,
+    PathOrUrl | None,
     typer.Option(
         "--ceiling",
         metavar="FILE",
+        parser=path_named,
         help="Compare with what `commtrace comms` (comms.json or its folder) or nccl-tests (-J, or text) measured.",
     ),
 ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.places.place import path_named
+from .inputs import PathOrUrl
 from .output import complain
 
 if TYPE_CHECKING:
     from ..sweeps.analysis import SweepAnalysis
 
 Sweeps = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="A sweep directory, run directories of a sweep, or a CSV of timings."),
+    list[PathOrUrl],
+    typer.Argument(
+        metavar="RUN...", parser=path_named, help="A sweep directory, run directories of a sweep, or a CSV of timings."
+    ),
 ]
 
 

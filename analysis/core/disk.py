@@ -12,7 +12,12 @@ import signal
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
+
+from .places.place import is_remote
+from .places.remote import RemotePath
+from .places.streams import RemoteFile
 
 # Signals that end a program, and would leave half a file behind.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -68,6 +73,9 @@ def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None,
     It gets the permissions `mode`; for None those of a new file. What is not `lasting` may be damaged by a power cut.
     Raises OSError.
     """
+    if isinstance(path, RemotePath):
+        path.replace_content(parts)
+        return
     with _undisturbed():
         partial = path.with_name(f".{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
         descriptor = create(partial, 0o666 if mode is None else 0o600)
@@ -86,6 +94,14 @@ def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None,
             with suppress(OSError):
                 partial.unlink()
             raise
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Make the content of one file that of another, whole or not at all, with its times. Raises OSError."""
+    replace_file(target, [source.read_bytes()])
+    if not is_remote(source) and not is_remote(target):
+        with suppress(OSError):
+            shutil.copystat(source, target)
 
 
 def new_folder(path: Path, files: Mapping[str, bytes]) -> None:
@@ -134,6 +150,22 @@ def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]
         os.close(descriptor)
         raise
     return descriptor, status
+
+
+def plain_file(path: Path, *, follow: bool = True) -> tuple[BufferedReader, os.stat_result]:
+    """The plain file at `path`, open to be read, and its status. Raises OSError, see `open_plain`."""
+    if is_remote(path):
+        return path.open("rb"), path.stat()
+    descriptor, status = open_plain(path, follow=follow)
+    return os.fdopen(descriptor, "rb"), status
+
+
+def open_state(file: BufferedReader) -> tuple[int, ...]:
+    """What changes when an open file is written to, and, if it is named by URL, when it is replaced. Raises OSError."""
+    if isinstance(file.raw, RemoteFile):
+        return file.raw.state()
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def content_of(path: Path, size: int) -> Iterator[bytes]:

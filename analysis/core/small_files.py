@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .disk import open_plain
+from .disk import plain_file
 from .json_repairs import without_numbers_that_are_none
 
 MOST_BYTES = 64 << 20
@@ -24,8 +24,7 @@ class NotJson(Exception):
 
 def small_file(path: Path) -> bytes:
     """The content of a plain file. Raises OSError, also if it is far too large."""
-    descriptor, _ = open_plain(path)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+    with plain_file(path)[0] as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES >> 20} MiB, which no such file is")

@@ -17,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.disk import PARTIAL_SUFFIX, open_plain, replace_file
+from ..core.disk import PARTIAL_SUFFIX, open_plain, plain_file, replace_file
 from ..core.escaping import encodable
+from ..core.places.place import is_remote, is_there
+from ..core.places.remote import RemotePath
 from ..errors import NotATrace, TooLarge
 from ..formats.recordings.entry import recording_name
 from ..formats.registry import format_of
@@ -87,11 +89,12 @@ class Cache:
     def places(self, path: Path, *, details: bool = False) -> list[Path]:
         """Where the cache file of the trace at `path` may be; a reading with details has one of its own."""
         name = f"{path.name}.details{CACHE_SUFFIX}" if details else f"{path.name}{CACHE_SUFFIX}"
-        of_folder = f"{_digest(os.fsencode(path.absolute().parent), 8).hex()}-{name}"
+        of_folder = f"{_digest(os.fsencode(str(path.absolute().parent)), 8).hex()}-{name}"
         if self.folder is not None:
             return [self.folder / of_folder]
         own = _own_folder()
-        return [path.parent / FOLDER / name] + ([] if own is None else [own / of_folder])
+        beside = [] if is_remote(path) else [path.parent / FOLDER / name]
+        return beside + ([] if own is None else [own / of_folder])
 
 
 @dataclass
@@ -176,7 +179,9 @@ def _recording_of(path: Path) -> Path | None:
     """The recording beside a trace, if there is one."""
     name = recording_name(path.name)
     beside = path.with_name(name)
-    return beside if name != path.name and os.path.lexists(beside) else None
+    with suppress(OSError):  # it may not be allowed to look
+        return beside if name != path.name and is_there(beside) else None
+    return None
 
 
 def file_state(path: Path) -> bytes | None:
@@ -185,18 +190,23 @@ def file_state(path: Path) -> bytes | None:
     The device is left out: network file systems get another number at every mount.
     """
     try:
+        if isinstance(path, RemotePath):
+            return _state(path, path.facts.state, [])
         descriptor, status = open_plain(path)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
             parts = [os.pread(file.fileno(), size, at) for at, size in _sampled(status.st_size)]
     except OSError:
         return None
-    one = format_of(path)
-    facts = (one.name, one.version, *_facts_of(status))
-    return _digest(b"\0".join((f"{facts}".encode(), *parts)), _KEY_BYTES)
+    return _state(path, _facts_of(status), parts)
 
 
 def _facts_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _state(path: Path, facts: tuple[int, ...], parts: list[bytes]) -> bytes:
+    one = format_of(path)
+    return _digest(b"\0".join((f"{(one.name, one.version, *facts)}".encode(), *parts)), _KEY_BYTES)
 
 
 def _sampled(size: int) -> list[tuple[int, int]]:
@@ -219,9 +229,10 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
     """What is kept there, if it is all that was asked for. Raises OSError, MemoryError, _Unusable."""
     from ..formats.recordings.content import BadRecording, recorded_content, trace_of, without_details
 
-    descriptor, status = open_plain(place, follow=False)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-        _check_trust(place, status)
+    file, status = plain_file(place, follow=False)
+    with file:
+        if not is_remote(place):  # who can write there can write the trace
+            _check_trust(place, status)
         if status.st_size > _most_bytes(slot.path.stat().st_size):
             raise _Unusable("is larger than what is kept of such a trace")
         try:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.disk import replace_file
+from ..core.disk import copy_file, replace_file
 from ..core.escaping import encodable
+from ..core.places.place import is_there
 from ..errors import TraceError, UnreadableFile
 from ..formats.recordings.entry import recording_name
 from ..formats.registry import format_of
@@ -95,7 +93,7 @@ def targets_of(paths: Sequence[Path], folder: Path | None) -> list[Path]:
             raise UnreadableFile(
                 f"{path}: its recording would have the name of that of {seen[target]}; pack them apart"
             )
-        if os.path.lexists(target) and target.resolve() == path.resolve():
+        if is_there(target) and target.resolve() == path.resolve():
             raise UnreadableFile(f"{path}: is a recording already; name a folder for others with -o")
         seen[target] = path
     return targets
@@ -111,9 +109,7 @@ def copy_side_files(paths: Sequence[Path], folder: Path) -> int:
             if source.resolve() == folder.resolve():
                 continue
             for file in sorted(file for file in source.iterdir() if is_side_file(file.name) and file.is_file()):
-                replace_file(folder / file.name, [file.read_bytes()])
-                with suppress(OSError):
-                    shutil.copystat(file, folder / file.name)
+                copy_file(file, folder / file.name)
                 count += 1
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be written to: {err.strerror}") from err

@@ -21,6 +21,8 @@ from typing import IO, Any
 import msgspec
 
 from .. import errors
+from ..core.places.place import address, is_for_others, is_remote
+from ..core.places.remote import fetch_begins
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
@@ -59,8 +61,9 @@ def cores() -> int:
 
 def is_worth_spreading(paths: Sequence[Path], options: ReadOptions) -> bool:
     """Whether so much is to be read that it should not all be in one process. Details are needed as a whole."""
-    if len(paths) < 2 or options.details or not all(map(is_regular, paths)):
+    if len(paths) < 2 or options.details or not all(map(_is_for_all, paths)):
         return False
+    fetch_begins(paths)
     return sum(map(_json_bytes, paths)) >= SPREAD_FROM_BYTES
 
 
@@ -161,6 +164,7 @@ class Reading:
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._needed_bytes = 0
         # Anything but a plain file may be open in this process only, and can be read only once.
+        fetch_begins(self.paths)
         self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
         for file in self._files:
             _ = file.reader  # imported once, before this process is copied
@@ -206,7 +210,7 @@ class Reading:
         """Decide in how many parts this many workers read a file, unless the cache has it."""
         wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
         if file.is_packed:
-            wanted = min(workers, _MOST_PACKED_PARTS)
+            wanted = 1 if is_remote(file.path) else min(workers, _MOST_PACKED_PARTS)  # each would fetch those before it
         parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
         if workers < 2 or parts < 2 or self.options.verify or file.reader.parts is None:
             return
@@ -326,11 +330,10 @@ class Reading:
             return  # `_receive` will see that it is gone
 
     def _task(self, file: _File, part: int) -> Task:
-        path = os.fsencode(_for_others(file.path))
         cache = self._cache_of(file)
         folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
         keeps = cache is not None and cache.keeps
-        return Task(file.number, path, self.options, folder, part, file.parts, keeps)
+        return Task(file.number, address(file.path), self.options, folder, part, file.parts, keeps)
 
     def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""
@@ -383,14 +386,8 @@ class Reading:
 
 
 def _is_for_all(path: Path) -> bool:
-    """Whether it is a plain file that another process can open as well. /dev/stdin may be a deleted one."""
-    return is_regular(path) and is_regular(_for_others(path))
-
-
-def _for_others(path: Path) -> Path:
-    """The path by which another process finds the file; its /dev/stdin would be another one."""
-    absolute = path.absolute()
-    return absolute.resolve() if absolute.parts[1:2] in (("dev",), ("proc",)) else absolute
+    """Whether it is a plain file that another process can open as well."""
+    return is_regular(path) and is_for_others(path)
 
 
 def _stdout(worker: Worker) -> IO[bytes]:

@@ -6,19 +6,18 @@ it never outlives the process it reads for.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from queue import Queue
 from threading import Thread
 from typing import IO, Any
 
 import msgspec
 
+from ..core.places.place import path_at
 from ..core.process import keep_freed_memory, stop_garbage_collection
 from ..errors import TraceError
 from ..formats.registry import format_of
@@ -36,7 +35,7 @@ Serves = Callable[[IO[bytes], IO[bytes]], None]
 
 
 class Task(msgspec.Struct, array_like=True):
-    """Read this file, or one of `parts` parts of it. The caller chooses the `number`.
+    """Read the file of this address, or one of `parts` parts of it. The caller chooses the `number`.
 
     `cache` is the folder of the cache, empty for the one beside the file, None for no cache, and whether it `keeps`
     anything; that of the options is ignored. A part is never cached, and a damaged one is not used.
@@ -209,7 +208,7 @@ def _serve(task: Task, answers: _Outbox) -> None:
             told = time.monotonic()
             answers.put(Position(task.number, task.part, task.parts, position))
 
-    path = _path(task.path)
+    path = path_at(task.path)
     try:
         if task.parts > 1:
             in_parts = format_of(path).reader().parts
@@ -217,14 +216,10 @@ def _serve(task: Task, answers: _Outbox) -> None:
             part = in_parts.read(path, task.options, task.part, task.parts, tell)
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
-        cache = None if task.cache is None else Cache(_path(task.cache) if task.cache else None, task.keeps)
+        cache = None if task.cache is None else Cache(path_at(task.cache) if task.cache else None, task.keeps)
         found = read_file(path, task.options, cache, tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
         answers.put(Failed(task.number, task.parts, type(err).__name__, message))
     else:
         answers.put(Found(task.number, task.parts, found))
-
-
-def _path(name: bytes) -> Path:
-    return Path(os.fsdecode(name))

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..core.places.place import path_named
 from ..errors import AnalysisError
 from ..reading.crew import LocalCrew
 from ..reading.pool import Reading, cores, is_worth_spreading
@@ -52,7 +53,7 @@ class OpenRun:
         Each file is read by the crew that `start` begins; without, in this process, or by one of this machine if there
         is much to read.
         """
-        self._paths = [Path(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
+        self._paths = [path_named(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         found, skipped = trace_files(self._paths)
         files, left_out = worth_reading(found, options)
         self.name = run_name(self._paths)
@@ -197,7 +198,7 @@ def analyse_with(
 ) -> Analysis:
     """`analyse` with all options in one object."""
     with OpenRun(path, options, start=None if client is None else _on_dask(client)) as run:
-        return run.analysis(None if ceiling is None else Path(ceiling))
+        return run.analysis(None if ceiling is None else path_named(ceiling))
 
 
 def load_run(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ..core.places.remote import fetch_begins
 from ..core.wording import ranges_of
 from ..errors import NoSuchRanks
 from ..formats.registry import name_parts
@@ -20,11 +21,10 @@ def worth_reading(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Pat
     """The files but for those of other ranks, and a note on these, if side files tell the ranks of all."""
     if not options.ranks:
         return list(paths), []
-    told: dict[Path, int | None] = {}
-    for path in paths:
-        name = name_parts(path.name)
-        side = None if name is None else path.with_name(f"{name.worker}.meta.json")
-        told[path] = None if side is None else rank_file(side, []).record.rank
+    names = {path: name_parts(path.name) for path in paths}
+    sides = {path: path.with_name(f"{name.worker}.meta.json") for path, name in names.items() if name is not None}
+    fetch_begins(sides.values())
+    told = {path: rank_file(sides[path], []).record.rank if path in sides else None for path in paths}
     if None in told.values() or not set(options.ranks) <= set(told.values()):
         return list(paths), []
     left = sorted({rank for rank in told.values() if rank is not None} - set(options.ranks))

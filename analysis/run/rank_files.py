@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from ..core.places.remote import fetch_begins
 from ..core.small_files import RANK_LIMIT
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
@@ -59,6 +60,7 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
     sides: dict[Path, Side] = {}
     lost: list[str] = []
     by_rank: dict[int, list[Member[F]]] = {}
+    fetch_begins(_side_path(file.path) for file in files)
     for file in files:
         try:
             member = _member(file, alone=len(files) == 1, sides=sides, lost=lost if keep_going else None)
@@ -78,8 +80,8 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
 
 def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | None) -> Member[F]:
     name = name_parts(file.path.name)
-    worker = name.worker if name else file.path.name
-    side_path = file.path.with_name(f"{worker}.meta.json")
+    worker = _worker(file.path)
+    side_path = _side_path(file.path)
     if side_path not in sides:
         sides[side_path] = rank_file(side_path, lost)
     side = sides[side_path]
@@ -98,6 +100,15 @@ def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | 
             "name); analyse it alone, or rename it"
         )
     return Member(file, rank, source, side, worker, name.cycle if name else 0)
+
+
+def _worker(path: Path) -> str:
+    name = name_parts(path.name)
+    return name.worker if name else path.name
+
+
+def _side_path(path: Path) -> Path:
+    return path.with_name(f"{_worker(path)}.meta.json")
 
 
 def _check_one_job(members: list[Member[F]]) -> None:

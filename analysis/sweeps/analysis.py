@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..core.escaping import printable
+from ..core.places.place import path_named
 from ..core.schema import Row, records
 from ..core.wording import counted
 from ..errors import AnalysisError, NoTraces
@@ -129,7 +130,7 @@ def analyse_sweep(
     options = ReadOptions(
         comm_names=tuple(comm_names), keep_going=keep_going, workers=workers, cache=cache_place(cache)
     )
-    return sweep_analysis_of([Path(path) for path in paths], options, progress)
+    return sweep_analysis_of([path_named(path) for path in paths], options, progress)
 
 
 def sweep_analysis_of(

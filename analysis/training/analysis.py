@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from os import PathLike
-from pathlib import Path
 
 import pandas as pd
 
+from ..core.places.place import path_named
 from ..core.schema import records
 from ..errors import NothingMeasured
 from . import trainings as training_module
@@ -81,5 +81,5 @@ def analyse_training(
 
     Raises AnalysisError.
     """
-    trainings = load_trainings([Path(path) for path in paths], keep_going=keep_going)
+    trainings = load_trainings([path_named(path) for path in paths], keep_going=keep_going)
     return TrainingAnalysis(trainings, baseline, after_epochs)

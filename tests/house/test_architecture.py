@@ -193,6 +193,8 @@ def test_only_readers_and_the_command_line_touch_files():
         "cli.output",
         "version",
         "core.disk",
+        "core.places.filesystem",
+        "core.places.remote",
         "core.small_files",
         "tensorboard.plugin",
         "sweeps.files",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...core.places.place import path_named
 from ...recording.options import ReadOptions
-from ..inputs import AGAINST
+from ..inputs import AGAINST, PathOrUrl
 from ..output import Format, Writing, complain, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
@@ -28,10 +29,15 @@ class ComparedBy(str, Enum):
 
 
 Captures = Annotated[
-    list[Path],
-    typer.Argument(metavar="A...", help="Two runs, A and B; or captures of A, with those of B behind --against."),
+    list[PathOrUrl],
+    typer.Argument(
+        metavar="A...", parser=path_named, help="Two runs, A and B; or captures of A, with those of B behind --against."
+    ),
 ]
-Against = Annotated[list[Path] | None, typer.Option(AGAINST, metavar="B...", help="Captures of B, behind those of A.")]
+Against = Annotated[
+    list[PathOrUrl] | None,
+    typer.Option(AGAINST, metavar="B...", parser=path_named, help="Captures of B, behind those of A."),
+]
 OneTable = Annotated[
     ComparedBy | None, typer.Option(help="One table only; CSV, which holds one, has that of the measures without it.")
 ]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...core.escaping import printable
+from ...core.places.place import path_named
 from ...recording.options import ReadOptions
-from ..inputs import AGAINST
+from ..inputs import AGAINST, PathOrUrl
 from ..output import complain, write_out
 from ..reading_options import CeilingFile, analysis_of, finish, reads_traces
 
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
     from ...report.page import ReportPage
 
 Reported = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="A run, a sweep, or trainings; with --against, captures of A."),
+    list[PathOrUrl],
+    typer.Argument(
+        metavar="RUN...", parser=path_named, help="A run, a sweep, or trainings; with --against, captures of A."
+    ),
 ]
-AfterRuns = Annotated[list[Path] | None, typer.Option(AGAINST, metavar="B...", help="Compare with these captures.")]
+AfterRuns = Annotated[
+    list[PathOrUrl] | None,
+    typer.Option(AGAINST, metavar="B...", parser=path_named, help="Compare with these captures."),
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write there.", show_default="RUN.html, in this folder"),

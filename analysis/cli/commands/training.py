@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ...core.places.place import path_named
+from ..inputs import PathOrUrl
 from ..output import KeepGoing, Writing, complain, write_out, writes_tables
 
 
@@ -19,8 +21,10 @@ class TrainingBy(str, Enum):
 
 
 TrainingRuns = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUNS...", help="Run directories of `train --epochs`, or folders that hold some."),
+    list[PathOrUrl],
+    typer.Argument(
+        metavar="RUNS...", parser=path_named, help="Run directories of `train --epochs`, or folders that hold some."
+    ),
 ]
 Baseline = Annotated[
     str | None,

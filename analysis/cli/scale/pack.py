@@ -9,21 +9,24 @@ from typing import Annotated
 
 import typer
 
+from ...core.places.place import path_named
 from ...core.wording import counted
 from ...errors import NoTraces, TraceError
 from ...reading.packing import PackedTrace, copy_side_files, pack
 from ...reading.pool import Reading
 from ...reading.trace_files import trace_files
 from ...recording.options import ReadOptions
+from ..inputs import PathOrUrl
 from ..output import complain, reading_progress, write_out
 from ..reading_options import Runs, reads_traces
 
 PackedInto = Annotated[
-    Path | None,
+    PathOrUrl | None,
     typer.Option(
         "--output",
         "-o",
         metavar="DIR",
+        parser=path_named,
         help="Write there, with the run's side files: a run directory like any other.",
         show_default="beside each trace",
     ),
@@ -45,6 +48,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = F
       {prog} pack --output packed/my-run traces/my-run
       {prog} summary packed/my-run
       {prog} pack --details -o packed/my-run traces/my-run
+      {prog} pack s3://bucket/my-run -o s3://bucket/packed/my-run
     """
     begun = time.monotonic()
     files, skipped = trace_files(runs)

@@ -8,7 +8,6 @@ value leaves it open. So any layout of JSON gives the same events. See docs/desi
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from ...core.disk import open_state
 from ...core.json_repairs import with_quoted_names
 from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
@@ -155,7 +155,7 @@ class EventStream(Generic[P]):
         """
         try:
             with self.path.open("rb") as file:
-                self.state = _state(file)
+                self.state = open_state(file)
                 try:
                     yield from self._counting(file)
                 except TraceError:
@@ -178,7 +178,7 @@ class EventStream(Generic[P]):
 
     def _check_state(self, file: BufferedReader) -> None:
         """Raise UnreadableFile if the file was written to in the meantime."""
-        if file.seekable() and _state(file) != self.state:
+        if file.seekable() and open_state(file) != self.state:
             raise UnreadableFile(f"{self.path}: was written to while it was read; wait for the writer, then try again")
 
     def _batches(self, source: Source) -> Iterator[Batch[P]]:
@@ -331,11 +331,6 @@ class EventStream(Generic[P]):
         if self._broken is not None:
             raise self._cut_short()
         raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
-
-
-def _state(file: BufferedReader) -> tuple[int, ...]:
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _what_it_is(document: bytes) -> str:

@@ -7,7 +7,7 @@ from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from ...core.disk import open_plain
+from ...core.disk import plain_file
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
 from ...errors import DamagedTrace, UnreadableFile
@@ -60,8 +60,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
 def packed_content(path: Path) -> bytes:
     """The bytes of a file as it is on disk. Raises UnreadableFile."""
     try:
-        descriptor, _ = open_plain(path)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+        with plain_file(path)[0] as file:
             return file.read()
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err

@@ -1,0 +1,105 @@
+"""What filesystems raise -> errors that say what to do, without anything secret."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...errors import AnalysisError, MissingLibrary, UnreachableFile
+
+# Libraries of clouds have errors of their own, known here by name, so that none of them needs to be installed.
+_NO_CREDENTIALS = {
+    "ClientAuthenticationError", "CredentialRetrievalError", "DefaultCredentialsError", "NoAuthTokenError",
+    "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "RefreshError", "SSOError",
+    "TokenRetrievalError",
+}  # fmt: skip
+_LATE = {"ConnectTimeoutError", "FSTimeoutError", "ReadTimeoutError", "TimeoutError"}
+_UNREACHABLE = {
+    "ClientConnectionError", "ConnectionError", "EndpointConnectionError", "HTTPClientError", "gaierror",
+}  # fmt: skip
+_CHANGED = {"FileExpired", "PreconditionFailed"}
+_DENIED = (401, 403)
+_CREDENTIALS = "check the credentials that its filesystem finds in your environment or configuration"
+_NO_BUCKET = "bucket does not exist"
+_LONGEST = 200
+_PIECES = re.compile(r"[^:/@?&=]{3,}")
+_URL = re.compile(r"[A-Za-z0-9+.-]+://[^\s'\"]+")
+
+
+@contextmanager
+def told_plainly(url: str) -> Iterator[None]:
+    """Make whatever a filesystem raises about this URL one error that says what to do.
+
+    Raises FileNotFoundError, UnreachableFile, MissingLibrary.
+    """
+    try:
+        yield
+    except (AnalysisError, MemoryError):
+        raise
+    except ImportError as err:
+        told = _one_line(err, url)
+        raise MissingLibrary(f"{without_secrets(url)}: needs a package that is not installed: {told}") from err
+    except Exception as err:
+        if isinstance(err, FileNotFoundError) and _NO_BUCKET not in str(err).lower():
+            raise not_there() from err
+        raise UnreachableFile(*_reason(err, _one_line(err, url)), without_secrets(url)) from err
+
+
+def not_there() -> FileNotFoundError:
+    """The error for a file that does not exist."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def changed(url: str, what: str = "is another file now than when it was found") -> UnreachableFile:
+    """The error for a file that is not the one that was found."""
+    return UnreachableFile(errno.ESTALE, f"{what}; wait for the writer, then try again", without_secrets(url))
+
+
+def without_secrets(url: str) -> str:
+    """A URL without its password and its query, which may be a signature."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    user = host.rpartition("@")[0]
+    if ":" in user:
+        rest = host.rpartition("@")[2] + slash + path
+    elif not user and ":" in host and not host.rpartition(":")[2].isdecimal() and "@" in path:
+        rest = path.partition("@")[2]  # a password that holds a slash
+    return f"{scheme}://{rest[: len(rest) - len(query_of(rest))]}"
+
+
+def query_of(url: str) -> str:
+    """The query of a URL with its question mark; one without `=` belongs to the path."""
+    _, mark, query = url.partition("?")
+    return mark + query if "=" in query else ""
+
+
+def _reason(err: Exception, told: str) -> tuple[int, str]:
+    """The number of the error, and its text with what to do."""
+    kinds = {kind.__name__ for one in (err, err.__cause__) for kind in type(one).__mro__}
+    if kinds & _CHANGED:
+        return changed("").args[:2]
+    if isinstance(err, FileNotFoundError):
+        return errno.ENXIO, f"{told}; check its name, and the endpoint that you configured"
+    if kinds & _NO_CREDENTIALS:
+        return errno.EACCES, f"no credentials ({told}); {_CREDENTIALS}"
+    if isinstance(err, PermissionError) or getattr(err, "status", None) in _DENIED:
+        return errno.EACCES, f"access is denied ({told}); {_CREDENTIALS}"
+    if kinds & _LATE:
+        return errno.ETIMEDOUT, f"no answer in time ({told}); check the network, then try again"
+    if kinds & _UNREACHABLE:
+        return errno.EHOSTUNREACH, f"cannot be reached ({told}); check the network and your configuration"
+    if isinstance(err, NotImplementedError):
+        return errno.EROFS, "its filesystem only reads; name another place"
+    return getattr(err, "errno", None) or errno.EIO, f"{told}; try again"
+
+
+def _one_line(err: Exception, url: str) -> str:
+    """What the error says about the URL, without the secrets of URLs in it, or pieces of them."""
+    text = " ".join((getattr(err, "strerror", None) or str(err) or type(err).__name__).split())
+    text = _URL.sub(lambda found: without_secrets(found[0]), text)
+    for piece in set(_PIECES.findall(url)) - set(_PIECES.findall(without_secrets(url))):
+        text = text.replace(piece, "***")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

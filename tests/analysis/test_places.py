@@ -1,0 +1,296 @@
+"""Runs named by URL: read, packed and refused like those of this machine, without a word of what is secret."""
+
+import gzip
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from remote_runs import DATA, asked, copied, tables_of
+
+import analysis.reading.pool
+from analysis.cli.app import main
+from analysis.core.places.place import address, path_at, path_named
+from analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
+from analysis.results.opening import analyse
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = "nccl-straggler"
+SECRET = "hunter2"
+
+
+@pytest.fixture(autouse=True)
+def memory():
+    """The filesystem of `memory://`, empty before and after."""
+    yield fsspec.filesystem("memory")
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def run() -> str:
+    """A run of four ranks in `memory://`."""
+    return copied(DATA / RUN, f"memory://runs/{RUN}")
+
+
+@pytest.mark.parametrize("name", [RUN, "gloo-collectives"])
+@pytest.mark.parametrize("scheme", ["memory", "file", "local"])
+def test_tables_are_the_same(tmp_path, name, scheme):
+    url = copied(DATA / name, f"{scheme}://{'' if scheme == 'memory' else tmp_path}/{name}")
+    assert tables_of(url) == tables_of(DATA / name)
+
+
+def test_plain_files_and_single_ones_are_read_too(tmp_path):
+    for file in (DATA / RUN).iterdir():
+        (tmp_path / file.name.removesuffix(".gz")).write_bytes(gzip.decompress(file.read_bytes()))
+    url = copied(tmp_path, "memory://plain")
+    names = sorted(file.name for file in tmp_path.iterdir())
+    one_by_one = analyse([f"{url}/{name}" for name in names])
+    there, here = one_by_one.breakdown, analyse(DATA / RUN).breakdown
+    assert there.equals(here)
+    assert one_by_one.run.name == "plain"
+
+
+def test_other_processes_read_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
+    assert tables_of(url, workers=2) == tables_of(DATA / RUN, workers=1)
+
+
+def test_it_is_read_rank_by_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+    url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
+    found = analyse(url, workers=2)
+    assert found.run.spread is not None
+    assert found.breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
+
+
+def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path, monkeypatch):
+    for name in ("WORTH_A_PROCESS_BYTES", "WORTH_A_CACHE_BYTES"):
+        monkeypatch.setattr(analysis.reading.pool, name, 0)
+    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PART_BYTES", 20_000)
+    (file,) = sorted((DATA / RUN).iterdir())[:1]
+    (tmp_path / "rank0.json").write_bytes(gzip.decompress(file.read_bytes()))
+    url = copied(tmp_path, f"local://{tmp_path}/there")
+    cache = tmp_path / "cache"
+    first = analyse(f"{url}/rank0.json", workers=2, cache=cache)
+    (kept,) = cache.iterdir()
+    assert kept.stat().st_size
+    again = analyse(f"{url}/rank0.json", workers=2, cache=cache)
+    assert again.breakdown.equals(first.breakdown)
+    assert first.breakdown.equals(analyse(tmp_path / "rank0.json").breakdown)
+
+
+def test_recordings_beside_traces_are_read_instead(run, capsys):
+    assert main(["pack", run]) == 0
+    assert "recordings beside them" in capsys.readouterr().out
+    with asked(MemoryFileSystem) as seen:
+        found = analyse(run)
+    assert found.breakdown.equals(analyse(DATA / RUN).breakdown)
+    assert {path.rpartition(".")[2] for what, path in seen if what == "all"} <= {"ctrace"}
+    assert sum(path.endswith(".gz") for _, path in seen) == 4
+
+
+def test_a_recording_of_another_state_is_not_believed(run, memory):
+    assert main(["pack", run]) == 0
+    (trace, *_) = sorted(path for path in memory.ls(run, detail=False) if path.endswith(".gz"))
+    memory.pipe_file(trace, memory.cat_file(trace))
+    notes = analyse(run).run.notes
+    assert sum("its recording is of another state" in note for note in notes) == 1
+
+
+def test_packing_from_and_to(tmp_path, run, capsys):
+    (tmp_path / "run.json").write_text('{"config": {"model": "tiny"}}')
+    copied(tmp_path, run)
+    for target in ("memory://packed/there", tmp_path / "here", f"local://{tmp_path}/as-url"):
+        assert main(["pack", run, "-o", str(target)]) == 0
+        assert f"in {target}" in capsys.readouterr().out
+        packed = analyse(str(target))
+        assert packed.breakdown.equals(analyse(DATA / RUN).breakdown)
+        assert packed.run.config == {"config": {"model": "tiny"}}
+    assert main(["pack", str(DATA / RUN), "-o", "memory://packed/from-here"]) == 0
+    assert analyse("memory://packed/from-here").breakdown.equals(analyse(DATA / RUN).breakdown)
+    assert not list((tmp_path / "as-url").glob(".*"))
+
+
+def test_what_cannot_be_written_leaves_nothing(run, memory, monkeypatch, capsys):
+    def full(self, path, value, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", full)
+    assert main(["pack", run, "-o", "memory://packed"]) == 1
+    assert "memory://packed/" in (told := capsys.readouterr().err)
+    assert "cannot be written: No space left on device" in told
+    assert not memory.exists("/packed")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["summary"], "exposed communication"),
+        (["breakdown", "--by", "step"], "exposed"),
+        (["compare", "--by", "measure", f"memory://runs/{RUN}"], "step"),
+        (["bandwidth"], "all_reduce"),
+    ],
+)
+def test_commands_take_urls(run, capsys, command, told):
+    assert main([*command, run]) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_pages_are_written_here(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", run]) == 0
+    assert main(["timeline", run]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {f"{RUN}.html", f"{RUN}.pftrace"}
+
+
+def test_only_files_of_the_ranks_asked_for_are_fetched(run, memory):
+    traces = sorted(memory.ls(run, detail=False))
+    for rank, path in enumerate(traces):
+        side = path.partition(".")[0] + ".meta.json"
+        memory.pipe_file(side, json.dumps({"schema_version": 1, "rank": rank}).encode())
+    with asked(MemoryFileSystem) as seen:
+        assert analyse(run, ranks="2").run.ranks == [2]
+    assert {path for what, path in seen if path.endswith(".gz")} == {traces[2]}
+
+
+def test_a_file_is_listed_once_and_fetched_once(run):
+    with asked(MemoryFileSystem) as seen:
+        analyse(run)
+    counts = Counter(what for what, _ in seen)
+    assert (counts["ls"], counts["begin"], counts["all"]) == (1, 4, 0)  # small files are fetched with their beginning
+
+
+@pytest.mark.parametrize("how", ["replaced", "removed"])
+def test_a_file_that_changes_while_it_is_read_is_said(run, memory, monkeypatch, how):
+    victim = sorted(memory.ls(run, detail=False))[1]
+    content = memory.cat_file(victim)
+    given = MemoryFileSystem.cat_file
+
+    def disturbed(self, path, start=None, end=None, **more):
+        found = given(self, path, start, end, **more)
+        if path.endswith(victim) and end is None:
+            self.rm_file(victim) if how == "removed" else self.pipe_file(victim, content + b"\0")
+        return found
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", disturbed)
+    monkeypatch.setattr("analysis.core.places.remote.BEGIN_BYTES", 5_000)
+    monkeypatch.setattr("analysis.core.places.streams.BEGIN_BYTES", 5_000)
+    with pytest.raises(UnreadableFile, match=f"{Path(victim).name}.*(was written to|was removed) while it was read"):
+        analyse(run)
+
+
+def test_what_was_replaced_since_it_was_found_is_said(run, memory):
+    found = next(iter(path_named(run).iterdir()))
+    memory.pipe_file(f"/runs/{RUN}/{found.name}", b"{}")
+    with pytest.raises(UnreachableFile, match="is another file now than when it was found; wait for the writer"):
+        found.read_bytes()
+    memory.rm_file(f"/runs/{RUN}/{found.name}")
+    with pytest.raises(UnreachableFile, match="was removed after it was found"):
+        path_at(address(found)).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("memory://nowhere/at-all", "no such file or directory; expected a run directory or Kineto traces"),
+        ("gs://bucket/run", "needs a package that is not installed: Please install gcsfs"),
+        ("nothing://bucket/run", "no filesystem of fsspec has this name"),
+    ],
+)
+def test_what_cannot_be_found_is_one_line(capsys, url, told):
+    assert main(["summary", url]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {url}")
+    assert (told in err, err.count("\n")) == (True, 1)
+
+
+def test_without_fsspec_it_is_said_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(MissingLibrary, match=r'fsspec is not installed.*pip install "commtrace\[remote\]"'):
+        analyse(run)
+
+
+class DeniedError(Exception):
+    """What aiohttp raises."""
+
+    status = 403
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (PermissionError("Access Denied"), "access is denied (Access Denied); check the credentials"),
+        (DeniedError(f"403, url='https://x/?sig={SECRET}'"), "access is denied (403, url='https://x/'); check"),
+        (type("NoCredentialsError", (Exception,), {})("Unable to locate"), "no credentials (Unable to locate)"),
+        (type("ConnectTimeoutError", (Exception,), {})("30 s"), "no answer in time (30 s); check the network"),
+        (ConnectionRefusedError(111, "Connection refused"), "cannot be reached (Connection refused); check"),
+        (FileNotFoundError("The specified bucket does not exist"), "bucket does not exist; check its name"),
+        (ValueError(f"odd\nthing with {SECRET}"), "odd thing with ***; try again"),
+    ],
+)
+@pytest.mark.parametrize("command", [["summary"], ["report"], ["pack"], ["scaling"], ["training"]])
+def test_failures_of_the_network_are_one_line(monkeypatch, capsys, raised, told, command):
+    def fails(self, path, **more):
+        raise raised
+
+    monkeypatch.setattr(MemoryFileSystem, "info", fails)
+    assert main([*command, f"memory://user:{SECRET}@host/run"]) == 1
+    err = capsys.readouterr().err
+    assert (told in err, "memory://host/run" in err, SECRET in err, err.count("\n")) == (True, True, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "name"),
+    [
+        ("s3://bucket/run/", "s3://bucket/run", "run"),
+        ("s3://bucket", "s3://bucket", "bucket"),
+        (f"ftp://user:{SECRET}@host:21/a/run", "ftp://host:21/a/run", "run"),
+        (f"s3://key:{SECRET}/x@bucket/run", "s3://bucket/run", "run"),
+        ("abfs://container@account/run", "abfs://container@account/run", "run"),
+        (f"https://host/rank0.json?sig={SECRET}&x=a/b", "https://host/rank0.json", "rank0.json"),
+        ("s3://bucket/what?/rank0.json", "s3://bucket/what?/rank0.json", "rank0.json"),
+        ("hdfs://host:9000/run", "hdfs://host:9000/run", "run"),
+        ("simplecache::s3://bucket/run", "simplecache::s3://bucket/run", "run"),
+    ],
+)
+def test_urls_are_shown_without_secrets(url, shown, name):
+    path = path_named(url)
+    assert (str(path), f"{path}", repr(path), path.name) == (shown, shown, f"RemotePath({shown!r})", name)
+    assert path_at(address(path)) == path == pickle.loads(pickle.dumps(path))
+    assert path_named(path) is path
+    with pytest.raises(TypeError, match="is not on this machine"):
+        os.fspath(path)
+
+
+def test_secrets_are_in_nothing_that_is_written(memory, tmp_path, monkeypatch, capsys):
+    there = copied(DATA / RUN, f"memory://user:{SECRET}@host/{RUN}")
+    monkeypatch.chdir(tmp_path)
+    for command in (["summary"], ["report"], ["collectives", "--format", "json"], ["pack", "-o", "packed"]):
+        assert main([*command, there]) == 0
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    written += [gzip.decompress(content) for content in written if content[:2] == b"\x1f\x8b"]
+    told = capsys.readouterr()
+    assert len(written) > 8
+    assert SECRET not in told.out + told.err
+    assert [content for content in written if SECRET.encode() in content] == []
+
+
+def test_names_of_this_machine_are_paths(tmp_path):
+    assert path_named("a/b:c") == Path("a/b:c")
+    assert path_named("file:///tmp/a%20b") == Path("/tmp/a b")
+    assert path_at(address(Path("x"))) == Path.cwd() / "x"
+
+
+def test_fsspec_is_not_imported_for_paths():
+    code = "import sys; from analysis.cli.app import main; main(sys.argv[1:]); print('fsspec' in sys.modules)"
+    command = [sys.executable, "-c", code, "breakdown", str(DATA / RUN)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")

@@ -1,0 +1,56 @@
+"""Runs copied to where only fsspec finds them, and all that is read of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+
+from analysis.catalog import CATALOG, InputKind
+from analysis.errors import NothingMeasured
+from analysis.render import as_csv
+from analysis.results.opening import analyse
+
+DATA = Path(__file__).parent / "data"
+TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
+
+
+def tables_of(run: Path | str, **options) -> dict[str, str]:
+    """Every table of a run as CSV, or why it has none."""
+    found = analyse(run, **options)
+    tables = {}
+    for name in TABLES:
+        try:
+            tables[name] = as_csv(name, found.table(name))
+        except NothingMeasured as err:
+            tables[name] = str(err)
+    return tables
+
+
+def copied(run: Path, url: str) -> str:
+    """The URL, at which the files of a folder now are."""
+    for file in sorted(run.iterdir()):
+        fsspec.open(f"{url}/{file.name}", "wb").fs.pipe_file(f"{url}/{file.name}", file.read_bytes())
+    return url
+
+
+@contextmanager
+def asked(filesystem: type) -> Iterator[list[tuple[str, str]]]:
+    """What is asked of a filesystem meanwhile: `info`, `ls`, `begin` or `all` of a file, each with the path."""
+    seen: list[tuple[str, str]] = []
+    before = {name: getattr(filesystem, name) for name in ("info", "ls", "cat_file")}
+    for name in before:
+
+        def noted(self, path, start=None, end=None, *, _name=name, **more):
+            bounds = {} if _name != "cat_file" else {"start": start, "end": end}
+            seen.append((_name if not bounds else "all" if end is None else "begin", path))
+            return before[_name](self, path, **bounds, **more)
+
+        setattr(filesystem, name, noted)
+    try:
+        yield seen
+    finally:
+        for name, method in before.items():
+            setattr(filesystem, name, method)
