@@ -25,7 +25,7 @@ help:
 	@echo "make clean  remove the environment and captured runs"
 
 # Compiled afterwards, since pip does that on one core.
-$(READY): requirements.txt requirements.lock requirements-hta.txt
+$(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "commtrace needs Python 3.10 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,6 +33,7 @@ $(READY): requirements.txt requirements.lock requirements-hta.txt
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements.lock
 	@$(INSTALL) --requirement requirements.txt  # all but torch is there
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements-hta.txt
+	@$(INSTALL) --no-deps --require-hashes --requirement requirements-s3.txt
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
 	@touch $@
 
@@ -65,9 +66,16 @@ bench: $(READY)
 gpu-check: $(READY)
 	$(BIN)/python tests/gpu/check.py $(GPU_CHECK)
 
+# What tests of S3 need, beside what is locked: s3fs wants an older python-dateutil, and works with this one.
+S3 = s3fs==2026.9.0 moto==5.2.5 flask==3.1.3 flask-cors==6.0.5
+COMPILE = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
+LOCKED = $(shell sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' requirements.lock | sort -u)
+
 lock:
-	uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
-		$(addprefix --no-emit-package ,$(UNLOCKED)) requirements.txt --output-file requirements.lock
+	$(COMPILE) $(addprefix --no-emit-package ,$(UNLOCKED)) requirements.txt --output-file requirements.lock
+	sed -n 's/^\([A-Za-z0-9._-]*==[^\\]*\).*/\1/p' requirements.lock > $(VENV)/locked.txt
+	printf '%s\n' $(S3) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(LOCKED)) \
+		--output-file requirements-s3.txt -
 
 clean:
 	rm -rf $(VENV) traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 (OLDEST,) = re.findall(r'^requires-python = ">=([0-9.]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 PINS = [
     Requirement(text)
-    for file in ("requirements.txt", "requirements-hta.txt")
+    for file in ("requirements.txt", "requirements-hta.txt", "requirements-s3.txt")
     for line in (ROOT / file).read_text().splitlines()
     if (text := line.partition("#")[0].partition("\\")[0].strip()) and not text.startswith("--hash")
 ]
-LOCK = (ROOT / "requirements.lock").read_text()
+LOCK = "".join((ROOT / name).read_text() for name in ("requirements.lock", "requirements-s3.txt"))
 # Of these, the build is for the machine.
 UNLOCKED = {"torch", "torchvision", "HolisticTraceAnalysis"}
 

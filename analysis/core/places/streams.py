@@ -9,6 +9,8 @@ from typing import Any
 from .failures import changed, told_plainly
 from .filesystem import BEGIN_BYTES, BLOCK_BYTES, RemoteFacts, content_at, facts_at, stream_at
 
+_REMOVED = "was removed while it was read"
+
 
 class RemoteFile(RawIOBase):
     """A file to read from that has to stay as it was found. Methods raise UnreachableFile."""
@@ -59,7 +61,7 @@ class RemoteFile(RawIOBase):
         try:
             return facts_at(self._url).state
         except FileNotFoundError as err:
-            raise changed(self._url, "was removed while it was read") from err
+            raise changed(self._url, _REMOVED) from err
 
     def _bytes(self, size: int) -> bytes:
         begin = self._begin() if self._stream is None and self._at < BEGIN_BYTES else b""
@@ -68,9 +70,12 @@ class RemoteFile(RawIOBase):
         if self._found.size is not None and self._at >= self._found.size:
             return b""
         stream = self._opened()
-        with told_plainly(self._url):
-            _move(stream, self._at)
-            data: bytes = stream.read(size)
+        try:
+            with told_plainly(self._url):
+                _move(stream, self._at)
+                data: bytes = stream.read(size)
+        except FileNotFoundError as err:
+            raise changed(self._url, _REMOVED) from err
         if not data and self._found.size is not None:
             raise changed(self._url, "became shorter while it was read")
         return data
