@@ -10,14 +10,12 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
 from .places.place import is_remote
-from .places.remote import RemotePath
-from .places.streams import RemoteFile
 
 # Signals that end a program, and would leave half a file behind.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -73,7 +71,7 @@ def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None,
     It gets the permissions `mode`; for None those of a new file. What is not `lasting` may be damaged by a power cut.
     Raises OSError.
     """
-    if isinstance(path, RemotePath):
+    if is_remote(path):
         path.replace_content(parts)
         return
     with _undisturbed():
@@ -162,8 +160,9 @@ def plain_file(path: Path, *, follow: bool = True) -> tuple[BufferedReader, os.s
 
 def open_state(file: BufferedReader) -> tuple[int, ...]:
     """What changes when an open file is written to, and, if it is named by URL, when it is replaced. Raises OSError."""
-    if isinstance(file.raw, RemoteFile):
-        return file.raw.state()
+    told: Callable[[], tuple[int, ...]] | None = getattr(file.raw, "state", None)  # see core.places.streams
+    if told is not None:
+        return told()
     found = os.fstat(file.fileno())
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

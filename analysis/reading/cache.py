@@ -20,7 +20,6 @@ from pathlib import Path
 from ..core.disk import PARTIAL_SUFFIX, open_plain, plain_file, replace_file
 from ..core.escaping import encodable
 from ..core.places.place import is_remote, is_there
-from ..core.places.remote import RemotePath
 from ..errors import NotATrace, TooLarge
 from ..formats.recordings.entry import recording_name
 from ..formats.registry import format_of
@@ -190,7 +189,7 @@ def file_state(path: Path) -> bytes | None:
     The device is left out: network file systems get another number at every mount.
     """
     try:
-        if isinstance(path, RemotePath):
+        if is_remote(path):
             return _state(path, path.facts.state, [])
         descriptor, status = open_plain(path)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor

@@ -21,8 +21,7 @@ from typing import IO, Any
 import msgspec
 
 from .. import errors
-from ..core.places.place import address, is_for_others, is_remote
-from ..core.places.remote import fetch_begins
+from ..core.places.place import address, fetch_begins, is_for_others, is_remote
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from io import BufferedReader
 from pathlib import Path
@@ -221,18 +221,10 @@ class RemotePath(_Path):
             self._folder._listing[self.name] = self  # noqa: SLF001
 
 
-def fetch_begins(paths: Iterable[Path]) -> None:
-    """Fetch the first bytes of those that are named by URL all at once, since each request takes as long as many.
-
-    What cannot be fetched is an error when it is read.
-    """
-    wanted = [
-        (path, min(path.known.size, BEGIN_BYTES))
-        for path in paths
-        if isinstance(path, RemotePath) and path.known and path.known.size and path._begin is None  # noqa: SLF001
-    ]
-    if len(wanted) < 2:
-        return
-    for (path, size), begin in zip(wanted, begins_at([p.url for p, _ in wanted], [n for _, n in wanted]), strict=True):
+def begin_all(paths: Sequence[RemotePath]) -> None:
+    """Fetch the first bytes of files all at once, as far as they can be fetched, for those that are known."""
+    wanted = [path for path in paths if path.known and path.known.size and path._begin is None]  # noqa: SLF001
+    sizes = [min(path.known.size or 0, BEGIN_BYTES) for path in wanted if path.known]
+    for path, size, begin in zip(wanted, sizes, begins_at([path.url for path in wanted], sizes), strict=True):
         if begin is not None and len(begin) == size:
             path._begin = begin  # noqa: SLF001
