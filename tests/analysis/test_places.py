@@ -218,6 +218,11 @@ def test_without_fsspec_it_is_said_what_to_install(run, monkeypatch):
         analyse(run)
 
 
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 class DeniedError(Exception):
     """What aiohttp raises."""
 
@@ -232,6 +237,7 @@ class DeniedError(Exception):
         (type("NoCredentialsError", (Exception,), {})("Unable to locate"), "no credentials (Unable to locate)"),
         (type("ConnectTimeoutError", (Exception,), {})("30 s"), "no answer in time (30 s); check the network"),
         (ConnectionRefusedError(111, "Connection refused"), "cannot be reached (Connection refused); check"),
+        (caused(FileNotFoundError("host"), ConnectionRefusedError(111, "refused")), "cannot be reached (refused)"),
         (FileNotFoundError("The specified bucket does not exist"), "bucket does not exist; check its name"),
         (ValueError(f"odd\nthing with {SECRET}"), "odd thing with ***; try again"),
     ],

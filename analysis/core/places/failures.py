@@ -42,10 +42,11 @@ def told_plainly(url: str) -> Iterator[None]:
     except ImportError as err:
         told = _one_line(err, url)
         raise MissingLibrary(f"{without_secrets(url)}: needs a package that is not installed: {told}") from err
-    except Exception as err:
+    except Exception as raised:
+        err = _behind(raised)
         if isinstance(err, FileNotFoundError) and _NO_BUCKET not in str(err).lower():
-            raise not_there() from err
-        raise UnreachableFile(*_reason(err, _one_line(err, url)), without_secrets(url)) from err
+            raise not_there() from raised
+        raise UnreachableFile(*_reason(err, _one_line(err, url)), without_secrets(url)) from raised
 
 
 def not_there() -> FileNotFoundError:
@@ -76,9 +77,22 @@ def query_of(url: str) -> str:
     return mark + query if "=" in query else ""
 
 
+def _behind(err: Exception) -> Exception:
+    """The error, or what caused it: of web servers, everything that fails is said to be missing."""
+    cause = err.__cause__
+    if not isinstance(err, FileNotFoundError) or not isinstance(cause, Exception):
+        return err
+    is_other = _kinds(cause) & (_LATE | _UNREACHABLE) or getattr(cause, "status", None) in _DENIED
+    return cause if is_other else err
+
+
+def _kinds(err: BaseException | None) -> set[str]:
+    return {kind.__name__ for kind in type(err).__mro__}
+
+
 def _reason(err: Exception, told: str) -> tuple[int, str]:
     """The number of the error, and its text with what to do."""
-    kinds = {kind.__name__ for one in (err, err.__cause__) for kind in type(one).__mro__}
+    kinds = _kinds(err) | _kinds(err.__cause__)
     if kinds & _CHANGED:
         return changed("").args[:2]
     if isinstance(err, FileNotFoundError):
