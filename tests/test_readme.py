@@ -161,7 +161,7 @@ def test_commands_that_measure_are_called_or_parsed(
     others = [word for word in arguments if word.startswith("traces/") and not Path(word).exists()]
     for word in others:
         Path(word).mkdir()
-    if others:
+    if others or "://" in command:
         parse(command_group(arguments[0], "commtrace", {}), arguments)
     else:
         assert analysis_main(arguments) == 0
