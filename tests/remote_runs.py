@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fsspec
+import fsspec.core
 
 from analysis.catalog import CATALOG, InputKind
 from analysis.errors import NothingMeasured
@@ -31,8 +31,11 @@ def tables_of(run: Path | str, **options) -> dict[str, str]:
 
 def copied(run: Path, url: str) -> str:
     """The URL, at which the files of a folder now are."""
-    for file in sorted(run.iterdir()):
-        fsspec.open(f"{url}/{file.name}", "wb").fs.pipe_file(f"{url}/{file.name}", file.read_bytes())
+    fs, _ = fsspec.core.url_to_fs(url)
+    for file in sorted(path for path in run.rglob("*") if path.is_file()):
+        there = f"{url}/{file.relative_to(run)}"
+        fs.makedirs(there.rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(there, file.read_bytes())
     return url
 
 

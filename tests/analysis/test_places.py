@@ -14,6 +14,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from remote_runs import DATA, asked, copied, tables_of
 from samples import with_slow
+from sweep_builders import Cell, write_json, write_sweep
+from training_builders import Trained, write_training
 
 import analysis.reading.pool
 from analysis.cli.app import main
@@ -48,6 +50,35 @@ def run() -> str:
 def test_tables_are_the_same(tmp_path, name, scheme):
     url = copied(DATA / name, f"{scheme}://{'' if scheme == 'memory' else tmp_path}/{name}")
     assert tables_of(url) == tables_of(DATA / name)
+
+
+@pytest.mark.parametrize("scheme", ["memory", "local"])
+def test_large_files_are_fetched_block_by_block(tmp_path, monkeypatch, scheme):
+    for module in ("filesystem", "streams"):
+        monkeypatch.setattr(f"analysis.core.places.{module}.BLOCK_BYTES", 5_000)
+    url = copied(DATA / RUN, f"{scheme}://{'' if scheme == 'memory' else tmp_path}/{RUN}")
+    with asked(MemoryFileSystem) as seen:
+        assert analyse(url).breakdown.equals(analyse(DATA / RUN).breakdown)
+    assert "all" not in {what for what, _ in seen}
+
+
+def test_sweeps_trainings_and_ceilings_are_read_too(tmp_path, run, capsys):
+    write_sweep(tmp_path / "sweep", [Cell(1), Cell(2, epoch_s=9)])
+    for name in ("small", "large"):
+        write_training(tmp_path / "trained" / name, Trained(scores=[(1.2, 0.56)]))
+    measured = {"collective": "all_reduce", "size": 8_388_608, "in_place": None}
+    measured["out_of_place"] = {"time": 50.0, "alg_bw": 167.8, "bus_bw": 251.7, "nwrong": 0}
+    write_json(tmp_path / "ceiling" / "comms.json", {"world_size": 4, "results": [measured]})
+    url = copied(tmp_path, "memory://all")
+    for command, here, there in (
+        (["scaling"], tmp_path / "sweep", f"{url}/sweep"),
+        (["training"], tmp_path / "trained", f"{url}/trained"),
+        (["bandwidth", run, "--ceiling"], tmp_path / "ceiling", f"{url}/ceiling"),
+    ):
+        assert main([*command, str(here)]) == 0
+        told = capsys.readouterr().out
+        assert main([*command, there]) == 0
+        assert capsys.readouterr().out == told
 
 
 def test_plain_files_and_single_ones_are_read_too(tmp_path):

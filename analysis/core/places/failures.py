@@ -43,10 +43,10 @@ def told_plainly(url: str) -> Iterator[None]:
         told = _one_line(err, url)
         raise MissingLibrary(f"{without_secrets(url)}: needs a package that is not installed: {told}") from err
     except Exception as raised:
-        err = _behind(raised)
-        if isinstance(err, FileNotFoundError) and _NO_BUCKET not in str(err).lower():
+        reason = _behind(raised)
+        if isinstance(reason, FileNotFoundError) and _NO_BUCKET not in str(reason).lower():
             raise not_there() from raised
-        raise UnreachableFile(*_reason(err, _one_line(err, url)), without_secrets(url)) from raised
+        raise UnreachableFile(*_reason(reason, _one_line(reason, url)), without_secrets(url)) from raised
 
 
 def not_there() -> FileNotFoundError:

@@ -55,7 +55,8 @@ def listed_at(url: str) -> list[tuple[str, RemoteFacts]]:
         fs.invalidate_cache(path)
         found = [(str(info["name"]).rstrip("/"), _facts(info)) for info in fs.ls(path, detail=True)]
     own = path.strip("/")  # which object stores list as well, where it was made by hand
-    return [(name.rpartition("/")[2], facts) for name, facts in found if name.strip("/") != own]
+    named = [(name.rpartition("/")[2], facts) for name, facts in found if name.strip("/") != own]
+    return [(name, facts) for name, facts in named if name and "\0" not in name]  # which no writer of traces makes
 
 
 def begins_at(urls: Sequence[str], sizes: Sequence[int]) -> list[bytes | None]:

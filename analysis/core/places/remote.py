@@ -47,13 +47,14 @@ class RemotePath(_Path):
         query = query_of(url)
         base = url[: len(url) - len(query)]
         scheme, _, rest = base.partition("://")
-        rest = rest.rstrip("/") if scheme != "memory" else rest.strip("/")
-        self._base = f"{scheme}://{rest}"
+        rest = rest.rstrip("/") if scheme.lower() != "memory" else rest.strip("/")
+        self._base = f"{scheme.lower()}://{rest}"
         self.url = self._base + query
         self.known = known
         self._text = without_secrets(self._base)
         self._folder = folder
-        self._is_lone = bool(query)  # which is for this file only
+        self._is_guess = folder is not None and known is None
+        self._is_asked = False
         self._listing: dict[str, RemotePath] | None = None
         self._begin: bytes | None = None
         self._is_missing = False
@@ -95,7 +96,7 @@ class RemotePath(_Path):
         if self._folder is None:
             above, _, name = self._base.rpartition("/")
             self._folder = self if not name or above.endswith("/") else RemotePath(above)
-            if self._is_lone:
+            if query_of(self.url):  # which is for this file only
                 self._folder._listing = {}  # noqa: SLF001 - of another one of these
         return self._folder
 
@@ -127,15 +128,18 @@ class RemotePath(_Path):
         """What was first seen of it. Raises FileNotFoundError."""
         if self._is_missing:
             raise not_there()
-        if self.known is None or (self.known.size is None and not self.known.is_folder):
-            try:
-                self.known = facts_at(self.url)
-            except UnreachableFile as err:
-                # Who may not list a folder is denied what is not there.
-                if self._folder is None or err.errno != errno.EACCES:
-                    raise
-                raise not_there() from err
+        if self.known is None or (self.known.size is None and not self._is_asked):
+            self.known = self._asked()
         return self.known
+
+    def _asked(self) -> RemoteFacts:
+        self._is_asked = True
+        try:
+            return facts_at(self.url)
+        except UnreachableFile as err:
+            if self._is_guess and err.errno == errno.EACCES:  # who may not list a folder is denied what is not there
+                raise not_there() from err
+            raise
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as Path has it
         """Its kind and size; it belongs to the user, and has no times. Raises FileNotFoundError."""

@@ -55,8 +55,8 @@ class RemoteFile(RawIOBase):
         super().close()
 
     def state(self) -> tuple[int, int]:
-        """As `RemoteFacts.state`: as it was found, and once it is being read as it is now."""
-        if self._stream is None:
+        """As `RemoteFacts.state`: as it was found, and behind its first byte as it is now."""
+        if not self._at:
             return self._found.state
         try:
             return facts_at(self._url).state
