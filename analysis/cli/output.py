@@ -19,6 +19,7 @@ import typer
 
 from ..core.disk import new_folder, replace_file, write_all
 from ..core.escaping import printable
+from ..core.places.place import is_remote
 from ..core.wording import counted
 from ..errors import UnreadableFile
 from .bundles import with_bundle
@@ -84,6 +85,19 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
         yield lambda path, number, count: status.update(
             Text(f"reading {number + 1} of {count}: {printable(path.name)}")
         )
+
+
+@contextmanager
+def asking(paths: Iterable[Path]) -> Iterator[None]:
+    """Which URL is asked for what is there, on a terminal: that may take as long as its network likes."""
+    remote = [path for path in paths if is_remote(path)]
+    if not remote or not sys.stderr.isatty():
+        yield
+        return
+    from rich.text import Text
+
+    with _console().status(Text(f"asking for {printable(str(remote[0]))}")):
+        yield
 
 
 @contextmanager

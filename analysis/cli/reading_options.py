@@ -16,7 +16,7 @@ from ..core.process import made_for_good
 from ..recording.options import ReadOptions, numbers_in
 from .bundles import with_bundle
 from .inputs import PathOrUrl
-from .output import CommNames, KeepGoing, checked_patterns, complain, reading_progress
+from .output import CommNames, KeepGoing, asking, checked_patterns, complain, reading_progress
 
 if TYPE_CHECKING:
     from ..results.analysis import Analysis
@@ -149,7 +149,8 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
         from ..results.opening import OpenRun
 
         begun = time.monotonic()
-        return OpenRun(runs, options, lambda reading: reading_progress(reading, begun))
+        with asking(runs):
+            return OpenRun(runs, options, lambda reading: reading_progress(reading, begun))
 
 
 def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:

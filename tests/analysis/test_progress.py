@@ -58,6 +58,12 @@ def test_bytes_and_files_and_the_time_left(run_dir, tmp_path, workers):
     assert "reading" not in (tmp_path / "table.txt").read_text(encoding="utf-8")
 
 
+def test_a_url_that_is_asked_and_its_bytes(run_dir, tmp_path):
+    said = on_a_terminal(0, "breakdown", f"local://{run_dir}", "--workers", 1, table=tmp_path / "table.txt")
+    assert f"asking for local://{run_dir}" in said
+    assert "3/3 files 0:00:00 left" in said
+
+
 def test_a_file_that_is_left_out_is_counted(run_dir, tmp_path):
     (run_dir / "node_9.0001.pt.trace.json").write_bytes(b"{}")
     said = on_a_terminal(0, "breakdown", run_dir, "--keep-going", table=tmp_path / "table.txt")

@@ -17,7 +17,7 @@ from ...reading.pool import Reading
 from ...reading.trace_files import trace_files
 from ...recording.options import ReadOptions
 from ..inputs import PathOrUrl
-from ..output import complain, reading_progress, write_out
+from ..output import asking, complain, reading_progress, write_out
 from ..reading_options import Runs, reads_traces
 
 PackedInto = Annotated[
@@ -51,7 +51,8 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = F
       {prog} pack s3://bucket/my-run -o s3://bucket/packed/my-run
     """
     begun = time.monotonic()
-    files, skipped = trace_files(runs)
+    with asking(runs):
+        files, skipped = trace_files(runs)
     for note in skipped:
         complain(note, kind="note")
     options = replace(reading, details=details, cache=False)
