@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec.core
+import pytest
 
 from analysis.catalog import CATALOG, InputKind
 from analysis.errors import NothingMeasured
@@ -57,3 +58,24 @@ def asked(filesystem: type) -> Iterator[list[tuple[str, str]]]:
     finally:
         for name, method in before.items():
             setattr(filesystem, name, method)
+
+
+@contextmanager
+def s3_server(secret: str) -> Iterator[str]:
+    """The address of a server of S3 with one empty bucket called so, which the environment names meanwhile."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("bucket")
+        yield f"http://{host}:{port}"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()

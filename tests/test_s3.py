@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from remote_runs import DATA, copied, tables_of
+from remote_runs import DATA, copied, s3_server, tables_of
 
 import analysis.reading.pool
 from analysis.cli.app import main
@@ -17,7 +17,7 @@ from analysis.errors import UnreadableFile
 from analysis.results.opening import analyse, load_run
 
 s3fs = pytest.importorskip("s3fs")
-moto = pytest.importorskip("moto.server")
+pytest.importorskip("moto")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,20 +27,9 @@ SECRET = "not-to-be-seen"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """The address of a server of S3 with one empty bucket, which the environment names."""
-    s3 = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    s3.start()
-    host, port = s3.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("bucket")
-        yield f"http://{host}:{port}"
-        s3fs.S3FileSystem.clear_instance_cache()
-    s3.stop()
+    """The address of a server of S3 with one empty bucket."""
+    with s3_server(SECRET) as address:
+        yield address
 
 
 @pytest.fixture
