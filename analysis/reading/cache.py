@@ -184,13 +184,14 @@ def _recording_of(path: Path) -> Path | None:
 
 
 def file_state(path: Path) -> bytes | None:
-    """What identifies the state of a file and its reader, without reading all of it; None if there is no such file.
+    """What identifies the state of a file and its reader, without reading all of it.
 
-    The device is left out: network file systems get another number at every mount.
+    None if there is no such file, or its filesystem, named by URL, tells nothing by which a state could be known. The
+    device is left out: network file systems get another number at every mount.
     """
     try:
         if is_remote(path):
-            return _state(path, path.facts.state, [])
+            return _state(path, path.facts.state, []) if path.facts.identity else None
         descriptor, status = open_plain(path)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
             parts = [os.pread(file.fileno(), size, at) for at, size in _sampled(status.st_size)]

@@ -122,6 +122,15 @@ def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path, monkey
     assert first.breakdown.equals(analyse(tmp_path / "rank0.json").breakdown)
 
 
+def test_what_has_no_state_is_not_cached(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+    assert main(["breakdown", "--cache", str(tmp_path / "known"), run]) == 0
+    assert len(list((tmp_path / "known").iterdir())) == 4
+    monkeypatch.setattr("analysis.core.places.filesystem._TIMES", ())
+    assert main(["breakdown", "--cache", str(tmp_path / "unknown"), run]) == 0
+    assert not (tmp_path / "unknown").exists()
+
+
 def test_recordings_beside_traces_are_read_instead(run, capsys):
     assert main(["pack", run]) == 0
     assert "recordings beside them" in capsys.readouterr().out
