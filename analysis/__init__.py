@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from .run.run import Run
     from .sweeps.analysis import SweepAnalysis, analyse_sweep
     from .training.analysis import TrainingAnalysis, analyse_training
+    from .watching.opening import CycleAnalysis, analyse_cycles
 
 __all__ = [
     "Analysis",
     "AnalysisError",
     "Comparison",
+    "CycleAnalysis",
     "Run",
     "SweepAnalysis",
     "TrainingAnalysis",
     "analyse",
+    "analyse_cycles",
     "analyse_sweep",
     "analyse_training",
     "compare",
@@ -38,10 +41,12 @@ _HOMES = {
     "Analysis": "results.analysis",
     "AnalysisError": "errors",
     "Comparison": "comparison.analysis",
+    "CycleAnalysis": "watching.opening",
     "Run": "run.run",
     "SweepAnalysis": "sweeps.analysis",
     "TrainingAnalysis": "training.analysis",
     "analyse": "results.opening",
+    "analyse_cycles": "watching.opening",
     "analyse_sweep": "sweeps.analysis",
     "analyse_training": "training.analysis",
     "compare": "comparison.analysis",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .core.schema import PlainTable, Schema
-from .core.tables import communication, comparison, device_time, lateness, replay, sweeps, training
+from .core.tables import communication, comparison, cycles, device_time, lateness, replay, sweeps, training
 
 
 class Topic(str, Enum):
@@ -28,6 +28,7 @@ class InputKind(str, Enum):
 
     run = "RUN"
     traces = "RUN..."
+    cycles = "DIR"
     sweep = "SWEEP"
     trainings = "RUNS"
     sides = "A B"
@@ -597,6 +598,23 @@ _ENTRIES = (
         narrow=(
             "run", "after_epochs", "train_loss", "test_loss", "test_accuracy_frac", "train_accuracy_frac", "lr",
             "step_ns", "global_batch_size",
+        ),
+    ),
+    TableEntry(
+        cycles.CYCLES,
+        Topic.scale,
+        "What every profiling cycle of a run cost, each for itself.",
+        "cycles.md#a-row-for-each-cycle",
+        of=InputKind.cycles,
+        command="watch",
+        shown=(
+            "cycle", "ended_utc", "ranks", "world_size", "missing", "step_ns", "exposed_comm_frac", "exposed_wait_frac",
+            "collective", "size_bytes", "busbw_gb_per_s", "blamed_rank", "caused_wait_frac", "verdict", "limits",
+            "note", "partial",
+        ),
+        none_found="there are no cycles",
+        narrow=(
+            "cycle", "step_ns", "exposed_comm_frac", "exposed_wait_frac", "blamed_rank", "verdict", "busbw_gb_per_s",
         ),
     ),
 )  # fmt: skip

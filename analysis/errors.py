@@ -23,6 +23,7 @@ AnalysisError
 ├── NotPredictable        a run does not come out again when it is replayed
 ├── BadScenario           what is to be predicted makes no sense for the run
 ├── CannotServe           a viewer cannot be given a file
+├── WatchedAlready        another process follows the run, and remembers so in the same place
 ├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
 ├── ClusterError          workers elsewhere cannot be reached, or cannot do the work
@@ -132,6 +133,10 @@ class NotPredictable(AnalysisError):
 
 class CannotServe(AnalysisError):
     """A viewer cannot be given a file: the port from which it takes files is in use."""
+
+
+class WatchedAlready(AnalysisError):
+    """Another process follows the run, and remembers what it reported in the same place."""
 
 
 class UnknownTable(AnalysisError):

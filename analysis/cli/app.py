@@ -44,6 +44,7 @@ _OWN_MODULES = (
     "tensorboard-scalars",
     "timeline",
     "training",
+    "watch",
 )
 _ELSEWHERE = {
     "attribution": "commands.predict",
@@ -53,6 +54,7 @@ _ELSEWHERE = {
     "replay": "commands.predict",
     "tensorboard-copy": "commands.export",
     "tensorboard-scalars": "commands.export",
+    "watch": "scale.watch",
 }
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
@@ -67,6 +69,7 @@ _WITHOUT_TABLE = {
     "predict": (Topic.foresight, "What a step would take without stragglers, with faster links, ..."),
     "pack": (Topic.scale, "Recordings: all tables from files some hundred times smaller than the traces."),
     "plan-ranks": (Topic.scale, "Which ranks of a large job to trace so that whole groups are seen."),
+    "watch": (Topic.scale, "A run while it runs: a line for each profiling cycle, limits, curves."),
     "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
 }
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
@@ -93,7 +96,8 @@ Examples:
 
 \b
 Exit codes: 0 done, 1 the input is at fault, 2 the command line is,
-3 compare --fail-above found B slower, 4 it could not have seen that.
+3 compare --fail-above found B slower, or watch a limit passed, 4 compare could
+not have seen that.
 """
 
 
@@ -155,7 +159,7 @@ def _root(
 
 
 def main(argv: Sequence[str] | None = None, program: str | None = None, others: Mapping[str, str] | None = None) -> int:
-    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is, 3 see `compare`.
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is, 3 see `_HELP`.
 
     `program` is what the user calls it, `others` are commands that somebody else runs, but that are listed here.
     """

@@ -154,15 +154,22 @@ def complain(message: str, kind: str = "error") -> None:
 def write_out(text: str, output: Path | None) -> None:
     """To stdout, or to a file, whole or not at all. Raises UnreadableFile."""
     if output is None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except OSError as err:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at its end
-            if not isinstance(err, BrokenPipeError):  # the reader, head(1) for one, has seen enough
-                raise UnreadableFile(f"stdout: cannot be written: {err.strerror}") from err
+        still_read(text)
         return
     write_parts([text.encode("utf-8", "backslashreplace")], output)
+
+
+def still_read(text: str) -> bool:
+    """Write to stdout at once; whether anybody reads it. Raises UnreadableFile."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as err:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at its end
+        if not isinstance(err, BrokenPipeError):
+            raise UnreadableFile(f"stdout: cannot be written: {err.strerror}") from err
+        return False  # the reader, head(1) for one, has seen enough
+    return True
 
 
 def write_parts(parts: Iterable[bytes], output: Path) -> None:

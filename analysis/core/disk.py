@@ -6,6 +6,7 @@ Also: replacing a file whole or not at all, and opening one without ever blockin
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from .places.place import is_remote
 # Signals that end a program, and would leave half a file behind.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _AT_ONCE = 1 << 24
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _KINDS = (
     (stat.S_ISDIR, "Is a directory"),
     (stat.S_ISLNK, "is a link"),
@@ -100,6 +102,34 @@ def copy_file(source: Path, target: Path) -> None:
     if not is_remote(source) and not is_remote(target):
         with suppress(OSError):
             shutil.copystat(source, target)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of the file at `path`, which is made if it is not there. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(descriptor, content)
+    finally:
+        close(descriptor)
+
+
+def held(path: Path) -> tuple[int, bool]:
+    """A descriptor of the file at `path`, to read from and add to, that no other process holds until it is closed.
+
+    With it, False if the file system has no locks. A file that is not there is made. Raises BlockingIOError if it is
+    held already, OSError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        _check_plain(os.fstat(descriptor))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as err:
+        if err.errno in _NO_LOCKS:
+            return descriptor, False
+        os.close(descriptor)
+        raise
+    return descriptor, True
 
 
 def new_folder(path: Path, files: Mapping[str, bytes]) -> None:

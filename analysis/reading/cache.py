@@ -91,7 +91,7 @@ class Cache:
         of_folder = f"{_digest(os.fsencode(str(path.absolute().parent)), 8).hex()}-{name}"
         if self.folder is not None:
             return [self.folder / of_folder]
-        own = _own_folder()
+        own = own_folder()
         beside = [] if is_remote(path) else [path.parent / FOLDER / name]
         return beside + ([] if own is None else [own / of_folder])
 
@@ -163,7 +163,7 @@ class _Unusable(Exception):
     """What is wrong with a cache, as the predicate of a sentence."""
 
 
-def _own_folder() -> Path | None:
+def own_folder() -> Path | None:
     """The user's cache folder, following the XDG base directory specification; None if there is no home."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if named.is_absolute():

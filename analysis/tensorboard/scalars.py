@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
+from ..core.disk import append
 from ..errors import MissingLibrary, NothingMeasured
 
 SUFFIX = ".commtrace"
@@ -83,16 +86,62 @@ def _bandwidths(analysis: SteppedTables) -> Iterator[tuple[str, int, float]]:
 
 def event_file(scalars: list[Scalar]) -> tuple[str, bytes]:
     """A name for a file that TensorBoard reads, and its content. Raises MissingLibrary."""
+    now = int(time.time())
+    return f"{_event_name(now)}{SUFFIX}", _begin(now) + _records(scalars)
+
+
+class ScalarLog:
+    """A file that TensorBoard reads while it grows, made when something is added first. Raises MissingLibrary."""
+
+    def __init__(self, folder: Path) -> None:
+        _library()  # not only when there is something to add
+        self._folder = folder
+        self._file: Path | None = None
+
+    def add(self, scalars: list[Scalar]) -> None:
+        """Raises OSError."""
+        content = _records(scalars)
+        if self._file is None:
+            now = int(time.time())
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # After a part of a record that somebody was killed over, nothing would be read: each process has its own.
+            self._file = self._folder / f"{_event_name(now)}.{os.getpid()}{SUFFIX}-watch"
+            content = _begin(now) + content
+        append(self._file, content)
+
+
+def _event_name(now: int) -> str:
+    return f"events.out.tfevents.{now}.{socket.gethostname()}"
+
+
+def _begin(now: int) -> bytes:
+    """What an event file begins with."""
+    event, _, _ = _library()
+    return _written([event(wall_time=now, file_version="brain.Event:2")])
+
+
+def _records(scalars: list[Scalar]) -> bytes:
+    event, summary, _ = _library()
+    return _written(
+        event(wall_time=began_s, step=step, summary=summary(value=[summary.Value(tag=tag, simple_value=value)]))
+        for tag, step, began_s, value in scalars
+    )
+
+
+def _written(events: Iterable[Any]) -> bytes:
+    _, _, writer = _library()
+    file = io.BytesIO()
+    records = writer(file)
+    for event in events:
+        records.write(event.SerializeToString())
+    return file.getvalue()
+
+
+def _library() -> tuple[Any, Any, Any]:
+    """TensorBoard's Event, Summary and RecordWriter. Raises MissingLibrary."""
     try:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ModuleNotFoundError as err:
         raise MissingLibrary('tensorboard is not installed: pip install "commtrace[tensorboard]"') from err
-    file = io.BytesIO()
-    records = RecordWriter(file)
-    now = time.time()
-    records.write(event_pb2.Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-    for tag, step, began_s, value in scalars:
-        summary = summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, simple_value=value)])
-        records.write(event_pb2.Event(wall_time=began_s, step=step, summary=summary).SerializeToString())
-    return f"events.out.tfevents.{int(now)}.{socket.gethostname()}{SUFFIX}", file.getvalue()
+    return event_pb2.Event, summary_pb2.Summary, RecordWriter

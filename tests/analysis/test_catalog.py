@@ -10,18 +10,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis import Analysis, Comparison, Run, SweepAnalysis, TrainingAnalysis
+from analysis import Analysis, Comparison, CycleAnalysis, Run, SweepAnalysis, TrainingAnalysis
 from analysis.catalog import CATALOG, InputKind, TableEntry
 from analysis.cli.app import command_group
 from analysis.core.schema import Schema
 from analysis.core.tables import communication as everything
-from analysis.core.tables import comparison, device_time, lateness, replay, sweeps, training
+from analysis.core.tables import comparison, cycles, device_time, lateness, replay, sweeps, training
 from analysis.errors import UnknownTable
 
 GENERATOR = runpy.run_path(str(Path(__file__).resolve().parents[1] / "docs" / "table_page.py"))
 HOLDERS: dict[InputKind, type] = {
     InputKind.run: Analysis,
     InputKind.traces: Run,
+    InputKind.cycles: CycleAnalysis,
     InputKind.sweep: SweepAnalysis,
     InputKind.trainings: TrainingAnalysis,
     InputKind.sides: Comparison,
@@ -53,7 +54,8 @@ def test_its_command_takes_the_options_it_names(entry: TableEntry) -> None:
         return
     name, *options = shlex.split(entry.command)
     command = command_group(name, "commtrace", {}).commands[name]
-    command.make_context(name, [*options, "A", "B"])  # raises where an option or its value is unknown
+    inputs = ["A"] if entry.of is InputKind.cycles else ["A", "B"]
+    command.make_context(name, [*options, *inputs])  # raises where an option or its value is unknown
 
 
 @EVERY
@@ -73,7 +75,7 @@ def test_what_it_is_about_is_a_line(entry: TableEntry) -> None:
 
 
 def test_every_schema_is_in_it_or_stays_within() -> None:
-    modules = (everything, comparison, device_time, lateness, replay, sweeps, training)
+    modules = (everything, comparison, cycles, device_time, lateness, replay, sweeps, training)
     declared = {table.name for module in modules for table in vars(module).values() if isinstance(table, Schema)}
     assert declared - set(CATALOG) == WITHIN
 

@@ -36,6 +36,8 @@ how they are computed.
   tables across runs, and `commtrace.compare(A, B)` those of two sides, each one run or a list of captures. `workers`,
   `cache` and `keep_going` are what `--workers`, `--cache` and `--keep-going` are, except that nothing is kept unless
   asked for: `cache=True` keeps it beside the traces or, if these are another user's, in `~/.cache/commtrace`.
+- **DIR** is a run directory, also one that is still being written; in Python, `commtrace.analyse_cycles(DIR)` has the
+  table of its cycles.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
 - **RUNS** are run directories of `commtrace train --epochs`, or folders that hold some; in Python,
   `commtrace.analyse_training(RUNS)` has their tables.
@@ -100,6 +102,7 @@ def _in_python(entry: TableEntry) -> str:
     holder = {
         "RUN": "analyse(RUN)",
         "RUN...": "analyse(RUN).run",
+        "DIR": "analyse_cycles(DIR)",
         "SWEEP": "analyse_sweep(SWEEP)",
         "RUNS": "analyse_training(RUNS)",
         "A B": "compare(A, B)",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, Comparison, Run, SweepAnalysis, TrainingAnalysis
+from analysis import Analysis, Comparison, CycleAnalysis, Run, SweepAnalysis, TrainingAnalysis
 from analysis.catalog import CATALOG
 from analysis.cli import app as cli
 from analysis.core.schema import Schema
@@ -40,6 +40,9 @@ def test_a_table_can_be_had_in_python(table: Schema) -> None:
         return
     if f"`commtrace.compare(A, B).{table.name}`" in PAGE:
         assert hasattr(Comparison, table.name)
+        return
+    if f"`commtrace.analyse_cycles(DIR).{table.name}`" in PAGE:
+        assert hasattr(CycleAnalysis, table.name)
         return
     in_run = f"`commtrace.analyse(RUN).run.{table.name}`" in PAGE
     holds = {*Run.__dataclass_fields__, *vars(Run)} if in_run else set(vars(Analysis))

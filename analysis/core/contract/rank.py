@@ -8,6 +8,9 @@ from msgspec import Meta, Struct
 
 from .limits import ClockAhead, Count, EpochPhase, FromZero, Instant, Rank, Ranks
 
+STILL_RUNNING = "still running, or killed before it could say why"
+"""The reason why a capture is not complete, until the rank knows a better one."""
+
 
 class RankVersions(Struct, frozen=True):
     """Versions that it ran with."""

@@ -1,0 +1,213 @@
+"""`commtrace watch`: a run followed while it runs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...core.process import made_for_good
+from ...core.schema import Row
+from ...core.wording import counted
+from ...errors import NothingMeasured, NoTraces, UnreadableFile
+from ...recording.options import ReadOptions
+from ...watching.limits import Limits, Pace, limit_in
+from ..bundles import with_bundle
+from ..output import CommNames, checked_patterns, complain, still_read
+from ..reading_options import Workers
+from ..terminal import width_of_stdout
+
+if TYPE_CHECKING:
+    from ...tensorboard.scalars import ScalarLog
+    from ...watching.follow import Ending, Watch
+    from ...watching.rows import CycleTables
+
+_PASSED = 3
+_MOST_LEFT = 5
+
+
+class RowFormat(str, Enum):
+    """How a row is written to stdout."""
+
+    table = "table"
+    jsonl = "jsonl"
+
+
+Watched = Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, which may not be there yet.")]
+StdoutFormat = Annotated[RowFormat, typer.Option("--format", "-f", help="Lines for people, or a JSON object a line.")]
+RowsInto = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also add the rows to this file, as JSON lines.")
+]
+ScalarsInto = Annotated[
+    Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write curves for TensorBoard into this folder.")
+]
+MostAllowed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-above",
+        metavar="LIMIT",
+        help="Exit with 3 when a cycle passes exposed=PERCENT, wait=PERCENT or step-ms=MS; repeatable.",
+    ),
+]
+GoOn = Annotated[bool, typer.Option("--go-on", help="After a limit was passed watch on, and exit with 3 at the end.")]
+Once = Annotated[bool, typer.Option("--once", help="End after what is there.")]
+Every = Annotated[float, typer.Option(metavar="SECONDS", min=0.01, help="How often to look.")]
+PatienceS = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        metavar="SECONDS",
+        min=0,
+        help="Report a cycle without ranks that have no trace of it so long after its last change.",
+    ),
+]
+Idle = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0, help="End when nothing new has come for so long.", show_default="never"),
+]
+StateAt = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", metavar="FILE", help="Remember there what was reported.", show_default="a hidden file in DIR"
+    ),
+]
+
+
+def _pace(once: Once = False, every: Every = 2.0, patience: PatienceS = 120.0, idle: Idle = None) -> Pace:
+    if once and idle is not None:
+        raise typer.BadParameter("cannot be given together with --once", param_hint="--idle")
+    return Pace(every, patience, idle, once)
+
+
+def _limits(fail_above: MostAllowed = None, go_on: GoOn = False) -> Limits:
+    if go_on and not fail_above:
+        raise typer.BadParameter("needs --fail-above", param_hint="--go-on")
+    try:
+        return Limits(tuple(map(limit_in, fail_above or ())), go_on)
+    except ValueError as err:
+        raise typer.BadParameter(str(err), param_hint="--fail-above") from err
+
+
+def _options(comm_kernel: CommNames = None, workers: Workers = None) -> ReadOptions:
+    return ReadOptions(comm_names=tuple(checked_patterns(comm_kernel)), workers=workers)
+
+
+@partial(with_bundle, name="reading", make=_options)
+@partial(with_bundle, name="pace", make=_pace)
+@partial(with_bundle, name="limits", make=_limits)
+def watch_command(
+    runs: Watched,
+    output_format: StdoutFormat = RowFormat.table,
+    output: RowsInto = None,
+    tensorboard: ScalarsInto = None,
+    state: StateAt = None,
+    *,
+    limits: Limits,
+    pace: Pace,
+    reading: ReadOptions,
+) -> None:
+    """Follow a run while it runs: a line for each profiling cycle, as soon as all ranks have their trace of it.
+
+    It ends when the side files say that the run has ended, or with Ctrl-C. Started again, it goes on where it was:
+    no cycle is reported twice, and none is left out.
+
+    \b
+    Examples:
+      {prog} watch traces/my-run
+      {prog} watch traces/my-run --output cycles.jsonl --tensorboard logs
+      {prog} watch traces/my-run --fail-above exposed=20 --fail-above step-ms=500
+      {prog} watch traces/my-run --once --format jsonl | jq .step_ns
+    """
+    if runs.exists() and not runs.is_dir():
+        raise NoTraces(f"{runs}: is a file; expected a run directory")
+    if pace.once and not runs.exists():
+        raise NoTraces(f"{runs}: no such directory; expected a run directory, or no --once to wait for it")
+    with made_for_good():
+        from ...watching.files import RunFolder
+        from ...watching.follow import Watch
+        from ...watching.opening import analysis_by, ledger_of
+
+        outputs = _Outputs(output_format, _log(tensorboard))
+    ledger = ledger_of(runs, state, output)
+    watch = Watch(RunFolder(runs), ledger, analysis_by(reading), outputs, pace)
+    ending = watch.run(limits)
+    _finish(watch, ending, ledger.passed_before(limits.texts))
+
+
+def _log(folder: Path | None) -> ScalarLog | None:
+    if folder is None:
+        return None
+    from ...tensorboard.scalars import ScalarLog
+
+    return ScalarLog(folder)
+
+
+class _Outputs:
+    """stdout, stderr, and curves."""
+
+    def __init__(self, output_format: RowFormat, log: ScalarLog | None) -> None:
+        self._format, self._log = output_format, log
+        self._noted: tuple[str | None, ...] = ()
+        self._has_header = False
+
+    def draw(self, cycle: CycleTables) -> None:
+        """The curves of its steps."""
+        if self._log is None:
+            return
+        from ...tensorboard.scalars import step_scalars
+
+        try:
+            self._log.add(step_scalars(cycle))
+        except NothingMeasured:
+            return  # of which its row says why
+        except OSError as err:
+            raise UnreadableFile(f"curves for TensorBoard cannot be written: {err.strerror}") from err
+
+    def show(self, row: Row) -> None:
+        """One line, and on stderr what is unusual about the cycle, unless that was so of the one before."""
+        if not still_read(self._text(row)):
+            raise typer.Exit
+        missing = None if row["missing"] is None else f"no trace of rank {row['missing']}"
+        found = (missing, row["note"])
+        for note in found if self._format is RowFormat.table else ():
+            if note is not None and note not in self._noted:
+                complain(f"cycle {row['cycle']}: {note}", kind="note")
+        self._noted = found
+
+    def say(self, note: str) -> None:
+        """On stderr."""
+        complain(note, kind="note")
+
+    def _text(self, row: Row) -> str:
+        if self._format is RowFormat.jsonl:
+            from ...watching.row_file import as_line
+
+            return as_line(row).decode()
+        from ...render.cycle_lines import cycle_header, cycle_line
+
+        width = width_of_stdout()
+        header = "" if self._has_header else cycle_header(width)
+        self._has_header = True
+        return header + cycle_line(row, width)
+
+
+def _finish(watch: Watch, ending: Ending, passed: str | None) -> None:
+    """Say how it ended, and exit with what that means."""
+    cycles = counted(watch.reported, "cycle")
+    why = f", early: {'; '.join(watch.ended_early)}" if watch.ended_early else ""
+    complain(f"{ending.value}{why}; {cycles} reported", kind="note")
+    for cycle, reason in list(watch.left.items())[:_MOST_LEFT]:
+        complain(f"cycle {cycle} is not reported yet: {reason}", kind="note")
+    if passed is not None:
+        complain(passed, kind="limit")
+        raise typer.Exit(_PASSED)
+    if watch.reported and watch.unchecked:
+        names = ", ".join(sorted(limit.measure for limit in watch.unchecked))
+        complain(f"not known in any cycle, so not compared with its limit: {names}")
+    if watch.unusable:
+        complain(f"{counted(watch.unusable, 'cycle')} had files that could not be used; see above, or their `note`")
+    if watch.unusable or (watch.reported and watch.unchecked):
+        raise typer.Exit(1)

@@ -1,0 +1,63 @@
+"""Rows of cycles as lines for people: 80 columns, and the collective behind them where there is room."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ..core.escaping import printable
+from ..core.schema import Row
+
+_NOTHING = "-"
+_WIDTHS = (5, 8, 7, 8, 7, 6, 7, 10, 14)
+_LEFT = (7, 8)
+_HEADER = ("cycle", "ended", "ranks", "step ms", "exposed", "wait", "GB/s", "waits for", "verdict", "collective")
+
+
+def cycle_header(width: int | None = None) -> str:
+    """What stands above the lines."""
+    return _line(_HEADER, width)
+
+
+def cycle_line(row: Row, width: int | None = None) -> str:
+    """A row of `cycles` as a line for a terminal of that width."""
+    size = row.get("size_bytes")
+    collective = [row.get("collective"), None if size is None else f"{size:,} bytes"]
+    cells = (
+        str(row["cycle"]),
+        _time(row.get("ended_utc")),
+        f"{row['ranks']}/{row.get('world_size') or '?'}",
+        _number(row.get("step_ns"), 1e-6, ",.1f"),
+        _number(row.get("exposed_comm_frac"), 100, ".1f", " %"),
+        _number(row.get("exposed_wait_frac"), 100, ".1f", " %"),
+        _number(row.get("busbw_gb_per_s"), 1, ",.3g"),
+        _blamed(row),
+        row.get("verdict") or _NOTHING,
+        " of ".join(part for part in collective if part) or _NOTHING,
+    )
+    return _line(cells, width)
+
+
+def _line(cells: tuple[str, ...], width: int | None) -> str:
+    *columns, last = cells
+    padded = [
+        f"{cell:<{room}}" if place in _LEFT else f"{cell:>{room}}"
+        for place, (cell, room) in enumerate(zip(columns, _WIDTHS, strict=True))
+    ]
+    text, whole = (printable(" ".join(cells)).rstrip() for cells in (padded, [*padded, last]))
+    return f"{whole if width is None or len(whole) <= width else text}\n"
+
+
+def _number(value: float | None, factor: float, form: str, unit: str = "") -> str:
+    return _NOTHING if value is None else f"{value * factor:{form}}{unit}"
+
+
+def _blamed(row: Row) -> str:
+    if row.get("blamed_rank") is None:
+        return _NOTHING
+    share = row.get("caused_wait_frac")
+    return f"{row['blamed_rank']}" + ("" if share is None else f" ({share:.0%})")
+
+
+def _time(utc: str | None) -> str:
+    """The time of day where this runs."""
+    return _NOTHING if utc is None else datetime.fromisoformat(utc).astimezone().strftime("%H:%M:%S")

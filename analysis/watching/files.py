@@ -1,0 +1,113 @@
+"""What is in a run directory at a moment. Only here, paths of it are made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from ..core.contract.rank import STILL_RUNNING
+from ..core.escaping import encodable
+from ..core.small_files import small_file
+from ..formats.recordings.entry import RECORDING_SUFFIX
+from ..formats.registry import format_named_like, name_parts
+from ..reading.trace_files import is_side_file, run_name
+from ..run.side_files import rank_file
+
+_META_SUFFIX = ".meta.json"
+_ID_DIGITS = 12
+
+FileStates = tuple[tuple[int, ...] | None, ...]
+"""The state of some files, as far as that can be told without reading them; None for one that is not there."""
+
+
+class RankFacts(NamedTuple):
+    """What the side file of a process says: how many ranks there are, whether it has ended, and why too early."""
+
+    world_size: int | None
+    has_ended: bool
+    reason: str | None
+
+
+@dataclass
+class Listing:
+    """Traces by the process that wrote them and the number in their name; side files by process."""
+
+    traces: dict[str, dict[int, str]] = field(default_factory=dict)
+    sides: dict[str, RankFacts] = field(default_factory=dict)
+
+
+class RunFolder:
+    """A run directory, which may not be there yet, looked at again and again. Unchanged side files are read once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._sides: dict[str, tuple[FileStates, RankFacts]] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return run_name([self.path])
+
+    def listing(self, is_done: Callable[[str, int], bool]) -> Listing | None:
+        """What is there but for traces that are done with; None if there is no such folder. Raises OSError.
+
+        Where a trace and its recording stand beside each other, the trace counts, with which the recording is read.
+        """
+        try:
+            entries = os.scandir(self.path)
+        except FileNotFoundError:
+            return None
+        found, others, side_names = Listing(), list[str](), list[str]()
+        with entries:
+            for entry in entries:
+                name = entry.name
+                if name.endswith(_META_SUFFIX):
+                    side_names.append(name)
+                elif parts := name_parts(name):
+                    worker = encodable(parts.worker)
+                    of_worker = found.traces.setdefault(worker, {})
+                    is_second = name.endswith(RECORDING_SUFFIX) and parts.cycle in of_worker
+                    if not is_second and not is_done(worker, parts.cycle):
+                        of_worker[parts.cycle] = name
+                elif name[0] != "." and not is_side_file(name) and format_named_like(name):
+                    others.append(name)
+        if not found.traces:  # as everywhere: traces of other names count if there are none with the usual ones
+            found.traces = {encodable(name): {} if is_done(encodable(name), 0) else {0: name} for name in others}
+        found.sides = {encodable(name.removesuffix(_META_SUFFIX)): self._side(name) for name in side_names}
+        return found
+
+    def paths(self, names: Iterable[str]) -> list[Path]:
+        """Where these files are."""
+        return [self.path / name for name in sorted(names)]
+
+    def stamp(self, names: Iterable[str]) -> FileStates:
+        """The state that these files are in."""
+        return tuple(_state(self.path / name) for name in sorted(names))
+
+    def run_id(self) -> str | None:
+        """What tells this run from others that were in the folder before; None without a run.json."""
+        try:
+            return sha256(small_file(self.path / "run.json")).hexdigest()[:_ID_DIGITS]
+        except OSError:
+            return None
+
+    def _side(self, name: str) -> RankFacts:
+        stamp = self.stamp([name])
+        known = self._sides.get(name)
+        if known is None or known[0] != stamp:
+            record = rank_file(self.path / name, []).record
+            ended = record.complete is True or (record.complete is False and record.reason not in (None, STILL_RUNNING))
+            self._sides[name] = known = stamp, RankFacts(record.world_size, ended, record.reason if ended else None)
+        return known[1]
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino

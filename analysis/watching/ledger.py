@@ -1,0 +1,88 @@
+"""What was reported of a run: its rows, and what is remembered of them, as one fact.
+
+A row is written first, then remembered. Whoever is killed in between leaves a row that is not remembered: the next
+watch finds it in the file of rows, and does not write it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..core.schema import Row
+from .done import Cycle, DoneCycles, joined_ranges
+from .row_file import RowFile
+from .state import Remembered, StateFile
+
+
+class Ledger:
+    """Knows which cycles of a run were reported, also by watches before this one."""
+
+    def __init__(self, state: StateFile, rows: RowFile | None) -> None:
+        self.state = state
+        self.rows = rows
+        self._now: Remembered | None = None
+        self.unseen: Row | None = None
+        """A row that was written, but not remembered, and so perhaps not shown."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it knows which run it is about."""
+        return self._now is not None
+
+    @property
+    def done(self) -> DoneCycles:
+        """What was reported."""
+        return DoneCycles() if self._now is None else self._now.done
+
+    @property
+    def remembered(self) -> Remembered:
+        """All that is remembered of the run."""
+        assert self._now is not None
+        return self._now
+
+    def begin(self, run: str, run_id: str | None) -> Remembered | None:
+        """Begin with what is known of this run; what was remembered of another one in the same place is returned.
+
+        Raises WatchedAlready, UnreadableFile.
+        """
+        self.state.hold()
+        before = self.state.read()
+        other = before if before is not None and not before.is_of(run, run_id) else None
+        now = before if before is not None and other is None else Remembered(run, run_id)
+        if self.rows is not None:
+            written = self.rows.rows_of(run, run_id or now.run_id)
+            if written.last is not None and not now.done.has(written.last["cycle"]):
+                self.unseen = written.last
+            ranges = joined_ranges([*now.done.ranges, *written.ranges])
+            now = replace(now, done=replace(now.done, ranges=ranges))
+        self._now = replace(now, run_id=run_id or now.run_id)
+        return other
+
+    def write(self, row: Row) -> None:
+        """Make the row last. Raises UnreadableFile."""
+        if self.rows is not None:
+            self.rows.append(row)
+
+    def remember(self, row: Row, traces: Cycle, limits: tuple[str, ...]) -> None:
+        """Remember that this row was shown, and the first of the limits that was passed. Raises UnreadableFile."""
+        now = self.remembered
+        if now.limits != limits:
+            now = replace(now, limits=limits, passed=None)
+        told = None if row.get("limits") is None else f"cycle {row['cycle']}: {row['limits']}"
+        self._now = replace(
+            now,
+            done=now.done.with_cycle(row["cycle"], traces),
+            world_size=row.get("world_size") or now.world_size,
+            passed=now.passed or told,
+        )
+        self.state.write(self._now)
+
+    def passed_before(self, limits: tuple[str, ...]) -> str | None:
+        """The first of these limits that was passed, if the watches before had the same ones."""
+        return self.remembered.passed if self._now is not None and self.remembered.limits == limits else None
+
+
+def numbered(run: str, run_id: str | None, cycle: int, row: Mapping[str, object]) -> Row:
+    """The row of a cycle, with what tells it from others."""
+    return {"run": run, "run_id": run_id, "cycle": cycle, **row}
