@@ -8,7 +8,7 @@ from ..core.escaping import printable
 from ..core.schema import Row
 
 _NOTHING = "-"
-_WIDTHS = (5, 8, 7, 8, 7, 6, 7, 10, 14)
+_WIDTHS = (5, 8, 7, 8, 7, 6, 6, 11, 14)
 _LEFT = (7, 8)
 _HEADER = ("cycle", "ended", "ranks", "step ms", "exposed", "wait", "GB/s", "waits for", "verdict", "collective")
 
@@ -26,10 +26,10 @@ def cycle_line(row: Row, width: int | None = None) -> str:
         str(row["cycle"]),
         _time(row.get("ended_utc")),
         f"{row['ranks']}/{row.get('world_size') or '?'}",
-        _number(row.get("step_ns"), 1e-6, ",.1f"),
-        _number(row.get("exposed_comm_frac"), 100, ".1f", " %"),
-        _number(row.get("exposed_wait_frac"), 100, ".1f", " %"),
-        _number(row.get("busbw_gb_per_s"), 1, ",.3g"),
+        _NOTHING if row.get("step_ns") is None else f"{row['step_ns'] / 1e6:,.1f}",
+        _percent(row.get("exposed_comm_frac")),
+        _percent(row.get("exposed_wait_frac")),
+        _rate(row.get("busbw_gb_per_s")),
         _blamed(row),
         row.get("verdict") or _NOTHING,
         " of ".join(part for part in collective if part) or _NOTHING,
@@ -47,8 +47,12 @@ def _line(cells: tuple[str, ...], width: int | None) -> str:
     return f"{whole if width is None or len(whole) <= width else text}\n"
 
 
-def _number(value: float | None, factor: float, form: str, unit: str = "") -> str:
-    return _NOTHING if value is None else f"{value * factor:{form}}{unit}"
+def _percent(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.1%}"
+
+
+def _rate(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _blamed(row: Row) -> str:

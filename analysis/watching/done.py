@@ -39,14 +39,23 @@ class DoneCycles:
 
     def with_cycle(self, cycle: int, traces: Mapping[str, int]) -> DoneCycles:
         """The same after a cycle was reported that consists of these traces, by process."""
-        last = dict(self.last) | {worker: LastTrace(number, cycle) for worker, number in traces.items()}
+        last = dict(self.last)
+        for worker, number in traces.items():
+            before = last.get(worker, LastTrace(-1, -1))
+            # Where traces are counted, those before one that is still to be reported may not be forgotten.
+            if number < _LONG_AGO_MS or all(map(self.has, range(before.cycle + 1, cycle))):
+                last[worker] = max(before, LastTrace(number, cycle))
         return replace(self, ranges=joined_ranges([*self.ranges, (cycle, cycle)]), last=last)
 
     @property
+    def newest(self) -> int:
+        """The last cycle of which the processes are known; -1 without one."""
+        return max((trace.cycle for trace in self.last.values()), default=-1)
+
+    @property
     def alive(self) -> frozenset[str]:
-        """The processes that had a trace of the last cycle: of them, the next one is expected."""
-        newest = max((trace.cycle for trace in self.last.values()), default=-1)
-        return frozenset(worker for worker, trace in self.last.items() if trace.cycle == newest)
+        """The processes that had a trace of it: of them, the next one is expected."""
+        return frozenset(worker for worker, trace in self.last.items() if trace.cycle == self.newest)
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -68,12 +77,14 @@ def open_cycles(traces: Mapping[str, Iterable[int]], done: DoneCycles) -> dict[i
     """The cycles, in order, that these traces belong to and that were not reported; by process, numbers in their names.
 
     A number below 10^12 is that of the cycle. Above, it is a time, which differs by rank: then traces of a process are
-    counted, from those on that were reported.
+    counted, from those on that were reported. A process that is new then, of a job that was started again in the same
+    folder, goes on with the next cycle.
     """
     found: dict[int, Cycle] = {}
+    newest = LastTrace(-1, done.newest)
     for worker, numbers in traces.items():
         ascending = sorted(numbers)
-        before = done.last.get(worker, LastTrace(-1, -1))
+        before = done.last.get(worker, newest)
         by_time = bool(ascending) and ascending[-1] >= _LONG_AGO_MS
         later = [number for number in ascending if number > before.number] if by_time else ascending
         for place, number in enumerate(later, before.cycle + 1):

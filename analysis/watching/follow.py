@@ -56,6 +56,8 @@ class Watch:
         self._changed_at = pace.now()
         self.reported, self.unusable = 0, 0
         """Cycles that were reported, and those of them that had files which could not be used."""
+        self.passed: str | None = None
+        """In which cycle limits were passed first, and which, if that is why the watch ended, or it was to go on."""
         self.unchecked: set[Limit] = set()
         """Limits on something that was not known in any of these cycles."""
         self.left: dict[int, str] = {}
@@ -70,9 +72,11 @@ class Watch:
             listing = self._look()
             for row in self._rows(listing) if listing is not None and self._ledger.has_begun else ():
                 if row["limits"] and not limits.go_on:
+                    self.passed = f"cycle {row['cycle']}: {row['limits']}"
                     return Ending.limit
             ending = self._ending(listing)
             if ending is not None:
+                self.passed = self._ledger.passed(limits.texts) if limits.go_on else None
                 return ending
             self._pace.sleep(max(self._pace.every_s, _LISTING_SHARE * self._look_s))
 
@@ -82,8 +86,9 @@ class Watch:
         """What is there that was not reported; None if there is nothing yet. Raises UnreadableFile, WatchedAlready."""
         began = self._pace.now()
         listing = self._listed()
-        if listing is not None and listing.traces and not self._ledger.has_begun:
-            other = self._ledger.begin(self._folder.name, self._folder.run_id())
+        run_id = self._folder.run_id()
+        if listing is not None and listing.traces and not self._ledger.is_of(run_id):
+            other = self._ledger.begin(self._folder.name, run_id)
             if other is not None:
                 self._say(f"what was remembered is about another run, called {other.run}; this one is begun anew")
             if not self._ledger.state.has_locks:
@@ -101,7 +106,7 @@ class Watch:
             self._say(f"{self._folder.path}: cannot be read at the moment: {err.strerror}")
             return None
         if listing is None or not listing.traces:
-            self._say(f"{self._folder.path}: {'is not there' if listing is None else 'holds no traces'} yet")
+            self._say(f"waiting for {'the folder' if listing is None else 'traces in'} {self._folder.path}")
         return listing
 
     def _say(self, note: str) -> None:

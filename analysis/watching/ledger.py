@@ -30,6 +30,10 @@ class Ledger:
         """Whether it knows which run it is about."""
         return self._now is not None
 
+    def is_of(self, run_id: str | None) -> bool:
+        """Whether that is still this one; another one may have taken its place in the folder."""
+        return self._now is not None and self._now.is_of(self._now.run, run_id)
+
     @property
     def done(self) -> DoneCycles:
         """What was reported."""
@@ -59,6 +63,12 @@ class Ledger:
         self._now = replace(now, run_id=run_id or now.run_id)
         return other
 
+    def close(self) -> None:
+        """Let others have its files."""
+        self.state.close()
+        if self.rows is not None:
+            self.rows.close()
+
     def write(self, row: Row) -> None:
         """Make the row last. Raises UnreadableFile."""
         if self.rows is not None:
@@ -78,9 +88,9 @@ class Ledger:
         )
         self.state.write(self._now)
 
-    def passed_before(self, limits: tuple[str, ...]) -> str | None:
-        """The first of these limits that was passed, if the watches before had the same ones."""
-        return self.remembered.passed if self._now is not None and self.remembered.limits == limits else None
+    def passed(self, limits: tuple[str, ...]) -> str | None:
+        """In which cycle limits were passed first, and which, also before a watch with the same ones began anew."""
+        return self._now.passed if self._now is not None and self._now.limits == limits else None
 
 
 def numbered(run: str, run_id: str | None, cycle: int, row: Mapping[str, object]) -> Row:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..core.disk import held, sync, write_all
+from ..core.disk import close, held, sync, write_all
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.cycles import CYCLES
 from ..errors import UnreadableFile, WatchedAlready
 from .done import joined_ranges
+from .state import is_same_run
 
 _BEGIN = b'{"run":"'
 _LONGEST_BYTES = 1 << 24
@@ -59,13 +60,17 @@ class RowFile:
                     self._cut(line, number, end)
                     break
                 row = self._row(line, number)
-                if row["run"] == run and (None in (row["run_id"], run_id) or row["run_id"] == run_id):
+                if is_same_run((row["run"], row["run_id"]), (run, run_id)):
                     ranges.append((row["cycle"], row["cycle"]))
                     last = row
                 if len(ranges) > _MOST_RANGES:
                     ranges = list(joined_ranges(ranges))
                 end += len(line)
         return RowsFound(joined_ranges(ranges), last)
+
+    def close(self) -> None:
+        """Let others have it."""
+        close(self._descriptor)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row, and wait until it is on the disk; add nothing where that fails. Raises UnreadableFile."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..core.disk import held, replace_file
+from ..core.disk import close, held, replace_file
 from ..core.small_files import NotJson, json_file
 from ..errors import UnreadableFile, WatchedAlready
 from ..reading.cache import own_folder
@@ -45,7 +45,12 @@ class Remembered:
 
     def is_of(self, run: str, run_id: str | None) -> bool:
         """Whether it is about this run. A run.json that came later than the first traces makes it no other."""
-        return self.run == run and (None in (self.run_id, run_id) or self.run_id == run_id)
+        return is_same_run((self.run, self.run_id), (run, run_id))
+
+
+def is_same_run(one: tuple[str, str | None], other: tuple[str, str | None]) -> bool:
+    """Whether name and id are those of one run: the id decides, or the name where there is none."""
+    return one[0] == other[0] if None in (one[1], other[1]) else one[1] == other[1]
 
 
 class StateFile:
@@ -56,7 +61,7 @@ class StateFile:
 
         In a folder that is still empty nothing is made before: a capture would take it for one that is in use.
         """
-        self._run, self.path = run, named or run / _NAME
+        self._run, self._named, self.path = run, named, named or run / _NAME
         self._lock: int | None = None
         self.has_locks = True
         if named is not None:
@@ -64,11 +69,12 @@ class StateFile:
 
     def hold(self) -> None:
         """Keep other watches from it until this process ends. Raises WatchedAlready, UnreadableFile."""
-        if self._lock is None:
+        if self._named is None:
             self.path = _usual_place(self._run)
             self._hold_this()
 
     def _hold_this(self) -> None:
+        self.close()  # that of a folder which another one has taken the place of
         lock = self.path.with_suffix(".lock")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +83,12 @@ class StateFile:
             raise WatchedAlready(f"{self.path}: another watch uses it; end that one, or name a --state") from err
         except OSError as err:
             raise UnreadableFile(f"{lock}: cannot be written: {err.strerror}; name another file by --state") from err
+
+    def close(self) -> None:
+        """Let others have it."""
+        if self._lock is not None:
+            close(self._lock)
+            self._lock = None
 
     def read(self) -> Remembered | None:
         """What is remembered; None if there is no file. Raises UnreadableFile."""

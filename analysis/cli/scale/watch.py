@@ -133,8 +133,11 @@ def watch_command(
         outputs = _Outputs(output_format, _log(tensorboard))
     ledger = ledger_of(runs, state, output)
     watch = Watch(RunFolder(runs), ledger, analysis_by(reading), outputs, pace)
-    ending = watch.run(limits)
-    _finish(watch, ending, ledger.passed_before(limits.texts))
+    try:
+        ending = watch.run(limits)
+    finally:
+        ledger.close()
+    _finish(watch, ending)
 
 
 def _log(folder: Path | None) -> ScalarLog | None:
@@ -194,15 +197,15 @@ class _Outputs:
         return header + cycle_line(row, width)
 
 
-def _finish(watch: Watch, ending: Ending, passed: str | None) -> None:
+def _finish(watch: Watch, ending: Ending) -> None:
     """Say how it ended, and exit with what that means."""
     cycles = counted(watch.reported, "cycle")
     why = f", early: {'; '.join(watch.ended_early)}" if watch.ended_early else ""
     complain(f"{ending.value}{why}; {cycles} reported", kind="note")
     for cycle, reason in list(watch.left.items())[:_MOST_LEFT]:
         complain(f"cycle {cycle} is not reported yet: {reason}", kind="note")
-    if passed is not None:
-        complain(passed, kind="limit")
+    if watch.passed is not None:
+        complain(watch.passed, kind="limit")
         raise typer.Exit(_PASSED)
     if watch.reported and watch.unchecked:
         names = ", ".join(sorted(limit.measure for limit in watch.unchecked))
