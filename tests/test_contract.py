@@ -16,11 +16,12 @@ from training_builders import Trained, write_training
 
 from analysis.cli import app as cli
 from analysis.core.contract.modes import Mode
+from analysis.core.contract.rank import STILL_RUNNING
 from analysis.core.contract.rank import RankFile as ReadRank
 from analysis.core.contract.reader import UNDERSTOOD, check_version, lenient, read_json, typed
 from profiling.base.contract.fields import docs
 from profiling.base.contract.run import RunFile
-from profiling.base.run_directory import write_json
+from profiling.base.run_directory import UNFINISHED, write_json
 from profiling.train.config import ParallelName, TrainConfig
 
 SAMPLE = Path(__file__).resolve().parents[1] / "traces" / "resnet18-ddp-w2"
@@ -66,6 +67,10 @@ def mismatches(written: type, read: list[type], foreign: tuple[str, ...], where:
 @pytest.mark.parametrize("file", READ, ids=lambda file: file.name)
 def test_what_is_written_is_read_or_for_people_only(file: ContractFile) -> None:
     assert mismatches(file.written, list(file.read), file.foreign) == []
+
+
+def test_a_rank_that_is_still_running_is_taken_for_one() -> None:
+    assert STILL_RUNNING == UNFINISHED
 
 
 def test_options_that_are_read_are_options_of_train() -> None:

@@ -119,6 +119,7 @@ def test_a_limit_ends_it_with_3(run_dir: Path, capsys: pytest.CaptureFixture[str
     assert command(run_dir, "--fail-above", "step-ms=1000", "--every", "0.01") == 0
 
 
+@pytest.mark.slow
 def test_with_go_on_it_ends_with_3_at_the_end(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(run_dir, "--fail-above", "exposed=1", "--go-on", "--every", "0.01") == 3
     printed = capsys.readouterr()

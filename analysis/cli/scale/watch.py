@@ -119,7 +119,7 @@ def watch_command(
       {prog} watch traces/my-run
       {prog} watch traces/my-run --output cycles.jsonl --tensorboard logs
       {prog} watch traces/my-run --fail-above exposed=20 --fail-above step-ms=500
-      {prog} watch traces/my-run --once --format jsonl | jq .step_ns
+      {prog} watch traces/my-run --once -f jsonl | jq .step_ns
     """
     if runs.exists() and not runs.is_dir():
         raise NoTraces(f"{runs}: is a file; expected a run directory")
