@@ -118,7 +118,7 @@ def watch_command(
     Examples:
       {prog} watch traces/my-run
       {prog} watch traces/my-run --output cycles.jsonl --tensorboard logs
-      {prog} watch traces/my-run --fail-above exposed=20 --fail-above step-ms=500
+      {prog} watch traces/my-run --fail-above wait=10 --go-on
       {prog} watch traces/my-run --once -f jsonl | jq .step_ns
     """
     if runs.exists() and not runs.is_dir():
