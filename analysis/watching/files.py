@@ -34,9 +34,13 @@ class RankFacts(NamedTuple):
 
 @dataclass
 class Listing:
-    """Traces by the process that wrote them and the number in their name; side files by process."""
+    """Traces by the process that wrote them and the number in their name; side files by process.
+
+    Of traces that are done with, only how many there are of each process.
+    """
 
     traces: dict[str, dict[int, str]] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
     sides: dict[str, RankFacts] = field(default_factory=dict)
 
 
@@ -70,10 +74,11 @@ class RunFolder:
                 elif parts := name_parts(name):
                     worker = encodable(parts.worker)
                     of_worker = found.traces.setdefault(worker, {})
-                    is_second = name.endswith(RECORDING_SUFFIX) and parts.cycle in of_worker
-                    if not is_second and not is_done(worker, parts.cycle):
+                    if is_done(worker, parts.cycle):
+                        found.done[worker] = found.done.get(worker, 0) + 1
+                    elif (parts.cycle not in of_worker or not name.endswith(RECORDING_SUFFIX)) and _is_file(entry):
                         of_worker[parts.cycle] = name
-                elif name[0] != "." and not is_side_file(name) and format_named_like(name):
+                elif name[0] != "." and not is_side_file(name) and format_named_like(name) and _is_file(entry):
                     others.append(name)
         if not found.traces:  # as everywhere: traces of other names count if there are none with the usual ones
             found.traces = {encodable(name): {} if is_done(encodable(name), 0) else {0: name} for name in others}
@@ -103,6 +108,14 @@ class RunFolder:
             ended = record.complete is True or (record.complete is False and record.reason not in (None, STILL_RUNNING))
             self._sides[name] = known = stamp, RankFacts(record.world_size, ended, record.reason if ended else None)
         return known[1]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Rather than a pipe, reading which may never end."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _state(path: Path) -> tuple[int, ...] | None:

@@ -51,6 +51,7 @@ class Watch:
         self._said: set[str] = set()
         self._world_size: int | None = None
         self._peeked: FileStates | None = None
+        self._done: dict[str, int] = {}
         self._looks, self._look_s = 0, 0.0
         self._before: object = None
         self._changed_at = pace.now()
@@ -124,6 +125,7 @@ class Watch:
         if unseen is not None:
             yield self._reported(unseen, {})
             self._ledger.unseen = None
+        self._notice_set_back(listing)
         writers = self._writers(listing, opened)
         self._attempts.keep(opened)
         self.left = {}
@@ -164,9 +166,19 @@ class Watch:
         """The row, shown and remembered."""
         self._outputs.show(row)
         self._ledger.remember(row, traces, self._limits.texts)
+        for worker in traces:
+            self._done[worker] = self._done.get(worker, 0) + 1
         self.reported += 1
         self.unchecked -= {limit for limit in self.unchecked if limit.value(row) is not None}
         return row
+
+    def _notice_set_back(self, listing: Listing) -> None:
+        """Say which processes have more traces from before the last one that was reported than were reported."""
+        for worker, count in listing.done.items():
+            known = self._done.setdefault(worker, count)
+            if count > known:
+                self._done[worker] = count
+                self._say(f"{worker}: wrote a trace that its name says is older than one that was reported; left out")
 
     def _writers(self, listing: Listing, opened: dict[int, Cycle]) -> Writers:
         ended = frozenset(worker for worker, side in listing.sides.items() if side.has_ended)

@@ -75,7 +75,7 @@ class StateFile:
 
     def _hold_this(self) -> None:
         self.close()  # that of a folder which another one has taken the place of
-        lock = self.path.with_suffix(".lock")
+        lock = self.path.with_name(f"{self.path.name}.lock")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock, self.has_locks = held(lock)

@@ -154,6 +154,8 @@ def test_damaged_files_end_it_with_1(run_dir: Path, capsys: pytest.CaptureFixtur
         (("--go-on",), 2, "needs --fail-above"),
         (("--once", "--idle", "3"), 2, "cannot be given together with --once"),
         (("--every", "0"), 2, "0.01"),
+        (("--every", "nan"), 2, "nan is not a time"),
+        (("--idle", "inf"), 2, "inf is not a time"),
         (("--comm-kernel", "("), 2, "is not a regular expression"),
         (("--once", "nowhere"), 1, "nowhere: no such directory"),
         (("pyproject.toml",), 1, "pyproject.toml: is a file; expected a run directory"),

@@ -281,6 +281,34 @@ def test_a_run_json_that_comes_after_the_traces_changes_nothing(watched: Watched
     assert watched.heard.cycles == [0, 1]
 
 
+def test_a_trace_from_a_clock_that_was_set_back_is_named(watched: Watched) -> None:
+    def write(*numbers: int) -> None:
+        watched.folder.mkdir(exist_ok=True)
+        for number in numbers:
+            (watched.folder / f"host_7.{number}.pt.trace.json").write_bytes(b"whole")
+
+    write(T, T + 100)
+    write_side(watched.folder, 0, world=1)
+    watched.clock.at(10, lambda: write(T + 50))
+    watched.clock.at(20, lambda: write(T + 200))
+    watched.run(idle_s=30)
+    assert watched.heard.cycles == [0, 1, 2]
+    assert watched.heard.notes == [
+        "host_7: wrote a trace that its name says is older than one that was reported; left out"
+    ]
+
+
+def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "run")
+    write_cycle(watched.folder, 0)
+    os.mkfifo(watched.folder / name_of(0, 1))
+    (watched.folder / name_of(0, 2)).mkdir()
+    (watched.folder / name_of(0, 3)).symlink_to(name_of(0, 3))
+    (watched.folder / "node_9.meta.json").write_text("{", encoding="utf-8")
+    assert watched.run(idle_s=10, patience_s=5) is Ending.idle
+    assert watched.heard.cycles == [0]
+
+
 def test_a_folder_that_cannot_be_read_for_a_while(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(watched.folder, 0)
     write_side(watched.folder, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ MostAllowed = Annotated[
 ]
 GoOn = Annotated[bool, typer.Option("--go-on", help="After a limit was passed watch on, and exit with 3 at the end.")]
 Once = Annotated[bool, typer.Option("--once", help="End after what is there.")]
-Every = Annotated[float, typer.Option(metavar="SECONDS", min=0.01, help="How often to look.")]
+Every = Annotated[float, typer.Option(metavar="SECONDS", min=0.01, max=86_400, help="How often to look.")]
 PatienceS = Annotated[
     float,
     typer.Option(
@@ -77,6 +78,9 @@ StateAt = Annotated[
 
 
 def _pace(once: Once = False, every: Every = 2.0, patience: PatienceS = 120.0, idle: Idle = None) -> Pace:
+    for name, seconds in (("--every", every), ("--patience", patience), ("--idle", idle or 0.0)):
+        if not isfinite(seconds):
+            raise typer.BadParameter(f"{seconds} is not a time", param_hint=name)
     if once and idle is not None:
         raise typer.BadParameter("cannot be given together with --once", param_hint="--idle")
     return Pace(every, patience, idle, once)
