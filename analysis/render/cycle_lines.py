@@ -20,18 +20,18 @@ def cycle_header(width: int | None = None) -> str:
 
 def cycle_line(row: Row, width: int | None = None) -> str:
     """A row of `cycles` as a line for a terminal of that width."""
-    size = row.get("size_bytes")
-    collective = [row.get("collective"), None if size is None else f"{size:,} bytes"]
+    size = row["size_bytes"]
+    collective = [row["collective"], None if size is None else f"{size:,} bytes"]
     cells = (
         str(row["cycle"]),
-        _time(row.get("ended_utc")),
+        _time(row["ended_utc"]),
         f"{row['ranks']}/{row.get('world_size') or '?'}",
-        _NOTHING if row.get("step_ns") is None else f"{row['step_ns'] / 1e6:,.1f}",
-        _percent(row.get("exposed_comm_frac")),
-        _percent(row.get("exposed_wait_frac")),
-        _rate(row.get("busbw_gb_per_s")),
+        _NOTHING if row["step_ns"] is None else f"{row['step_ns'] / 1e6:,.1f}",
+        _percent(row["exposed_comm_frac"]),
+        _percent(row["exposed_wait_frac"]),
+        _rate(row["busbw_gb_per_s"]),
         _blamed(row),
-        row.get("verdict") or _NOTHING,
+        row["verdict"] or _NOTHING,
         " of ".join(part for part in collective if part) or _NOTHING,
     )
     return _line(cells, width)
@@ -56,9 +56,9 @@ def _rate(value: float | None) -> str:
 
 
 def _blamed(row: Row) -> str:
-    if row.get("blamed_rank") is None:
+    if row["blamed_rank"] is None:
         return _NOTHING
-    share = row.get("caused_wait_frac")
+    share = row["caused_wait_frac"]
     return f"{row['blamed_rank']}" + ("" if share is None else f" ({share:.0%})")
 
 

@@ -93,8 +93,8 @@ class RunFolder:
         """The state that these files are in."""
         return tuple(_state(self.path / name) for name in sorted(names))
 
-    def run_id(self) -> str | None:
-        """What tells this run from others that were in the folder before; None without a run.json."""
+    def run_json(self) -> str | None:
+        """What tells this run's run.json from others that were in the folder before; None without one."""
         try:
             return sha256(small_file(self.path / "run.json")).hexdigest()[:_ID_DIGITS]
         except OSError:

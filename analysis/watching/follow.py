@@ -87,9 +87,10 @@ class Watch:
         """What is there that was not reported; None if there is nothing yet. Raises UnreadableFile, WatchedAlready."""
         began = self._pace.now()
         listing = self._listed()
-        run_id = self._folder.run_id()
-        if listing is not None and listing.traces and not self._ledger.is_of(run_id):
-            other = self._ledger.begin(self._folder.name, run_id)
+        run_json = self._folder.run_json()
+        if listing is not None and listing.traces and not self._ledger.is_of(run_json):
+            self._attempts, self._done = Attempts(), {}
+            other = self._ledger.begin(self._folder.name, run_json)
             if other is not None:
                 self._say(f"what was remembered is about another run, called {other.run}; this one is begun anew")
             if not self._ledger.state.has_locks:
@@ -107,7 +108,7 @@ class Watch:
             self._say(f"{self._folder.path}: cannot be read at the moment: {err.strerror}")
             return None
         if listing is None or not listing.traces:
-            self._say(f"waiting for {'the folder' if listing is None else 'traces in'} {self._folder.path}")
+            self._say(f"{self._folder.path}: {'no such folder' if listing is None else 'no traces'} yet")
         return listing
 
     def _say(self, note: str) -> None:

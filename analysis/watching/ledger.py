@@ -6,13 +6,17 @@ watch finds it in the file of rows, and does not write it again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.schema import Row
+from ..core.tables.cycles import CYCLES
 from .done import Cycle, DoneCycles, joined_ranges
 from .row_file import RowFile
 from .state import Remembered, StateFile
+
+_ID_BYTES = 6
 
 
 class Ledger:
@@ -30,9 +34,9 @@ class Ledger:
         """Whether it knows which run it is about."""
         return self._now is not None
 
-    def is_of(self, run_id: str | None) -> bool:
-        """Whether that is still this one; another one may have taken its place in the folder."""
-        return self._now is not None and self._now.is_of(self._now.run, run_id)
+    def is_of(self, run_json: str | None) -> bool:
+        """Whether that is still the one with this run.json; another one may have taken its place in the folder."""
+        return self._now is not None and self._now.is_of(run_json)
 
     @property
     def done(self) -> DoneCycles:
@@ -45,22 +49,26 @@ class Ledger:
         assert self._now is not None
         return self._now
 
-    def begin(self, run: str, run_id: str | None) -> Remembered | None:
+    def begin(self, run: str, run_json: str | None) -> Remembered | None:
         """Begin with what is known of this run; what was remembered of another one in the same place is returned.
 
         Raises WatchedAlready, UnreadableFile.
         """
         self.state.hold()
         before = self.state.read()
-        other = before if before is not None and not before.is_of(run, run_id) else None
-        now = before if before is not None and other is None else Remembered(run, run_id)
+        if before is not None and before.is_of(run_json):
+            now, other = replace(before, run=run, run_json=run_json or before.run_json), None
+        else:
+            # Without a run.json, nothing but what is remembered in its folder tells it from a later run there.
+            now, other = Remembered(run, run_json or os.urandom(_ID_BYTES).hex(), run_json), before
+            self.state.write(now)
         if self.rows is not None:
-            written = self.rows.rows_of(run, run_id or now.run_id)
+            written = self.rows.rows_of(now.run_id)
             if written.last is not None and not now.done.has(written.last["cycle"]):
                 self.unseen = written.last
             ranges = joined_ranges([*now.done.ranges, *written.ranges])
             now = replace(now, done=replace(now.done, ranges=ranges))
-        self._now = replace(now, run_id=run_id or now.run_id)
+        self._now = now
         return other
 
     def close(self) -> None:
@@ -79,11 +87,11 @@ class Ledger:
         now = self.remembered
         if now.limits != limits:
             now = replace(now, limits=limits, passed=None)
-        told = None if row.get("limits") is None else f"cycle {row['cycle']}: {row['limits']}"
+        told = None if row["limits"] is None else f"cycle {row['cycle']}: {row['limits']}"
         self._now = replace(
             now,
             done=now.done.with_cycle(row["cycle"], traces),
-            world_size=row.get("world_size") or now.world_size,
+            world_size=row["world_size"] or now.world_size,
             passed=now.passed or told,
         )
         self.state.write(self._now)
@@ -94,5 +102,6 @@ class Ledger:
 
 
 def numbered(run: str, run_id: str | None, cycle: int, row: Mapping[str, object]) -> Row:
-    """The row of a cycle, with what tells it from others."""
-    return {"run": run, "run_id": run_id, "cycle": cycle, **row}
+    """The row of a cycle with all columns, also those that tell it from others."""
+    known = {"run": run, "run_id": run_id, "cycle": cycle, **row}
+    return {column: known.get(column) for column in CYCLES.columns}

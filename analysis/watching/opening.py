@@ -49,7 +49,7 @@ class CycleAnalysis:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror}") from err
         if listing is None or not listing.traces:
             raise NoTraces(f"{self.path}: holds no traces; expected a run directory")
-        name, run_id = folder.name, folder.run_id()
+        name, run_id = folder.name, folder.run_json()
         for cycle, traces in open_cycles(listing.traces, DoneCycles()).items():
             paths = folder.paths(listing.traces[worker][number] for worker, number in traces.items())
             try:

@@ -15,18 +15,21 @@ from ..core.schema import Row
 from ..core.tables.cycles import CYCLES
 from ..errors import UnreadableFile, WatchedAlready
 from .done import joined_ranges
-from .state import is_same_run
 
 _BEGIN = b'{"run":"'
 _LONGEST_BYTES = 1 << 24
+_NA = type(None)
+_TYPES = {
+    "int64": (int,), "Int64": (int, _NA), "Float64": (float, int, _NA), "string": (str, _NA), "boolean": (bool, _NA),
+}  # fmt: skip
+"""What values of a dtype are in JSON."""
 _MOST_RANGES = 1 << 10
 
 
 def as_line(row: Mapping[str, Any]) -> bytes:
-    """A row of `cycles` as a line of JSON, with all its columns."""
-    values = {column: row.get(column) for column in CYCLES.columns}
-    texts = {column: encodable(value) for column, value in values.items() if isinstance(value, str)}
-    return msgspec.json.encode(values | texts) + b"\n"
+    """A row of `cycles` as a line of JSON."""
+    texts = {column: encodable(value) for column, value in row.items() if isinstance(value, str)}
+    return msgspec.json.encode({**row, **texts}) + b"\n"
 
 
 class RowsFound(NamedTuple):
@@ -48,7 +51,7 @@ class RowFile:
         except OSError as err:
             raise UnreadableFile(f"{path}: rows cannot be added to it: {err.strerror}") from err
 
-    def rows_of(self, run: str, run_id: str | None) -> RowsFound:
+    def rows_of(self, run_id: str) -> RowsFound:
         """What the file has of a run. A last line that was not written to its end is removed. Raises UnreadableFile."""
         ranges: list[tuple[int, int]] = []
         last: Row | None = None
@@ -60,7 +63,7 @@ class RowFile:
                     self._cut(line, number, end)
                     break
                 row = self._row(line, number)
-                if is_same_run((row["run"], row["run_id"]), (run, run_id)):
+                if row["run_id"] == run_id:
                     ranges.append((row["cycle"], row["cycle"]))
                     last = row
                 if len(ranges) > _MOST_RANGES:
@@ -90,9 +93,11 @@ class RowFile:
             row = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             row = None
-        if not isinstance(row, dict) or not row.keys() >= {"run", "run_id", "cycle"} or type(row["cycle"]) is not int:
+        if not isinstance(row, dict) or not row.keys() >= {"run", "run_id", "cycle"}:
             raise self._foreign(number)
-        return row
+        if not all(type(row.get(column)) in _TYPES[dtype] for column, (dtype, _) in CYCLES.columns.items()):
+            raise self._foreign(number)
+        return {column: row.get(column) for column in CYCLES.columns}
 
     def _cut(self, begun: bytes, number: int, end: int) -> None:
         """Remove a line that was begun, unless it is not one of ours."""

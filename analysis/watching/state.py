@@ -24,7 +24,8 @@ class _Remembered(msgspec.Struct):
 
     schema_version: int
     run: str
-    run_id: str | None
+    run_id: str
+    run_json: str | None
     reported: list[tuple[int, int]]
     workers: dict[str, tuple[int, int]]
     world_size: int | None = None
@@ -34,23 +35,22 @@ class _Remembered(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Remembered:
-    """What was reported of which run, how many ranks it has; and which of the limits was passed first, in words."""
+    """What was reported of which run, how many ranks it has; and which of the limits was passed first, in words.
+
+    `run_id` is what rows of the run have; `run_json` tells runs apart that were in one folder, if they have a run.json.
+    """
 
     run: str
-    run_id: str | None
+    run_id: str
+    run_json: str | None
     done: DoneCycles = field(default_factory=DoneCycles)
     world_size: int | None = None
     limits: tuple[str, ...] = ()
     passed: str | None = None
 
-    def is_of(self, run: str, run_id: str | None) -> bool:
+    def is_of(self, run_json: str | None) -> bool:
         """Whether it is about this run. A run.json that came later than the first traces makes it no other."""
-        return is_same_run((self.run, self.run_id), (run, run_id))
-
-
-def is_same_run(one: tuple[str, str | None], other: tuple[str, str | None]) -> bool:
-    """Whether name and id are those of one run: the id decides, or the name where there is none."""
-    return one[0] == other[0] if None in (one[1], other[1]) else one[1] == other[1]
+        return None in (self.run_json, run_json) or self.run_json == run_json
 
 
 class StateFile:
@@ -106,7 +106,8 @@ class StateFile:
             )
         last = {worker: LastTrace(*trace) for worker, trace in found.workers.items()}
         done = DoneCycles(joined_ranges(found.reported), last)
-        return Remembered(found.run, found.run_id, done, found.world_size, tuple(found.limits), found.passed)
+        named = (found.run, found.run_id, found.run_json)
+        return Remembered(*named, done, found.world_size, tuple(found.limits), found.passed)
 
     def write(self, remembered: Remembered) -> None:
         """Remember this, whole or not at all. Raises UnreadableFile."""
@@ -114,6 +115,7 @@ class StateFile:
             schema_version=_VERSION,
             run=remembered.run,
             run_id=remembered.run_id,
+            run_json=remembered.run_json,
             reported=list(remembered.done.ranges),
             workers={worker: (last.number, last.cycle) for worker, last in remembered.done.last.items()},
             world_size=remembered.world_size,

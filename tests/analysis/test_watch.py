@@ -20,6 +20,8 @@ from analysis.cli.app import main
 from analysis.core.schema import Row
 from analysis.core.tables.cycles import CYCLES
 from analysis.render.cycle_lines import cycle_header, cycle_line
+from analysis.watching.ledger import numbered
+from analysis.watching.rows import unusable_row
 
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = ("--once", "--patience", "0")
@@ -82,11 +84,11 @@ def test_what_is_unusual_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not any(line.startswith(("note: cycle 1: no trace", "note: cycle 2")) for line in said)
 
 
-ROW: Row = {
-    "cycle": 1234, "ended_utc": "2026-11-24T08:00:00+00:00", "ranks": 64, "world_size": 64, "step_ns": 123_456_789,
+ROW: Row = numbered("run", None, 1234, {
+    "ended_utc": "2026-11-24T08:00:00+00:00", "ranks": 64, "world_size": 64, "step_ns": 123_456_789,
     "exposed_comm_frac": 1.0, "exposed_wait_frac": 0.999, "collective": "reduce_scatter", "size_bytes": 10**11,
     "busbw_gb_per_s": 0.0123, "blamed_rank": 1023, "caused_wait_frac": 1.0, "verdict": "transfer-bound",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def test_lines_fit_a_terminal() -> None:
@@ -94,7 +96,7 @@ def test_lines_fit_a_terminal() -> None:
         for line in (cycle_header(width), cycle_line(ROW, width)):
             assert len(line.rstrip("\n")) <= width, line
     assert "reduce_scatter of 100,000,000,000 bytes" in cycle_line(ROW)
-    nothing = cycle_line({"cycle": 0, "ranks": 0})
+    nothing = cycle_line(numbered("run", None, 0, unusable_row("why")))
     assert nothing.split() == ["0", "-", "0/?", *"-------"]
     hostile = cycle_line(ROW | {"verdict": "\x1b[2J", "collective": "a\nb"})
     assert hostile.count("\n") == 1
@@ -143,6 +145,10 @@ def test_damaged_files_end_it_with_1(run_dir: Path, capsys: pytest.CaptureFixtur
     assert command(run_dir, *ONCE, "-o", tmp_path / "rows.jsonl") == 1
     printed = capsys.readouterr()
     assert f"note: cycle 1: {cut}" in printed.err
+    for rank in (0, 1):
+        (run_dir / name_of(rank, 2)).write_bytes(b"no trace")
+    assert command(run_dir, *ONCE) == 1
+    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["2", "-", "0/?"]
     assert printed.err.endswith("error: 1 cycle had files that could not be used; see above, or their `note`\n")
     assert [row["partial"] for row in rows_in(tmp_path / "rows.jsonl")] == [True]
 

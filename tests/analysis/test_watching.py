@@ -20,9 +20,11 @@ from analysis.core import disk
 from analysis.errors import NoTraces, UnreadableFile, WatchedAlready
 from analysis.watching.done import DoneCycles, LastTrace, Writers, is_whole, joined_ranges, open_cycles
 from analysis.watching.follow import Ending
+from analysis.watching.ledger import numbered
 from analysis.watching.limits import Limit, Limits, limit_in, passed
 from analysis.watching.opening import ledger_of
 from analysis.watching.row_file import RowFile, as_line
+from analysis.watching.rows import unusable_row
 
 T = 1_759_300_074_000_000_000
 """A time as torch names traces by it, in ns."""
@@ -136,7 +138,7 @@ def test_a_cycle_is_reported_when_all_ranks_have_their_trace_of_it(watched: Watc
     assert watched.heard.cycles == [0, 1]
     assert watched.heard.at_s == [20, 30]
     assert watched.read == [([name_of(0, cycle), name_of(1, cycle)], False) for cycle in (0, 1)]
-    assert watched.heard.notes == [f"waiting for {what} {folder}" for what in ("the folder", "traces in")]
+    assert watched.heard.notes == [f"{folder}: {what} yet" for what in ("no such folder", "no traces")]
     assert [row["cycle"] for row in rows_in(watched.rows_path)] == [0, 1]
 
 
@@ -209,7 +211,7 @@ def test_a_cycle_without_a_usable_file_has_a_row_that_says_so(tmp_path: Path) ->
     touch(watched.folder, 0, content=b"no trace")
     watched.run(idle_s=200, patience_s=60)
     (row,) = watched.heard.rows
-    assert (row["ranks"], row.get("step_ns"), row.get("verdict")) == (0, None, None)
+    assert (row["ranks"], row["step_ns"], row["verdict"]) == (0, None, None)
     assert "none of the 2 files could be used" in row["note"]
 
 
@@ -412,7 +414,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> list[str]:
     return done
 
 
-@pytest.mark.parametrize("moment", range(1, 15))
+@pytest.mark.parametrize("moment", range(1, 19))
 def test_killed_at_any_moment_nothing_is_lost_or_twice(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
@@ -436,6 +438,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_twice(
 
 def test_without_the_state_the_rows_say_what_was_reported(watched: Watched) -> None:
     write_side(watched.folder, 0)
+    (watched.folder / "run.json").write_text("{}", encoding="utf-8")
     for cycle in range(3):
         touch(watched.folder, cycle)
     watched.run(once=True)
@@ -454,6 +457,16 @@ def test_rows_of_several_runs_in_one_file(watched: Watched, tmp_path: Path, made
         touch(one.folder, len(one.heard.cycles))
         one.run(once=True)
     assert [(row["run"], row["cycle"]) for row in rows_in(watched.rows_path)] == [("run", 0), ("other", 0), ("run", 1)]
+
+
+def test_runs_of_one_name_without_a_run_json_are_told_apart(watched: Watched, tmp_path: Path, made: Any) -> None:
+    other = Watched(tmp_path / "elsewhere" / watched.folder.name, watched.rows_path, as_said(made))
+    other.folder.parent.mkdir()
+    for one in (watched, other, watched, other):
+        write_side(one.folder, 0, world=1) if not one.folder.exists() else None
+        touch(one.folder, 0)
+        one.run(once=True)
+    assert [row["cycle"] for row in rows_in(watched.rows_path)] == [0, 0]
 
 
 def test_a_full_disk_leaves_no_part_of_a_row(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,14 +505,17 @@ def test_a_file_of_something_else_stays_as_it_is(watched: Watched, content: str)
 
 def test_a_row_that_was_begun_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    row = as_line({"run": "run", "cycle": 0, "note": "a \udcff name"})
+    row = as_line(numbered("run", "id", 0, unusable_row("a \udcff name")))
     for cut in (1, len(row) // 2, len(row) - 1):
         path.write_bytes(row + row[:cut])
         file = RowFile(path)
-        found = file.rows_of("run", None)
+        found = file.rows_of("id")
         file.close()
         assert found.ranges == ((0, 0),)
         assert path.read_bytes() == row
+
+
+VERSION_2 = '{"schema_version": 2, "run": "run", "run_id": "a", "run_json": null, "reported": [], "workers": {}}'
 
 
 @pytest.mark.parametrize(
@@ -507,7 +523,10 @@ def test_a_row_that_was_begun_is_removed(tmp_path: Path) -> None:
     [
         ("{", "is not the state of a watch"),
         ('{"schema_version": 1}', "is not the state of a watch"),
-        ('{"schema_version": 2, "run": "run", "run_id": null, "reported": [], "workers": {}}', "schema_version 2, exp"),
+        (
+            '{"schema_version": 2, "run": "run", "run_id": "a", "run_json": null, "reported": [], "workers": {}}',
+            "schema_version 2, exp",
+        ),
     ],
 )
 def test_a_state_that_is_not_understood(watched: Watched, content: str, what: str) -> None:

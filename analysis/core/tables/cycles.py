@@ -7,7 +7,7 @@ from .columns import PARTIAL_RUN
 
 CYCLES = Schema("cycles", "profiling cycle of a run directory", {
     "run": ("string", "name of the run directory"),
-    "run_id": ("string", "tells runs of the same name apart: of their run.json; NA without one"),
+    "run_id": ("string", "tells runs apart: made of their run.json; without one at random, or NA in Python"),
     "cycle": ("int64", "number in the names of its traces; where that is a time, they are counted, from 0"),
     "ended_utc": ("string", "when its traces end, median over the ranks; ISO 8601, UTC"),
     "ranks": ("int64", "ranks that have a trace of it that could be used"),
