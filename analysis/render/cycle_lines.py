@@ -25,7 +25,7 @@ def cycle_line(row: Row, width: int | None = None) -> str:
     cells = (
         str(row["cycle"]),
         _time(row["ended_utc"]),
-        f"{row['ranks']}/{row.get('world_size') or '?'}",
+        f"{row['ranks']}/{row['world_size'] or '?'}",
         _NOTHING if row["step_ns"] is None else f"{row['step_ns'] / 1e6:,.1f}",
         _percent(row["exposed_comm_frac"]),
         _percent(row["exposed_wait_frac"]),
@@ -64,4 +64,7 @@ def _blamed(row: Row) -> str:
 
 def _time(utc: str | None) -> str:
     """The time of day where this runs."""
-    return _NOTHING if utc is None else datetime.fromisoformat(utc).astimezone().strftime("%H:%M:%S")
+    try:
+        return _NOTHING if utc is None else datetime.fromisoformat(utc).astimezone().strftime("%H:%M:%S")
+    except ValueError:  # of a row that was edited
+        return _NOTHING

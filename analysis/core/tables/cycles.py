@@ -12,7 +12,7 @@ CYCLES = Schema("cycles", "profiling cycle of a run directory", {
     "ended_utc": ("string", "when its traces end, median over the ranks; ISO 8601, UTC"),
     "ranks": ("int64", "ranks that have a trace of it that could be used"),
     "world_size": ("Int64", "ranks of the job; NA if no file says it"),
-    "missing": ("string", "the other ranks, as in `3, 5-7`; NA if there are none, or if they are not known"),
+    "missing": ("string", "the other ranks, as in `3, 5-7`, 12 ranges at most; NA if none are known"),
     "steps": ("int64", "steps that were traced; 0 if none are marked"),
     "step_ns": ("Int64", "mean length of a step over steps and devices; NA if none are marked"),
     "exposed_comm_frac": ("Float64", "exposed communication / length, all steps and devices together"),
