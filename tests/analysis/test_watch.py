@@ -217,7 +217,7 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     assert process.stdout.readline().startswith("cycle")
     assert process.stdout.readline().split()[0] == "0"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (130, "")
 
 
@@ -229,7 +229,7 @@ def test_it_ends_when_nobody_reads_on(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=100) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
@@ -275,6 +275,6 @@ def test_killed_again_and_again_no_cycle_is_lost_or_twice(tmp_path: Path) -> Non
     for rank in (0, 1):
         write_side(folder, rank, reason=None)
     process = started(folder, "--every", "0.01", "-o", rows)
-    process.communicate(timeout=100)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     assert [row["cycle"] for row in rows_in(rows)] == list(range(cycles))
