@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 from ..errors import AnalysisError
 from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..reading.trace_files import is_side_file, trace_files
+from ..recording.shared_files import file_of
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
 _KEPT = (".cache", RECORDING_SUFFIX)
@@ -62,8 +63,8 @@ def _same_file(output: Path, paths: list[Path]) -> Path | None:
     for path in paths:
         for file in _files_of(path):
             with suppress(OSError):
-                if os.path.samestat(status, file.stat()):
-                    return file
+                if os.path.samestat(status, file_of(file).stat()):
+                    return file_of(file)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,5 +61,11 @@ class TraceFormat:
     """How the usual writer names a file, with groups `worker` and `cycle`; a folder with such files has no others."""
     a_file: str | None = None
     """What one of its files is called, if that is not the name and 'trace'."""
+    ranks: Callable[[Sequence[Path]], tuple[list[Path], list[str]]] | None = None
+    """All files of a run -> the paths of its ranks, and notes, if one file may hold several (recording/shared_files.py).
+    Raises RunError."""
+    unread_names: tuple[str, ...] = ()
+    """Files from which its own tools make those of the format, as patterns of the shell; and how they do."""
+    how_to_make: str | None = None
     others: str = "other files"
     """What files of the same ending are that have other names, as the object of 'left out 3 ...'."""

@@ -61,6 +61,8 @@ else:
         dtype: str | None
         in_elems: Int64 | None
         out_elems: Int64 | None
+        in_bytes: Int64 | None
+        out_bytes: Int64 | None
         in_split: str | None
         out_split: str | None
         group_size: Int64 | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +11,9 @@ from ..core.small_files import RANK_LIMIT
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
 from ..recording.header import Header
+from ..recording.shared_files import file_of, rank_in_name
 from .side_files import Side, notes_on_side, rank_file
 
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 _LONG_AGO_MS = 10**12  # in 2001
 
 
@@ -79,17 +78,17 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
 def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | None) -> Member[F]:
     name = name_parts(file.path.name)
     worker = name.worker if name else file.path.name
-    side_path = file.path.with_name(f"{worker}.meta.json")
+    side_path = file_of(file.path).with_name(f"{worker}.meta.json")
     if side_path not in sides:
         sides[side_path] = rank_file(side_path, lost)
     side = sides[side_path]
-    in_name = _RANK_IN_NAME.search(file.path.name)
+    in_name = rank_in_name(file.path.name)
     if file.header.rank is not None:
         rank, source = file.header.rank, "trace"
     elif side.record.rank is not None:
         rank, source = side.record.rank, "side file"
-    elif in_name:
-        rank, source = int(in_name[1]), "file name"
+    elif in_name is not None:
+        rank, source = in_name, "file name"
     elif alone:
         rank, source = 0, "only file"
     else:

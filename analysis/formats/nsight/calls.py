@@ -1,0 +1,46 @@
+"""What CPUs called of the CUDA runtime and driver: launches, and all calls with details."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from ...recording.arrays import Int64s
+from .tables import THREAD, Tables
+
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_VERSION = re.compile(r"_v[0-9]+(?=_ptsz\Z|_ptds\Z|\Z)")
+
+
+class Calls(NamedTuple):
+    """Calls as columns, by start; times in ns as in the export. `names` are counted into by the column `name`."""
+
+    columns: dict[str, Int64s]
+    names: list[str]
+
+
+def calls_of(tables: Tables, correlations: Int64s, *, every_call: bool) -> Calls:
+    """The calls of a process that launched something of these correlations, or all of them.
+
+    Raises DamagedTrace, TooLarge.
+    """
+    wanted = np.unique(correlations)
+
+    def launching(chunk: dict[str, Int64s]) -> np.typing.NDArray[np.bool_]:
+        return np.isin(chunk["correlationId"], wanted)
+
+    needed, others = ("start", "end"), ("correlationId", "globalTid", "nameId")
+    found = tables.columns(RUNTIME, needed, others, owner="globalTid", keep=None if every_call else launching)
+    tables.keep(RUNTIME, **{"runtime" if every_call else "launches": len(found["start"])})
+    order = np.argsort(found["start"], kind="stable")
+    columns = {name: values[order] for name, values in found.items()}
+    columns["correlation"] = columns.pop("correlationId")
+    columns["thread"] = columns.pop("globalTid") & THREAD
+    distinct, which = np.unique(columns.pop("nameId"), return_inverse=True)
+    texts = tables.texts(distinct.tolist()) if every_call else {}
+    names: dict[str, int] = {}
+    # Several versions of a function are one, as Kineto names it.
+    numbers = [names.setdefault(_VERSION.sub("", texts.get(n, "unknown")), len(names)) for n in distinct.tolist()]
+    return Calls({**columns, "name": np.array(numbers, dtype=np.int64)[which.reshape(-1)]}, list(names))

@@ -1,0 +1,189 @@
+"""Arguments of NCCL's kernels, from the ranges of NCCL's functions around their launches.
+
+A function launches its kernel itself, unless it is called between ncclGroupStart and ncclGroupEnd: then the last
+ncclGroupEnd does, and one kernel may be worth many functions. torch makes an all_to_all of sends and receives in a
+group, and names it in a range of its own around them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ...core import markers
+from ...core.nccl_tests import collective_name
+from .payloads import Payload, Schemas
+from .ranges import Range
+
+_BEGIN, _END = "ncclGroupStart", "ncclGroupEnd"
+# Function -> the operation; `bytes` is what each rank hands in, or of the others (True) what it hands to each rank.
+_OPERATIONS = {
+    "ncclAllReduce": "allreduce", "ncclBroadcast": "broadcast", "ncclReduce": "reduce", "ncclAllGather": "allgather",
+    "ncclReduceScatter": "reduce_scatter", "ncclSend": "send", "ncclRecv": "recv", "ncclAlltoAll": "alltoall",
+    "ncclAllToAll": "alltoall", "ncclGather": "gather", "ncclScatter": "scatter",
+}  # fmt: skip
+_GROWS, _SHRINKS, _EXCHANGES = ("allgather", "gather"), ("reduce_scatter", "scatter"), ("alltoall",)
+
+
+class Launch(NamedTuple):
+    """Where a kernel of NCCL was launched."""
+
+    correlation: int
+    thread: int
+    at: int
+
+
+class Function(NamedTuple):
+    """A call of one of NCCL's functions that communicate."""
+
+    op: str
+    at: int
+    payload: Payload
+
+
+@dataclass
+class Batch:
+    """Functions that are launched together, in a span of time of one thread; not `whole` if some may be missing."""
+
+    thread: int
+    start: int
+    end: int
+    functions: list[Function] = field(default_factory=list)
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Told:
+    """Rows of arguments, and ranges `nccl:coalesced` that must stand around launches of several calls."""
+
+    rows: list[dict[str, Any]]
+    coalesced: list[Range]
+
+
+def told_by_nccl(
+    ranges: Sequence[Range], schemas: Schemas, launches: Iterable[Launch], group_sizes: Mapping[int, int]
+) -> Told:
+    """What the ranges of one process say about the kernels launched in them; times in ns as in the export."""
+    batches = {thread: list(_batches(own, schemas)) for thread, own in _by_thread(ranges).items()}
+    begun = {thread: [batch.start for batch in own] for thread, own in batches.items()}
+    kernels: list[tuple[Launch, Batch]] = []
+    for launch in launches:
+        place = bisect_right(begun.get(launch.thread, []), launch.at) - 1
+        if place >= 0 and launch.at <= batches[launch.thread][place].end:
+            kernels.append((launch, batches[launch.thread][place]))
+    in_batch = Counter(id(batch) for _, batch in kernels)
+    marks = {thread: [one for one in own if one.name.startswith(markers.NCCL_MARK)]
+             for thread, own in _by_thread(ranges).items()}  # fmt: skip
+    told = Told([], [])
+    for launch, batch in kernels:
+        if batch.whole and in_batch[id(batch)] == 1:  # which of several kernels did what is not known
+            _tell(told, launch, batch, _around(marks[batch.thread], batch), group_sizes)
+    return told
+
+
+def _by_thread(ranges: Iterable[Range]) -> dict[int, list[Range]]:
+    found: dict[int, list[Range]] = {}
+    for one in ranges:
+        found.setdefault(one.thread, []).append(one)
+    return found
+
+
+def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[Batch]:
+    """What each function, or each group of them, launches, in order; `ranges` are those of one thread."""
+    depth, within = 0, -1
+    open_: list[Function] | None = None
+    for one in ranges:
+        if not one.is_nccl or one.start < within:
+            continue  # what a function calls itself
+        name = one.name.removeprefix("p")
+        if name == _BEGIN:
+            depth, open_ = depth + 1, [] if open_ is None else open_
+        elif name == _END:
+            depth -= 1
+            if depth <= 0:
+                whole = depth == 0 and open_ is not None
+                yield Batch(one.thread, one.start, one.end, open_ or [], whole)
+                depth, open_ = 0, None
+        elif name in _OPERATIONS:
+            within = one.end
+            function = Function(_OPERATIONS[name], one.start, schemas.payload(one.domain, one.payload))
+            if open_ is None:
+                yield Batch(one.thread, one.start, one.end, [function])
+            else:
+                open_.append(function)
+
+
+def _around(marks: Sequence[Range], batch: Batch) -> Range | None:
+    """torch's range around a launch: the innermost."""
+    place = bisect_right([one.start for one in marks], batch.start)
+    return next((one for one in reversed(marks[max(0, place - 8) : place]) if one.end >= batch.end), None)
+
+
+def _tell(told: Told, launch: Launch, batch: Batch, around: Range | None, group_sizes: Mapping[int, int]) -> None:
+    parts = [_arguments(function, group_sizes) for function in batch.functions]
+    if not parts:
+        return
+    name = None if around is None or around.name == markers.COALESCED else around.name
+    op = None if name is None else name.removeprefix(markers.NCCL_MARK)
+    is_named = op is not None and collective_name(op) is not None
+    if len(parts) == 1:
+        told.rows.append(_row(launch, parts[0]))
+    elif is_named or _exchange_all(batch.functions, group_sizes):
+        told.rows.append(_row(launch, _together(parts, op if is_named else "alltoall")))
+    else:
+        begin = batch.start if around is None else min(around.start, batch.start)
+        if around is None or around.name != markers.COALESCED:
+            told.coalesced.append(Range(markers.COALESCED, 0, batch.thread, batch.start, batch.end))
+        told.rows.extend(
+            {**part, "source": markers.RECORD, "thread": batch.thread, "ts": min(function.at, begin)}
+            for part, function in zip(parts, batch.functions, strict=True)
+        )
+
+
+def _row(launch: Launch, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {**arguments, "source": "kernel", "correlation": launch.correlation}
+
+
+def _arguments(function: Function, group_sizes: Mapping[int, int]) -> dict[str, Any]:
+    """The arguments of one function, as rows of arguments name them."""
+    op, payload = function.op, function.payload
+    size = None if payload.comm is None else group_sizes.get(payload.comm)
+    shared = None if payload.bytes is None or size is None else payload.bytes * size
+    given = shared if op in (*_SHRINKS, *_EXCHANGES) else payload.bytes
+    got = shared if op in (*_GROWS, *_EXCHANGES) else payload.bytes
+    return {
+        "op": op,
+        "in_bytes": given,
+        "out_bytes": got,
+        "group_size": size,
+        "process_group": None if payload.comm is None else group_name(payload.comm),
+        "root": payload.peer if op in ("send", "recv") else payload.root,
+    }
+
+
+def group_name(comm: int) -> str:
+    """The name of a communicator, as NCCL's log has it."""
+    return f"0x{comm:x}"
+
+
+def _exchange_all(functions: Sequence[Function], group_sizes: Mapping[int, int]) -> bool:
+    """Whether each rank of one communicator is sent to, and received from, once: an all_to_all."""
+    comms = {function.payload.comm for function in functions}
+    comm = comms.pop()
+    size = None if comms or comm is None else group_sizes.get(comm)
+    done = Counter((function.op, function.payload.peer) for function in functions)
+    return size is not None and done == Counter((op, peer) for op in ("send", "recv") for peer in range(size))
+
+
+def _together(parts: Sequence[dict[str, Any]], op: str | None) -> dict[str, Any]:
+    """One call that consists of these: what is sent is given, what is received is got."""
+    result = dict(parts[0]) | {"op": op, "root": None}
+    for key, other in (("in_bytes", "recv"), ("out_bytes", "send")):
+        values = [part[key] for part in parts if part["op"] != other]
+        result[key] = sum(values) if values and None not in values else None
+    if len({part["process_group"] for part in parts}) > 1:
+        result |= {"in_bytes": None, "out_bytes": None, "process_group": None, "group_size": None}
+    return result

@@ -1,0 +1,172 @@
+"""Which ranks there are in exports, given all of a run: an export holds every process of its session.
+
+NCCL's own payloads tell ranks, if some communicator is that of all processes. Otherwise names of files do, where each
+file holds one process. Otherwise ranks are counted: files by their names, in them processes by their GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.escaping import encodable
+from ...core.kinds import COMM, comm_pattern, kernel_kind
+from ...errors import MixedJobs, TraceError
+from ...recording.options import ReadOptions
+from ...recording.shared_files import SharedRank, rank_in_name
+from . import session
+from .communicators import Member, members_in, ranks_by_world
+from .database import Database
+from .devices import COPIES, FILLS, GRAPHS, KERNELS, NAMES
+from .tables import Tables, process_of
+
+_APART_NS = 2_000_000_000
+"""Clocks of hosts may differ by so much; windows that are farther apart are of different runs."""
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that used GPUs: the lowest of them, as the machine counts them, and the communicators it joined."""
+
+    pid: int
+    gpu: int
+    communicates: bool
+    joined: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Export:
+    """The processes of an export that may be ranks, by their GPUs; `others` are left out."""
+
+    path: Path
+    processes: tuple[Process, ...]
+    others: tuple[Process, ...] = ()
+
+
+def ranks_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """A path for each rank in the exports of a run, in their order, and notes on how ranks were found.
+
+    Exports that cannot be read, or hold one rank that their name tells, stay as they are. Raises MixedJobs.
+    """
+    exports = [_export(path) for path in paths]
+    several = sorted((export for export in exports if export.processes), key=_by_name)
+    joined = {(export.path, one.pid): one.joined for export in several for one in export.processes}
+    world = ranks_by_world(joined) if joined else None
+    notes = [note for export in exports for note in _on_others(export)]
+    if world is not None:
+        size, ranks = world[0].ranks, world[1]
+    elif all(len(export.processes) < 2 for export in exports) and _names_tell(several):
+        return list(paths), notes
+    else:
+        _check_one_run(several)
+        size, ranks = None, {process: rank for rank, process in enumerate(joined)}
+        notes += _on_counting(several, ranks)
+    found: list[Path] = []
+    for export in exports:
+        own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
+        found += [one.in_file(export.path) for one in own] or [export.path]
+    return found, notes
+
+
+def _export(path: Path) -> Export:
+    """What is known of an export; one that cannot be read has no processes, and its reader says why."""
+    try:
+        with Database(path) as database:
+            found = list(_processes(database))
+    except TraceError:
+        return Export(path, ())
+    some_communicate = any(one.communicates for one in found)
+    ranks = [one for one in found if one.communicates or not some_communicate]
+    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks))
+
+
+def _processes(database: Database) -> Iterator[Process]:
+    """The processes of an export that used GPUs, by their GPUs where these differ, else by their numbers."""
+    tables = Tables(database, ReadOptions(), None)
+    named = database.first_with(KERNELS, NAMES)
+    kernels = database.distinct(KERNELS, ["globalPid", "deviceId", *([named] if named else [])])
+    used = {(pid, device) for pid, device, *_ in kernels}
+    for table in (COPIES, FILLS, GRAPHS):
+        used |= database.distinct(table, ["globalPid", "deviceId"])
+    texts = tables.texts(row[2] for row in kernels if len(row) > 2 and type(row[2]) is int)
+    pattern = comm_pattern()
+    communicating = {row[0] for row in kernels if kernel_kind(texts.get(row[-1], ""), pattern) == COMM}
+    joined = members_in(tables)
+    devices: dict[int, set[int]] = {}
+    for serialized, device in used:
+        if type(serialized) is int and type(device) is int:
+            devices.setdefault(serialized, set()).add(device)
+    found = [
+        Process(pid, _gpu(database, pid, own), serialized in communicating, tuple(joined.get(pid, ())))
+        for serialized, own in devices.items()
+        for pid in [process_of(serialized)]
+    ]
+    differ = len({one.gpu for one in found}) == len(found)
+    yield from sorted(found, key=lambda one: (one.gpu if differ else 0, one.pid))
+
+
+def _gpu(database: Database, pid: int, devices: set[int]) -> int:
+    """The first of the GPUs that a process used, as the machine numbers them if the export says so."""
+    known = session.gpus(Tables(database, ReadOptions(), pid))
+    return min(known[device].number if device in known else device for device in devices)
+
+
+def _names_tell(exports: Sequence[Export]) -> bool:
+    return len(exports) < 2 or all(rank_in_name(export.path.name) is not None for export in exports)
+
+
+def _by_name(export: Export) -> list[tuple[int, str]]:
+    """A key by which `node2` comes before `node10`."""
+    parts = re.split(r"([0-9]+)", export.path.name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _check_one_run(exports: Sequence[Export]) -> None:
+    """Raise MixedJobs if the files were not captured at the same time: nothing else tells them from those of a run."""
+    spans = {export.path: span for export in exports if (span := _span(export.path)) is not None}
+    if len(exports) < 2 or len(spans) < 2:
+        return
+    last = max(spans, key=lambda path: spans[path][0])
+    first = min(spans, key=lambda path: spans[path][1])
+    if spans[last][0] > spans[first][1] + _APART_NS:
+        raise MixedJobs(
+            f"{last.parent}: {first.name} and {last.name} do not say which ranks they are, and were captured one after "
+            "the other, so they are not taken for one run; analyse them apart, or name the files rank0, rank1, ..."
+        )
+
+
+def _span(path: Path) -> tuple[int, int] | None:
+    """When the first kernel of an export began and the last one ended, as unix time; None if that is not known."""
+    with suppress(TraceError), Database(path) as database:
+        begin, end = database.ends_of(KERNELS, "start", "end")
+        base = session.epoch_ns(Tables(database, ReadOptions(), None))
+        if begin is not None and end is not None and base is not None:
+            return begin + base, end + base
+    return None
+
+
+def _on_counting(exports: Sequence[Export], ranks: Mapping[tuple[Path, int], int]) -> Iterator[str]:
+    if not exports:
+        return
+    files = len(exports)
+    named = [
+        f"rank {ranks[export.path, one.pid]} is process {one.pid}"
+        + (f" of {encodable(export.path.name)}" * (files > 1))
+        for export in exports
+        for one in export.processes
+    ]
+    what = "files by their names, processes" if files > 1 else f"{encodable(exports[0].path.name)}: processes"
+    more = ", ..." if len(named) > _MOST_NAMED else ""
+    yield (f"{what} by their GPUs are counted as ranks, which nothing names: {', '.join(named[:_MOST_NAMED])}{more}")
+
+
+def _on_others(export: Export) -> Iterator[str]:
+    if export.others:
+        yield (
+            f"{encodable(export.path.name)}: left out what did not communicate, as the others did: process "
+            f"{', '.join(str(one.pid) for one in export.others)}"
+        )

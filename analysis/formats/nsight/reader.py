@@ -1,0 +1,265 @@
+"""An export of Nsight Systems -> what every reader gives: one process of it, which is one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core import markers
+from ...core.escaping import encodable
+from ...errors import NotATrace
+from ...recording.arrays import Int64s
+from ...recording.building import columns_of, events_of, header_of
+from ...recording.header import Header, ProcessGroup
+from ...recording.options import Progress, ReadOptions
+from ...recording.recording import Annotation, Columns, Extent, RawTrace, raw_trace
+from ...recording.shared_files import SharedRank, file_of, shared_rank
+from ...recording.values import MISSING, NOT_KNOWN
+from . import session
+from .calls import RUNTIME, Calls, calls_of
+from .communicators import Member, has_payloads, known_groups, members, members_in, ranks_by_world
+from .database import Database
+from .devices import COPIES, FILLS, GRAPHS, KERNELS, DeviceWork, device_work
+from .entry import NSIGHT, is_report
+from .nccl_calls import Launch, group_name, told_by_nccl
+from .payloads import Schemas
+from .ranges import EVENTS, EVERYTHING, MARKS, Range, ranges_of
+from .steps import step_marks
+from .tables import LONGEST_NS, Tables, process_of
+
+_KEPT = (markers.NCCL_MARK, markers.LOADING)
+_TABLES = (KERNELS, COPIES, FILLS, GRAPHS, RUNTIME, EVENTS)
+
+
+def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
+    """What one process of an export did. A file of several is read by the paths that `ranks_in` makes of it.
+
+    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if the data and its tables would take more memory than the
+    options allow.
+    """
+    file, shared = file_of(path), shared_rank(path)
+    if is_report(file):
+        raise NotATrace(
+            f"{file}: is a report of Nsight Systems, which only its own tools can read; {NSIGHT.how_to_make}"
+        )
+    with Database(file, progress) as database:
+        if not any(map(database.has, _TABLES)):
+            raise NotATrace(
+                f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNELS}"
+            )
+        pid = _only_process(path, database) if shared is None else shared.pid
+        return _trace(file, Tables(database, options, pid), options, shared)
+
+
+def _only_process(path: Path, database: Database) -> int | None:
+    """The process that used GPUs; None if the export does not tell processes apart. Raises NotATrace."""
+    found = processes(database)
+    if len(found) > 1:
+        raise NotATrace(
+            f"{path}: {len(found)} of its processes used GPUs, so it holds as many ranks; expected the path of one of "
+            f"them, such as {SharedRank(0, None, min(found)).in_file(path)}"
+        )
+    return next(iter(found), None)
+
+
+def processes(database: Database) -> set[int]:
+    """The processes that used GPUs. Raises DamagedTrace."""
+    tables = (KERNELS, COPIES, FILLS, GRAPHS)
+    found = {pid for table in tables for (pid,) in database.distinct(table, ["globalPid"])}
+    return {process_of(pid) for pid in found if type(pid) is int}
+
+
+def _trace(file: Path, tables: Tables, options: ReadOptions, shared: SharedRank | None) -> RawTrace:
+    """All that one process did."""
+    work = device_work(tables, options.pattern)
+    if not len(work.columns["start"]) and tables.damage is None:
+        raise NotATrace(f"{file}: shows nothing that a GPU did; capture with --trace=cuda,nvtx")
+    first = int(work.columns["start"][0]) if len(work.columns["start"]) else 0
+    activities = tables.near(work.columns, first)
+    called = calls_of(tables, activities["correlation"], every_call=options.details)
+    calls = Calls(tables.near(called.columns, first), called.names)
+    told = _told(tables, work, calls, first, details=options.details)
+    events = events_of(
+        pids=[tables.pid, None, None, None],
+        names=work.names.names,
+        kinds=work.names.kinds,
+        activities=_activities(activities, first, session.gpus(tables)),
+        **_of_cpus(calls, activities["correlation"], first, details=options.details),
+        **_operators(told.operators, first),
+        annotations=[_annotation(one, first) for one in told.marks],
+        comm_args=[_comm_row(row, first) for row in (*told.rows, *map(_peer_copy, work.peer_copies))],
+    )
+    header = _header(tables, told, session.base_ns(tables, first), shared)
+    extent = Extent(tables.database.size, 0 if tables.damage is None else None)
+    trace = raw_trace(events, header, extent, tables.damage, details=options.details)
+    trace.notes = [f"{encodable(file.name)}: {note}" for note in (*work.notes, *told.notes)]
+    return trace
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the CPU's ranges tell: annotations, operators, arguments of collectives, and communicators."""
+
+    marks: list[Range]
+    operators: list[Range]
+    rows: list[dict[str, Any]]
+    joined: list[Member]
+    notes: list[str]
+
+
+def _told(tables: Tables, work: DeviceWork, calls: Calls, first: int, *, details: bool) -> _Told:
+    found = ranges_of(tables, EVERYTHING if details else MARKS)
+    ranges = [one for one in found if abs(one.start - first) < LONGEST_NS]
+    schemas = Schemas(tables)
+    joined = [one for own in members(ranges, schemas).values() for one in own]
+    sizes = {one.comm: one.ranks for one in joined}
+    of_nccl = told_by_nccl(ranges, schemas, _launches_of_comm(work, calls), sizes)
+    of_cpu = [one for one in ranges if not one.is_nccl]
+    steps, notes = step_marks(of_cpu)
+    of_torch = [one for one in of_cpu if one.name.startswith(_KEPT)]
+    marks = [*steps, *of_torch, *of_nccl.coalesced]
+    marked = {(one.thread, one.start, one.end) for one in steps}
+    others = (one for one in of_cpu if not one.name.startswith(_KEPT))
+    operators = [one for one in others if (one.thread, one.start, one.end) not in marked] if details else []
+    tables.keep(EVENTS, annotations=len(marks), calls=len(of_nccl.rows), operators=len(operators))
+    why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
+    return _Told(marks, operators, of_nccl.rows, joined, [*notes, *why])
+
+
+def _launches_of_comm(work: DeviceWork, calls: Calls) -> list[Launch]:
+    """Where the kernels that communicate were launched: the first call of each correlation."""
+    wanted = np.isin(calls.columns["correlation"], work.columns["correlation"][work.is_comm])
+    columns = (calls.columns[name][wanted].tolist() for name in ("correlation", "thread", "start"))
+    first: dict[int, Launch] = {}
+    for launch in map(Launch, *columns):
+        first.setdefault(launch.correlation, launch)
+    first.pop(MISSING, None)
+    return list(first.values())
+
+
+def _why_no_sizes(tables: Tables, ranges: Sequence[Range], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Why sizes of collectives are not known, if none are."""
+    if any(row["in_bytes"] is not None or row["out_bytes"] is not None for row in rows):
+        return
+    if not any(one.is_nccl for one in ranges):
+        yield "has no ranges of NCCL, so sizes and groups of collectives are not known; capture with --trace=cuda,nvtx"
+    elif not has_payloads(tables):
+        yield f"was exported without what NCCL says about sizes and groups of collectives; {NSIGHT.how_to_make}"
+    else:
+        yield "NCCL does not say the sizes of collectives in it; NCCL 2.26 and later do"
+
+
+def _header(tables: Tables, told: _Told, base_ns: int, shared: SharedRank | None) -> Header:
+    known = session.gpus(tables)
+    names = tuple(known[n].name or "" if n in known else "" for n in range(max(known, default=-1) + 1))
+    return header_of(
+        rank=None if shared is None else shared.rank,
+        world_size=None if shared is None else shared.world_size,
+        host=session.host(tables),
+        device_names=names,
+        process_groups=_groups(tables, told.joined, shared),
+        base_ns=base_ns,
+    )
+
+
+def _groups(tables: Tables, joined: Sequence[Member], shared: SharedRank | None) -> tuple[ProcessGroup, ...]:
+    """The communicators of the process all of whose global ranks are known."""
+    if shared is None or shared.world_size is None or not joined:
+        return ()
+    found: dict[int, tuple[int, ...]] = {}
+    if any(one.ranks != shared.world_size for one in joined):
+        of_all = members_in(Tables(tables.database, ReadOptions(), None))
+        world = ranks_by_world(of_all)
+        found = known_groups(of_all, {} if world is None else world[1])
+    found |= {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size}
+    return tuple(
+        ProcessGroup(group_name(comm), "", markers.NCCL, found[comm])
+        for comm in dict.fromkeys(one.comm for one in joined)
+        if comm in found
+    )
+
+
+def _activities(columns: dict[str, Int64s], first: int, gpus: Mapping[int, session.Gpu]) -> Columns:
+    multiprocessors = {number: gpu.multiprocessors for number, gpu in gpus.items() if gpu.multiprocessors}
+    of_device = np.array([multiprocessors.get(n, NOT_KNOWN) for n in columns["device"].tolist()], dtype=np.float64)
+    blocks = np.where(columns["blocks"] == MISSING, NOT_KNOWN, columns["blocks"].astype(np.float64))
+    count = len(columns["start"])
+    return columns_of(
+        "activities",
+        count,
+        device=columns["device"],
+        stream=columns["stream"],
+        name=columns["name"],
+        correlation=columns["correlation"],
+        ts=_us(columns["start"] - first),
+        dur=_us(columns["end"] - columns["start"]),
+        blocks_per_sm=blocks / of_device,
+    )
+
+
+def _of_cpus(calls: Calls, correlations: Int64s, first: int, *, details: bool) -> dict[str, Any]:
+    """Launches, and with details all calls."""
+    columns = calls.columns
+    of_launches = np.isin(columns["correlation"], correlations) & (columns["correlation"] != MISSING)
+    launched = {name: values[of_launches] for name, values in columns.items()}
+    found: dict[str, Any] = {
+        "launches": columns_of(
+            "launches",
+            len(launched["start"]),
+            correlation=launched["correlation"],
+            thread=launched["thread"],
+            ts=_us(launched["start"] - first),
+        )
+    }
+    if details:
+        found["call_names"] = calls.names
+        found["runtime"] = columns_of(
+            "runtime",
+            len(columns["start"]),
+            thread=columns["thread"],
+            name=columns["name"],
+            correlation=columns["correlation"],
+            ts=_us(columns["start"] - first),
+            dur=_us(columns["end"] - columns["start"]),
+        )
+    return found
+
+
+def _operators(ranges: Sequence[Range], first: int) -> dict[str, Any]:
+    names: dict[str, int] = {}
+    numbers = [names.setdefault(one.name, len(names)) for one in ranges]
+    columns = columns_of(
+        "operators",
+        len(ranges),
+        thread=[one.thread for one in ranges],
+        name=numbers,
+        ts=[(one.start - first) / 1000 for one in ranges],
+        dur=[(one.end - one.start) / 1000 for one in ranges],
+    )
+    return {"operators": columns, "operator_names": list(names)}
+
+
+def _annotation(one: Range, first: int) -> Annotation:
+    return Annotation(one.name, one.thread, (one.start - first) / 1000, (one.end - one.start) / 1000, None, None, None)
+
+
+def _comm_row(row: Mapping[str, Any], first: int) -> dict[str, Any]:
+    return dict(row) | ({"ts": (row["ts"] - first) / 1000} if "ts" in row else {})
+
+
+def _peer_copy(copy: tuple[int, int]) -> dict[str, Any]:
+    """The arguments of a copy between GPUs, as Kineto's reader gives them."""
+    correlation, size = copy
+    return {
+        "source": "kernel", "correlation": correlation, "op": "peer_copy", "dtype": "Byte", "in_elems": size,
+        "out_elems": size,
+    }  # fmt: skip
+
+
+def _us(ns: Int64s) -> np.typing.NDArray[np.float64]:
+    """Times as a recording has them: exact, as they are below 2^53 ns."""
+    return ns / 1000

@@ -1,0 +1,64 @@
+"""What an export says about its session: when it began, on which host, with which GPUs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .tables import Tables
+
+_LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_LATEST_EPOCH_NS = 2**62 - 2**55
+
+
+class Gpu(NamedTuple):
+    """A GPU as a process sees it."""
+
+    number: int
+    name: str | None
+    multiprocessors: int | None
+
+
+def epoch_ns(tables: Tables) -> int | None:
+    """Unix time at which the times of the session are 0; None where the export does not say.
+
+    Newer exports count from the start of the system, and say when the session began on that clock too; older ones from
+    the beginning of the session. `nsys export --ts-normalize` counts from the epoch.
+    """
+    for rows in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs")):
+        for utc, system in rows:
+            if type(utc) is int and _LONG_AGO_NS < utc < _LATEST_EPOCH_NS:
+                return utc - (system if type(system) is int and 0 <= system < utc else 0)
+    return None
+
+
+def base_ns(tables: Tables, first_ns: int) -> int:
+    """Unix time of what stands as `first_ns` in the export; that number where the session's time is not known."""
+    epoch = epoch_ns(tables)
+    return first_ns if epoch is None or first_ns > _LONG_AGO_NS else first_ns + epoch
+
+
+def host(tables: Tables) -> str | None:
+    """The name of the host."""
+    for rows in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
+        for name, value in rows:
+            if name == "Hostname" and isinstance(value, str) and value:
+                return value
+    return None
+
+
+def gpus(tables: Tables) -> dict[int, Gpu]:
+    """The GPUs of a process by their ordinals, as far as the export lists them."""
+    listed: dict[int, tuple[object, object]] = {}
+    for rows in tables.rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
+        listed.update({number: (name, count) for number, name, count in rows if type(number) is int})
+    columns = ("gpuId", "cudaId", "pid", "numMultiprocessors")
+    found: dict[int, Gpu] = {}
+    for rows in tables.rows("TARGET_INFO_CUDA_DEVICE", columns):
+        for number, ordinal, pid, count in rows:
+            if type(number) is not int or type(ordinal) is not int or not 0 <= ordinal < 1 << 16:
+                continue
+            if tables.pid is None or pid in (None, tables.pid):
+                name, of_gpu = listed.get(number, (None, None))
+                sms = next((one for one in (count, of_gpu) if type(one) is int and one > 0), None)
+                found[ordinal] = Gpu(number, name if isinstance(name, str) else None, sms)
+    return found
