@@ -62,8 +62,7 @@ class TraceFormat:
     a_file: str | None = None
     """What one of its files is called, if that is not the name and 'trace'."""
     ranks: Callable[[Sequence[Path]], tuple[list[Path], list[str]]] | None = None
-    """All files of a run -> the paths of its ranks, and notes, if one file may hold several (recording/shared_files.py).
-    Raises RunError."""
+    """All files of a run -> the paths of its ranks, and notes, if one file may hold several. Raises RunError."""
     unread_names: tuple[str, ...] = ()
     """Files from which its own tools make those of the format, as patterns of the shell; and how they do."""
     how_to_make: str | None = None

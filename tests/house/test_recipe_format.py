@@ -83,7 +83,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "from .kineto.entry import KINETO\n",
             "from .kernel_csv import KERNEL_CSV\nfrom .kineto.entry import KINETO\n",
         ),
-        ("= (RECORDING, KINETO)", "= (RECORDING, KERNEL_CSV, KINETO)"),
+        (", KINETO)", ", KERNEL_CSV, KINETO)"),
     ):
         assert content.count(old) == 1, old
         content = content.replace(old, new)

@@ -8,20 +8,20 @@ from typing import NamedTuple
 import numpy as np
 
 from ...recording.arrays import Int64s
-from .tables import THREAD, Tables
+from .tables import THREAD, ExportTables
 
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _VERSION = re.compile(r"_v[0-9]+(?=_ptsz\Z|_ptds\Z|\Z)")
 
 
-class Calls(NamedTuple):
-    """Calls as columns, by start; times in ns as in the export. `names` are counted into by the column `name`."""
+class CallColumns(NamedTuple):
+    """CallColumns as columns, by start; times in ns as in the export. `names` are counted into by the column `name`."""
 
     columns: dict[str, Int64s]
     names: list[str]
 
 
-def calls_of(tables: Tables, correlations: Int64s, *, every_call: bool) -> Calls:
+def called_columns(tables: ExportTables, correlations: Int64s, *, every_call: bool) -> CallColumns:
     """The calls of a process that launched something of these correlations, or all of them.
 
     Raises DamagedTrace, TooLarge.
@@ -32,8 +32,8 @@ def calls_of(tables: Tables, correlations: Int64s, *, every_call: bool) -> Calls
         return np.isin(chunk["correlationId"], wanted)
 
     needed, others = ("start", "end"), ("correlationId", "globalTid", "nameId")
-    found = tables.columns(RUNTIME, needed, others, owner="globalTid", keep=None if every_call else launching)
-    tables.keep(RUNTIME, **{"runtime" if every_call else "launches": len(found["start"])})
+    found = tables.columns(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)
+    tables.keep(CALL_TABLE, **{"runtime" if every_call else "launches": len(found["start"])})
     order = np.argsort(found["start"], kind="stable")
     columns = {name: values[order] for name, values in found.items()}
     columns["correlation"] = columns.pop("correlationId")
@@ -43,4 +43,4 @@ def calls_of(tables: Tables, correlations: Int64s, *, every_call: bool) -> Calls
     names: dict[str, int] = {}
     # Several versions of a function are one, as Kineto names it.
     numbers = [names.setdefault(_VERSION.sub("", texts.get(n, "unknown")), len(names)) for n in distinct.tolist()]
-    return Calls({**columns, "name": np.array(numbers, dtype=np.int64)[which.reshape(-1)]}, list(names))
+    return CallColumns({**columns, "name": np.array(numbers, dtype=np.int64)[which.reshape(-1)]}, list(names))

@@ -8,6 +8,7 @@ that it was stored with, whatever the table declares, so types are checked here.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from ...recording.arrays import Int64s
 from ...recording.compression import is_regular, packed_bytes
 from ...recording.options import Progress
 from ...recording.values import MISSING
+from .exporting import EXPORT
 
 _BEGIN = b"SQLite format 3\0"
 _ROWS = 50_000  # at a time
@@ -28,7 +30,7 @@ _FUNCTIONS = frozenset({"like", "coalesce", "min", "max", "count"})
 # page again and again, take any number of them.
 _STEPS, _STEPS_PER_BYTE, _STEPS_AT_ONCE = 50_000_000, 20, 100_000
 _LONGEST_VALUE_BYTES = 64 << 20
-_EXPORT = "export the report again with nsys export --type sqlite"
+_AGAIN = f"export the report again with {EXPORT}"
 
 
 class Database:
@@ -66,7 +68,7 @@ class Database:
             connection.execute("PRAGMA temp_store=MEMORY")
         except sqlite3.Error as err:
             raise self._failed(err, "its schema") from err
-        if hasattr(connection, "setlimit"):  # from Python 3.11 on
+        if sys.version_info >= (3, 11):
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
         connection.set_authorizer(_only_reading)
         connection.set_progress_handler(self._is_too_much, _STEPS_AT_ONCE)
@@ -105,20 +107,22 @@ class Database:
         named = [column if source else f'"{column}"' if self.has(table, column) else "NULL" for column in columns]
         condition = f" WHERE {where}" if where else ""
         origin = source or f'"{table}"'
-        yield from self._rows(f"SELECT {', '.join(named)} FROM {origin}{condition}", f"table {table}")
+        query = f"SELECT {', '.join(named)} FROM {origin}{condition}"  # noqa: S608 - of names known here
+        yield from self._rows(query, f"table {table}")
 
     def distinct(self, table: str, columns: Sequence[str]) -> set[tuple[Any, ...]]:
         """The different rows that these columns have. Raises DamagedTrace."""
         if not self.has(table):
             return set()
         named = ", ".join(f'"{column}"' if self.has(table, column) else "NULL" for column in columns)
-        return set(self._all(f'SELECT DISTINCT {named} FROM "{table}"', f"table {table}"))
+        query = f'SELECT DISTINCT {named} FROM "{table}"'  # noqa: S608 - of names known here
+        return set(self._all(query, f"table {table}"))
 
     def ends_of(self, table: str, start: str, end: str) -> tuple[int | None, int | None]:
         """The least `start` and the greatest `end` of a table, as far as they are integers. Raises DamagedTrace."""
         if not self.has(table, start, end):
             return None, None
-        query = f'SELECT min("{start}"), max("{end}") FROM "{table}"'
+        query = f'SELECT min("{start}"), max("{end}") FROM "{table}"'  # noqa: S608 - of names known here
         first, last = self._all(query, f"table {table}")[0]
         return first if type(first) is int else None, last if type(last) is int else None
 
@@ -144,7 +148,7 @@ class Database:
             f"takes more work to read than any table in {self.size:,} bytes" if "interrupted" in str(err) else str(err)
         )
         after = f" after {rows:,} rows" if rows else ""
-        return DamagedTrace(f"{self.path}: cannot be read ({what}{after}: {why}); {_EXPORT}")
+        return DamagedTrace(f"{self.path}: cannot be read ({what}{after}: {why}); {_AGAIN}")
 
 
 def whole_numbers(values: Sequence[Any]) -> Int64s:
@@ -165,7 +169,7 @@ def _check(path: Path) -> None:
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err
     if begin != _BEGIN:
-        raise NotATrace(f"{path}: is not an SQLite database, as exports of Nsight Systems are; {_EXPORT}")
+        raise NotATrace(f"{path}: is not an SQLite database, as exports of Nsight Systems are; {_AGAIN}")
 
 
 def _text(data: bytes) -> str:

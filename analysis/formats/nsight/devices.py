@@ -12,11 +12,11 @@ from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
 from ...core.wording import counted
 from ...recording.arrays import Int64s
 from ...recording.values import MISSING
-from .tables import Tables, joined
+from .tables import ExportTables, stacked
 
-KERNELS, COPIES, FILLS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
-GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-NAMES = ("demangledName", "shortName", "mangledName")
+KERNEL_TABLE, COPY_TABLE, FILL_TABLE = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
+GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+NAME_COLUMNS = ("demangledName", "shortName", "mangledName")
 """Columns that name a kernel, the one that Kineto writes first."""
 _PLACE = ("start", "end", "deviceId", "streamId")
 _GRID = ("gridX", "gridY", "gridZ")
@@ -47,7 +47,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class DeviceWork:
+class DeviceColumns:
     """Activities as columns, times in ns as in the export; `blocks` are the blocks of a kernel, MISSING for the rest.
 
     `peer_copies` are correlations and sizes of copies between GPUs. `notes` say what is not told apart.
@@ -65,16 +65,16 @@ class DeviceWork:
         return of_name[self.columns["name"]] if len(of_name) else np.zeros(len(self.columns["name"]), dtype=bool)
 
 
-def device_work(tables: Tables, pattern: re.Pattern[str]) -> DeviceWork:
+def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColumns:
     """What the devices of a process did, by start. Raises DamagedTrace, TooLarge."""
     names = Names(pattern)
     copies, peer_copies = _copies(tables, names)
     graphs = _graphs(tables, names)
     parts = [_kernels(tables, names), copies, _fills(tables, names), graphs]
-    columns = joined(parts)
+    columns = stacked(parts)
     tables.keep("of devices", activities=len(columns["start"]), names=len(names.names))
     order = np.argsort(columns["start"], kind="stable")
-    return DeviceWork(
+    return DeviceColumns(
         {name: values[order] for name, values in columns.items()}, names, peer_copies, list(_on_graphs(graphs))
     )
 
@@ -91,9 +91,9 @@ def _placed(found: dict[str, Int64s], name: Int64s, blocks: Int64s | None = None
     }
 
 
-def _kernels(tables: Tables, names: Names) -> dict[str, Int64s]:
-    named = [column for column in NAMES if tables.database.has(KERNELS, column)]
-    found = tables.columns(KERNELS, _PLACE, ("correlationId", *NAMES, *_GRID), owner="globalPid")
+def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
+    named = [column for column in NAME_COLUMNS if tables.database.has(KERNEL_TABLE, column)]
+    found = tables.columns(KERNEL_TABLE, _PLACE, ("correlationId", *NAME_COLUMNS, *_GRID), owner="globalPid")
     text = np.full(len(found["start"]), MISSING)
     for column in reversed(named):
         text = np.where(found[column] == MISSING, text, found[column])
@@ -112,9 +112,9 @@ def _kernels(tables: Tables, names: Names) -> dict[str, Int64s]:
     return _placed(found, name, blocks)
 
 
-def _copies(tables: Tables, names: Names) -> tuple[dict[str, Int64s], list[tuple[int, int]]]:
+def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list[tuple[int, int]]]:
     others = ("correlationId", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "bytes")
-    found = tables.columns(COPIES, _PLACE, others, owner="globalPid")
+    found = tables.columns(COPY_TABLE, _PLACE, others, owner="globalPid")
     way, source, target = (found[column] for column in ("copyKind", "srcDeviceId", "dstDeviceId"))
     elsewhere = (way == _ON_DEVICES) & (source != MISSING) & (target != MISSING) & (source != target)
     way = np.where(elsewhere, _BETWEEN_GPUS, way)
@@ -129,17 +129,17 @@ def _copies(tables: Tables, names: Names) -> tuple[dict[str, Int64s], list[tuple
     return _placed(found, np.array(numbers, dtype=np.int64)[which.reshape(-1)]), peer_copies
 
 
-def _fills(tables: Tables, names: Names) -> dict[str, Int64s]:
-    found = tables.columns(FILLS, _PLACE, ("correlationId", "memKind"), owner="globalPid")
+def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
+    found = tables.columns(FILL_TABLE, _PLACE, ("correlationId", "memKind"), owner="globalPid")
     distinct, which = np.unique(found["memKind"], return_inverse=True)
     texts = (f"Memset ({_PLACES.get(kind, 'Unknown')})" for kind in distinct.tolist())
     numbers = np.array([names.add(name, memory_kind(name)) for name in texts], dtype=np.int64)
     return _placed(found, numbers[which.reshape(-1)])
 
 
-def _graphs(tables: Tables, names: Names) -> dict[str, Int64s]:
+def _graphs(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     """Launches of CUDA graphs that were traced as a whole: of their kernels nothing is known."""
-    found = tables.columns(GRAPHS, _PLACE, ("correlationId",), owner="globalPid")
+    found = tables.columns(GRAPH_TABLE, _PLACE, ("correlationId",), owner="globalPid")
     count = len(found["start"])
     return _placed(found, np.full(count, names.add("CUDA graph", COMPUTE) if count else 0))
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .tables import LONGEST_NS, Tables, process_of, thread_of
+from .tables import LONGEST_NS, ExportTables, process_of, thread_of
 
-EVENTS, STRINGS = "NVTX_EVENTS", "StringIds"
+RANGE_TABLE, TEXT_TABLE = "NVTX_EVENTS", "StringIds"
 _RANGES = (59, 60, 70, 71)
 """Push and pop, start and end; the same of extended payloads. ENUM_NSYS_EVENT_TYPE."""
 _TEXT = 'coalesce(n."text", s."value")'
@@ -40,14 +40,14 @@ class Range(NamedTuple):
         return _NCCL.fullmatch(self.name) is not None
 
 
-def ranges_of(tables: Tables, names: Sequence[str]) -> list[Range]:
+def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
     """The ranges of a process whose names are LIKE one of these, by start.
 
     Ranges that never ended, or without a name, are left out. Raises DamagedTrace, TooLarge.
     """
     found: list[Range] = []
     columns = ("start", "end", "text", "textId", "globalTid", "domainId", "binaryData")
-    for rows in tables.rows(EVENTS, _expressions(tables, columns), _condition(tables, names), _source(tables)):
+    for rows in tables.rows(RANGE_TABLE, _expressions(tables, columns), _condition(tables, names), _source(tables)):
         for start, end, text, thread, domain, payload in rows:
             if not (type(start) is int and type(end) is int and isinstance(text, str) and start >= 0):
                 continue
@@ -58,41 +58,41 @@ def ranges_of(tables: Tables, names: Sequence[str]) -> list[Range]:
                     name, process_of(serialized), thread_of(serialized), start, end,
                     domain if type(domain) is int else None, payload,
                 ))  # fmt: skip
-        tables.check_memory(EVENTS, len(found) * _RANGE_BYTES)
+        tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES)
     return sorted(found, key=lambda one: (one.start, -one.end))
 
 
-def _source(tables: Tables) -> str:
+def _source(tables: ExportTables) -> str:
     joined = ' LEFT JOIN "StringIds" s ON s."id" = n."textId"' if _is_joined(tables) else ""
-    return f'"{EVENTS}" n{joined}'
+    return f'"{RANGE_TABLE}" n{joined}'
 
 
-def _is_joined(tables: Tables) -> bool:
-    return tables.database.has(EVENTS, "textId") and tables.database.has(STRINGS, "id", "value")
+def _is_joined(tables: ExportTables) -> bool:
+    return tables.database.has(RANGE_TABLE, "textId") and tables.database.has(TEXT_TABLE, "id", "value")
 
 
-def _text(tables: Tables) -> str:
+def _text(tables: ExportTables) -> str:
     """The expression for the name of a range, which older exports have in one place only."""
     if not _is_joined(tables):
-        return 'n."text"' if tables.database.has(EVENTS, "text") else "NULL"
-    return _TEXT if tables.database.has(EVENTS, "text") else 's."value"'
+        return 'n."text"' if tables.database.has(RANGE_TABLE, "text") else "NULL"
+    return _TEXT if tables.database.has(RANGE_TABLE, "text") else 's."value"'
 
 
-def _expressions(tables: Tables, columns: tuple[str, ...]) -> list[str]:
+def _expressions(tables: ExportTables, columns: tuple[str, ...]) -> list[str]:
     found = []
     for column in columns:
         if column == "text":
             found.append(_text(tables))
         elif column != "textId":
-            found.append(f'n."{column}"' if tables.database.has(EVENTS, column) else "NULL")
+            found.append(f'n."{column}"' if tables.database.has(RANGE_TABLE, column) else "NULL")
     return found
 
 
-def _condition(tables: Tables, names: Sequence[str]) -> str:
+def _condition(tables: ExportTables, names: Sequence[str]) -> str:
     conditions = []
-    if tables.database.has(EVENTS, "eventType"):
+    if tables.database.has(RANGE_TABLE, "eventType"):
         conditions.append(f'n."eventType" IN ({", ".join(map(str, _RANGES))})')
-    if of_process := tables.of_process(EVENTS, "globalTid", prefix="n."):
+    if of_process := tables.of_process(RANGE_TABLE, "globalTid", prefix="n."):
         conditions.append(of_process)
     if names != EVERYTHING:
         text = _text(tables)

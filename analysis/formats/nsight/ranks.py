@@ -18,10 +18,10 @@ from ...errors import MixedJobs, TraceError
 from ...recording.options import ReadOptions
 from ...recording.shared_files import SharedRank, rank_in_name
 from . import session
-from .communicators import Member, members_in, ranks_by_world
 from .database import Database
-from .devices import COPIES, FILLS, GRAPHS, KERNELS, NAMES
-from .tables import Tables, process_of
+from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, NAME_COLUMNS
+from .nccl.communicators import Membership, members_in, ranks_by_world
+from .tables import ExportTables, process_of
 
 _APART_NS = 2_000_000_000
 """Clocks of hosts may differ by so much; windows that are farther apart are of different runs."""
@@ -35,7 +35,7 @@ class Process:
     pid: int
     gpu: int
     communicates: bool
-    joined: tuple[Member, ...]
+    joined: tuple[Membership, ...]
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def _export(path: Path) -> Export:
 
 def _processes(database: Database) -> Iterator[Process]:
     """The processes of an export that used GPUs, by their GPUs where these differ, else by their numbers."""
-    tables = Tables(database, ReadOptions(), None)
-    named = database.first_with(KERNELS, NAMES)
-    kernels = database.distinct(KERNELS, ["globalPid", "deviceId", *([named] if named else [])])
+    tables = ExportTables(database, ReadOptions(), None)
+    named = database.first_with(KERNEL_TABLE, NAME_COLUMNS)
+    kernels = database.distinct(KERNEL_TABLE, ["globalPid", "deviceId", *([named] if named else [])])
     used = {(pid, device) for pid, device, *_ in kernels}
-    for table in (COPIES, FILLS, GRAPHS):
+    for table in (COPY_TABLE, FILL_TABLE, GRAPH_TABLE):
         used |= database.distinct(table, ["globalPid", "deviceId"])
     texts = tables.texts(row[2] for row in kernels if len(row) > 2 and type(row[2]) is int)
     pattern = comm_pattern()
@@ -111,7 +111,7 @@ def _processes(database: Database) -> Iterator[Process]:
 
 def _gpu(database: Database, pid: int, devices: set[int]) -> int:
     """The first of the GPUs that a process used, as the machine numbers them if the export says so."""
-    known = session.gpus(Tables(database, ReadOptions(), pid))
+    known = session.gpus_of(ExportTables(database, ReadOptions(), pid))
     return min(known[device].number if device in known else device for device in devices)
 
 
@@ -142,8 +142,8 @@ def _check_one_run(exports: Sequence[Export]) -> None:
 def _span(path: Path) -> tuple[int, int] | None:
     """When the first kernel of an export began and the last one ended, as unix time; None if that is not known."""
     with suppress(TraceError), Database(path) as database:
-        begin, end = database.ends_of(KERNELS, "start", "end")
-        base = session.epoch_ns(Tables(database, ReadOptions(), None))
+        begin, end = database.ends_of(KERNEL_TABLE, "start", "end")
+        base = session.epoch_ns(ExportTables(database, ReadOptions(), None))
         if begin is not None and end is not None and base is not None:
             return begin + base, end + base
     return None

@@ -20,19 +20,19 @@ from ...recording.recording import Annotation, Columns, Extent, RawTrace, raw_tr
 from ...recording.shared_files import SharedRank, file_of, shared_rank
 from ...recording.values import MISSING, NOT_KNOWN
 from . import session
-from .calls import RUNTIME, Calls, calls_of
-from .communicators import Member, has_payloads, known_groups, members, members_in, ranks_by_world
+from .calls import CALL_TABLE, CallColumns, called_columns
 from .database import Database
-from .devices import COPIES, FILLS, GRAPHS, KERNELS, DeviceWork, device_work
-from .entry import NSIGHT, is_report
-from .nccl_calls import Launch, group_name, told_by_nccl
-from .payloads import Schemas
-from .ranges import EVENTS, EVERYTHING, MARKS, Range, ranges_of
+from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
+from .exporting import EXPORT, is_report
+from .nccl.communicators import Membership, has_payloads, known_groups, members, members_in, ranks_by_world
+from .nccl.functions import KernelLaunch, group_name, told_by_nccl
+from .nccl.payloads import Schemas
+from .ranges import EVERYTHING, MARKS, RANGE_TABLE, Range, marked_ranges
 from .steps import step_marks
-from .tables import LONGEST_NS, Tables, process_of
+from .tables import LONGEST_NS, ExportTables, process_of
 
 _KEPT = (markers.NCCL_MARK, markers.LOADING)
-_TABLES = (KERNELS, COPIES, FILLS, GRAPHS, RUNTIME, EVENTS)
+_TABLES = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE, CALL_TABLE, RANGE_TABLE)
 
 
 def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
@@ -44,15 +44,15 @@ def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = No
     file, shared = file_of(path), shared_rank(path)
     if is_report(file):
         raise NotATrace(
-            f"{file}: is a report of Nsight Systems, which only its own tools can read; {NSIGHT.how_to_make}"
+            f"{file}: is a report of Nsight Systems, which only its own tools can read; export it with {EXPORT}"
         )
     with Database(file, progress) as database:
         if not any(map(database.has, _TABLES)):
             raise NotATrace(
-                f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNELS}"
+                f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNEL_TABLE}"
             )
         pid = _only_process(path, database) if shared is None else shared.pid
-        return _trace(file, Tables(database, options, pid), options, shared)
+        return _trace(file, ExportTables(database, options, pid), options, shared)
 
 
 def _only_process(path: Path, database: Database) -> int | None:
@@ -68,26 +68,26 @@ def _only_process(path: Path, database: Database) -> int | None:
 
 def processes(database: Database) -> set[int]:
     """The processes that used GPUs. Raises DamagedTrace."""
-    tables = (KERNELS, COPIES, FILLS, GRAPHS)
+    tables = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE)
     found = {pid for table in tables for (pid,) in database.distinct(table, ["globalPid"])}
     return {process_of(pid) for pid in found if type(pid) is int}
 
 
-def _trace(file: Path, tables: Tables, options: ReadOptions, shared: SharedRank | None) -> RawTrace:
+def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: SharedRank | None) -> RawTrace:
     """All that one process did."""
-    work = device_work(tables, options.pattern)
+    work = device_columns(tables, options.pattern)
     if not len(work.columns["start"]) and tables.damage is None:
         raise NotATrace(f"{file}: shows nothing that a GPU did; capture with --trace=cuda,nvtx")
     first = int(work.columns["start"][0]) if len(work.columns["start"]) else 0
     activities = tables.near(work.columns, first)
-    called = calls_of(tables, activities["correlation"], every_call=options.details)
-    calls = Calls(tables.near(called.columns, first), called.names)
+    called = called_columns(tables, activities["correlation"], every_call=options.details)
+    calls = CallColumns(tables.near(called.columns, first), called.names)
     told = _told(tables, work, calls, first, details=options.details)
     events = events_of(
         pids=[tables.pid, None, None, None],
         names=work.names.names,
         kinds=work.names.kinds,
-        activities=_activities(activities, first, session.gpus(tables)),
+        activities=_activities(activities, first, session.gpus_of(tables)),
         **_of_cpus(calls, activities["correlation"], first, details=options.details),
         **_operators(told.operators, first),
         annotations=[_annotation(one, first) for one in told.marks],
@@ -107,12 +107,12 @@ class _Told:
     marks: list[Range]
     operators: list[Range]
     rows: list[dict[str, Any]]
-    joined: list[Member]
+    joined: list[Membership]
     notes: list[str]
 
 
-def _told(tables: Tables, work: DeviceWork, calls: Calls, first: int, *, details: bool) -> _Told:
-    found = ranges_of(tables, EVERYTHING if details else MARKS)
+def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool) -> _Told:
+    found = marked_ranges(tables, EVERYTHING if details else MARKS)
     ranges = [one for one in found if abs(one.start - first) < LONGEST_NS]
     schemas = Schemas(tables)
     joined = [one for own in members(ranges, schemas).values() for one in own]
@@ -125,36 +125,36 @@ def _told(tables: Tables, work: DeviceWork, calls: Calls, first: int, *, details
     marked = {(one.thread, one.start, one.end) for one in steps}
     others = (one for one in of_cpu if not one.name.startswith(_KEPT))
     operators = [one for one in others if (one.thread, one.start, one.end) not in marked] if details else []
-    tables.keep(EVENTS, annotations=len(marks), calls=len(of_nccl.rows), operators=len(operators))
+    tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows), operators=len(operators))
     why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
     return _Told(marks, operators, of_nccl.rows, joined, [*notes, *why])
 
 
-def _launches_of_comm(work: DeviceWork, calls: Calls) -> list[Launch]:
+def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLaunch]:
     """Where the kernels that communicate were launched: the first call of each correlation."""
     wanted = np.isin(calls.columns["correlation"], work.columns["correlation"][work.is_comm])
     columns = (calls.columns[name][wanted].tolist() for name in ("correlation", "thread", "start"))
-    first: dict[int, Launch] = {}
-    for launch in map(Launch, *columns):
+    first: dict[int, KernelLaunch] = {}
+    for launch in map(KernelLaunch, *columns):
         first.setdefault(launch.correlation, launch)
     first.pop(MISSING, None)
     return list(first.values())
 
 
-def _why_no_sizes(tables: Tables, ranges: Sequence[Range], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _why_no_sizes(tables: ExportTables, ranges: Sequence[Range], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Why sizes of collectives are not known, if none are."""
     if any(row["in_bytes"] is not None or row["out_bytes"] is not None for row in rows):
         return
     if not any(one.is_nccl for one in ranges):
         yield "has no ranges of NCCL, so sizes and groups of collectives are not known; capture with --trace=cuda,nvtx"
     elif not has_payloads(tables):
-        yield f"was exported without what NCCL says about sizes and groups of collectives; {NSIGHT.how_to_make}"
+        yield f"was exported without what NCCL says about sizes and groups of collectives; export it with {EXPORT}"
     else:
         yield "NCCL does not say the sizes of collectives in it; NCCL 2.26 and later do"
 
 
-def _header(tables: Tables, told: _Told, base_ns: int, shared: SharedRank | None) -> Header:
-    known = session.gpus(tables)
+def _header(tables: ExportTables, told: _Told, base_ns: int, shared: SharedRank | None) -> Header:
+    known = session.gpus_of(tables)
     names = tuple(known[n].name or "" if n in known else "" for n in range(max(known, default=-1) + 1))
     return header_of(
         rank=None if shared is None else shared.rank,
@@ -166,13 +166,13 @@ def _header(tables: Tables, told: _Told, base_ns: int, shared: SharedRank | None
     )
 
 
-def _groups(tables: Tables, joined: Sequence[Member], shared: SharedRank | None) -> tuple[ProcessGroup, ...]:
+def _groups(tables: ExportTables, joined: Sequence[Membership], shared: SharedRank | None) -> tuple[ProcessGroup, ...]:
     """The communicators of the process all of whose global ranks are known."""
     if shared is None or shared.world_size is None or not joined:
         return ()
     found: dict[int, tuple[int, ...]] = {}
     if any(one.ranks != shared.world_size for one in joined):
-        of_all = members_in(Tables(tables.database, ReadOptions(), None))
+        of_all = members_in(ExportTables(tables.database, ReadOptions(), None))
         world = ranks_by_world(of_all)
         found = known_groups(of_all, {} if world is None else world[1])
     found |= {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size}
@@ -201,7 +201,7 @@ def _activities(columns: dict[str, Int64s], first: int, gpus: Mapping[int, sessi
     )
 
 
-def _of_cpus(calls: Calls, correlations: Int64s, first: int, *, details: bool) -> dict[str, Any]:
+def _of_cpus(calls: CallColumns, correlations: Int64s, first: int, *, details: bool) -> dict[str, Any]:
     """Launches, and with details all calls."""
     columns = calls.columns
     of_launches = np.isin(columns["correlation"], correlations) & (columns["correlation"] != MISSING)

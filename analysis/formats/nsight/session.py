@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .tables import Tables
+from .tables import ExportTables
 
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _LATEST_EPOCH_NS = 2**62 - 2**55
@@ -18,7 +18,7 @@ class Gpu(NamedTuple):
     multiprocessors: int | None
 
 
-def epoch_ns(tables: Tables) -> int | None:
+def epoch_ns(tables: ExportTables) -> int | None:
     """Unix time at which the times of the session are 0; None where the export does not say.
 
     Newer exports count from the start of the system, and say when the session began on that clock too; older ones from
@@ -31,13 +31,13 @@ def epoch_ns(tables: Tables) -> int | None:
     return None
 
 
-def base_ns(tables: Tables, first_ns: int) -> int:
+def base_ns(tables: ExportTables, first_ns: int) -> int:
     """Unix time of what stands as `first_ns` in the export; that number where the session's time is not known."""
     epoch = epoch_ns(tables)
     return first_ns if epoch is None or first_ns > _LONG_AGO_NS else first_ns + epoch
 
 
-def host(tables: Tables) -> str | None:
+def host(tables: ExportTables) -> str | None:
     """The name of the host."""
     for rows in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
         for name, value in rows:
@@ -46,7 +46,7 @@ def host(tables: Tables) -> str | None:
     return None
 
 
-def gpus(tables: Tables) -> dict[int, Gpu]:
+def gpus_of(tables: ExportTables) -> dict[int, Gpu]:
     """The GPUs of a process by their ordinals, as far as the export lists them."""
     listed: dict[int, tuple[object, object]] = {}
     for rows in tables.rows("TARGET_INFO_GPU", ("id", "name", "smCount")):

@@ -1,4 +1,4 @@
-"""Tables of an export -> columns of integers, a chunk after another, so that memory grows only with what is kept."""
+"""Tables of an export -> columns of integers, a chunk after another: memory grows only with what is kept."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.options import ReadOptions
 from ...recording.values import MISSING
 from .database import Database, whole_numbers
+from .exporting import EXPORT
 
 LONGEST_NS = 2**53
 """No event takes longer, and none is farther from another: such times are exact as microseconds."""
@@ -26,7 +27,7 @@ THREAD = 0xFFFFFF
 Keep = Callable[[dict[str, Int64s]], "np.typing.NDArray[np.bool_]"]
 
 
-class Tables:
+class ExportTables:
     """The tables of an export, as far as they concern one process; None is all of them.
 
     With `keep_going`, damage ends the reading of a table, and rows that make no sense are left out; `damage` then says
@@ -87,7 +88,7 @@ class Tables:
 
     def complain(self, what: str) -> None:
         """Something in the export is not as Nsight Systems writes it. Raises DamagedTrace, unless it is to go on."""
-        self._give_up(f"{self.database.path}: {what}; export the report again with nsys export --type sqlite", None)
+        self._give_up(f"{self.database.path}: {what}; export the report again with {EXPORT}", None)
 
     def _give_up(self, message: str, cause: Exception | None) -> None:
         if not self._options.keep_going:
@@ -144,6 +145,6 @@ def thread_of(serialized: int) -> int:
     return serialized & THREAD
 
 
-def joined(parts: Sequence[dict[str, Int64s]]) -> dict[str, Int64s]:
+def stacked(parts: Sequence[dict[str, Int64s]]) -> dict[str, Int64s]:
     """Columns of the same names behind each other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .tables import Tables
+from ..tables import ExportTables
 
 _ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 _HEADER = struct.Struct("<QQQQ")
@@ -48,7 +48,7 @@ _Entry = tuple[str, str, int]  # field, type and offset
 class Schemas:
     """The schemas of an export, as far as they have entries that are used."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: ExportTables) -> None:
         columns = ("domainId", "schemaId", "idx", "type", "name", "offset")
         rows = (row for some in tables.rows(_ENTRIES, columns) for row in some)
         listed: dict[tuple[int, int], dict[int, set[tuple[object, ...]]]] = {}

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...core import markers
-from ...core.nccl_tests import collective_name
+from ....core import markers
+from ....core.nccl_tests import collective_name
+from ..ranges import Range
 from .payloads import Payload, Schemas
-from .ranges import Range
 
 _BEGIN, _END = "ncclGroupStart", "ncclGroupEnd"
 # Function -> the operation; `bytes` is what each rank hands in, or of the others (True) what it hands to each rank.
@@ -28,7 +28,7 @@ _OPERATIONS = {
 _GROWS, _SHRINKS, _EXCHANGES = ("allgather", "gather"), ("reduce_scatter", "scatter"), ("alltoall",)
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """Where a kernel of NCCL was launched."""
 
     correlation: int
@@ -45,7 +45,7 @@ class Function(NamedTuple):
 
 
 @dataclass
-class Batch:
+class LaunchedTogether:
     """Functions that are launched together, in a span of time of one thread; not `whole` if some may be missing."""
 
     thread: int
@@ -56,7 +56,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Told:
+class FunctionsTold:
     """Rows of arguments, and ranges `nccl:coalesced` that must stand around launches of several calls."""
 
     rows: list[dict[str, Any]]
@@ -64,12 +64,12 @@ class Told:
 
 
 def told_by_nccl(
-    ranges: Sequence[Range], schemas: Schemas, launches: Iterable[Launch], group_sizes: Mapping[int, int]
-) -> Told:
+    ranges: Sequence[Range], schemas: Schemas, launches: Iterable[KernelLaunch], group_sizes: Mapping[int, int]
+) -> FunctionsTold:
     """What the ranges of one process say about the kernels launched in them; times in ns as in the export."""
     batches = {thread: list(_batches(own, schemas)) for thread, own in _by_thread(ranges).items()}
     begun = {thread: [batch.start for batch in own] for thread, own in batches.items()}
-    kernels: list[tuple[Launch, Batch]] = []
+    kernels: list[tuple[KernelLaunch, LaunchedTogether]] = []
     for launch in launches:
         place = bisect_right(begun.get(launch.thread, []), launch.at) - 1
         if place >= 0 and launch.at <= batches[launch.thread][place].end:
@@ -77,7 +77,7 @@ def told_by_nccl(
     in_batch = Counter(id(batch) for _, batch in kernels)
     marks = {thread: [one for one in own if one.name.startswith(markers.NCCL_MARK)]
              for thread, own in _by_thread(ranges).items()}  # fmt: skip
-    told = Told([], [])
+    told = FunctionsTold([], [])
     for launch, batch in kernels:
         if batch.whole and in_batch[id(batch)] == 1:  # which of several kernels did what is not known
             _tell(told, launch, batch, _around(marks[batch.thread], batch), group_sizes)
@@ -91,7 +91,7 @@ def _by_thread(ranges: Iterable[Range]) -> dict[int, list[Range]]:
     return found
 
 
-def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[Batch]:
+def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedTogether]:
     """What each function, or each group of them, launches, in order; `ranges` are those of one thread."""
     depth, within = 0, -1
     open_: list[Function] | None = None
@@ -105,24 +105,30 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[Batch]:
             depth -= 1
             if depth <= 0:
                 whole = depth == 0 and open_ is not None
-                yield Batch(one.thread, one.start, one.end, open_ or [], whole)
+                yield LaunchedTogether(one.thread, one.start, one.end, open_ or [], whole)
                 depth, open_ = 0, None
         elif name in _OPERATIONS:
             within = one.end
             function = Function(_OPERATIONS[name], one.start, schemas.payload(one.domain, one.payload))
             if open_ is None:
-                yield Batch(one.thread, one.start, one.end, [function])
+                yield LaunchedTogether(one.thread, one.start, one.end, [function])
             else:
                 open_.append(function)
 
 
-def _around(marks: Sequence[Range], batch: Batch) -> Range | None:
+def _around(marks: Sequence[Range], batch: LaunchedTogether) -> Range | None:
     """torch's range around a launch: the innermost."""
     place = bisect_right([one.start for one in marks], batch.start)
     return next((one for one in reversed(marks[max(0, place - 8) : place]) if one.end >= batch.end), None)
 
 
-def _tell(told: Told, launch: Launch, batch: Batch, around: Range | None, group_sizes: Mapping[int, int]) -> None:
+def _tell(
+    told: FunctionsTold,
+    launch: KernelLaunch,
+    batch: LaunchedTogether,
+    around: Range | None,
+    group_sizes: Mapping[int, int],
+) -> None:
     parts = [_arguments(function, group_sizes) for function in batch.functions]
     if not parts:
         return
@@ -143,7 +149,7 @@ def _tell(told: Told, launch: Launch, batch: Batch, around: Range | None, group_
         )
 
 
-def _row(launch: Launch, arguments: dict[str, Any]) -> dict[str, Any]:
+def _row(launch: KernelLaunch, arguments: dict[str, Any]) -> dict[str, Any]:
     return {**arguments, "source": "kernel", "correlation": launch.correlation}
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from ..ranges import COMMUNICATORS, Range, marked_ranges
+from ..tables import ExportTables
 from .payloads import Schemas
-from .ranges import COMMUNICATORS, Range, ranges_of
-from .tables import Tables
 
 _JOINING = ("ncclCommInit", "ncclCommSplit", "ncclCommShrink")
 _EXPORTED = "META_DATA_EXPORT"
 
-P = TypeVar("P")
+_P = TypeVar("_P")
 
 
-class Member(NamedTuple):
+class Membership(NamedTuple):
     """A process that joined a communicator: its place there, and how many there are."""
 
     comm: int
@@ -30,34 +30,34 @@ class World(NamedTuple):
     ranks: int
 
 
-def members(ranges: Iterable[Range], schemas: Schemas) -> dict[int, list[Member]]:
+def members(ranges: Iterable[Range], schemas: Schemas) -> dict[int, list[Membership]]:
     """The communicators that each process joined, as far as payloads tell."""
-    found: dict[int, list[Member]] = {}
+    found: dict[int, list[Membership]] = {}
     for one in ranges:
         if one.name.removeprefix("p").startswith(_JOINING):
             payload = schemas.payload(one.domain, one.payload)
             if payload.comm and payload.ranks and payload.rank is not None and payload.rank < payload.ranks:
-                found.setdefault(one.process, []).append(Member(payload.comm, payload.ranks, payload.rank))
+                found.setdefault(one.process, []).append(Membership(payload.comm, payload.ranks, payload.rank))
     return found
 
 
-def members_in(tables: Tables) -> dict[int, list[Member]]:
+def members_in(tables: ExportTables) -> dict[int, list[Membership]]:
     """The same for all processes of an export. Raises DamagedTrace, TooLarge."""
     if not has_payloads(tables):
         return {}
     schemas = Schemas(tables)
-    return members(ranges_of(tables, COMMUNICATORS), schemas) if schemas else {}
+    return members(marked_ranges(tables, COMMUNICATORS), schemas) if schemas else {}
 
 
-def has_payloads(tables: Tables) -> bool:
+def has_payloads(tables: ExportTables) -> bool:
     """Whether payloads may be in the export; False if it says that they were left out."""
     exported = {name: value for rows in tables.rows(_EXPORTED, ("name", "value")) for name, value in rows}
     return exported.get("EXPORT_PARAM_INCLUDE_BLOBS") != "false"
 
 
-def ranks_by_world(joined: Mapping[P, Iterable[Member]]) -> tuple[World, dict[P, int]] | None:
+def ranks_by_world(joined: Mapping[_P, Iterable[Membership]]) -> tuple[World, dict[_P, int]] | None:
     """The largest communicator in which each process has a place of its own, and these places; None without one."""
-    places: dict[World, dict[P, int]] = {}
+    places: dict[World, dict[_P, int]] = {}
     for process, own in joined.items():
         for one in own:
             places.setdefault(World(one.comm, one.ranks), {})[process] = one.rank
@@ -67,7 +67,7 @@ def ranks_by_world(joined: Mapping[P, Iterable[Member]]) -> tuple[World, dict[P,
     return max(common, key=lambda found: found[0].ranks, default=None)
 
 
-def known_groups(joined: Mapping[P, Iterable[Member]], rank_of: Mapping[P, int]) -> dict[int, tuple[int, ...]]:
+def known_groups(joined: Mapping[_P, Iterable[Membership]], rank_of: Mapping[_P, int]) -> dict[int, tuple[int, ...]]:
     """The global ranks of each communicator all of whose members are known, by their places in it."""
     places: dict[tuple[int, int], dict[int, int]] = {}
     for process, own in joined.items():
