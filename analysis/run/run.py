@@ -83,6 +83,11 @@ class Run:
         return self.tables.whole.runtime_calls
 
     @property
+    def stream_waits(self) -> pd.DataFrame:
+        """Calls that made a stream wait for an event, where traces have numbers of events."""
+        return self.tables.whole.stream_waits
+
+    @property
     def memory(self) -> pd.DataFrame:
         """Allocated memory."""
         return self.tables.whole.memory

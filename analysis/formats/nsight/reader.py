@@ -29,6 +29,7 @@ from .nccl.functions import KernelLaunch, group_name, told_by_nccl
 from .nccl.payloads import Schemas
 from .ranges import EVERYTHING, MARKS, RANGE_TABLE, Range, marked_ranges
 from .steps import step_marks
+from .stream_waits import stream_wait_columns
 from .tables import LONGEST_NS, ExportTables, process_of
 
 _KEPT = (markers.NCCL_MARK, markers.LOADING)
@@ -90,6 +91,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
         activities=_activities(activities, first, session.gpus_of(tables)),
         **_of_cpus(calls, activities["correlation"], first, details=options.details),
         **_operators(told.operators, first),
+        **({"stream_waits": _waits(tables, calls, first)} if options.details else {}),
         annotations=[_annotation(one, first) for one in told.marks],
         comm_args=[_comm_row(row, first) for row in (*told.rows, *map(_peer_copy, work.peer_copies))],
     )
@@ -227,6 +229,12 @@ def _of_cpus(calls: CallColumns, correlations: Int64s, first: int, *, details: b
             dur=_us(columns["end"] - columns["start"]),
         )
     return found
+
+
+def _waits(tables: ExportTables, calls: CallColumns, first: int) -> Columns:
+    columns = tables.near(stream_wait_columns(tables, calls), first)
+    start = columns.pop("start")
+    return columns_of("stream_waits", len(start), ts=_us(start - first), **columns)
 
 
 def _operators(ranges: Sequence[Range], first: int) -> dict[str, Any]:
