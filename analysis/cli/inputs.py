@@ -76,7 +76,7 @@ def _files_of(path: Path) -> Iterator[Path]:
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
         with suppress(AnalysisError):
-            yield from trace_files([folder])[0]
+            yield from trace_files([folder]).paths
         yield from _beside(folder)
 
 

@@ -6,11 +6,23 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from ..recording.options import Progress, ReadOptions
     from ..recording.recording import RawTrace
+
+
+class RanksInFiles(NamedTuple):
+    """The paths of the ranks in some files (recording/shared_files.py), and notes on how they were found.
+
+    `groups` are those communicators, by the hash that all members know, whose global ranks only all files together
+    tell; they are an option of reading.
+    """
+
+    paths: list[Path]
+    notes: list[str]
+    groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +73,8 @@ class TraceFormat:
     """How the usual writer names a file, with groups `worker` and `cycle`; a folder with such files has no others."""
     a_file: str | None = None
     """What one of its files is called, if that is not the name and 'trace'."""
-    ranks: Callable[[Sequence[Path]], tuple[list[Path], list[str]]] | None = None
-    """All files of a run -> the paths of its ranks, and notes, if one file may hold several. Raises RunError."""
+    ranks: Callable[[Sequence[Path]], RanksInFiles] | None = None
+    """The ranks in all files of a run, if one file may hold several. Raises RunError."""
     unread_names: tuple[str, ...] = ()
     """Files from which its own tools make those of the format, as patterns of the shell; and how they do."""
     how_to_make: str | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.escaping import encodable
 from ..errors import NoTraces, UnreadableFile
+from ..formats.format import RanksInFiles
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, format_of, name_parts
 from ..recording.shared_files import file_of, shared_rank
@@ -17,7 +18,7 @@ from ..recording.shared_files import file_of, shared_rank
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
 
-def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+def trace_files(paths: Sequence[Path]) -> RanksInFiles:
     """The trace files at `paths`, sorted, and a note on every folder where similar files were left out.
 
     A file that holds several ranks is given as the paths of these (recording/shared_files.py). Raises NoTraces,
@@ -36,20 +37,21 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
             skipped += [f"{path.name}: {note}" for note in notes]
         else:
             found.append(path)
-    ranks, notes = _ranks_in(list(dict.fromkeys(found)))
-    return ranks, [*skipped, *notes]
+    ranks = _ranks_in(list(dict.fromkeys(found)))
+    return ranks._replace(notes=[*skipped, *ranks.notes])
 
 
-def _ranks_in(files: list[Path]) -> tuple[list[Path], list[str]]:
-    """The files, but for those that may hold several ranks the paths of these; and notes on them."""
+def _ranks_in(files: list[Path]) -> RanksInFiles:
+    """The files, but for those that may hold several ranks the paths of these."""
     notes: list[str] = []
+    groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
     for one in TRACE_FORMATS:
         if one.ranks is not None:
             own = [path for path in files if shared_rank(path) is None and format_of(path) is one]
-            ranks, about = one.ranks(own) if own else ([], [])
-            files = [path for path in files if path not in set(own)] + ranks
-            notes += about
-    return files, notes
+            found = one.ranks(own) if own else RanksInFiles([], [])
+            files = [path for path in files if path not in set(own)] + found.paths
+            notes, groups = notes + found.notes, groups + found.groups
+    return RanksInFiles(files, notes, groups)
 
 
 def is_side_file(name: str) -> bool:

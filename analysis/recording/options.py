@@ -27,7 +27,8 @@ class ReadOptions:
     once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
     in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: `local`, the address of a
     scheduler, or the file that it wrote. Of `ranks`, `hosts` (names) and `groups` (names or descriptions of process
-    groups), where any are given, only ranks that are in all of them are read.
+    groups), where any are given, only ranks that are in all of them are read. `communicators` are known beforehand:
+    their hashes, and the global ranks of their members.
     """
 
     comm_names: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class ReadOptions:
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    communicators: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def pattern(self) -> re.Pattern[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...recording.shared_files import shared_rank
-from ..format import Reader, TraceFormat
+from ..format import RanksInFiles, Reader, TraceFormat
 from .exporting import EXPORT, REPORTS
 
 _BEGIN = b"SQLite format 3\0"
@@ -19,7 +19,7 @@ def _reader() -> Reader:
     return Reader(read=read_nsight)
 
 
-def _ranks(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+def _ranks(paths: Sequence[Path]) -> RanksInFiles:
     from .ranks import ranks_in
 
     return ranks_in(paths)

@@ -17,10 +17,11 @@ from ...core.kinds import COMM, comm_pattern, kernel_kind
 from ...errors import MixedJobs, TraceError
 from ...recording.options import ReadOptions
 from ...recording.shared_files import SharedRank, rank_in_name
+from ..format import RanksInFiles
 from . import session
 from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, NAME_COLUMNS
-from .nccl.communicators import Membership, members_in, ranks_by_world
+from .nccl.communicators import Membership, known_groups, members_in, ranks_by_world
 from .tables import ExportTables, process_of
 
 _APART_NS = 2_000_000_000
@@ -47,8 +48,8 @@ class Export:
     others: tuple[Process, ...] = ()
 
 
-def ranks_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """A path for each rank in the exports of a run, in their order, and notes on how ranks were found.
+def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
+    """The ranks in the exports of a run.
 
     Exports that cannot be read, or hold one rank that their name tells, stay as they are. Raises MixedJobs.
     """
@@ -60,7 +61,7 @@ def ranks_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     if world is not None:
         size, ranks = world[0].ranks, world[1]
     elif all(len(export.processes) < 2 for export in exports) and _names_tell(several):
-        return list(paths), notes
+        return RanksInFiles(list(paths), notes)
     else:
         _check_one_run(several)
         size, ranks = None, {process: rank for rank, process in enumerate(joined)}
@@ -69,7 +70,7 @@ def ranks_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     for export in exports:
         own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
         found += [one.in_file(export.path) for one in own] or [export.path]
-    return found, notes
+    return RanksInFiles(found, notes, () if world is None else tuple(known_groups(joined, ranks).items()))
 
 
 def _export(path: Path) -> Export:

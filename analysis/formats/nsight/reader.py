@@ -24,7 +24,7 @@ from .calls import CALL_TABLE, CallColumns, called_columns
 from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
 from .exporting import EXPORT, is_report
-from .nccl.communicators import Membership, has_payloads, known_groups, members, members_in, ranks_by_world
+from .nccl.communicators import Membership, has_payloads, members
 from .nccl.functions import KernelLaunch, group_name, told_by_nccl
 from .nccl.payloads import Schemas
 from .ranges import EVERYTHING, MARKS, RANGE_TABLE, Range, marked_ranges
@@ -95,7 +95,8 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
         annotations=[_annotation(one, first) for one in told.marks],
         comm_args=[_comm_row(row, first) for row in (*told.rows, *map(_peer_copy, work.peer_copies))],
     )
-    header = _header(tables, told, session.base_ns(tables, first), shared)
+    groups = _groups(told.joined, shared, dict(options.communicators))
+    header = _header(tables, groups, session.base_ns(tables, first), shared)
     extent = Extent(tables.database.size, 0 if tables.damage is None else None)
     trace = raw_trace(events, header, extent, tables.damage, details=options.details)
     trace.notes = [f"{encodable(file.name)}: {note}" for note in (*work.notes, *told.notes)]
@@ -155,7 +156,7 @@ def _why_no_sizes(tables: ExportTables, ranges: Sequence[Range], rows: Sequence[
         yield "NCCL does not say the sizes of collectives in it; NCCL 2.26 and later do"
 
 
-def _header(tables: ExportTables, told: _Told, base_ns: int, shared: SharedRank | None) -> Header:
+def _header(tables: ExportTables, groups: tuple[ProcessGroup, ...], base_ns: int, shared: SharedRank | None) -> Header:
     known = session.gpus_of(tables)
     names = tuple(known[n].name or "" if n in known else "" for n in range(max(known, default=-1) + 1))
     return header_of(
@@ -163,20 +164,17 @@ def _header(tables: ExportTables, told: _Told, base_ns: int, shared: SharedRank 
         world_size=None if shared is None else shared.world_size,
         host=session.host(tables),
         device_names=names,
-        process_groups=_groups(tables, told.joined, shared),
+        process_groups=groups,
         base_ns=base_ns,
     )
 
 
-def _groups(tables: ExportTables, joined: Sequence[Membership], shared: SharedRank | None) -> tuple[ProcessGroup, ...]:
-    """The communicators of the process all of whose global ranks are known."""
+def _groups(
+    joined: Sequence[Membership], shared: SharedRank | None, found: dict[int, tuple[int, ...]]
+) -> tuple[ProcessGroup, ...]:
+    """The communicators of the process all of whose global ranks are known: those `found`, and that of all ranks."""
     if shared is None or shared.world_size is None or not joined:
         return ()
-    found: dict[int, tuple[int, ...]] = {}
-    if any(one.ranks != shared.world_size for one in joined):
-        of_all = members_in(ExportTables(tables.database, ReadOptions(), None))
-        world = ranks_by_world(of_all)
-        found = known_groups(of_all, {} if world is None else world[1])
     found |= {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size}
     return tuple(
         ProcessGroup(group_name(comm), "", markers.NCCL, found[comm])

@@ -136,7 +136,8 @@ def _tell(
     op = None if name is None else name.removeprefix(markers.NCCL_MARK)
     is_named = op is not None and collective_name(op) is not None
     if len(parts) == 1:
-        told.rows.append(_row(launch, parts[0]))
+        is_barrier = op is not None and collective_name(op) == "barrier"  # torch makes an all_reduce of it
+        told.rows.append(_row(launch, parts[0] | ({"op": op} if is_barrier else {})))
     elif is_named or _exchange_all(batch.functions, group_sizes):
         told.rows.append(_row(launch, _together(parts, op if is_named else "alltoall")))
     else:
