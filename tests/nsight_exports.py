@@ -16,8 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simulator import simulate
+from simulator.worlds import PRESETS
+
 from analysis.core.nccl_tests import collective_name, dtype_name, item_bytes
 
+KERNEL, ALL_REDUCE = "gemm(float*)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 UTC_NS, SYSTEM_NS = 1_759_299_000_000_000_000, 7_000_000_000
 """When sessions began: unix time, and the clock that their events are on."""
 _PID_BITS, _VM = 24, 1 << 48
@@ -25,16 +29,14 @@ _DOMAIN, _PUSH_POP = 1, 59
 _COMM, _SIZE, _INT, _REDUCTION = 18, 22, 5, 16777232
 _WAYS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
 _PLACES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
-_INTEGERS = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start end deviceId contextId streamId correlationId globalPid demangledName shortName "
-    "gridX gridY gridZ",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": "start end deviceId contextId streamId correlationId globalPid bytes copyKind srcKind "
-    "dstKind srcDeviceId dstDeviceId",
-    "CUPTI_ACTIVITY_KIND_MEMSET": "start end deviceId contextId streamId correlationId globalPid bytes memKind",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "start end deviceId contextId streamId correlationId globalPid graphId",
+_PLACE = "start end deviceId contextId streamId correlationId globalPid"
+_COLUMNS = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_PLACE} demangledName shortName gridX gridY gridZ",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_PLACE} bytes copyKind srcKind dstKind srcDeviceId dstDeviceId",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_PLACE} bytes memKind",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_PLACE} graphId",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId returnValue",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start end deviceId contextId streamId correlationId globalPid syncType "
-    "eventId eventSyncId",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_PLACE} syncType eventId eventSyncId",
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp deviceId contextId streamId correlationId globalPid eventId "
     "eventSyncId",
     "NVTX_EVENTS": "start end eventType text globalTid textId domainId binaryData",
@@ -48,7 +50,7 @@ _INTEGERS = {
     "PROCESSES": "globalPid pid name",
     "StringIds": "id value",
 }  # fmt: skip
-TABLES = {name: tuple(columns.split()) for name, columns in _INTEGERS.items()}
+TABLES = {name: tuple(columns.split()) for name, columns in _COLUMNS.items()}
 """The tables of an export, as far as they are read, with their columns."""
 # Schema number and its entries: name, type, offset. The numbers are not those of any NCCL.
 _RANKED, _PLAIN, _REDUCING, _ROOTED, _ROOTED_REDUCING, _PEER = range(900, 906)
@@ -169,8 +171,9 @@ class _Process:
             if kind in ("kernel", "gpu_memcpy", "gpu_memset"):
                 self._on_device(event, kind, args)
             elif kind == "cuda_runtime":
+                name = self.export.text(f"{event['name']}_v7000")
                 self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", **self.span(event), globalTid=self.thread(event),
-                                correlationId=args["correlation"], nameId=self.export.text(event["name"] + "_v7000"))  # fmt: skip
+                                correlationId=args["correlation"], nameId=name)  # fmt: skip
             elif kind in ("user_annotation", "cpu_op"):
                 operation = (
                     "" if event["name"].startswith("ProfilerStep") else f", op_id = {args.get('External id', 1)}"
@@ -223,7 +226,8 @@ class _Process:
             else self.records.get(kernel["args"].get("External id"))
         )
         if args is None and mark is not None and mark["name"] == "nccl:coalesced":
-            before = [e for e in self.of("cpu_op", "record_param_comms") if e["ts"] < mark["ts"] and "In msg nelems" in e["args"]]
+            records = [e for e in self.of("cpu_op", "record_param_comms") if "In msg nelems" in e["args"]]
+            before = [e for e in records if e["ts"] < mark["ts"]]
             since = max((m["ts"] + m["dur"] for m in self.marks if m["ts"] < mark["ts"]), default=0)
             calls = [self._call(e["args"]) for e in before if e["ts"] > since]
         elif args is not None:
@@ -292,3 +296,35 @@ def export_of(documents: Sequence[dict[str, Any]], *, payloads: bool = True) -> 
     for document in documents:
         _Process(export, document, payloads).add()
     return export
+
+
+def documents(name: str, folder: Path) -> list[dict[str, Any]]:
+    """The Kineto traces of a simulated run, which are written to a folder."""
+    folder.mkdir(exist_ok=True)
+    simulate(PRESETS[name]).write(folder)
+    return documents_in(folder)
+
+
+def small(
+    kernels: Sequence[tuple[str, int, int]] = ((KERNEL, 0, 100), (ALL_REDUCE, 50, 100)), *, pid: int = 7, gpu: int = 0
+) -> Export:
+    """One process with kernels of name, start and end, each launched 10 ns before the one before began."""
+    export = Export()
+    export.about(gpus=["H100", "H100"])
+    add(export, kernels, pid=pid, gpu=gpu)
+    return export
+
+
+def add(export: Export, kernels: Sequence[tuple[str, int, int]], *, pid: int, gpu: int) -> None:
+    for number, (name, start, end) in enumerate(kernels):
+        text = export.text(name)
+        export.add("CUPTI_ACTIVITY_KIND_KERNEL", start=SYSTEM_NS + start, end=SYSTEM_NS + end, deviceId=gpu, streamId=7,
+                   contextId=1, correlationId=number, globalPid=process(pid), demangledName=text, shortName=text,
+                   gridX=66, gridY=1, gridZ=1)  # fmt: skip
+        called, at = export.text("cudaLaunchKernel_v7000"), SYSTEM_NS + start
+        export.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=at - 20, end=at - 10, globalTid=process(pid) + pid,
+                   correlationId=number, nameId=called)  # fmt: skip
+
+
+def process(pid: int) -> int:
+    return (1 << 48) + (pid << 24)

@@ -72,7 +72,7 @@ def _files_of(path: Path) -> Iterator[Path]:
     """What may be read of a run, or of a folder that holds runs."""
     if not path.is_dir():
         yield path
-        yield from _beside(path.parent)
+        yield from _beside(file_of(path).parent)
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
         with suppress(AnalysisError):

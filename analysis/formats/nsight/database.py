@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.escaping import encodable
 from ...errors import DamagedTrace, NotATrace, UnreadableFile
 from ...recording.arrays import Int64s
 from ...recording.compression import is_regular, packed_bytes
@@ -30,6 +31,8 @@ _FUNCTIONS = frozenset({"like", "coalesce", "min", "max", "count"})
 # page again and again, take any number of them.
 _STEPS, _STEPS_PER_BYTE, _STEPS_AT_ONCE = 50_000_000, 20, 100_000
 _LONGEST_VALUE_BYTES = 64 << 20
+_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)
+"""What a query can raise; the last where a message of SQLite quotes damaged bytes."""
 _AGAIN = f"export the report again with {EXPORT}"
 
 
@@ -66,7 +69,7 @@ class Database:
         try:
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA temp_store=MEMORY")
-        except sqlite3.Error as err:
+        except _FAILURES as err:
             raise self._failed(err, "its schema") from err
         if sys.version_info >= (3, 11):
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
@@ -134,7 +137,7 @@ class Database:
                 count += len(rows)
                 self._tell()
                 yield rows
-        except (sqlite3.Error, OverflowError) as err:
+        except _FAILURES as err:
             raise self._failed(err, what, count) from err
 
     def _tell(self) -> None:
@@ -144,9 +147,9 @@ class Database:
             self._progress(self._read)
 
     def _failed(self, err: Exception, what: str, rows: int = 0) -> DamagedTrace:
-        why = (
-            f"takes more work to read than any table in {self.size:,} bytes" if "interrupted" in str(err) else str(err)
-        )
+        why = encodable(" ".join(str(err).split()))  # it may quote damaged bytes
+        if "interrupted" in why:
+            why = f"takes more work to read than any table in {self.size:,} bytes"
         after = f" after {rows:,} rows" if rows else ""
         return DamagedTrace(f"{self.path}: cannot be read ({what}{after}: {why}); {_AGAIN}")
 

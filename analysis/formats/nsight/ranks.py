@@ -41,7 +41,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Export:
-    """The processes of an export that may be ranks, by their GPUs; `others` are left out."""
+    """The processes of an export that may be ranks, by their GPUs where these differ; `others` are left out."""
 
     path: Path
     processes: tuple[Process, ...]
@@ -82,11 +82,13 @@ def _export(path: Path) -> Export:
         return Export(path, ())
     some_communicate = any(one.communicates for one in found)
     ranks = [one for one in found if one.communicates or not some_communicate]
+    differ = len({one.gpu for one in ranks}) == len(ranks)
+    ranks.sort(key=lambda one: (one.gpu if differ else 0, one.pid))
     return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks))
 
 
 def _processes(database: Database) -> Iterator[Process]:
-    """The processes of an export that used GPUs, by their GPUs where these differ, else by their numbers."""
+    """The processes of an export that used GPUs."""
     tables = ExportTables(database, ReadOptions(), None)
     named = database.first_with(KERNEL_TABLE, NAME_COLUMNS)
     kernels = database.distinct(KERNEL_TABLE, ["globalPid", "deviceId", *([named] if named else [])])
@@ -101,13 +103,9 @@ def _processes(database: Database) -> Iterator[Process]:
     for serialized, device in used:
         if type(serialized) is int and type(device) is int:
             devices.setdefault(serialized, set()).add(device)
-    found = [
-        Process(pid, _gpu(database, pid, own), serialized in communicating, tuple(joined.get(pid, ())))
-        for serialized, own in devices.items()
-        for pid in [process_of(serialized)]
-    ]
-    differ = len({one.gpu for one in found}) == len(found)
-    yield from sorted(found, key=lambda one: (one.gpu if differ else 0, one.pid))
+    for serialized, own in devices.items():
+        pid = process_of(serialized)
+        yield Process(pid, _gpu(database, pid, own), serialized in communicating, tuple(joined.get(pid, ())))
 
 
 def _gpu(database: Database, pid: int, devices: set[int]) -> int:
