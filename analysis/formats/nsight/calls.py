@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...recording.arrays import Int64s
-from .tables import THREAD, ExportTables
+from .tables import THREAD, ExportTables, among
 
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _VERSION = re.compile(r"_v[0-9]+(?=_ptsz\Z|_ptds\Z|\Z)")
@@ -29,7 +29,7 @@ def called_columns(tables: ExportTables, correlations: Int64s, *, every_call: bo
     wanted = np.unique(correlations)
 
     def launching(chunk: dict[str, Int64s]) -> np.typing.NDArray[np.bool_]:
-        return np.isin(chunk["correlationId"], wanted)
+        return among(chunk["correlationId"], wanted)
 
     needed, others = ("start", "end"), ("correlationId", "globalTid", "nameId")
     found = tables.columns(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)

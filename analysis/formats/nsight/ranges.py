@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from .tables import LONGEST_NS, ExportTables, process_of, thread_of
+import numpy as np
+
+from ...core import markers
+from ...recording.arrays import Int64s
+from .tables import LATEST_NS, LONGEST_NS, ExportTables, process_of, thread_of
 
 RANGE_TABLE, TEXT_TABLE = "NVTX_EVENTS", "StringIds"
 _RANGES = (59, 60, 70, 71)
@@ -17,10 +22,12 @@ COMMUNICATORS = ("nccl%comm%", "pnccl%comm%")
 MARKS = ("nccl%", "pnccl%", "%step%", "%iter%", "%batch%", "enumerate(%")
 EVERYTHING = ("%",)
 # torch.autograd.profiler.emit_nvtx, and nsys --pytorch: `aten::mm, seq = 3, op_id = 17, sizes = [[2, 3], [3, 4]]`.
-_OF_TORCH = re.compile(r"(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = .*)?", re.DOTALL)
+_OF_TORCH = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
 _NCCL = re.compile(r"p?nccl[A-Z]\w*")
 _LONGEST_NAME = 1_000
-_RANGE_BYTES = 300
+_COLUMNS = ("start", "end", "text", "globalTid", "domainId", "binaryData")
+_APART = (markers.NCCL_MARK, markers.LOADING)
+_RANGE_BYTES, _OPERATOR_BYTES, _CHECKED_EVERY = 300, 150, 50_000
 
 
 class Range(NamedTuple):
@@ -46,20 +53,59 @@ def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
     Ranges that never ended, or without a name, are left out. Raises DamagedTrace, TooLarge.
     """
     found: list[Range] = []
-    columns = ("start", "end", "text", "textId", "globalTid", "domainId", "binaryData")
-    for rows in tables.rows(RANGE_TABLE, _expressions(tables, columns), _condition(tables, names), _source(tables)):
-        for start, end, text, thread, domain, payload in rows:
-            if not (type(start) is int and type(end) is int and isinstance(text, str) and start >= 0):
-                continue
-            if 0 <= end - start < LONGEST_NS and end < 2**61:
-                name = _OF_TORCH.fullmatch(text[:_LONGEST_NAME])["name"]  # type: ignore[index]  # it matches all texts
-                serialized = thread if type(thread) is int else 0
-                found.append(Range(
-                    name, process_of(serialized), thread_of(serialized), start, end,
-                    domain if type(domain) is int else None, payload,
-                ))  # fmt: skip
-        tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES)
+    for start, end, text, thread, domain, payload in _rows(tables, _COLUMNS, names):
+        serialized = thread if type(thread) is int else 0
+        known = domain if type(domain) is int else None
+        found.append(Range(_name(text), process_of(serialized), thread_of(serialized), start, end, known, payload))
+        if not len(found) % _CHECKED_EVERY:
+            tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES)
     return sorted(found, key=lambda one: (one.start, -one.end))
+
+
+class Operators(NamedTuple):
+    """Operators as columns; times in ns as in the export. `names` are counted into by the column `name`."""
+
+    columns: dict[str, Int64s]
+    names: list[str]
+
+
+def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> Operators:
+    """What a CPU did, as torch and users mark it: all ranges but those of steps and communication.
+
+    There may be millions, so they are read into columns. Raises DamagedTrace, TooLarge.
+    """
+    found = {name: array("q") for name in ("start", "end", "thread", "name")}
+    names: dict[str, int] = {}
+    marked = {(one.start, one.end) for one in steps}
+    for start, end, text, thread in _rows(tables, _COLUMNS[:4], EVERYTHING):
+        name = _name(text)
+        if name.startswith(_APART) or (start, end) in marked or _NCCL.fullmatch(name):
+            continue
+        values = (start, end, thread_of(thread) if type(thread) is int else 0, names.setdefault(name, len(names)))
+        for column, value in zip(found.values(), values, strict=True):
+            column.append(value)
+        if not len(found["start"]) % _CHECKED_EVERY:
+            tables.check_memory(RANGE_TABLE, len(found["start"]) * _OPERATOR_BYTES)
+    columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
+    tables.keep(RANGE_TABLE, operators=len(columns["start"]), names=len(names))
+    return Operators(columns, list(names))
+
+
+def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Ranges with a name and possible times, which come first."""
+    expressions = _expressions(tables, columns)
+    for rows in tables.rows(RANGE_TABLE, expressions, _condition(tables, names), _source(tables)):
+        for row in rows:
+            start, end, text = row[:3]
+            if type(start) is int and type(end) is int and isinstance(text, str):
+                if 0 <= start <= end < LATEST_NS and end - start < LONGEST_NS:
+                    yield row
+
+
+def _name(text: str) -> str:
+    """The name of a range, without what torch adds to it."""
+    added = _OF_TORCH.search(text)
+    return text[: min(_LONGEST_NAME, len(text) if added is None else added.start())]
 
 
 def _source(tables: ExportTables) -> str:
@@ -78,14 +124,9 @@ def _text(tables: ExportTables) -> str:
     return _TEXT if tables.database.has(RANGE_TABLE, "text") else 's."value"'
 
 
-def _expressions(tables: ExportTables, columns: tuple[str, ...]) -> list[str]:
-    found = []
-    for column in columns:
-        if column == "text":
-            found.append(_text(tables))
-        elif column != "textId":
-            found.append(f'n."{column}"' if tables.database.has(RANGE_TABLE, column) else "NULL")
-    return found
+def _expressions(tables: ExportTables, columns: Sequence[str]) -> list[str]:
+    known = {column: f'n."{column}"' if tables.database.has(RANGE_TABLE, column) else "NULL" for column in columns}
+    return [_text(tables) if column == "text" else expression for column, expression in known.items()]
 
 
 def _condition(tables: ExportTables, names: Sequence[str]) -> str:

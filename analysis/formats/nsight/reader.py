@@ -27,10 +27,10 @@ from .exporting import EXPORT, is_report
 from .nccl.communicators import Membership, has_payloads, members
 from .nccl.functions import KernelLaunch, group_name, told_by_nccl
 from .nccl.payloads import Schemas
-from .ranges import EVERYTHING, MARKS, RANGE_TABLE, Range, marked_ranges
+from .ranges import MARKS, RANGE_TABLE, Operators, Range, marked_ranges, operator_ranges
 from .steps import step_marks
 from .stream_waits import stream_wait_columns
-from .tables import LONGEST_NS, ExportTables, process_of
+from .tables import LONGEST_NS, ExportTables, among, process_of
 
 _KEPT = (markers.NCCL_MARK, markers.LOADING)
 _TABLES = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE, CALL_TABLE, RANGE_TABLE)
@@ -89,9 +89,8 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
         names=work.names.names,
         kinds=work.names.kinds,
         activities=_activities(activities, first, session.gpus_of(tables)),
-        **_of_cpus(calls, activities["correlation"], first, details=options.details),
-        **_operators(told.operators, first),
-        **({"stream_waits": _waits(tables, calls, first)} if options.details else {}),
+        launches=_launches(calls, activities["correlation"], first),
+        **(_details(tables, calls, told.operators, first) if options.details else {}),
         annotations=[_annotation(one, first) for one in told.marks],
         comm_args=[_comm_row(row, first) for row in (*told.rows, *map(_peer_copy, work.peer_copies))],
     )
@@ -108,15 +107,14 @@ class _Told:
     """What the CPU's ranges tell: annotations, operators, arguments of collectives, and communicators."""
 
     marks: list[Range]
-    operators: list[Range]
+    operators: Operators
     rows: list[dict[str, Any]]
     joined: list[Membership]
     notes: list[str]
 
 
 def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool) -> _Told:
-    found = marked_ranges(tables, EVERYTHING if details else MARKS)
-    ranges = [one for one in found if abs(one.start - first) < LONGEST_NS]
+    ranges = [one for one in marked_ranges(tables, MARKS) if abs(one.start - first) < LONGEST_NS]
     schemas = Schemas(tables)
     joined = [one for own in members(ranges, schemas).values() for one in own]
     sizes = {one.comm: one.ranks for one in joined}
@@ -125,17 +123,15 @@ def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: 
     steps, notes = step_marks(of_cpu)
     of_torch = [one for one in of_cpu if one.name.startswith(_KEPT)]
     marks = [*steps, *of_torch, *of_nccl.coalesced]
-    marked = {(one.thread, one.start, one.end) for one in steps}
-    others = (one for one in of_cpu if not one.name.startswith(_KEPT))
-    operators = [one for one in others if (one.thread, one.start, one.end) not in marked] if details else []
-    tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows), operators=len(operators))
+    operators = operator_ranges(tables, steps) if details else Operators({}, [])
+    tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows))
     why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
     return _Told(marks, operators, of_nccl.rows, joined, [*notes, *why])
 
 
 def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLaunch]:
     """Where the kernels that communicate were launched: the first call of each correlation."""
-    wanted = np.isin(calls.columns["correlation"], work.columns["correlation"][work.is_comm])
+    wanted = among(calls.columns["correlation"], np.unique(work.columns["correlation"][work.is_comm]))
     columns = (calls.columns[name][wanted].tolist() for name in ("correlation", "thread", "start"))
     first: dict[int, KernelLaunch] = {}
     for launch in map(KernelLaunch, *columns):
@@ -195,58 +191,49 @@ def _activities(columns: dict[str, Int64s], first: int, gpus: Mapping[int, sessi
         stream=columns["stream"],
         name=columns["name"],
         correlation=columns["correlation"],
-        ts=_us(columns["start"] - first),
-        dur=_us(columns["end"] - columns["start"]),
+        **_times(columns, first),
         blocks_per_sm=blocks / of_device,
     )
 
 
-def _of_cpus(calls: CallColumns, correlations: Int64s, first: int, *, details: bool) -> dict[str, Any]:
-    """Launches, and with details all calls."""
+def _launches(calls: CallColumns, correlations: Int64s, first: int) -> Columns:
     columns = calls.columns
-    of_launches = np.isin(columns["correlation"], correlations) & (columns["correlation"] != MISSING)
+    of_launches = among(columns["correlation"], np.unique(correlations)) & (columns["correlation"] != MISSING)
     launched = {name: values[of_launches] for name, values in columns.items()}
-    found: dict[str, Any] = {
-        "launches": columns_of(
-            "launches",
-            len(launched["start"]),
-            correlation=launched["correlation"],
-            thread=launched["thread"],
-            ts=_us(launched["start"] - first),
-        )
-    }
-    if details:
-        found["call_names"] = calls.names
-        found["runtime"] = columns_of(
-            "runtime",
-            len(columns["start"]),
-            thread=columns["thread"],
-            name=columns["name"],
-            correlation=columns["correlation"],
-            ts=_us(columns["start"] - first),
-            dur=_us(columns["end"] - columns["start"]),
-        )
-    return found
-
-
-def _waits(tables: ExportTables, calls: CallColumns, first: int) -> Columns:
-    columns = tables.near(stream_wait_columns(tables, calls), first)
-    start = columns.pop("start")
-    return columns_of("stream_waits", len(start), ts=_us(start - first), **columns)
-
-
-def _operators(ranges: Sequence[Range], first: int) -> dict[str, Any]:
-    names: dict[str, int] = {}
-    numbers = [names.setdefault(one.name, len(names)) for one in ranges]
-    columns = columns_of(
-        "operators",
-        len(ranges),
-        thread=[one.thread for one in ranges],
-        name=numbers,
-        ts=[(one.start - first) / 1000 for one in ranges],
-        dur=[(one.end - one.start) / 1000 for one in ranges],
+    return columns_of(
+        "launches",
+        len(launched["start"]),
+        correlation=launched["correlation"],
+        thread=launched["thread"],
+        ts=_us(launched["start"] - first),
     )
-    return {"operators": columns, "operator_names": list(names)}
+
+
+def _details(tables: ExportTables, calls: CallColumns, operators: Operators, first: int) -> dict[str, Any]:
+    """All calls, operators and waits of streams, with the names of the former."""
+    waits = tables.near(stream_wait_columns(tables, calls), first)
+    ran = tables.near(operators.columns, first)
+    called = calls.columns
+    return {
+        "call_names": calls.names,
+        "runtime": columns_of(
+            "runtime",
+            len(called["start"]),
+            thread=called["thread"],
+            name=called["name"],
+            correlation=called["correlation"],
+            **_times(called, first),
+        ),
+        "operator_names": operators.names,
+        "operators": columns_of(
+            "operators", len(ran["start"]), thread=ran["thread"], name=ran["name"], **_times(ran, first)
+        ),
+        "stream_waits": columns_of("stream_waits", len(waits["start"]), ts=_us(waits.pop("start") - first), **waits),
+    }
+
+
+def _times(columns: Mapping[str, Int64s], first: int) -> dict[str, np.typing.NDArray[np.float64]]:
+    return {"ts": _us(columns["start"] - first), "dur": _us(columns["end"] - columns["start"])}
 
 
 def _annotation(one: Range, first: int) -> Annotation:

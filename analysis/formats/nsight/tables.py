@@ -19,7 +19,8 @@ from .exporting import EXPORT
 
 LONGEST_NS = 2**53
 """No event takes longer, and none is farther from another: such times are exact as microseconds."""
-_LATEST_NS = 2**61
+LATEST_NS = 2**61
+"""No event ends later."""
 _TEXTS_AT_ONCE = 500
 _NUMBER_BYTES = 8
 THREAD = 0xFFFFFF
@@ -116,7 +117,7 @@ class ExportTables:
             good &= ~missing
         if {"start", "end"} <= set(needed):
             start, end = chunk["start"], chunk["end"]
-            possible = (start >= 0) & (start < _LATEST_NS) & (end >= 0) & (end < _LATEST_NS)
+            possible = (start >= 0) & (start < LATEST_NS) & (end >= 0) & (end < LATEST_NS)
             possible[possible] = np.abs(end[possible] - start[possible]) < LONGEST_NS
             if (good & ~possible).any():
                 row = int(np.flatnonzero(good & ~possible)[0])
@@ -133,6 +134,16 @@ class ExportTables:
             for rows in self.rows("StringIds", ("id", "value"), f"id IN ({some})"):
                 found.update({number: text for number, text in rows if isinstance(text, str)})
         return found
+
+
+def among(values: Int64s, distinct: Int64s) -> np.typing.NDArray[np.bool_]:
+    """Which of the values are among these distinct ones, which are in order."""
+    if not len(distinct):
+        return np.zeros(len(values), dtype=bool)
+    found: np.typing.NDArray[np.bool_] = (
+        distinct[np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)] == values
+    )
+    return found
 
 
 def process_of(serialized: int) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ....core import markers
 from ....core.nccl_tests import collective_name
@@ -25,6 +25,7 @@ _OPERATIONS = {
     "ncclReduceScatter": "reduce_scatter", "ncclSend": "send", "ncclRecv": "recv", "ncclAlltoAll": "alltoall",
     "ncclAllToAll": "alltoall", "ncclGather": "gather", "ncclScatter": "scatter",
 }  # fmt: skip
+_MOST_NESTED = 8
 _GROWS, _SHRINKS, _EXCHANGES = ("allgather", "gather"), ("reduce_scatter", "scatter"), ("alltoall",)
 
 
@@ -67,28 +68,38 @@ def told_by_nccl(
     ranges: Sequence[Range], schemas: Schemas, launches: Iterable[KernelLaunch], group_sizes: Mapping[int, int]
 ) -> FunctionsTold:
     """What the ranges of one process say about the kernels launched in them; times in ns as in the export."""
-    batches = {thread: list(_batches(own, schemas)) for thread, own in _by_thread(ranges).items()}
-    begun = {thread: [batch.start for batch in own] for thread, own in batches.items()}
-    kernels: list[tuple[KernelLaunch, LaunchedTogether]] = []
-    for launch in launches:
-        place = bisect_right(begun.get(launch.thread, []), launch.at) - 1
-        if place >= 0 and launch.at <= batches[launch.thread][place].end:
-            kernels.append((launch, batches[launch.thread][place]))
+    by_thread: dict[int, list[Range]] = {}
+    for one in ranges:
+        by_thread.setdefault(one.thread, []).append(one)
+    batch_around = _enclosing(batch for own in by_thread.values() for batch in _batches(own, schemas))
+    mark_around = _enclosing(one for one in ranges if one.name.startswith(markers.NCCL_MARK))
+    kernels = [(launch, batch_around(launch.thread, launch.at, launch.at)) for launch in launches]
     in_batch = Counter(id(batch) for _, batch in kernels)
-    marks = {thread: [one for one in own if one.name.startswith(markers.NCCL_MARK)]
-             for thread, own in _by_thread(ranges).items()}  # fmt: skip
     told = FunctionsTold([], [])
     for launch, batch in kernels:
-        if batch.whole and in_batch[id(batch)] == 1:  # which of several kernels did what is not known
-            _tell(told, launch, batch, _around(marks[batch.thread], batch), group_sizes)
+        # Which of several kernels did what is not known.
+        if batch is not None and batch.whole and in_batch[id(batch)] == 1:
+            _tell(told, launch, batch, mark_around(batch.thread, batch.start, batch.end), group_sizes)
     return told
 
 
-def _by_thread(ranges: Iterable[Range]) -> dict[int, list[Range]]:
-    found: dict[int, list[Range]] = {}
-    for one in ranges:
-        found.setdefault(one.thread, []).append(one)
-    return found
+_S = TypeVar("_S", Range, LaunchedTogether)
+
+
+def _enclosing(spans: Iterable[_S]) -> Callable[[int, int, int], _S | None]:
+    """A function (thread, start, end) -> the innermost of these spans around that, or None. They are in order."""
+    threads: dict[int, tuple[list[int], list[_S]]] = {}
+    for one in spans:
+        starts, own = threads.setdefault(one.thread, ([], []))
+        starts.append(one.start)
+        own.append(one)
+
+    def find(thread: int, start: int, end: int) -> _S | None:
+        starts, own = threads.get(thread, ([], []))
+        place = bisect_right(starts, start)
+        return next((one for one in reversed(own[max(0, place - _MOST_NESTED) : place]) if one.end >= end), None)
+
+    return find
 
 
 def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedTogether]:
@@ -114,12 +125,6 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedToge
                 yield LaunchedTogether(one.thread, one.start, one.end, [function])
             else:
                 open_.append(function)
-
-
-def _around(marks: Sequence[Range], batch: LaunchedTogether) -> Range | None:
-    """torch's range around a launch: the innermost."""
-    place = bisect_right([one.start for one in marks], batch.start)
-    return next((one for one in reversed(marks[max(0, place - 8) : place]) if one.end >= batch.end), None)
 
 
 def _tell(
