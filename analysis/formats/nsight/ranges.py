@@ -62,14 +62,14 @@ def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
     return sorted(found, key=lambda one: (one.start, -one.end))
 
 
-class Operators(NamedTuple):
-    """Operators as columns; times in ns as in the export. `names` are counted into by the column `name`."""
+class OperatorColumns(NamedTuple):
+    """OperatorColumns as columns; times in ns as in the export. `names` are counted into by the column `name`."""
 
     columns: dict[str, Int64s]
     names: list[str]
 
 
-def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> Operators:
+def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorColumns:
     """What a CPU did, as torch and users mark it: all ranges but those of steps and communication.
 
     There may be millions, so they are read into columns. Raises DamagedTrace, TooLarge.
@@ -88,7 +88,7 @@ def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> Operators:
             tables.check_memory(RANGE_TABLE, len(found["start"]) * _OPERATOR_BYTES)
     columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
     tables.keep(RANGE_TABLE, operators=len(columns["start"]), names=len(names))
-    return Operators(columns, list(names))
+    return OperatorColumns(columns, list(names))
 
 
 def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -97,9 +97,9 @@ def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) ->
     for rows in tables.rows(RANGE_TABLE, expressions, _condition(tables, names), _source(tables)):
         for row in rows:
             start, end, text = row[:3]
-            if type(start) is int and type(end) is int and isinstance(text, str):
-                if 0 <= start <= end < LATEST_NS and end - start < LONGEST_NS:
-                    yield row
+            is_range = type(start) is int and type(end) is int and isinstance(text, str)
+            if is_range and 0 <= start <= end < LATEST_NS and end - start < LONGEST_NS:
+                yield row
 
 
 def _name(text: str) -> str:

@@ -27,7 +27,7 @@ from .exporting import EXPORT, is_report
 from .nccl.communicators import Membership, has_payloads, members
 from .nccl.functions import KernelLaunch, group_name, told_by_nccl
 from .nccl.payloads import Schemas
-from .ranges import MARKS, RANGE_TABLE, Operators, Range, marked_ranges, operator_ranges
+from .ranges import MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
 from .steps import step_marks
 from .stream_waits import stream_wait_columns
 from .tables import LONGEST_NS, ExportTables, among, process_of
@@ -107,7 +107,7 @@ class _Told:
     """What the CPU's ranges tell: annotations, operators, arguments of collectives, and communicators."""
 
     marks: list[Range]
-    operators: Operators
+    operators: OperatorColumns
     rows: list[dict[str, Any]]
     joined: list[Membership]
     notes: list[str]
@@ -123,7 +123,7 @@ def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: 
     steps, notes = step_marks(of_cpu)
     of_torch = [one for one in of_cpu if one.name.startswith(_KEPT)]
     marks = [*steps, *of_torch, *of_nccl.coalesced]
-    operators = operator_ranges(tables, steps) if details else Operators({}, [])
+    operators = operator_ranges(tables, steps) if details else OperatorColumns({}, [])
     tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows))
     why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
     return _Told(marks, operators, of_nccl.rows, joined, [*notes, *why])
@@ -209,7 +209,7 @@ def _launches(calls: CallColumns, correlations: Int64s, first: int) -> Columns:
     )
 
 
-def _details(tables: ExportTables, calls: CallColumns, operators: Operators, first: int) -> dict[str, Any]:
+def _details(tables: ExportTables, calls: CallColumns, operators: OperatorColumns, first: int) -> dict[str, Any]:
     """All calls, operators and waits of streams, with the names of the former."""
     waits = tables.near(stream_wait_columns(tables, calls), first)
     ran = tables.near(operators.columns, first)
