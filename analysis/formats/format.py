@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..recording.options import Beforehand
+
 if TYPE_CHECKING:
     from ..recording.options import Progress, ReadOptions
     from ..recording.recording import RawTrace
@@ -16,13 +18,12 @@ if TYPE_CHECKING:
 class RanksInFiles(NamedTuple):
     """The paths of the ranks in some files (recording/shared_files.py), and notes on how they were found.
 
-    `groups` are those communicators, by the hash that all members know, whose global ranks only all files together
-    tell; they are an option of reading.
+    `beforehand` is an option with which they are to be read.
     """
 
     paths: list[Path]
     notes: list[str]
-    groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    beforehand: Beforehand = Beforehand()
 
 
 @dataclass(frozen=True, kw_only=True)

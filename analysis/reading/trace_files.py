@@ -13,6 +13,7 @@ from ..errors import NoTraces, UnreadableFile
 from ..formats.format import RanksInFiles
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, format_of, name_parts
+from ..recording.options import Beforehand
 from ..recording.shared_files import file_of, shared_rank
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
@@ -44,14 +45,15 @@ def trace_files(paths: Sequence[Path]) -> RanksInFiles:
 def _ranks_in(files: list[Path]) -> RanksInFiles:
     """The files, but for those that may hold several ranks the paths of these."""
     notes: list[str] = []
-    groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    beforehand = Beforehand()
     for one in TRACE_FORMATS:
         if one.ranks is not None:
             own = [path for path in files if shared_rank(path) is None and format_of(path) is one]
-            found = one.ranks(own) if own else RanksInFiles([], [])
-            files = [path for path in files if path not in set(own)] + found.paths
-            notes, groups = notes + found.notes, groups + found.groups
-    return RanksInFiles(files, notes, groups)
+            if own:
+                found = one.ranks(own)
+                files = [path for path in files if path not in set(own)] + found.paths
+                notes, beforehand = notes + found.notes, found.beforehand
+    return RanksInFiles(files, notes, beforehand)
 
 
 def is_side_file(name: str) -> bool:

@@ -54,7 +54,7 @@ class OpenRun:
         """
         self._paths = [Path(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         found = trace_files(self._paths)
-        options = replace(options, communicators=found.groups)
+        options = replace(options, beforehand=found.beforehand)
         files, left_out = worth_reading(found.paths, options)
         self.name = run_name(self._paths)
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)

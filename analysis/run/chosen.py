@@ -10,6 +10,7 @@ from ..core.wording import ranges_of
 from ..errors import NoSuchRanks
 from ..formats.registry import name_parts
 from ..recording.options import ReadOptions
+from ..recording.shared_files import shared_rank
 from .rank_files import Member, ReadFile, host_in_name
 from .side_files import rank_file
 
@@ -17,14 +18,15 @@ _F = TypeVar("_F", bound=ReadFile)
 
 
 def worth_reading(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Path], list[str]]:
-    """The files but for those of other ranks, and a note on these, if side files tell the ranks of all."""
+    """The files but for those of other ranks, and a note on these, if side files or paths tell the ranks of all."""
     if not options.ranks:
         return list(paths), []
     told: dict[Path, int | None] = {}
     for path in paths:
         name = name_parts(path.name)
         side = None if name is None else path.with_name(f"{name.worker}.meta.json")
-        told[path] = None if side is None else rank_file(side, []).record.rank
+        shared = shared_rank(path)
+        told[path] = shared.rank if shared else None if side is None else rank_file(side, []).record.rank
     if None in told.values() or not set(options.ranks) <= set(told.values()):
         return list(paths), []
     left = sorted({rank for rank in told.values() if rank is not None} - set(options.ranks))

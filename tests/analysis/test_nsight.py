@@ -184,6 +184,18 @@ def test_files_of_different_runs_are_not_taken_for_ranks(tmp_path: Path) -> None
     assert analyse(tmp_path).run.ranks == [0, 1]
 
 
+def test_sessions_on_one_host_have_one_clock(tmp_path: Path) -> None:
+    """Each notes what time it is when it begins, and the clock of the system, by which it counts."""
+    for rank, wrong_ns in enumerate((0, 300_000)):
+        export = small()
+        export.rows["TARGET_INFO_SESSION_START_TIME"] = [(UTC_NS + wrong_ns, None, None, SYSTEM_NS)]
+        export.write(tmp_path / f"report_rank{rank}.sqlite")
+    starts = analyse(tmp_path, cache=False).run.activities.groupby("rank")["start_ns"].min()
+    assert starts.tolist() == [UTC_NS, UTC_NS]
+    alone = analyse(tmp_path / "report_rank1.sqlite", cache=False).run.activities
+    assert alone["start_ns"].min() == UTC_NS + 300_000
+
+
 def test_copies_fills_and_graphs(tmp_path: Path) -> None:
     export = small([(KERNEL, 0, 10)])
     place = {"deviceId": 0, "streamId": 7, "contextId": 1, "globalPid": process(7)}

@@ -47,10 +47,10 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = F
       {prog} pack --details -o packed/my-run traces/my-run
     """
     begun = time.monotonic()
-    files, notes, groups = trace_files(runs)
+    files, notes, beforehand = trace_files(runs)
     for note in notes:
         complain(note, kind="note")
-    options = replace(reading, details=details, cache=False, communicators=groups)
+    options = replace(reading, details=details, cache=False, beforehand=beforehand)
     done: list[PackedTrace] = []
     failed: list[TraceError] = []
     with Reading(files, options) as open_files, reading_progress(open_files, begun) as progress:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.escaping import encodable
 from ...core.kinds import COMM, comm_pattern, kernel_kind
 from ...errors import MixedJobs, TraceError
-from ...recording.options import ReadOptions
+from ...recording.options import Beforehand, ReadOptions
 from ...recording.shared_files import SharedRank, rank_in_name
 from ..format import RanksInFiles
 from . import session
@@ -41,11 +42,16 @@ class Process:
 
 @dataclass(frozen=True)
 class Export:
-    """The processes of an export that may be ranks, by their GPUs where these differ; `others` are left out."""
+    """The processes of an export that may be ranks, by their GPUs where these differ; `others` are left out.
+
+    `epoch` is unix time in ns at which the clock of its host was 0, as far as it says so.
+    """
 
     path: Path
-    processes: tuple[Process, ...]
+    processes: tuple[Process, ...] = ()
     others: tuple[Process, ...] = ()
+    host: str | None = None
+    epoch: int | None = None
 
 
 def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
@@ -53,24 +59,30 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
 
     Exports that cannot be read, or hold one rank that their name tells, stay as they are. Raises MixedJobs.
     """
-    exports = [_export(path) for path in paths]
+    with ThreadPoolExecutor() as threads:  # SQLite works without Python's lock
+        exports = list(threads.map(_export, paths))
     several = sorted((export for export in exports if export.processes), key=_by_name)
     joined = {(export.path, one.pid): one.joined for export in several for one in export.processes}
     world = ranks_by_world(joined) if joined else None
     notes = [note for export in exports for note in _on_others(export)]
+    epochs = {one.host: one.epoch for one in reversed(several) if one.host is not None and one.epoch is not None}
+    beforehand = Beforehand(epochs=tuple(epochs.items()) if len(several) > 1 else ())
     if world is not None:
         size, ranks = world[0].ranks, world[1]
+        beforehand = replace(beforehand, communicators=tuple(known_groups(joined, ranks).items()))
     elif all(len(export.processes) < 2 for export in exports) and _names_tell(several):
-        return RanksInFiles(list(paths), notes)
+        return RanksInFiles(list(paths), notes, beforehand)
     else:
         _check_one_run(several)
         size, ranks = None, {process: rank for rank, process in enumerate(joined)}
         notes += _on_counting(several, ranks)
-    found: list[Path] = []
-    for export in exports:
-        own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
-        found += [one.in_file(export.path) for one in own] or [export.path]
-    return RanksInFiles(found, notes, () if world is None else tuple(known_groups(joined, ranks).items()))
+    return RanksInFiles([path for export in exports for path in _paths(export, ranks, size)], notes, beforehand)
+
+
+def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | None) -> list[Path]:
+    """The ranks in an export; itself if it has none."""
+    own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
+    return [one.in_file(export.path) for one in own] or [export.path]
 
 
 def _export(path: Path) -> Export:
@@ -78,13 +90,15 @@ def _export(path: Path) -> Export:
     try:
         with Database(path) as database:
             found = list(_processes(database))
+            tables = ExportTables(database, ReadOptions(), None)
+            host, epoch = session.host(tables), session.epoch_ns(tables)
     except TraceError:
-        return Export(path, ())
+        return Export(path)
     some_communicate = any(one.communicates for one in found)
     ranks = [one for one in found if one.communicates or not some_communicate]
     differ = len({one.gpu for one in ranks}) == len(ranks)
     ranks.sort(key=lambda one: (one.gpu if differ else 0, one.pid))
-    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks))
+    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks), host, epoch)
 
 
 def _processes(database: Database) -> Iterator[Process]:
@@ -126,7 +140,7 @@ def _by_name(export: Export) -> list[tuple[int, str]]:
 
 def _check_one_run(exports: Sequence[Export]) -> None:
     """Raise MixedJobs if the files were not captured at the same time: nothing else tells them from those of a run."""
-    spans = {export.path: span for export in exports if (span := _span(export.path)) is not None}
+    spans = {export.path: span for export in exports if (span := _span(export)) is not None}
     if len(exports) < 2 or len(spans) < 2:
         return
     last = max(spans, key=lambda path: spans[path][0])
@@ -138,13 +152,12 @@ def _check_one_run(exports: Sequence[Export]) -> None:
         )
 
 
-def _span(path: Path) -> tuple[int, int] | None:
+def _span(export: Export) -> tuple[int, int] | None:
     """When the first kernel of an export began and the last one ended, as unix time; None if that is not known."""
-    with suppress(TraceError), Database(path) as database:
+    with suppress(TraceError), Database(export.path) as database:
         begin, end = database.ends_of(KERNEL_TABLE, "start", "end")
-        base = session.epoch_ns(ExportTables(database, ReadOptions(), None))
-        if begin is not None and end is not None and base is not None:
-            return begin + base, end + base
+        if begin is not None and end is not None and export.epoch is not None:
+            return begin + export.epoch, end + export.epoch
     return None
 
 

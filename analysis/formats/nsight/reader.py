@@ -94,8 +94,9 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
         annotations=[_annotation(one, first) for one in told.marks],
         comm_args=[_comm_row(row, first) for row in (*told.rows, *map(_peer_copy, work.peer_copies))],
     )
-    groups = _groups(told.joined, shared, dict(options.communicators))
-    header = _header(tables, groups, session.base_ns(tables, first), shared)
+    known = options.beforehand
+    groups = _groups(told.joined, shared, dict(known.communicators))
+    header = _header(tables, groups, session.base_ns(tables, first, dict(known.epochs)), shared)
     extent = Extent(tables.database.size, 0 if tables.damage is None else None)
     trace = raw_trace(events, header, extent, tables.damage, details=options.details)
     trace.notes = [f"{encodable(file.name)}: {note}" for note in (*work.notes, *told.notes)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from .tables import ExportTables
 
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _LATEST_EPOCH_NS = 2**62 - 2**55
+SAME_CLOCK_NS = 1_000_000_000
+"""What sessions say of a host's clock differs by less, unless the host was started again in between."""
 
 
 class Gpu(NamedTuple):
@@ -31,9 +34,15 @@ def epoch_ns(tables: ExportTables) -> int | None:
     return None
 
 
-def base_ns(tables: ExportTables, first_ns: int) -> int:
-    """Unix time of what stands as `first_ns` in the export; that number where the session's time is not known."""
-    epoch = epoch_ns(tables)
+def base_ns(tables: ExportTables, first_ns: int, epochs: Mapping[str, int]) -> int:
+    """Unix time of what stands as `first_ns` in the export; that number where the session's time is not known.
+
+    Sessions on one host share the clock of its system, but each notes what time it is: `epochs` says for a host when
+    that clock was 0.
+    """
+    epoch, common = epoch_ns(tables), epochs.get(host(tables) or "")
+    if epoch is not None and common is not None and abs(epoch - common) < SAME_CLOCK_NS:
+        epoch = common
     return first_ns if epoch is None or first_ns > _LONG_AGO_NS else first_ns + epoch
 
 
