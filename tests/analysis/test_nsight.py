@@ -184,6 +184,52 @@ def test_files_of_different_runs_are_not_taken_for_ranks(tmp_path: Path) -> None
     assert analyse(tmp_path).run.ranks == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("variables", "ranks", "world"),
+    [
+        (("RANK=5;WORLD_SIZE=8;A=1", "WORLD_SIZE=8;LOCAL_RANK=0;RANK=1"), [1, 5], 8),
+        (("OMPI_COMM_WORLD_RANK=1;OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0;OMPI_COMM_WORLD_SIZE=2"), [0, 1], 2),
+        (("SLURM_PROCID=3;SLURM_NTASKS=4", "SLURM_PROCID=2"), [2, 3], None),
+        (("RANK=0;WORLD_SIZE=1", "RANK=0;WORLD_SIZE=1"), [0, 1], None),  # the same: they are counted
+        (("RANK=9;WORLD_SIZE=2", "RANK=1"), [0, 1], None),  # not possible
+        (("LOCAL_RANK=3", "MY_RANK=7;RANK=x"), [0, 1], None),
+    ],
+)
+def test_variables_of_launchers_tell_ranks(
+    tmp_path: Path, variables: tuple[str, str], ranks: list[int], world: int | None
+) -> None:
+    for name, told in zip("ab", variables, strict=True):
+        export = small()
+        export.add("TARGET_INFO_SYSTEM_ENV", name="DeviceEnvironment", value=told)
+        export.write(tmp_path / f"{name}.sqlite")
+    found = analyse(tmp_path)
+    assert found.run.ranks == ranks
+    assert found.run.world_size == world
+
+
+@pytest.mark.parametrize(
+    ("functions", "collective"),
+    [
+        ("ncclCommCount ncclGroupStart ncclSend ncclRecv ncclSend ncclRecv ncclGroupEnd", "all_to_all"),
+        ("ncclGroupStart ncclSend ncclRecv ncclSend ncclRecv ncclGroupEnd", None),  # may be an exchange of neighbours
+        ("ncclCommCount ncclGroupStart ncclSend ncclRecv ncclSend ncclGroupEnd", None),
+        ("ncclCommCount ncclGroupStart ncclSend ncclRecv ncclGroupEnd", None),
+        ("ncclSend ncclSend ncclRecv ncclRecv ncclGroupEnd", None),  # the window began in between
+        ("ncclAllGather", "all_gather"),
+    ],
+)
+def test_what_functions_of_nccl_tell_without_payloads(tmp_path: Path, functions: str, collective: str | None) -> None:
+    name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    export = small([(name, 0, 100)])
+    names = functions.split()
+    for place, function in enumerate(names):
+        at = SYSTEM_NS - 15 - 20 * (len(names) - 1 - place)  # the last is around the launch
+        export.range(process(7) + 7, function, at - 8, at + 8, nccl=True)
+    found = analyse(export.write(tmp_path / "report.sqlite"))
+    assert found.calls["collective"].dropna().tolist() == ([collective] if collective else [])
+    assert found.calls["size_bytes"].isna().all()
+
+
 def test_sessions_on_one_host_have_one_clock(tmp_path: Path) -> None:
     """Each notes what time it is when it begins, and the clock of the system, by which it counts."""
     for rank, wrong_ns in enumerate((0, 300_000)):

@@ -1,7 +1,8 @@
 """Which ranks there are in exports, given all of a run: an export holds every process of its session.
 
-NCCL's own payloads tell ranks, if some communicator is that of all processes. Otherwise names of files do, where each
-file holds one process. Otherwise ranks are counted: files by their names, in them processes by their GPUs.
+NCCL's own payloads tell ranks, if some communicator is that of all processes. Otherwise, where each file holds one
+process, variables of its launcher do, or else names of files. Otherwise ranks are counted: files in the order that
+variables or names give, in them processes by their GPUs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from ...core.escaping import encodable
 from ...core.kinds import COMM, comm_pattern, kernel_kind
+from ...core.small_files import RANK_LIMIT
 from ...errors import MixedJobs, TraceError
 from ...recording.options import Beforehand, ReadOptions
 from ...recording.shared_files import SharedRank, rank_in_name
@@ -44,7 +46,8 @@ class Process:
 class Export:
     """The processes of an export that may be ranks, by their GPUs where these differ; `others` are left out.
 
-    `epoch` is unix time in ns at which the clock of its host was 0, as far as it says so.
+    `epoch` is unix time in ns at which the clock of its host was 0, `rank` that of the process that began the session,
+    as far as it says so.
     """
 
     path: Path
@@ -52,6 +55,8 @@ class Export:
     others: tuple[Process, ...] = ()
     host: str | None = None
     epoch: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
 
 
 def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
@@ -61,20 +66,25 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
     """
     with ThreadPoolExecutor() as threads:  # SQLite works without Python's lock
         exports = list(threads.map(_export, paths))
-    several = sorted((export for export in exports if export.processes), key=_by_name)
+    several = _in_order([export for export in exports if export.processes])
     joined = {(export.path, one.pid): one.joined for export in several for one in export.processes}
     world = ranks_by_world(joined) if joined else None
     notes = [note for export in exports for note in _on_others(export)]
     epochs = {one.host: one.epoch for one in reversed(several) if one.host is not None and one.epoch is not None}
     beforehand = Beforehand(epochs=tuple(epochs.items()) if len(several) > 1 else ())
+    size: int | None = None
     if world is not None:
         size, ranks = world[0].ranks, world[1]
         beforehand = replace(beforehand, communicators=tuple(known_groups(joined, ranks).items()))
-    elif all(len(export.processes) < 2 for export in exports) and _names_tell(several):
+    elif several and _are_single(several) and _launchers_tell(several):
+        ranks = {(one.path, one.processes[0].pid): one.rank for one in several if one.rank is not None}
+        sizes = {one.world_size for one in several}
+        size = next(iter(sizes)) if len(sizes) == 1 else None
+    elif _are_single(several) and _names_tell(several):
         return RanksInFiles(list(paths), notes, beforehand)
     else:
         _check_one_run(several)
-        size, ranks = None, {process: rank for rank, process in enumerate(joined)}
+        ranks = {process: rank for rank, process in enumerate(joined)}
         notes += _on_counting(several, ranks)
     return RanksInFiles([path for export in exports for path in _paths(export, ranks, size)], notes, beforehand)
 
@@ -92,13 +102,14 @@ def _export(path: Path) -> Export:
             found = list(_processes(database))
             tables = ExportTables(database, ReadOptions(), None)
             host, epoch = session.host(tables), session.epoch_ns(tables)
+            rank, world_size = session.rank_in_environment(tables)
     except TraceError:
         return Export(path)
     some_communicate = any(one.communicates for one in found)
     ranks = [one for one in found if one.communicates or not some_communicate]
     differ = len({one.gpu for one in ranks}) == len(ranks)
     ranks.sort(key=lambda one: (one.gpu if differ else 0, one.pid))
-    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks), host, epoch)
+    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks), host, epoch, rank, world_size)
 
 
 def _processes(database: Database) -> Iterator[Process]:
@@ -128,8 +139,26 @@ def _gpu(database: Database, pid: int, devices: set[int]) -> int:
     return min(known[device].number if device in known else device for device in devices)
 
 
+def _are_single(exports: Sequence[Export]) -> bool:
+    return all(len(export.processes) == 1 for export in exports)
+
+
+def _launchers_tell(exports: Sequence[Export]) -> bool:
+    """Whether each session was begun by a process of another rank, all of them possible."""
+    ranks = [export.rank for export in exports if export.rank is not None]
+    sizes = [export.world_size for export in exports if export.world_size is not None]
+    return len(set(ranks)) == len(exports) and max(ranks, default=0) < min(sizes, default=RANK_LIMIT)
+
+
 def _names_tell(exports: Sequence[Export]) -> bool:
     return len(exports) < 2 or all(rank_in_name(export.path.name) is not None for export in exports)
+
+
+def _in_order(exports: Sequence[Export]) -> list[Export]:
+    """By the ranks of those who began them, if these differ, else by their names."""
+    if _launchers_tell(exports):
+        return sorted(exports, key=lambda export: export.rank or 0)
+    return sorted(exports, key=_by_name)
 
 
 def _by_name(export: Export) -> list[tuple[int, str]]:

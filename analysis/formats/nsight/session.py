@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,6 +10,13 @@ from .tables import ExportTables
 
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _LATEST_EPOCH_NS = 2**62 - 2**55
+_VARIABLE = re.compile(r'(?:^|;)([A-Z0-9_]*(?:RANK|PROCID|SIZE))="?([0-9]{1,7})"?(?=;|$)')
+_ENVIRONMENT = ("DeviceEnvironment", "ENVIRONMENT_VARIABLE")
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), ("PMIX_RANK", ""), ("SLURM_PROCID", ""),
+)  # fmt: skip
+"""Variables of torchrun, MPI and Slurm; of the latter only the rank: its job may be larger than what is begun in it."""
 SAME_CLOCK_NS = 1_000_000_000
 """What sessions say of a host's clock differs by less, unless the host was started again in between."""
 
@@ -53,6 +61,20 @@ def host(tables: ExportTables) -> str | None:
             if name == "Hostname" and isinstance(value, str) and value:
                 return value
     return None
+
+
+def rank_in_environment(tables: ExportTables) -> tuple[int | None, int | None]:
+    """The rank, and the number of ranks, in the variables with which the session was begun, if these tell."""
+    found: dict[str, int] = {}
+    for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE"):
+        for rows in tables.rows(table, ("name", "value")):
+            for name, value in rows:
+                if isinstance(name, str) and name.endswith(_ENVIRONMENT) and isinstance(value, str):
+                    found |= {key: int(number) for key, number in _VARIABLE.findall(value)}
+    for of_rank, of_world in _LAUNCHERS:
+        if of_rank in found:
+            return found[of_rank], found.get(of_world)
+    return None, None
 
 
 def gpus_of(tables: ExportTables) -> dict[int, Gpu]:

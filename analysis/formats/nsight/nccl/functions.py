@@ -18,7 +18,7 @@ from ....core.nccl_tests import collective_name
 from ..ranges import Range
 from .payloads import Payload, Schemas
 
-_BEGIN, _END = "ncclGroupStart", "ncclGroupEnd"
+_BEGIN, _END, _COUNT = "ncclGroupStart", "ncclGroupEnd", "ncclCommCount"
 # Function -> the operation; `bytes` is what each rank hands in, or of the others (True) what it hands to each rank.
 _OPERATIONS = {
     "ncclAllReduce": "allreduce", "ncclBroadcast": "broadcast", "ncclReduce": "reduce", "ncclAllGather": "allgather",
@@ -26,6 +26,7 @@ _OPERATIONS = {
     "ncclAllToAll": "alltoall", "ncclGather": "gather", "ncclScatter": "scatter",
 }  # fmt: skip
 _MOST_NESTED = 8
+_SENDING, _RECEIVING, _LEAST_EXCHANGE = "send", "recv", 2
 _GROWS, _SHRINKS, _EXCHANGES = ("allgather", "gather"), ("reduce_scatter", "scatter"), ("alltoall",)
 
 
@@ -47,13 +48,17 @@ class Function(NamedTuple):
 
 @dataclass
 class LaunchedTogether:
-    """Functions that are launched together, in a span of time of one thread; not `whole` if some may be missing."""
+    """Functions that are launched together, in a span of time of one thread; not `whole` if some may be missing.
+
+    They are `counted` if the number of ranks was asked for just before, as torch does for an all_to_all.
+    """
 
     thread: int
     start: int
     end: int
     functions: list[Function] = field(default_factory=list)
     whole: bool = True
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,19 +109,20 @@ def _enclosing(spans: Iterable[_S]) -> Callable[[int, int, int], _S | None]:
 
 def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedTogether]:
     """What each function, or each group of them, launches, in order; `ranges` are those of one thread."""
-    depth, within = 0, -1
+    depth, within, counted, before = 0, -1, False, ""
     open_: list[Function] | None = None
     for one in ranges:
         if not one.is_nccl or one.start < within:
             continue  # what a function calls itself
         name = one.name.removeprefix("p")
         if name == _BEGIN:
+            counted = before == _COUNT if open_ is None else counted
             depth, open_ = depth + 1, [] if open_ is None else open_
         elif name == _END:
             depth -= 1
             if depth <= 0:
                 whole = depth == 0 and open_ is not None
-                yield LaunchedTogether(one.thread, one.start, one.end, open_ or [], whole)
+                yield LaunchedTogether(one.thread, one.start, one.end, open_ or [], whole, counted)
                 depth, open_ = 0, None
         elif name in _OPERATIONS:
             within = one.end
@@ -125,6 +131,7 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedToge
                 yield LaunchedTogether(one.thread, one.start, one.end, [function])
             else:
                 open_.append(function)
+        before = name
 
 
 def _tell(
@@ -143,9 +150,9 @@ def _tell(
     if len(parts) == 1:
         is_barrier = op is not None and collective_name(op) == "barrier"  # torch makes an all_reduce of it
         told.rows.append(_row(launch, parts[0] | ({"op": op} if is_barrier else {})))
-    elif is_named or _exchange_all(batch.functions, group_sizes):
+    elif is_named or _exchange_all(batch, group_sizes):
         told.rows.append(_row(launch, _together(parts, op if is_named else "alltoall")))
-    else:
+    elif all(part["process_group"] is not None for part in parts):  # else nothing tells what belongs together
         begin = batch.start if around is None else min(around.start, batch.start)
         if around is None or around.name != markers.COALESCED:
             told.coalesced.append(Range(markers.COALESCED, 0, batch.thread, batch.start, batch.end))
@@ -181,13 +188,19 @@ def group_name(comm: int) -> str:
     return f"0x{comm:x}"
 
 
-def _exchange_all(functions: Sequence[Function], group_sizes: Mapping[int, int]) -> bool:
-    """Whether each rank of one communicator is sent to, and received from, once: an all_to_all."""
-    comms = {function.payload.comm for function in functions}
-    comm = comms.pop()
-    size = None if comms or comm is None else group_sizes.get(comm)
-    done = Counter((function.op, function.payload.peer) for function in functions)
-    return size is not None and done == Counter((op, peer) for op in ("send", "recv") for peer in range(size))
+def _exchange_all(batch: LaunchedTogether, group_sizes: Mapping[int, int]) -> bool:
+    """Whether each rank of one communicator is sent to, and received from, once: an all_to_all.
+
+    If its size is not known, because it was joined before the capture began, torch must have asked for it.
+    """
+    comms = {function.payload.comm for function in batch.functions}
+    comm, ranks = comms.pop(), len(batch.functions) // 2
+    size = None if comm is None else group_sizes.get(comm)
+    if comms or ranks < _LEAST_EXCHANGE or size not in (None, ranks) or (size is None and not batch.counted):
+        return False
+    done = Counter((function.op, function.payload.peer) for function in batch.functions)
+    peers = [None] * ranks if (_SENDING, None) in done else list(range(ranks))
+    return done == Counter((op, peer) for op in (_SENDING, _RECEIVING) for peer in peers)
 
 
 def _together(parts: Sequence[dict[str, Any]], op: str | None) -> dict[str, Any]:
