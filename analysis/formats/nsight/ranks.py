@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from ...core.escaping import encodable
@@ -30,6 +31,8 @@ from .tables import ExportTables, process_of
 _APART_NS = 2_000_000_000
 """Clocks of hosts may differ by so much; windows that are farther apart are of different runs."""
 _MOST_NAMED = 8
+_MOST_PROCESSES = 1024
+"""No machine runs as many; their reader refuses so many ranks in a file."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,13 @@ def _export(path: Path) -> Export:
     """What is known of an export; one that cannot be read has no processes, and its reader says why."""
     try:
         with Database(path) as database:
-            found = list(_processes(database))
+            found = list(islice(_processes(database), _MOST_PROCESSES + 1))
             tables = ExportTables(database, ReadOptions(), None)
             host, epoch = session.host(tables), session.epoch_ns(tables)
             rank, world_size = session.rank_in_environment(tables)
     except TraceError:
+        return Export(path)
+    if len(found) > _MOST_PROCESSES:
         return Export(path)
     some_communicate = any(one.communicates for one in found)
     ranks = [one for one in found if one.communicates or not some_communicate]
@@ -128,15 +133,12 @@ def _processes(database: Database) -> Iterator[Process]:
     for serialized, device in used:
         if type(serialized) is int and type(device) is int:
             devices.setdefault(serialized, set()).add(device)
+    gpus = session.gpus_by_process(tables)
     for serialized, own in devices.items():
         pid = process_of(serialized)
-        yield Process(pid, _gpu(database, pid, own), serialized in communicating, tuple(joined.get(pid, ())))
-
-
-def _gpu(database: Database, pid: int, devices: set[int]) -> int:
-    """The first of the GPUs that a process used, as the machine numbers them if the export says so."""
-    known = session.gpus_of(ExportTables(database, ReadOptions(), pid))
-    return min(known[device].number if device in known else device for device in devices)
+        known = gpus.get(pid) or gpus.get(None, {})
+        first = min(known[device].number if device in known else device for device in own)
+        yield Process(pid, first, serialized in communicating, tuple(joined.get(pid, ())))
 
 
 def _are_single(exports: Sequence[Export]) -> bool:

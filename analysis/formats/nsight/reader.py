@@ -150,7 +150,7 @@ def _why_no_sizes(tables: ExportTables, ranges: Sequence[Range], rows: Sequence[
     elif not has_payloads(tables):
         yield f"was exported without what NCCL says about sizes and groups of collectives; export it with {EXPORT}"
     else:
-        yield "NCCL does not say the sizes of collectives in it; NCCL 2.26 and later do"
+        yield "what NCCL says in it has no sizes of collectives, so these are not known"
 
 
 def _header(tables: ExportTables, groups: tuple[ProcessGroup, ...], base_ns: int, shared: SharedRank | None) -> Header:
@@ -172,7 +172,7 @@ def _groups(
     """The communicators of the process all of whose global ranks are known: those `found`, and that of all ranks."""
     if shared is None or shared.world_size is None or not joined:
         return ()
-    found |= {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size}
+    found = {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size} | found
     return tuple(
         ProcessGroup(group_name(comm), "", markers.NCCL, found[comm])
         for comm in dict.fromkeys(one.comm for one in joined)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .tables import ExportTables
 
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_MOST_GPUS = 1 << 16
 _LATEST_EPOCH_NS = 2**62 - 2**55
 _VARIABLE = re.compile(r'(?:^|;)([A-Z0-9_]*(?:RANK|PROCID|SIZE))="?([0-9]{1,7})"?(?=;|$)')
 _ENVIRONMENT = ("DeviceEnvironment", "ENVIRONMENT_VARIABLE")
@@ -77,19 +78,26 @@ def rank_in_environment(tables: ExportTables) -> tuple[int | None, int | None]:
     return None, None
 
 
-def gpus_of(tables: ExportTables) -> dict[int, Gpu]:
-    """The GPUs of a process by their ordinals, as far as the export lists them."""
+def gpus_by_process(tables: ExportTables) -> dict[int | None, dict[int, Gpu]]:
+    """The GPUs of each process by their ordinals there, as far as the export lists them; None is any process."""
     listed: dict[int, tuple[object, object]] = {}
     for rows in tables.rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
         listed.update({number: (name, count) for number, name, count in rows if type(number) is int})
+    found: dict[int | None, dict[int, Gpu]] = {}
     columns = ("gpuId", "cudaId", "pid", "numMultiprocessors")
-    found: dict[int, Gpu] = {}
     for rows in tables.rows("TARGET_INFO_CUDA_DEVICE", columns):
         for number, ordinal, pid, count in rows:
-            if type(number) is not int or type(ordinal) is not int or not 0 <= ordinal < 1 << 16:
-                continue
-            if tables.pid is None or pid in (None, tables.pid):
+            if type(number) is int and type(ordinal) is int and 0 <= ordinal < _MOST_GPUS:
                 name, of_gpu = listed.get(number, (None, None))
                 sms = next((one for one in (count, of_gpu) if type(one) is int and one > 0), None)
-                found[ordinal] = Gpu(number, name if isinstance(name, str) else None, sms)
+                gpu = Gpu(number, name if isinstance(name, str) else None, sms)
+                found.setdefault(pid if type(pid) is int else None, {})[ordinal] = gpu
     return found
+
+
+def gpus_of(tables: ExportTables) -> dict[int, Gpu]:
+    """The GPUs of the process that is read, by their ordinals."""
+    found = gpus_by_process(tables)
+    if tables.pid is None:
+        return {ordinal: gpu for own in found.values() for ordinal, gpu in own.items()}
+    return found.get(tables.pid) or found.get(None, {})
