@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from nsight_exports import ALL_REDUCE, KERNEL, SYSTEM_NS, add, documents, export_of, process, small
+from nsight_exports import ALL_REDUCE, KERNEL, SYSTEM_NS, add, documents, export_of, payload, process, small
 from samples import with_slow
 
 import analysis.formats.nsight.database
@@ -110,6 +110,23 @@ def test_optional_values_that_make_no_sense_are_missing(tmp_path: Path) -> None:
     found = analyse(path).run.activities
     assert found["correlation"].isna().all()
     assert found["blocks_per_sm"].isna().all()
+
+
+@pytest.mark.parametrize("seed", with_slow(range(5), range(5, 200)))
+def test_payloads_of_any_bytes(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    export = small([(ALL_REDUCE, 0, 100), (ALL_REDUCE, 200, 300)])
+    for place, name in enumerate(["ncclCommInitRank", "ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"]):
+        data = bytearray(payload(rng.randrange(900, 906), 7, rng.choice((1, 1 << 50, 1 << 63)), 2, rng.randrange(2)))
+        for _ in range(rng.randrange(4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        start = SYSTEM_NS - 75 + 15 * place
+        export.range(process(7) + 7, name, start, start + 10, data=bytes(data[: rng.choice((80, 80, 20))]), nccl=True)
+    export.range(process(7) + 7, "ncclAllGather", SYSTEM_NS + 170, SYSTEM_NS + 195, nccl=True,
+                 data=payload(901, 7, rng.choice((1 << 49, 1 << 62, 5))))  # fmt: skip
+    path = export.write(tmp_path / "report.sqlite")
+    assert all(map(is_consistent, read(path)))
+    assert len(analyse(path, cache=False).calls) in (2, 3)
 
 
 def test_names_that_are_gone(tmp_path: Path) -> None:

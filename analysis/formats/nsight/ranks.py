@@ -202,14 +202,17 @@ def _on_counting(exports: Sequence[Export], ranks: Mapping[tuple[Path, int], int
         for export in exports
         for one in export.processes
     ]
-    what = "files by their names, processes" if files > 1 else f"{encodable(exports[0].path.name)}: processes"
-    more = ", ..." if len(named) > _MOST_NAMED else ""
-    yield (f"{what} by their GPUs are counted as ranks, which nothing names: {', '.join(named[:_MOST_NAMED])}{more}")
+    what = "files in order, and processes" if files > 1 else f"{encodable(exports[0].path.name)}: processes"
+    yield f"{what} by their GPUs are counted as ranks, which nothing names: {_listed(named)}"
 
 
 def _on_others(export: Export) -> Iterator[str]:
     if export.others:
+        left_out = _listed([str(one.pid) for one in export.others])
         yield (
-            f"{encodable(export.path.name)}: left out what did not communicate, as the others did: process "
-            f"{', '.join(str(one.pid) for one in export.others)}"
+            f"{encodable(export.path.name)}: left out what did not communicate, as the others did: process {left_out}"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")

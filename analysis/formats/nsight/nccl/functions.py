@@ -19,7 +19,6 @@ from ..ranges import Range
 from .payloads import Payload, Schemas
 
 _BEGIN, _END, _COUNT = "ncclGroupStart", "ncclGroupEnd", "ncclCommCount"
-# Function -> the operation; `bytes` is what each rank hands in, or of the others (True) what it hands to each rank.
 _OPERATIONS = {
     "ncclAllReduce": "allreduce", "ncclBroadcast": "broadcast", "ncclReduce": "reduce", "ncclAllGather": "allgather",
     "ncclReduceScatter": "reduce_scatter", "ncclSend": "send", "ncclRecv": "recv", "ncclAlltoAll": "alltoall",
@@ -27,7 +26,9 @@ _OPERATIONS = {
 }  # fmt: skip
 _MOST_NESTED = 8
 _SENDING, _RECEIVING, _LEAST_EXCHANGE = "send", "recv", 2
+# A payload has the bytes of one rank's share of an array that all of them have together.
 _GROWS, _SHRINKS, _EXCHANGES = ("allgather", "gather"), ("reduce_scatter", "scatter"), ("alltoall",)
+_MOST_BYTES = 1 << 53
 
 
 class KernelLaunch(NamedTuple):
@@ -170,7 +171,7 @@ def _arguments(function: Function, group_sizes: Mapping[int, int]) -> dict[str, 
     """The arguments of one function, as rows of arguments name them."""
     op, payload = function.op, function.payload
     size = None if payload.comm is None else group_sizes.get(payload.comm)
-    shared = None if payload.bytes is None or size is None else payload.bytes * size
+    shared = None if payload.bytes is None or size is None else _possible(payload.bytes * size)
     given = shared if op in (*_SHRINKS, *_EXCHANGES) else payload.bytes
     got = shared if op in (*_GROWS, *_EXCHANGES) else payload.bytes
     return {
@@ -181,6 +182,10 @@ def _arguments(function: Function, group_sizes: Mapping[int, int]) -> dict[str, 
         "process_group": None if payload.comm is None else group_name(payload.comm),
         "root": payload.peer if op in ("send", "recv") else payload.root,
     }
+
+
+def _possible(size: int) -> int | None:
+    return size if size < _MOST_BYTES else None
 
 
 def group_name(comm: int) -> str:
@@ -208,7 +213,7 @@ def _together(parts: Sequence[dict[str, Any]], op: str | None) -> dict[str, Any]
     result = dict(parts[0]) | {"op": op, "root": None}
     for key, other in (("in_bytes", "recv"), ("out_bytes", "send")):
         values = [part[key] for part in parts if part["op"] != other]
-        result[key] = sum(values) if values and None not in values else None
+        result[key] = _possible(sum(values)) if values and None not in values else None
     if len({part["process_group"] for part in parts}) > 1:
         result |= {"in_bytes": None, "out_bytes": None, "process_group": None, "group_size": None}
     return result

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ....core.small_files import RANK_LIMIT
 from ..tables import ExportTables
 
 _ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -27,7 +28,7 @@ _FIELDS = {
 }  # fmt: skip
 """Names of entries, in lower case and without spaces -> what they are here."""
 _MOST_BYTES = 1 << 50
-_MOST_RANKS = 1 << 24
+_MOST_RANKS = RANK_LIMIT
 
 
 class Payload(NamedTuple):
