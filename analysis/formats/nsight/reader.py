@@ -121,7 +121,8 @@ def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: 
     sizes = {one.comm: one.ranks for one in joined}
     of_nccl = told_by_nccl(ranges, schemas, _launches_of_comm(work, calls), sizes)
     of_cpu = [one for one in ranges if not one.is_nccl]
-    steps, notes = step_marks(of_cpu)
+    launching = calls.columns["thread"][among(calls.columns["correlation"], np.unique(work.columns["correlation"]))]
+    steps, notes = step_marks(of_cpu, set(np.unique(launching).tolist()))
     of_torch = [one for one in of_cpu if one.name.startswith(_KEPT)]
     marks = [*steps, *of_torch, *of_nccl.coalesced]
     operators = operator_ranges(tables, steps) if details else OperatorColumns({}, [])

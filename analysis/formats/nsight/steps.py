@@ -1,14 +1,14 @@
 """Which NVTX ranges are training steps.
 
 Nothing in an export says so. Steps are ranges `ProfilerStep#N`; otherwise ranges whose name is one of the words below,
-with a number or without, that follow each other on one thread. Of several such words the one counts that covers most
-time, so that an iteration counts rather than the micro-batches in it.
+with a number or without, that follow each other on one thread which launches something. Of several such words the one
+counts that covers most time, so that an iteration counts rather than the micro-batches in it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from ...core import markers
@@ -24,15 +24,18 @@ _LEAST = 2
 """So many ranges of a word are steps; a single one may be anything."""
 
 
-def step_marks(ranges: Sequence[Range]) -> tuple[list[Range], list[str]]:
-    """The steps as ranges `ProfilerStep#N`, by start, and a note on what was taken for one, if that is not plain."""
+def step_marks(ranges: Sequence[Range], launching: Collection[int]) -> tuple[list[Range], list[str]]:
+    """The steps as ranges `ProfilerStep#N`, by start, and a note on what was taken for one, if that is not plain.
+
+    `launching` are the threads that launched something; none if that is not known.
+    """
     own = [one for one in ranges if re.fullmatch(re.escape(markers.PROFILER_STEP) + "[0-9]{1,18}", one.name)]
     if own:
         return own, []
     families: dict[tuple[str, int], list[tuple[Range, int | None]]] = {}
     for one in ranges:
         found = _WORD.fullmatch(one.name.strip())
-        if found:
+        if found and (one.thread in launching or not launching):
             number = None if found["number"] is None else int(found["number"])
             families.setdefault((found["family"].lower(), one.thread), []).append((one, number))
     usable = [marks for marks in families.values() if len(marks) >= _LEAST and _follow_each_other(marks)]
