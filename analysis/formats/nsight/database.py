@@ -24,7 +24,7 @@ from ...recording.options import Progress
 from ...recording.values import MISSING
 from .exporting import EXPORT
 
-_BEGIN = b"SQLite format 3\0"
+_BEGIN, _HEADER_BYTES = b"SQLite format 3\0", 100
 _ROWS = 50_000  # at a time
 _FUNCTIONS = frozenset({"like", "coalesce", "min", "max", "count"})
 # Reading everything takes SQLite less than one instruction per byte of a real export. Pages that refer to each other in
@@ -163,16 +163,25 @@ def whole_numbers(values: Sequence[Any]) -> Int64s:
 
 
 def _check(path: Path) -> None:
-    """Raise UnreadableFile or NotATrace for what SQLite would not open, or only as an empty database."""
+    """Raise what is wrong with a file that SQLite would not open, or only as an empty database, or say less about.
+
+    Raises UnreadableFile, NotATrace, DamagedTrace.
+    """
     if not is_regular(path):
         raise UnreadableFile(f"{path}: is not a plain file, which a database must be")
     try:
         with path.open("rb") as file:
-            begin = file.read(len(_BEGIN))
+            begin = file.read(_HEADER_BYTES)
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err
-    if begin != _BEGIN:
+    if not begin.startswith(_BEGIN):
         raise NotATrace(f"{path}: is not an SQLite database, as exports of Nsight Systems are; {_AGAIN}")
+    # https://sqlite.org/fileformat.html: size and number of pages, which counts if two counters of changes agree.
+    page, pages = int.from_bytes(begin[16:18], "big"), int.from_bytes(begin[28:32], "big")
+    expected = (65_536 if page == 1 else page) * pages
+    if len(begin) < _HEADER_BYTES or (begin[24:28] == begin[92:96] and packed_bytes(path) < expected):
+        found = f"{packed_bytes(path):,} of {expected:,} bytes are there"
+        raise DamagedTrace(f"{path}: ends too early: {found}; copy it again, or {_AGAIN}")
 
 
 def _text(data: bytes) -> str:
