@@ -15,6 +15,7 @@ from ..core.places.place import is_remote, path_named
 from ..errors import AnalysisError
 from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..reading.trace_files import is_side_file, trace_files
+from ..recording.shared_files import file_of
 
 if TYPE_CHECKING:
     PathOrUrl = Path
@@ -72,8 +73,8 @@ def _same_file(output: Path, paths: list[Path]) -> Path | None:
             continue
         for file in _files_of(path):
             with suppress(OSError):
-                if os.path.samestat(status, file.stat()):
-                    return file
+                if os.path.samestat(status, file_of(file).stat()):
+                    return file_of(file)
     return None
 
 
@@ -81,11 +82,11 @@ def _files_of(path: Path) -> Iterator[Path]:
     """What may be read of a run, or of a folder that holds runs."""
     if not path.is_dir():
         yield path
-        yield from _beside(path.parent)
+        yield from _beside(file_of(path).parent)
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
         with suppress(AnalysisError):
-            yield from trace_files([folder])[0]
+            yield from trace_files([folder]).paths
         yield from _beside(folder)
 
 

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..recording.options import Beforehand
 
 if TYPE_CHECKING:
     from ..recording.options import Progress, ReadOptions
     from ..recording.recording import RawTrace
+
+
+class RanksInFiles(NamedTuple):
+    """The paths of the ranks in some files (recording/shared_files.py), and notes on how they were found.
+
+    `beforehand` is an option with which they are to be read.
+    """
+
+    paths: list[Path]
+    notes: list[str]
+    beforehand: Beforehand = Beforehand()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,5 +74,10 @@ class TraceFormat:
     """How the usual writer names a file, with groups `worker` and `cycle`; a folder with such files has no others."""
     a_file: str | None = None
     """What one of its files is called, if that is not the name and 'trace'."""
+    ranks: Callable[[Sequence[Path]], RanksInFiles] | None = None
+    """The ranks in all files of a run, if one file may hold several. Raises RunError."""
+    unread_names: tuple[str, ...] = ()
+    """Files from which its own tools make those of the format, as patterns of the shell; and how they do."""
+    how_to_make: str | None = None
     others: str = "other files"
     """What files of the same ending are that have other names, as the object of 'left out 3 ...'."""

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from .format import TraceFormat
 from .kineto.entry import KINETO
+from .nsight.entry import NSIGHT
 from .recordings.entry import RECORDING
 
-TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, KINETO)
+TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, NSIGHT, KINETO)
 """In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that no format
 recognises."""
 

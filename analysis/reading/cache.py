@@ -24,7 +24,7 @@ from ..errors import NotATrace, TooLarge
 from ..formats.recordings.entry import recording_name
 from ..formats.registry import format_of
 from ..recording.compression import BrokenPacking, all_bytes
-from ..recording.options import Progress, ReadOptions
+from ..recording.options import Beforehand, Progress, ReadOptions
 from ..recording.recording import RawTrace
 
 FOLDER, CACHE_SUFFIX = ".commtrace-cache", ".cache"
@@ -113,7 +113,9 @@ class Slot:
     @property
     def key(self) -> bytes:
         """What identifies the state of the file and how it is read."""
-        return _digest(self.state + f"{self.options.details} {self.options.pattern.pattern}".encode(), _KEY_BYTES)
+        told = "" if self.options.beforehand == Beforehand() else str(self.options.beforehand)
+        how = f"{self.options.details} {self.options.pattern.pattern}{told}"
+        return _digest(self.state + how.encode("utf-8", "surrogatepass"), _KEY_BYTES)
 
     def load(self) -> RawTrace | None:
         """What is kept there, if it can be used."""

@@ -17,6 +17,7 @@ from ..formats.registry import format_of
 from ..recording.compression import packed_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
+from ..recording.shared_files import file_of
 from .cache import file_state
 from .pool import Reading, cores
 from .trace_files import is_side_file
@@ -86,7 +87,7 @@ def write_recording(path: Path, found: RawTrace, target: Path, source: TraceSour
 
 def targets_of(paths: Sequence[Path], folder: Path | None) -> list[Path]:
     """Where the recordings of these files go. Raises UnreadableFile if two would get one name, or one its own."""
-    targets = [(path.parent if folder is None else folder) / recording_name(path.name) for path in paths]
+    targets = [(file_of(path).parent if folder is None else folder) / recording_name(_name(path)) for path in paths]
     seen: dict[Path, Path] = {}
     for path, target in zip(paths, targets, strict=True):
         if target in seen:
@@ -99,9 +100,15 @@ def targets_of(paths: Sequence[Path], folder: Path | None) -> list[Path]:
     return targets
 
 
+def _name(path: Path) -> str:
+    """The name that a recording has but for its ending; that of a rank in a file has the file's name before it."""
+    file = file_of(path)
+    return path.name if file is path else f"{file.stem}.{path.name}"
+
+
 def copy_side_files(paths: Sequence[Path], folder: Path) -> int:
     """Copy the side files of the runs that these files are of; how many there are. Raises UnreadableFile."""
-    sources = sorted({path.parent for path in paths})
+    sources = sorted({file_of(path).parent for path in paths})
     count = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)

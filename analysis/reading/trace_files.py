@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..core.contract.rank import RankFile
@@ -13,16 +14,20 @@ from ..core.escaping import encodable, printable
 from ..core.small_files import NotJson
 from ..core.wording import ranges_of
 from ..errors import NoTraces, UnreadableFile
+from ..formats.format import RanksInFiles
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
-from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
+from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, format_of, name_parts
+from ..recording.options import Beforehand
+from ..recording.shared_files import file_of, shared_rank
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
 
-def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+def trace_files(paths: Sequence[Path]) -> RanksInFiles:
     """The trace files at `paths`, sorted, and a note on every folder where similar files were left out.
 
-    Raises NoTraces, UnreadableFile.
+    A file that holds several ranks is given as the paths of these (recording/shared_files.py). Raises NoTraces,
+    UnreadableFile, MixedJobs.
     """
     found: list[Path] = []
     skipped: list[str] = []
@@ -37,7 +42,22 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
             skipped += [f"{path.name}: {note}" for note in notes]
         else:
             found.append(path)
-    return list(dict.fromkeys(found)), skipped
+    ranks = _ranks_in(list(dict.fromkeys(found)))
+    return ranks._replace(notes=[*skipped, *ranks.notes])
+
+
+def _ranks_in(files: list[Path]) -> RanksInFiles:
+    """The files, but for those that may hold several ranks the paths of these."""
+    notes: list[str] = []
+    beforehand = Beforehand()
+    for one in TRACE_FORMATS:
+        if one.ranks is not None:
+            own = [path for path in files if shared_rank(path) is None and format_of(path) is one]
+            if own:
+                found = one.ranks(own)
+                files = [path for path in files if path not in set(own)] + found.paths
+                notes, beforehand = notes + found.notes, found.beforehand
+    return RanksInFiles(files, notes, beforehand)
 
 
 def is_side_file(name: str) -> bool:
@@ -55,7 +75,7 @@ def run_name(paths: Sequence[Path]) -> str:
 def _mode(path: Path) -> int | None:
     """What is there; None if nothing is. Raises UnreadableFile."""
     try:
-        return path.stat().st_mode
+        return file_of(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as err:
@@ -80,6 +100,10 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     files = [path for path in plain if formats[path] not in usual or name_parts(path.name)]
     if not files:
         _refuse_untraced(folder)
+        for one in TRACE_FORMATS:
+            unread = [path.name for path in inside if any(fnmatchcase(path.name, name) for name in one.unread_names)]
+            if unread:
+                raise NoTraces(f"{folder}: holds no {expected_files()}, but {unread[0]}; {one.how_to_make}")
         inner = sorted(p.name for p in folder.iterdir() if stat.S_ISDIR(_mode(p) or 0))
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")

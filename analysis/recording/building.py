@@ -6,19 +6,28 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .header import Header
 from .recording import DOUBLES, INTEGERS, Columns, Events
 from .values import MISSING, NOT_KNOWN
 
 
-def columns_of(sort: str, rows: int = 0, **known: Sequence[float]) -> Columns:
+def columns_of(sort: str, rows: int = 0, **known: Sequence[float] | NDArray[Any]) -> Columns:
     """All columns of a sort of events, see `INTEGERS` and `DOUBLES`; columns not given are not known."""
     surplus = known.keys() - {*INTEGERS[sort], *DOUBLES[sort]}
     if surplus or any(len(values) != rows for values in known.values()):
         raise ValueError(f"{sort}: expected {rows} values of each column, found {sorted(known)}")
-    integers = {name: array("q", known.get(name, [MISSING] * rows)) for name in INTEGERS[sort]}
-    doubles = {name: array("d", known.get(name, [NOT_KNOWN] * rows)) for name in DOUBLES[sort]}
-    return {name: column.tobytes() for name, column in (integers | doubles).items()}
+    integers = {name: _bytes("q", known.get(name, [MISSING] * rows)) for name in INTEGERS[sort]}
+    doubles = {name: _bytes("d", known.get(name, [NOT_KNOWN] * rows)) for name in DOUBLES[sort]}
+    return integers | doubles
+
+
+def _bytes(code: str, values: Sequence[float] | NDArray[Any]) -> bytes:
+    if isinstance(values, np.ndarray):
+        return np.ascontiguousarray(values, dtype=code).tobytes()
+    return array(code, values).tobytes()
 
 
 def events_of(**known: Any) -> Events:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from isal import igzip_lib
 
 from ..errors import NotATrace
+from .shared_files import file_of
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -40,7 +41,7 @@ class BrokenPacking(Exception):
 def is_regular(path: Path) -> bool:
     """Whether it is a plain file, as far as that can be seen. A pipe, for example, is not: it can be read only once."""
     try:
-        return path.is_file()
+        return file_of(path).is_file()
     except OSError:
         return False
 
@@ -48,7 +49,7 @@ def is_regular(path: Path) -> bool:
 def packed_bytes(path: Path) -> int:
     """How large a file is on disk, 0 where that cannot be told."""
     try:
-        return path.stat().st_size
+        return file_of(path).stat().st_size
     except OSError:
         return 0
 
@@ -83,7 +84,7 @@ def first_bytes(path: Path) -> bytes:
     if not is_regular(path):
         return b""
     try:
-        with path.open("rb") as file:
+        with file_of(path).open("rb") as file:
             return unpacked(path, file).read1(_FIRST_BYTES)
     except (OSError, BrokenPacking, NotATrace):
         return b""

@@ -17,6 +17,18 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beforehand:
+    """What must be known before a file is read, and only all files of a run together tell.
+
+    `communicators` are hashes, which all members know, and the global ranks of the members; `epochs` are names of
+    hosts, and unix time in ns at which the clock of the host was 0.
+    """
+
+    communicators: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    epochs: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """How to read the files of a run.
 
@@ -27,7 +39,8 @@ class ReadOptions:
     once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
     in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: `local`, the address of a
     scheduler, or the file that it wrote. Of `ranks`, `hosts` (names) and `groups` (names or descriptions of process
-    groups), where any are given, only ranks that are in all of them are read.
+    groups), where any are given, only ranks that are in all of them are read. `beforehand` is what all files of
+    the run together say.
     """
 
     comm_names: tuple[str, ...] = ()
@@ -41,6 +54,7 @@ class ReadOptions:
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    beforehand: Beforehand = Beforehand()
 
     @property
     def pattern(self) -> re.Pattern[str]:

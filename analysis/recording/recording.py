@@ -17,6 +17,7 @@ INTEGERS = {
     "runtime": ("thread", "name", "correlation"),
     "operators": ("thread", "name"),
     "memory": ("device_type", "device", "allocated", "reserved"),
+    "stream_waits": ("correlation", "device", "stream", "recorded", "recorded_stream"),
 }
 """The columns of each sort of events that hold integers."""
 DOUBLES = {
@@ -25,6 +26,7 @@ DOUBLES = {
     "runtime": ("ts", "dur"),
     "operators": ("ts", "dur"),
     "memory": ("ts",),
+    "stream_waits": ("ts",),
 }
 """The columns that hold other numbers. Every sort has all of its columns, equally long."""
 NUMBER_BYTES = 8
@@ -61,6 +63,8 @@ else:
         dtype: str | None
         in_elems: Int64 | None
         out_elems: Int64 | None
+        in_bytes: Int64 | None
+        out_bytes: Int64 | None
         in_split: str | None
         out_split: str | None
         group_size: Int64 | None
@@ -76,7 +80,8 @@ class Events(msgspec.Struct, kw_only=True):
     """What is read from successive events. Times are in us since the header's zero; missing integers are MISSING.
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
-    `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`. `pids` are the
+    `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`. `stream_waits` are
+    those that made a stream wait for an event, with the correlation of the call that recorded it. `pids` are the
     processes of the first annotation, the first launch, the first operator that hands a collective over, and the first
     other one; None where there is none. `lists_bytes` is what shapes and other lists in `annotations` take at most;
     `repaired_bytes` are not JSON, and were read as they were meant. `window_end` is when the profiler stopped, if
@@ -93,6 +98,7 @@ class Events(msgspec.Struct, kw_only=True):
     runtime: Columns
     operators: Columns
     memory: Columns
+    stream_waits: Columns
     annotations: list[Annotation]
     comm_args: list[CommRow]
     gloo_threads: list[Int64]
@@ -141,6 +147,7 @@ class RawTrace(Events, kw_only=True):
             runtime=len(self.runtime["ts"]) // NUMBER_BYTES,
             operators=len(self.operators["ts"]) // NUMBER_BYTES,
             memory=len(self.memory["ts"]) // NUMBER_BYTES,
+            stream_waits=len(self.stream_waits["ts"]) // NUMBER_BYTES,
             annotations=len(self.annotations),
             calls=len(self.comm_args),
             names=len(self.names) + len(self.operator_names) + len(self.call_names),

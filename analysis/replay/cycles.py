@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import grouped
+from ..core.tables.device_time import STREAM_WAITS
 from .cpu_programs import cpu_program
 from .programs import NONE, RankProgram, gpu_program
 
@@ -27,6 +28,7 @@ class Played:
     participation: pd.DataFrame
     collectives: pd.DataFrame
     clocks: pd.DataFrame
+    stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
 
 
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
@@ -38,10 +40,15 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
     ):
         launched = dict(grouped(called, ["rank"]))
-        nothing = called.iloc[:0]
+        waited = dict(grouped(run.stream_waits[run.stream_waits["cycle"] == of_cycle["cycle"].iloc[0]], ["rank"]))
         yield [
-            _program(rank, own.merge(calls, on=ACTIVITY_KEYS, how="left"), launched.get((rank,), nothing), run.clocks)
-            for (rank,), own in grouped(of_cycle, ["rank"])
+            _program(
+                own.merge(calls, on=ACTIVITY_KEYS, how="left"),
+                launched.get(rank, called.iloc[:0]),
+                waited.get(rank, run.stream_waits.iloc[:0]),
+                run.clocks,
+            )
+            for rank, own in grouped(of_cycle, ["rank"])
         ]
 
 
@@ -62,7 +69,7 @@ def _calls(run: Played) -> pd.DataFrame:
     return found.drop_duplicates(ACTIVITY_KEYS)[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns"]]
 
 
-def _program(rank: int, own: pd.DataFrame, called: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+def _program(own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
     if (own["device"] == "cpu").all():
-        return cpu_program(rank, own, clocks)
-    return gpu_program(rank, own, called, clocks)
+        return cpu_program(int(own["rank"].iloc[0]), own, clocks)
+    return gpu_program(own, called, waited, clocks)

@@ -1,8 +1,8 @@
 """What an activity, or a blocked CPU, waited for on another stream: as far as a trace shows it.
 
-A trace has no numbers of events. Where `cudaEventRecord` and `cudaStreamWaitEvent` were recorded, they leave a few
-candidates; without them, what begins just as something on another stream ends is taken to have waited for it. Both
-must hold in every step.
+Where a trace has numbers of events, these tell. Traces of Kineto have none: `cudaEventRecord` and
+`cudaStreamWaitEvent`, where they were recorded, leave a few candidates; without them, what begins just as something on
+another stream ends is taken to have waited for it. All of this must hold in every step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..metrics.clocks.frame import Ints
-from .programs import LONG_AGO, NONE, RankProgram
+from .programs import LONG_AGO, NONE, EventWaits, RankProgram
 
 _TIGHT_NS, _INEXACT_NS = 6_000, 10_000
 """So much later than what it waited for, an activity begins at most, if only that tells; and so much earlier."""
@@ -47,11 +47,38 @@ def ready(program: RankProgram) -> tuple[Ints, Ints]:
 
 def _joins(program: RankProgram) -> dict[int, list[int]]:
     """Activities of other streams that each one waited for, where that holds in every step."""
-    told = _told(program)
-    found = [*told, *_tight(program, told)]
+    if program.event_waits is not None:
+        found = _numbered(program, program.event_waits)
+    else:
+        told = _told(program)
+        found = [*told, *_tight(program, told)]
     ordinal = _ordinals(program)
     pairs = {(_key(program, ordinal, node), _key(program, ordinal, at)) for node, at in found}
     return _in_every_step(program, ordinal, found, pairs)
+
+
+def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
+    """What is launched next on a stream that waits, and what was last on the stream of the event when it was recorded.
+
+    Where that stream is not known, it is that of the last launch of the thread that recorded the event.
+    """
+    launched = np.flatnonzero(program.launch != NONE)
+    launched = launched[np.argsort(program.launch[launched], kind="stable")]
+    of_lane = {lane: launched[program.lane[launched] == lane] for lane in np.unique(program.lane).tolist()}
+    threads = program.call_thread[program.launch[launched]]
+    of_thread = {thread: launched[threads == thread] for thread in np.unique(threads).tolist()}
+    found = []
+    for call, lane, record, recorded_lane in zip(*(column.tolist() for column in waits), strict=True):
+        if NONE in (call, lane, record):
+            continue
+        after = of_lane[lane]
+        sources = of_lane[recorded_lane] if recorded_lane != NONE else of_thread.get(int(program.call_thread[record]))
+        to = int(np.searchsorted(program.launch[after], call))
+        at = -1 if sources is None else int(np.searchsorted(program.launch[sources], record)) - 1
+        if to < len(after) and at >= 0 and sources is not None:
+            found.append((int(after[to]), int(sources[at])))
+    apart = [(node, at) for node, at in found if program.lane[node] != program.lane[at]]
+    return [(node, at) for node, at in apart if _may_follow(program, at, node)]
 
 
 def _told(program: RankProgram) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,18 @@ Arrivals = dict[int, list[tuple[int, int]]]
 """Collective -> rank and arrival of each member, in ns."""
 
 
+class EventWaits(NamedTuple):
+    """Calls that made a stream wait: their positions, the stream, the call that recorded the event, and its stream.
+
+    Columns of shape (waits,), by call; NONE is not known, or a stream on which nothing ran.
+    """
+
+    call: Ints
+    lane: Ints
+    record: Ints
+    recorded_lane: Ints
+
+
 @dataclass(frozen=True)
 class RankProgram:
     """One rank in one cycle. Of `n` activities, by stream and start: columns of shape (n,); NONE is not known.
@@ -33,7 +45,8 @@ class RankProgram:
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
     is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
     call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
-    activity after which it handed a collective over.
+    activity after which it handed a collective over. `event_waits` are all waits of streams, None where the trace does
+    not tell for what each was.
     """
 
     rank: int
@@ -53,6 +66,7 @@ class RankProgram:
     call_name: NDArray[Any]
     call_thread: Ints
     issued_by: Ints | None = None
+    event_waits: EventWaits | None = None
 
     @property
     def paced(self) -> Flags:
@@ -68,9 +82,11 @@ def steps_of(program: RankProgram) -> Ints:
     return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
 
 
-def gpu_program(rank: int, own: pd.DataFrame, called: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
-    """The program of one rank with a GPU, from its activities with the columns of calls, and from its runtime calls."""
-    lane = pd.MultiIndex.from_frame(own[["device", "stream"]]).factorize(sort=True)[0]
+def gpu_program(own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+    """The program of one rank with a GPU, from its activities with the columns of calls, runtime calls and waits."""
+    streams = pd.MultiIndex.from_frame(own[["device", "stream"]])
+    lanes = streams.unique().sort_values()
+    lane = lanes.get_indexer(streams)
     start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
     end = start + own["dur_ns"].to_numpy()
     order = np.lexsort((end, start, lane))
@@ -79,7 +95,7 @@ def gpu_program(rank: int, own: pd.DataFrame, called: pd.DataFrame, clocks: pd.D
     launch = _launches(own["correlation"], called["correlation"])
     call_start = called["start_ns"].to_numpy()
     return RankProgram(
-        rank=rank,
+        rank=int(own["rank"].iloc[0]),
         row=own["row"].to_numpy()[order],
         lane=lane[order],
         device=own["device"].to_numpy()[order],
@@ -95,7 +111,19 @@ def gpu_program(rank: int, own: pd.DataFrame, called: pd.DataFrame, clocks: pd.D
         call_end=call_start + called["dur_ns"].to_numpy(),
         call_name=called["name"].to_numpy(dtype=object),
         call_thread=called["thread"].to_numpy(),
+        event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
+
+
+def _event_waits(waited: pd.DataFrame, of_call: pd.Series[int], lanes: pd.Index[Any]) -> EventWaits:
+    """The waits of streams, by their calls; `lanes` are devices and streams in order of their numbers."""
+    call, record = (_launches(waited[name], of_call) for name in ("correlation", "recorded"))
+    order = np.argsort(call, kind="stable")
+    lane, recorded_lane = (
+        lanes.get_indexer(pd.MultiIndex.from_arrays([waited["device"], waited[stream]]))
+        for stream in ("stream", "recorded_stream")
+    )
+    return EventWaits(call[order], lane[order], record[order], recorded_lane[order])
 
 
 def _with_hidden_waits(called: pd.DataFrame, correlation: pd.Series[int], end: Any) -> pd.DataFrame:

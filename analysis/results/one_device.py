@@ -19,6 +19,7 @@ from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
 from ..metrics.device.breakdown import Ran, Split, device_profile, device_row, step_rows
 from ..recording.arrays import annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recording import RawTrace
+from ..recording.shared_files import file_of
 from ..run.rank_files import ReadFile, members_of, notes_on
 from ..run.side_files import side_content
 
@@ -59,7 +60,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes)])
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:
         return None
-    side_content(path.with_name("run.json"))  # a side file that cannot be read is an error, here as elsewhere
+    side_content(file_of(path).with_name("run.json"))  # a side file that cannot be read is an error, here as elsewhere
     on_gloo = sum(annotation.name.startswith(markers.GLOO_MARK) for annotation in raw.annotations)
     return LoneDevice(member.rank, str(devices[0]), _ran(raw), tuple(notes_on(member, on_gloo)))
 

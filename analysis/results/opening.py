@@ -54,10 +54,11 @@ class OpenRun:
         is much to read.
         """
         self._paths = [path_named(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
-        found, skipped = trace_files(self._paths)
-        files, left_out = worth_reading(found, options)
+        found = trace_files(self._paths)
+        options = replace(options, beforehand=found.beforehand)
+        files, left_out = worth_reading(found.paths, options)
         self.name = run_name(self._paths)
-        self._options, self._report, self._skipped = options, report, (*skipped, *left_out)
+        self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
         self._reading = _reading_of(files, options, start)
 
     def __enter__(self) -> OpenRun:

@@ -11,6 +11,7 @@ from ..core.wording import ranges_of
 from ..errors import NoSuchRanks
 from ..formats.registry import name_parts
 from ..recording.options import ReadOptions
+from ..recording.shared_files import shared_rank
 from .rank_files import Member, ReadFile, host_in_name
 from .side_files import rank_file
 
@@ -18,17 +19,25 @@ _F = TypeVar("_F", bound=ReadFile)
 
 
 def worth_reading(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Path], list[str]]:
-    """The files but for those of other ranks, and a note on these, if side files tell the ranks of all."""
+    """The files but for those of other ranks, and a note on these, if side files or paths tell the ranks of all."""
     if not options.ranks:
         return list(paths), []
     names = {path: name_parts(path.name) for path in paths}
     sides = {path: path.with_name(f"{name.worker}.meta.json") for path, name in names.items() if name is not None}
     fetch_begins(sides.values())
-    told = {path: rank_file(sides[path], []).record.rank if path in sides else None for path in paths}
+    told = {path: _told_rank(path, sides.get(path)) for path in paths}
     if None in told.values() or not set(options.ranks) <= set(told.values()):
         return list(paths), []
     left = sorted({rank for rank in told.values() if rank is not None} - set(options.ranks))
     return [path for path, rank in told.items() if rank in options.ranks], list(_left_out(left))
+
+
+def _told_rank(path: Path, side: Path | None) -> int | None:
+    """The rank of a file as its path or its side file tells it."""
+    shared = shared_rank(path)
+    if shared is not None:
+        return shared.rank
+    return None if side is None else rank_file(side, []).record.rank
 
 
 def chosen(members: list[Member[_F]], options: ReadOptions) -> tuple[list[Member[_F]], list[str]]:

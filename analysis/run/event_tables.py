@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..core.schema import Schema, grouped
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STREAM_WAITS
 
 EVENT_SCHEMAS: dict[str, Schema] = {
     "activities": ACTIVITIES,
@@ -21,6 +21,7 @@ EVENT_SCHEMAS: dict[str, Schema] = {
     "cpu_operators": CPU_OPERATORS,
     "runtime_calls": RUNTIME_CALLS,
     "memory": MEMORY_EVENTS,
+    "stream_waits": STREAM_WAITS,
 }
 
 
@@ -59,6 +60,7 @@ class EventTables:
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
+    stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
 
     @property
     def whole(self) -> EventTables:

@@ -16,7 +16,7 @@ from ..core import markers
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STREAM_WAITS
 from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
@@ -45,6 +45,7 @@ class TraceFile(ReadFile):
     gloo_threads: frozenset[int]
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
+    stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
     detailed: bool = False
@@ -74,6 +75,7 @@ class TraceFile(ReadFile):
             cpu_ops=self.cpu_ops[:0],
             runtime_calls=RUNTIME_CALLS.empty(),
             memory=MEMORY_EVENTS.empty(),
+            stream_waits=STREAM_WAITS.empty(),
             ran=ACTIVITIES.empty(),
         )
 
@@ -109,6 +111,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         cpu_ops=cpu_ops,
         runtime_calls=_runtime_table(raw, base_ns),
         memory=_memory_table(raw.memory, base_ns),
+        stream_waits=_stream_wait_table(raw.stream_waits, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
         times_ns=_times_ns(activities, cpu_ops, marked_ns[1]),
@@ -137,6 +140,7 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
             "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
             "runtime_calls": file.runtime_calls,
             "memory": file.memory,
+            "stream_waits": file.stream_waits,
         }
         for name, table in parts.items():
             tables[name].append(of_rank(table, rank, cycle))
@@ -281,6 +285,19 @@ def _runtime_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
         "dur_ns": durations(columns),
     }, copy=False))  # fmt: skip
+
+
+def _stream_wait_table(columns: Columns, base_ns: int) -> pd.DataFrame:
+    if not columns["ts"]:
+        return STREAM_WAITS.empty()
+    known = {name: _known(integers(columns[name])) for name in ("correlation", "stream", "recorded", "recorded_stream")}
+    return STREAM_WAITS.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "device": integers(columns["device"]).astype(str).astype(object),
+        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        **known,
+    }))  # fmt: skip
 
 
 def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:

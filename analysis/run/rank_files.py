@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +12,9 @@ from ..core.small_files import RANK_LIMIT
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
 from ..recording.header import Header
+from ..recording.shared_files import file_of, rank_in_name
 from .side_files import Side, notes_on_side, rank_file
 
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 _LONG_AGO_MS = 10**12  # in 2001
 
 
@@ -85,13 +84,13 @@ def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | 
     if side_path not in sides:
         sides[side_path] = rank_file(side_path, lost)
     side = sides[side_path]
-    in_name = _RANK_IN_NAME.search(file.path.name)
+    in_name = rank_in_name(file.path.name)
     if file.header.rank is not None:
         rank, source = file.header.rank, "trace"
     elif side.record.rank is not None:
         rank, source = side.record.rank, "side file"
-    elif in_name:
-        rank, source = int(in_name[1]), "file name"
+    elif in_name is not None:
+        rank, source = in_name, "file name"
     elif alone:
         rank, source = 0, "only file"
     else:
@@ -108,7 +107,7 @@ def _worker(path: Path) -> str:
 
 
 def _side_path(path: Path) -> Path:
-    return path.with_name(f"{_worker(path)}.meta.json")
+    return file_of(path).with_name(f"{_worker(path)}.meta.json")
 
 
 def _check_one_job(members: list[Member[F]]) -> None:

@@ -17,6 +17,7 @@ from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
 from ..recording.options import Progress, ReadOptions
+from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
@@ -82,6 +83,11 @@ class Run:
     def runtime_calls(self) -> pd.DataFrame:
         """Calls of the CUDA runtime."""
         return self.tables.whole.runtime_calls
+
+    @property
+    def stream_waits(self) -> pd.DataFrame:
+        """Calls that made a stream wait for an event, where traces have numbers of events."""
+        return self.tables.whole.stream_waits
 
     @property
     def memory(self) -> pd.DataFrame:
@@ -226,7 +232,7 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
-    config = side_content(members[0].file.path.with_name("run.json"), lost if options.keep_going else None)
+    config = side_content(file_of(members[0].file.path).with_name("run.json"), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     detailed = all(file.detailed for file in read)
     return replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)
@@ -258,7 +264,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
         config=config,
-        notes=tuple(note for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
+        notes=tuple(dict.fromkeys(note for m in members for note in notes_on(m, m.file.gloo_beside_gpu))),
         clock_probes=CLOCK_PROBES.frame(probed),
         nvlink={m.rank: sent for m in members if m.cycle == 0 and (sent := nvlink_bytes(m.side))},
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
@@ -283,7 +289,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     return {
         "rank": member.rank,
         "cycle": member.cycle,
-        "trace": encodable(member.file.path.name),
+        "trace": encodable(file_name(member.file.path)),
         "world_size": header.world_size or side.world_size,
         "rank_from": member.rank_from,
         "host": host,

@@ -179,6 +179,16 @@ def test_a_folder_of_recordings_is_a_run_directory(tmp_path, capsys):
     assert capsys.readouterr().out == printed
 
 
+def test_older_recordings_have_no_waits_of_streams(tmp_path, trace):
+    target = tmp_path / "run.ctrace"
+    wanted = recorded(trace, target, details=True)
+    content = content_in(target)
+    target.write_bytes(as_file(msgspec.structs.replace(content, sorts={
+        name: columns for name, columns in content.sorts.items() if name != "stream_waits"
+    })))  # fmt: skip
+    assert read_recording(target, DETAILED) == wanted
+
+
 def test_it_is_small(tmp_path):
     for path in files_of(DATA / "nccl-straggler"):
         recorded(path, target := tmp_path / "a.ctrace")

@@ -52,10 +52,10 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = F
     """
     begun = time.monotonic()
     with asking(runs):
-        files, skipped = trace_files(runs)
-    for note in skipped:
+        files, notes, beforehand = trace_files(runs)
+    for note in notes:
         complain(note, kind="note")
-    options = replace(reading, details=details, cache=False)
+    options = replace(reading, details=details, cache=False, beforehand=beforehand)
     done: list[PackedTrace] = []
     failed: list[TraceError] = []
     with Reading(files, options) as open_files, reading_progress(open_files, begun) as progress:

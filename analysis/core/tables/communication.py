@@ -130,6 +130,8 @@ COMM_ARGS = Schema("comm_args", "NCCL argument record, of a kernel or a record_p
     "dtype": ("string", "element type as recorded: Float, BFloat16, ..."),
     "in_elems": ("Int64", "input elements of this rank"),
     "out_elems": ("Int64", "output elements of this rank"),
+    "in_bytes": ("Int64", "bytes of them, where only these are recorded"),
+    "out_bytes": ("Int64", "likewise of the output"),
     "in_split": ("string", "input split sizes, as recorded"),
     "out_split": ("string", "output split sizes, as recorded"),
     "group_size": ("Int64", "ranks in the process group"),

@@ -31,6 +31,17 @@ RUNTIME_CALLS = Schema("runtime_calls", "call of the CUDA runtime on a CPU, read
     "dur_ns": ("int64", "duration"),
 })  # fmt: skip
 
+STREAM_WAITS = Schema("stream_waits", "call that made a stream wait for an event, read with details only", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "correlation": ("Int64", "of the call"),
+    "device": _DEVICE,
+    "stream": ("Int64", "stream that waits"),
+    "recorded": ("Int64", "correlation of the call that recorded the event; NA where the trace does not tell"),
+    "recorded_stream": ("Int64", "stream on which it was recorded; NA where the trace does not tell"),
+    "start_ns": ("int64", "start"),
+})  # fmt: skip
+
 MEMORY_EVENTS = Schema("memory", "allocation or release, read with details only, captured with profile_memory", {
     "rank": _RANK,
     "cycle": _CYCLE,

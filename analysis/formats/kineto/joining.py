@@ -41,7 +41,8 @@ class Joining:
         self._texts: dict[str, str] = {}
         self._others = Events(
             pids=[None] * 4, names=[], kinds=[], operator_names=[], call_names=[], annotations=[],
-            activities={}, launches={}, runtime={}, operators={}, memory={}, comm_args=[], gloo_threads=[],
+            activities={}, launches={}, runtime={}, operators={}, memory={}, stream_waits={}, comm_args=[],
+            gloo_threads=[],
         )  # fmt: skip
 
     def add(self, part: Part) -> None:

@@ -267,6 +267,7 @@ class _Reading:
             runtime=_bytes(self.runtime),
             operators=_bytes(self.operators),
             memory=_bytes(self.memory),
+            stream_waits=_bytes(_arrays("stream_waits")),
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),

@@ -29,6 +29,8 @@ _SUM_BYTES = 32
 _GZIP = 31  # the window of zlib, and a gzip header around it
 _SMALLEST, _FAST = 9, 2
 _MOST_ROWS = 2**40
+_LATER = ("stream_waits",)
+"""Sorts of events that older recordings of this version do not have."""
 
 
 class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +156,7 @@ def without_details(trace: RawTrace) -> RawTrace:
     """What is read of a trace without details, from what is read with them."""
     if not trace.detailed:
         return trace
-    nothing = {"runtime": dict.fromkeys(trace.runtime, b""), "memory": dict.fromkeys(trace.memory, b"")}
+    nothing = {sort: dict.fromkeys(getattr(trace, sort), b"") for sort in ("runtime", "memory", "stream_waits")}
     if trace.activities["ts"]:
         nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
     annotations = [annotation for annotation in trace.annotations if annotation.name != GRADIENT]
@@ -167,6 +169,8 @@ def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
 
 
 def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
+    if not columns and sort in _LATER:
+        return dict.fromkeys((*INTEGERS[sort], *DOUBLES[sort]), b"")
     if columns.keys() != {*INTEGERS[sort], *DOUBLES[sort]}:
         raise BadColumn(f"the columns of {sort} are {', '.join(sorted(columns))}")
     found: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort]}

@@ -169,7 +169,7 @@ def _finished(row: Row, groups: list[Row]) -> Row:
         row["root"] = int(ranks[root]) if 0 <= root < len(ranks) else None
     if row.get("collective") in POINT_TO_POINT and row["root"] is None:
         row["root"] = _only_other(row)
-    row["size_bytes"] = _size_bytes(row)
+    row["size_bytes"] = _size_bytes(row, row.pop("in_bytes", None), row.pop("out_bytes", None))
     return row
 
 
@@ -186,10 +186,14 @@ def _ranks_of(row: Mapping[str, Any], groups: list[Row]) -> str | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _size_bytes(row: Mapping[str, Any]) -> int | None:
+def _size_bytes(row: Mapping[str, Any], in_bytes: int | None, out_bytes: int | None) -> int | None:
+    """The size of a call, from its elements, else from the bytes that are handed in and got."""
     collective, dtype, in_elems, out_elems = (row.get(k) for k in ("collective", "dtype", "in_elems", "out_elems"))
     if collective == "barrier":
         return 0
-    if collective is None or dtype is None or in_elems is None or out_elems is None:
+    if collective is None:
         return None
-    return size_elems(collective, in_elems, out_elems) * item_bytes(dtype)
+    if dtype is not None and in_elems is not None and out_elems is not None:
+        return size_elems(collective, in_elems, out_elems) * item_bytes(dtype)
+    # As sizes, bytes are to each other what elements are.
+    return None if in_bytes is None or out_bytes is None else size_elems(collective, in_bytes, out_bytes)

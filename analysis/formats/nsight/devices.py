@@ -1,0 +1,153 @@
+"""What ran on the devices: kernels, copies, fills, and CUDA graphs that were traced as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
+from ...core.wording import counted
+from ...recording.arrays import Int64s
+from ...recording.values import MISSING
+from .tables import ExportTables, stacked
+
+KERNEL_TABLE, COPY_TABLE, FILL_TABLE = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
+GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+NAME_COLUMNS = ("demangledName", "shortName", "mangledName")
+"""Columns that name a kernel, the one that Kineto writes first."""
+_PLACE = ("start", "end", "deviceId", "streamId")
+_GRID = ("gridX", "gridY", "gridZ")
+_BETWEEN_GPUS, _ON_DEVICES = 10, 8
+# CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind as Kineto spells them. Nsight Systems counts the latter from 0.
+_WAYS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP",
+         11: "HtoD", 12: "DtoH", 13: "DtoD"}  # fmt: skip
+_PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static"}
+
+
+@dataclass
+class Names:
+    """Distinct names of activities, with what activities of that name do."""
+
+    pattern: re.Pattern[str]
+    names: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+
+    def add(self, name: str, kind: str) -> int:
+        """The number of a further name."""
+        self.names.append(name)
+        self.kinds.append(kind)
+        return len(self.names) - 1
+
+    def kernel(self, name: str) -> int:
+        """The number of a kernel's name."""
+        return self.add(name, kernel_kind(name, self.pattern))
+
+
+@dataclass(frozen=True)
+class DeviceColumns:
+    """Activities as columns, times in ns as in the export; `blocks` are the blocks of a kernel, MISSING for the rest.
+
+    `peer_copies` are correlations and sizes of copies between GPUs. `notes` say what is not told apart.
+    """
+
+    columns: dict[str, Int64s]
+    names: Names
+    peer_copies: list[tuple[int, int]]
+    notes: list[str]
+
+    @property
+    def is_comm(self) -> np.typing.NDArray[np.bool_]:
+        """Which of them communicate."""
+        of_name = np.array([kind == COMM for kind in self.names.kinds], dtype=bool)
+        return of_name[self.columns["name"]] if len(of_name) else np.zeros(len(self.columns["name"]), dtype=bool)
+
+
+def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColumns:
+    """What the devices of a process did, by start. Raises DamagedTrace, TooLarge."""
+    names = Names(pattern)
+    copies, peer_copies = _copies(tables, names)
+    graphs = _graphs(tables, names)
+    parts = [_kernels(tables, names), copies, _fills(tables, names), graphs]
+    columns = stacked(parts)
+    tables.keep("of devices", activities=len(columns["start"]), names=len(names.names))
+    order = np.argsort(columns["start"], kind="stable")
+    return DeviceColumns(
+        {name: values[order] for name, values in columns.items()}, names, peer_copies, list(_on_graphs(graphs))
+    )
+
+
+def _placed(found: dict[str, Int64s], name: Int64s, blocks: Int64s | None = None) -> dict[str, Int64s]:
+    return {
+        "start": found["start"],
+        "end": found["end"],
+        "device": found["deviceId"],
+        "stream": found["streamId"],
+        "correlation": found["correlationId"],
+        "name": name,
+        "blocks": np.full(len(name), MISSING) if blocks is None else blocks,
+    }
+
+
+def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
+    named = [column for column in NAME_COLUMNS if tables.database.has(KERNEL_TABLE, column)]
+    found = tables.columns(KERNEL_TABLE, _PLACE, ("correlationId", *NAME_COLUMNS, *_GRID), owner="globalPid")
+    text = np.full(len(found["start"]), MISSING)
+    for column in reversed(named):
+        text = np.where(found[column] == MISSING, text, found[column])
+    distinct, which = np.unique(text, return_inverse=True)
+    texts = tables.texts(distinct.tolist())
+    lacking = [number for number in distinct.tolist() if number not in texts]
+    if lacking:
+        tables.complain(f"{counted(len(lacking), 'name')} of kernels are not in its table StringIds")
+    numbers = np.array([names.kernel(texts.get(number, "unknown")) for number in distinct.tolist()], dtype=np.int64)
+    name = numbers[which.reshape(-1)] if len(numbers) else text
+    sizes = [found[column] for column in _GRID]
+    known = np.all([(size > 0) & (size < 2**31) for size in sizes], axis=0)
+    blocks = np.where(known, 1, MISSING)
+    for size in sizes:
+        blocks = np.where(known & (np.abs(blocks) < 2**31), blocks * np.where(known, size, 1), MISSING)
+    return _placed(found, name, blocks)
+
+
+def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list[tuple[int, int]]]:
+    others = ("correlationId", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "bytes")
+    found = tables.columns(COPY_TABLE, _PLACE, others, owner="globalPid")
+    way, source, target = (found[column] for column in ("copyKind", "srcDeviceId", "dstDeviceId"))
+    elsewhere = (way == _ON_DEVICES) & (source != MISSING) & (target != MISSING) & (source != target)
+    way = np.where(elsewhere, _BETWEEN_GPUS, way)
+    kinds = np.column_stack((way, found["srcKind"], found["dstKind"]))
+    distinct, which = np.unique(kinds, axis=0, return_inverse=True)
+    numbers = []
+    for one, begin, end in distinct.tolist():
+        name = f"Memcpy {_WAYS.get(one, 'Unknown')} ({_PLACES.get(begin, 'Unknown')} -> {_PLACES.get(end, 'Unknown')})"
+        numbers.append(names.add(name, memory_kind(name)))
+    between = (way == _BETWEEN_GPUS) & (found["correlationId"] != MISSING) & (found["bytes"] >= 0)
+    peer_copies = list(zip(found["correlationId"][between].tolist(), found["bytes"][between].tolist(), strict=True))
+    return _placed(found, np.array(numbers, dtype=np.int64)[which.reshape(-1)]), peer_copies
+
+
+def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
+    found = tables.columns(FILL_TABLE, _PLACE, ("correlationId", "memKind"), owner="globalPid")
+    distinct, which = np.unique(found["memKind"], return_inverse=True)
+    texts = (f"Memset ({_PLACES.get(kind, 'Unknown')})" for kind in distinct.tolist())
+    numbers = np.array([names.add(name, memory_kind(name)) for name in texts], dtype=np.int64)
+    return _placed(found, numbers[which.reshape(-1)])
+
+
+def _graphs(tables: ExportTables, names: Names) -> dict[str, Int64s]:
+    """Launches of CUDA graphs that were traced as a whole: of their kernels nothing is known."""
+    found = tables.columns(GRAPH_TABLE, _PLACE, ("correlationId",), owner="globalPid")
+    count = len(found["start"])
+    return _placed(found, np.full(count, names.add("CUDA graph", COMPUTE) if count else 0))
+
+
+def _on_graphs(graphs: dict[str, Int64s]) -> Iterator[str]:
+    count = len(graphs["start"])
+    if count:
+        yield (
+            f"{counted(count, 'run')} of CUDA graphs traced as a whole: all of it counts as compute, also what "
+            "communicates; capture with --cuda-graph-trace=node to tell them apart"
+        )

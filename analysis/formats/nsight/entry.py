@@ -1,0 +1,44 @@
+"""The entry of Nsight Systems in the registry of formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...recording.shared_files import shared_rank
+from ..format import RanksInFiles, Reader, TraceFormat
+from .exporting import EXPORT, REPORTS
+
+_BEGIN = b"SQLite format 3\0"
+_EXPORTS = (".sqlite", ".sqlite3")
+
+
+def _reader() -> Reader:
+    from .reader import read_nsight
+
+    return Reader(read=read_nsight)
+
+
+def _ranks(paths: Sequence[Path]) -> RanksInFiles:
+    from .ranks import ranks_in
+
+    return ranks_in(paths)
+
+
+def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
+    """By name as well, so that damaged exports, and reports that were not exported, get errors that fit them."""
+    name = path.parent.name if shared_rank(path) else path.name
+    return name.lower().endswith((*_EXPORTS, *REPORTS)) or begin().startswith(_BEGIN)
+
+
+NSIGHT = TraceFormat(
+    name="Nsight Systems",
+    version=1,
+    file_names=tuple(f"*{ending}" for ending in _EXPORTS),
+    recognises=_recognised,
+    reader=_reader,
+    ranks=_ranks,
+    a_file="Nsight Systems export",
+    unread_names=tuple(f"*{ending}" for ending in REPORTS),
+    how_to_make=f"export it with {EXPORT}",
+)

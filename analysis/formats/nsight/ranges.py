@@ -1,0 +1,141 @@
+"""NVTX ranges of CPUs: what NCCL was called for, what torch says of it, and operators."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core import markers
+from ...recording.arrays import Int64s
+from .tables import LATEST_NS, LONGEST_NS, ExportTables, process_of, thread_of
+
+RANGE_TABLE, TEXT_TABLE = "NVTX_EVENTS", "StringIds"
+_RANGES = (59, 60, 70, 71)
+"""Push and pop, start and end; the same of extended payloads. ENUM_NSYS_EVENT_TYPE."""
+_TEXT = 'coalesce(n."text", s."value")'
+# Beginnings, or parts, of names; LIKE does not tell cases apart.
+COMMUNICATORS = ("nccl%comm%", "pnccl%comm%")
+MARKS = ("nccl%", "pnccl%", "%step%", "%iter%", "%batch%", "enumerate(%")
+EVERYTHING = ("%",)
+# torch.autograd.profiler.emit_nvtx, and nsys --pytorch: `aten::mm, seq = 3, op_id = 17, sizes = [[2, 3], [3, 4]]`.
+_OF_TORCH = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
+_NCCL = re.compile(r"p?nccl[A-Z]\w*")
+_LONGEST_NAME = 1_000
+_COLUMNS = ("start", "end", "text", "globalTid", "domainId", "binaryData")
+_APART = (markers.NCCL_MARK, markers.LOADING)
+_RANGE_BYTES, _OPERATOR_BYTES, _CHECKED_EVERY = 300, 150, 50_000
+
+
+class Range(NamedTuple):
+    """A range of a thread, in ns as in the export; `payload` as it is stored, and the domain that it is of."""
+
+    name: str
+    process: int
+    thread: int
+    start: int
+    end: int
+    domain: int | None = None
+    payload: object = None
+
+    @property
+    def is_nccl(self) -> bool:
+        """Whether NCCL marked one of its functions."""
+        return _NCCL.fullmatch(self.name) is not None
+
+
+def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
+    """The ranges of a process whose names are LIKE one of these, by start.
+
+    Ranges that never ended, or without a name, are left out. Raises DamagedTrace, TooLarge.
+    """
+    found: list[Range] = []
+    for start, end, text, thread, domain, payload in _rows(tables, _COLUMNS, names):
+        serialized = thread if type(thread) is int else 0
+        known = domain if type(domain) is int else None
+        found.append(Range(_name(text), process_of(serialized), thread_of(serialized), start, end, known, payload))
+        if not len(found) % _CHECKED_EVERY:
+            tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES)
+    return sorted(found, key=lambda one: (one.start, -one.end))
+
+
+class OperatorColumns(NamedTuple):
+    """OperatorColumns as columns; times in ns as in the export. `names` are counted into by the column `name`."""
+
+    columns: dict[str, Int64s]
+    names: list[str]
+
+
+def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorColumns:
+    """What a CPU did, as torch and users mark it: all ranges but those of steps and communication.
+
+    There may be millions, so they are read into columns. Raises DamagedTrace, TooLarge.
+    """
+    found = {name: array("q") for name in ("start", "end", "thread", "name")}
+    names: dict[str, int] = {}
+    marked = {(one.start, one.end) for one in steps}
+    for start, end, text, thread in _rows(tables, _COLUMNS[:4], EVERYTHING):
+        name = _name(text)
+        if name.startswith(_APART) or (start, end) in marked or _NCCL.fullmatch(name):
+            continue
+        values = (start, end, thread_of(thread) if type(thread) is int else 0, names.setdefault(name, len(names)))
+        for column, value in zip(found.values(), values, strict=True):
+            column.append(value)
+        if not len(found["start"]) % _CHECKED_EVERY:
+            tables.check_memory(RANGE_TABLE, len(found["start"]) * _OPERATOR_BYTES)
+    columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
+    tables.keep(RANGE_TABLE, operators=len(columns["start"]), names=len(names))
+    return OperatorColumns(columns, list(names))
+
+
+def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Ranges with a name and possible times, which come first."""
+    expressions = _expressions(tables, columns)
+    for rows in tables.rows(RANGE_TABLE, expressions, _condition(tables, names), _source(tables)):
+        for row in rows:
+            start, end, text = row[:3]
+            is_range = type(start) is int and type(end) is int and isinstance(text, str)
+            if is_range and 0 <= start <= end < LATEST_NS and end - start < LONGEST_NS:
+                yield row
+
+
+def _name(text: str) -> str:
+    """The name of a range, without what torch adds to it."""
+    added = _OF_TORCH.search(text)
+    return text[: min(_LONGEST_NAME, len(text) if added is None else added.start())]
+
+
+def _source(tables: ExportTables) -> str:
+    joined = ' LEFT JOIN "StringIds" s ON s."id" = n."textId"' if _is_joined(tables) else ""
+    return f'"{RANGE_TABLE}" n{joined}'
+
+
+def _is_joined(tables: ExportTables) -> bool:
+    return tables.database.has(RANGE_TABLE, "textId") and tables.database.has(TEXT_TABLE, "id", "value")
+
+
+def _text(tables: ExportTables) -> str:
+    """The expression for the name of a range, which older exports have in one place only."""
+    if not _is_joined(tables):
+        return 'n."text"' if tables.database.has(RANGE_TABLE, "text") else "NULL"
+    return _TEXT if tables.database.has(RANGE_TABLE, "text") else 's."value"'
+
+
+def _expressions(tables: ExportTables, columns: Sequence[str]) -> list[str]:
+    known = {column: f'n."{column}"' if tables.database.has(RANGE_TABLE, column) else "NULL" for column in columns}
+    return [_text(tables) if column == "text" else expression for column, expression in known.items()]
+
+
+def _condition(tables: ExportTables, names: Sequence[str]) -> str:
+    conditions = []
+    if tables.database.has(RANGE_TABLE, "eventType"):
+        conditions.append(f'n."eventType" IN ({", ".join(map(str, _RANGES))})')
+    if of_process := tables.of_process(RANGE_TABLE, "globalTid", prefix="n."):
+        conditions.append(of_process)
+    if names != EVERYTHING:
+        text = _text(tables)
+        conditions.append("(" + " OR ".join(f"{text} LIKE '{name}'" for name in names) + ")")
+    return " AND ".join(conditions)

@@ -1,0 +1,218 @@
+"""Which ranks there are in exports, given all of a run: an export holds every process of its session.
+
+NCCL's own payloads tell ranks, if some communicator is that of all processes. Otherwise, where each file holds one
+process, variables of its launcher do, or else names of files. Otherwise ranks are counted: files in the order that
+variables or names give, in them processes by their GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from ...core.escaping import encodable
+from ...core.kinds import COMM, comm_pattern, kernel_kind
+from ...core.small_files import RANK_LIMIT
+from ...errors import MixedJobs, TraceError
+from ...recording.options import Beforehand, ReadOptions
+from ...recording.shared_files import SharedRank, rank_in_name
+from ..format import RanksInFiles
+from . import session
+from .database import Database
+from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, NAME_COLUMNS
+from .nccl.communicators import Membership, known_groups, members_in, ranks_by_world
+from .tables import ExportTables, process_of
+
+_APART_NS = 2_000_000_000
+"""Clocks of hosts may differ by so much; windows that are farther apart are of different runs."""
+_MOST_NAMED = 8
+_MOST_PROCESSES = 1024
+"""No machine runs as many; their reader refuses so many ranks in a file."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that used GPUs: the lowest of them, as the machine counts them, and the communicators it joined."""
+
+    pid: int
+    gpu: int
+    communicates: bool
+    joined: tuple[Membership, ...]
+
+
+@dataclass(frozen=True)
+class Export:
+    """The processes of an export that may be ranks, by their GPUs where these differ; `others` are left out.
+
+    `epoch` is unix time in ns at which the clock of its host was 0, `rank` that of the process that began the session,
+    as far as it says so.
+    """
+
+    path: Path
+    processes: tuple[Process, ...] = ()
+    others: tuple[Process, ...] = ()
+    host: str | None = None
+    epoch: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+
+
+def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
+    """The ranks in the exports of a run.
+
+    Exports that cannot be read, or hold one rank that their name tells, stay as they are. Raises MixedJobs.
+    """
+    with ThreadPoolExecutor() as threads:  # SQLite works without Python's lock
+        exports = list(threads.map(_export, paths))
+    several = _in_order([export for export in exports if export.processes])
+    joined = {(export.path, one.pid): one.joined for export in several for one in export.processes}
+    world = ranks_by_world(joined) if joined else None
+    notes = [note for export in exports for note in _on_others(export)]
+    epochs = {one.host: one.epoch for one in reversed(several) if one.host is not None and one.epoch is not None}
+    beforehand = Beforehand(epochs=tuple(epochs.items()) if len(several) > 1 else ())
+    size: int | None = None
+    if world is not None:
+        size, ranks = world[0].ranks, world[1]
+        beforehand = replace(beforehand, communicators=tuple(known_groups(joined, ranks).items()))
+    elif several and _are_single(several) and _launchers_tell(several):
+        ranks = {(one.path, one.processes[0].pid): one.rank for one in several if one.rank is not None}
+        sizes = {one.world_size for one in several}
+        size = next(iter(sizes)) if len(sizes) == 1 else None
+    elif _are_single(several) and _names_tell(several):
+        return RanksInFiles(list(paths), notes, beforehand)
+    else:
+        _check_one_run(several)
+        ranks = {process: rank for rank, process in enumerate(joined)}
+        notes += _on_counting(several, ranks)
+    return RanksInFiles([path for export in exports for path in _paths(export, ranks, size)], notes, beforehand)
+
+
+def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | None) -> list[Path]:
+    """The ranks in an export; itself if it has none."""
+    own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
+    return [one.in_file(export.path) for one in own] or [export.path]
+
+
+def _export(path: Path) -> Export:
+    """What is known of an export; one that cannot be read has no processes, and its reader says why."""
+    try:
+        with Database(path) as database:
+            found = list(islice(_processes(database), _MOST_PROCESSES + 1))
+            tables = ExportTables(database, ReadOptions(), None)
+            host, epoch = session.host(tables), session.epoch_ns(tables)
+            rank, world_size = session.rank_in_environment(tables)
+    except TraceError:
+        return Export(path)
+    if len(found) > _MOST_PROCESSES:
+        return Export(path)
+    some_communicate = any(one.communicates for one in found)
+    ranks = [one for one in found if one.communicates or not some_communicate]
+    differ = len({one.gpu for one in ranks}) == len(ranks)
+    ranks.sort(key=lambda one: (one.gpu if differ else 0, one.pid))
+    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks), host, epoch, rank, world_size)
+
+
+def _processes(database: Database) -> Iterator[Process]:
+    """The processes of an export that used GPUs."""
+    tables = ExportTables(database, ReadOptions(), None)
+    named = database.first_with(KERNEL_TABLE, NAME_COLUMNS)
+    kernels = database.distinct(KERNEL_TABLE, ["globalPid", "deviceId", *([named] if named else [])])
+    used = {(pid, device) for pid, device, *_ in kernels}
+    for table in (COPY_TABLE, FILL_TABLE, GRAPH_TABLE):
+        used |= database.distinct(table, ["globalPid", "deviceId"])
+    texts = tables.texts(row[2] for row in kernels if len(row) > 2 and type(row[2]) is int)
+    pattern = comm_pattern()
+    communicating = {row[0] for row in kernels if kernel_kind(texts.get(row[-1], ""), pattern) == COMM}
+    joined = members_in(tables)
+    devices: dict[int, set[int]] = {}
+    for serialized, device in used:
+        if type(serialized) is int and type(device) is int:
+            devices.setdefault(serialized, set()).add(device)
+    gpus = session.gpus_by_process(tables)
+    for serialized, own in devices.items():
+        pid = process_of(serialized)
+        known = gpus.get(pid) or gpus.get(None, {})
+        first = min(known[device].number if device in known else device for device in own)
+        yield Process(pid, first, serialized in communicating, tuple(joined.get(pid, ())))
+
+
+def _are_single(exports: Sequence[Export]) -> bool:
+    return all(len(export.processes) == 1 for export in exports)
+
+
+def _launchers_tell(exports: Sequence[Export]) -> bool:
+    """Whether each session was begun by a process of another rank, all of them possible."""
+    ranks = [export.rank for export in exports if export.rank is not None]
+    sizes = [export.world_size for export in exports if export.world_size is not None]
+    return len(set(ranks)) == len(exports) and max(ranks, default=0) < min(sizes, default=RANK_LIMIT)
+
+
+def _names_tell(exports: Sequence[Export]) -> bool:
+    return len(exports) < 2 or all(rank_in_name(export.path.name) is not None for export in exports)
+
+
+def _in_order(exports: Sequence[Export]) -> list[Export]:
+    """By the ranks of those who began them, if these differ, else by their names."""
+    if _launchers_tell(exports):
+        return sorted(exports, key=lambda export: export.rank or 0)
+    return sorted(exports, key=_by_name)
+
+
+def _by_name(export: Export) -> list[tuple[int, str]]:
+    """A key by which `node2` comes before `node10`."""
+    parts = re.split(r"([0-9]+)", export.path.name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _check_one_run(exports: Sequence[Export]) -> None:
+    """Raise MixedJobs if the files were not captured at the same time: nothing else tells them from those of a run."""
+    spans = {export.path: span for export in exports if (span := _span(export)) is not None}
+    if len(exports) < 2 or len(spans) < 2:
+        return
+    last = max(spans, key=lambda path: spans[path][0])
+    first = min(spans, key=lambda path: spans[path][1])
+    if spans[last][0] > spans[first][1] + _APART_NS:
+        raise MixedJobs(
+            f"{last.parent}: {first.name} and {last.name} do not say which ranks they are, and were captured one after "
+            "the other, so they are not taken for one run; analyse them apart, or name the files rank0, rank1, ..."
+        )
+
+
+def _span(export: Export) -> tuple[int, int] | None:
+    """When the first kernel of an export began and the last one ended, as unix time; None if that is not known."""
+    with suppress(TraceError), Database(export.path) as database:
+        begin, end = database.ends_of(KERNEL_TABLE, "start", "end")
+        if begin is not None and end is not None and export.epoch is not None:
+            return begin + export.epoch, end + export.epoch
+    return None
+
+
+def _on_counting(exports: Sequence[Export], ranks: Mapping[tuple[Path, int], int]) -> Iterator[str]:
+    if not exports:
+        return
+    files = len(exports)
+    named = [
+        f"rank {ranks[export.path, one.pid]} is process {one.pid}"
+        + (f" of {encodable(export.path.name)}" * (files > 1))
+        for export in exports
+        for one in export.processes
+    ]
+    what = "files in order, and processes" if files > 1 else f"{encodable(exports[0].path.name)}: processes"
+    yield f"{what} by their GPUs are counted as ranks, which nothing names: {_listed(named)}"
+
+
+def _on_others(export: Export) -> Iterator[str]:
+    if export.others:
+        left_out = _listed([str(one.pid) for one in export.others])
+        yield (
+            f"{encodable(export.path.name)}: left out what did not communicate, as the others did: process {left_out}"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")

@@ -1,0 +1,260 @@
+"""An export of Nsight Systems -> what every reader gives: one process of it, which is one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core import markers
+from ...core.escaping import encodable
+from ...errors import NotATrace
+from ...recording.arrays import Int64s
+from ...recording.building import columns_of, events_of, header_of
+from ...recording.header import Header, ProcessGroup
+from ...recording.options import Progress, ReadOptions
+from ...recording.recording import Annotation, Columns, Extent, RawTrace, raw_trace
+from ...recording.shared_files import SharedRank, file_of, shared_rank
+from ...recording.values import MISSING, NOT_KNOWN
+from . import session
+from .calls import CALL_TABLE, CallColumns, called_columns
+from .database import Database
+from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
+from .exporting import EXPORT, is_report
+from .nccl.communicators import Membership, has_payloads, members
+from .nccl.functions import KernelLaunch, group_name, told_by_nccl
+from .nccl.payloads import Schemas
+from .ranges import MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
+from .steps import step_marks
+from .stream_waits import stream_wait_columns
+from .tables import LONGEST_NS, ExportTables, among, process_of
+
+_KEPT = (markers.NCCL_MARK, markers.LOADING)
+_TABLES = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE, CALL_TABLE, RANGE_TABLE)
+
+
+def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
+    """What one process of an export did. A file of several is read by the paths that `ranks_in` makes of it.
+
+    Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if the data and its tables would take more memory than the
+    options allow.
+    """
+    file, shared = file_of(path), shared_rank(path)
+    if is_report(file):
+        raise NotATrace(
+            f"{file}: is a report of Nsight Systems, which only its own tools can read; export it with {EXPORT}"
+        )
+    with Database(file, progress) as database:
+        if not any(map(database.has, _TABLES)):
+            raise NotATrace(
+                f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNEL_TABLE}"
+            )
+        pid = _only_process(path, database) if shared is None else shared.pid
+        return _trace(file, ExportTables(database, options, pid), options, shared)
+
+
+def _only_process(path: Path, database: Database) -> int | None:
+    """The process that used GPUs; None if the export does not tell processes apart. Raises NotATrace."""
+    found = processes(database)
+    if len(found) > 1:
+        raise NotATrace(
+            f"{path}: {len(found)} of its processes used GPUs, so it holds as many ranks; expected the path of one of "
+            f"them, such as {SharedRank(0, None, min(found)).in_file(path)}"
+        )
+    return next(iter(found), None)
+
+
+def processes(database: Database) -> set[int]:
+    """The processes that used GPUs. Raises DamagedTrace."""
+    tables = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE)
+    found = {pid for table in tables for (pid,) in database.distinct(table, ["globalPid"])}
+    return {process_of(pid) for pid in found if type(pid) is int}
+
+
+def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: SharedRank | None) -> RawTrace:
+    """All that one process did."""
+    work = device_columns(tables, options.pattern)
+    if not len(work.columns["start"]) and tables.damage is None:
+        raise NotATrace(f"{file}: shows nothing that a GPU did; capture with --trace=cuda,nvtx")
+    first = int(work.columns["start"][0]) if len(work.columns["start"]) else 0
+    activities = tables.near(work.columns, first)
+    called = called_columns(tables, activities["correlation"], every_call=options.details)
+    calls = CallColumns(tables.near(called.columns, first), called.names)
+    told = _told(tables, work, calls, first, details=options.details)
+    events = events_of(
+        pids=[tables.pid, None, None, None],
+        names=work.names.names,
+        kinds=work.names.kinds,
+        activities=_activities(activities, first, session.gpus_of(tables)),
+        launches=_launches(calls, activities["correlation"], first),
+        **(_details(tables, calls, told.operators, first) if options.details else {}),
+        annotations=[_annotation(one, first) for one in told.marks],
+        comm_args=[_comm_row(row, first) for row in (*told.rows, *map(_peer_copy, work.peer_copies))],
+    )
+    known = options.beforehand
+    groups = _groups(told.joined, shared, dict(known.communicators))
+    header = _header(tables, groups, session.base_ns(tables, first, dict(known.epochs)), shared)
+    extent = Extent(tables.database.size, 0 if tables.damage is None else None)
+    trace = raw_trace(events, header, extent, tables.damage, details=options.details)
+    trace.notes = [f"{encodable(file.name)}: {note}" for note in (*work.notes, *told.notes)]
+    return trace
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the CPU's ranges tell: annotations, operators, arguments of collectives, and communicators."""
+
+    marks: list[Range]
+    operators: OperatorColumns
+    rows: list[dict[str, Any]]
+    joined: list[Membership]
+    notes: list[str]
+
+
+def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool) -> _Told:
+    ranges = [one for one in marked_ranges(tables, MARKS) if abs(one.start - first) < LONGEST_NS]
+    schemas = Schemas(tables)
+    joined = [one for own in members(ranges, schemas).values() for one in own]
+    sizes = {one.comm: one.ranks for one in joined}
+    of_nccl = told_by_nccl(ranges, schemas, _launches_of_comm(work, calls), sizes)
+    of_cpu = [one for one in ranges if not one.is_nccl]
+    launching = calls.columns["thread"][among(calls.columns["correlation"], np.unique(work.columns["correlation"]))]
+    steps, notes = step_marks(of_cpu, set(np.unique(launching).tolist()))
+    of_torch = [one for one in of_cpu if one.name.startswith(_KEPT)]
+    marks = [*steps, *of_torch, *of_nccl.coalesced]
+    operators = operator_ranges(tables, steps) if details else OperatorColumns({}, [])
+    tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows))
+    why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
+    return _Told(marks, operators, of_nccl.rows, joined, [*notes, *why])
+
+
+def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLaunch]:
+    """Where the kernels that communicate were launched: the first call of each correlation."""
+    wanted = among(calls.columns["correlation"], np.unique(work.columns["correlation"][work.is_comm]))
+    columns = (calls.columns[name][wanted].tolist() for name in ("correlation", "thread", "start"))
+    first: dict[int, KernelLaunch] = {}
+    for launch in map(KernelLaunch, *columns):
+        first.setdefault(launch.correlation, launch)
+    first.pop(MISSING, None)
+    return list(first.values())
+
+
+def _why_no_sizes(tables: ExportTables, ranges: Sequence[Range], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Why sizes of collectives are not known, if none are."""
+    if any(row["in_bytes"] is not None or row["out_bytes"] is not None for row in rows):
+        return
+    if not any(one.is_nccl for one in ranges):
+        yield "has no ranges of NCCL, so sizes and groups of collectives are not known; capture with --trace=cuda,nvtx"
+    elif not has_payloads(tables):
+        yield f"was exported without what NCCL says about sizes and groups of collectives; export it with {EXPORT}"
+    else:
+        yield "what NCCL says in it has no sizes of collectives, so these are not known"
+
+
+def _header(tables: ExportTables, groups: tuple[ProcessGroup, ...], base_ns: int, shared: SharedRank | None) -> Header:
+    known = session.gpus_of(tables)
+    names = tuple(known[n].name or "" if n in known else "" for n in range(max(known, default=-1) + 1))
+    return header_of(
+        rank=None if shared is None else shared.rank,
+        world_size=None if shared is None else shared.world_size,
+        host=session.host(tables),
+        device_names=names,
+        process_groups=groups,
+        base_ns=base_ns,
+    )
+
+
+def _groups(
+    joined: Sequence[Membership], shared: SharedRank | None, found: dict[int, tuple[int, ...]]
+) -> tuple[ProcessGroup, ...]:
+    """The communicators of the process all of whose global ranks are known: those `found`, and that of all ranks."""
+    if shared is None or shared.world_size is None or not joined:
+        return ()
+    found = {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size} | found
+    return tuple(
+        ProcessGroup(group_name(comm), "", markers.NCCL, found[comm])
+        for comm in dict.fromkeys(one.comm for one in joined)
+        if comm in found
+    )
+
+
+def _activities(columns: dict[str, Int64s], first: int, gpus: Mapping[int, session.Gpu]) -> Columns:
+    multiprocessors = {number: gpu.multiprocessors for number, gpu in gpus.items() if gpu.multiprocessors}
+    of_device = np.array([multiprocessors.get(n, NOT_KNOWN) for n in columns["device"].tolist()], dtype=np.float64)
+    blocks = np.where(columns["blocks"] == MISSING, NOT_KNOWN, columns["blocks"].astype(np.float64))
+    count = len(columns["start"])
+    return columns_of(
+        "activities",
+        count,
+        device=columns["device"],
+        stream=columns["stream"],
+        name=columns["name"],
+        correlation=columns["correlation"],
+        **_times(columns, first),
+        blocks_per_sm=blocks / of_device,
+    )
+
+
+def _launches(calls: CallColumns, correlations: Int64s, first: int) -> Columns:
+    columns = calls.columns
+    of_launches = among(columns["correlation"], np.unique(correlations)) & (columns["correlation"] != MISSING)
+    launched = {name: values[of_launches] for name, values in columns.items()}
+    return columns_of(
+        "launches",
+        len(launched["start"]),
+        correlation=launched["correlation"],
+        thread=launched["thread"],
+        ts=_us(launched["start"] - first),
+    )
+
+
+def _details(tables: ExportTables, calls: CallColumns, operators: OperatorColumns, first: int) -> dict[str, Any]:
+    """All calls, operators and waits of streams, with the names of the former."""
+    waits = tables.near(stream_wait_columns(tables, calls), first)
+    ran = tables.near(operators.columns, first)
+    called = calls.columns
+    return {
+        "call_names": calls.names,
+        "runtime": columns_of(
+            "runtime",
+            len(called["start"]),
+            thread=called["thread"],
+            name=called["name"],
+            correlation=called["correlation"],
+            **_times(called, first),
+        ),
+        "operator_names": operators.names,
+        "operators": columns_of(
+            "operators", len(ran["start"]), thread=ran["thread"], name=ran["name"], **_times(ran, first)
+        ),
+        "stream_waits": columns_of("stream_waits", len(waits["start"]), ts=_us(waits.pop("start") - first), **waits),
+    }
+
+
+def _times(columns: Mapping[str, Int64s], first: int) -> dict[str, np.typing.NDArray[np.float64]]:
+    return {"ts": _us(columns["start"] - first), "dur": _us(columns["end"] - columns["start"])}
+
+
+def _annotation(one: Range, first: int) -> Annotation:
+    return Annotation(one.name, one.thread, (one.start - first) / 1000, (one.end - one.start) / 1000, None, None, None)
+
+
+def _comm_row(row: Mapping[str, Any], first: int) -> dict[str, Any]:
+    return dict(row) | ({"ts": (row["ts"] - first) / 1000} if "ts" in row else {})
+
+
+def _peer_copy(copy: tuple[int, int]) -> dict[str, Any]:
+    """The arguments of a copy between GPUs, as Kineto's reader gives them."""
+    correlation, size = copy
+    return {
+        "source": "kernel", "correlation": correlation, "op": "peer_copy", "dtype": "Byte", "in_elems": size,
+        "out_elems": size,
+    }  # fmt: skip
+
+
+def _us(ns: Int64s) -> np.typing.NDArray[np.float64]:
+    """Times as a recording has them: exact, as they are below 2^53 ns."""
+    return ns / 1000

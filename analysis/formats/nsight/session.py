@@ -1,0 +1,103 @@
+"""What an export says about its session: when it began, on which host, with which GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .tables import ExportTables
+
+_LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_MOST_GPUS = 1 << 16
+_LATEST_EPOCH_NS = 2**62 - 2**55
+_VARIABLE = re.compile(r'(?:^|;)([A-Z0-9_]*(?:RANK|PROCID|SIZE))="?([0-9]{1,7})"?(?=;|$)')
+_ENVIRONMENT = ("DeviceEnvironment", "ENVIRONMENT_VARIABLE")
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), ("PMIX_RANK", ""), ("SLURM_PROCID", ""),
+)  # fmt: skip
+"""Variables of torchrun, MPI and Slurm; of the latter only the rank: its job may be larger than what is begun in it."""
+SAME_CLOCK_NS = 1_000_000_000
+"""What sessions say of a host's clock differs by less, unless the host was started again in between."""
+
+
+class Gpu(NamedTuple):
+    """A GPU as a process sees it."""
+
+    number: int
+    name: str | None
+    multiprocessors: int | None
+
+
+def epoch_ns(tables: ExportTables) -> int | None:
+    """Unix time at which the times of the session are 0; None where the export does not say.
+
+    Newer exports count from the start of the system, and say when the session began on that clock too; older ones from
+    the beginning of the session. `nsys export --ts-normalize` counts from the epoch.
+    """
+    for rows in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs")):
+        for utc, system in rows:
+            if type(utc) is int and _LONG_AGO_NS < utc < _LATEST_EPOCH_NS:
+                return utc - (system if type(system) is int and 0 <= system < utc else 0)
+    return None
+
+
+def base_ns(tables: ExportTables, first_ns: int, epochs: Mapping[str, int]) -> int:
+    """Unix time of what stands as `first_ns` in the export; that number where the session's time is not known.
+
+    Sessions on one host share the clock of its system, but each notes what time it is: `epochs` says for a host when
+    that clock was 0.
+    """
+    epoch, common = epoch_ns(tables), epochs.get(host(tables) or "")
+    if epoch is not None and common is not None and abs(epoch - common) < SAME_CLOCK_NS:
+        epoch = common
+    return first_ns if epoch is None or first_ns > _LONG_AGO_NS else first_ns + epoch
+
+
+def host(tables: ExportTables) -> str | None:
+    """The name of the host."""
+    for rows in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
+        for name, value in rows:
+            if name == "Hostname" and isinstance(value, str) and value:
+                return value
+    return None
+
+
+def rank_in_environment(tables: ExportTables) -> tuple[int | None, int | None]:
+    """The rank, and the number of ranks, in the variables with which the session was begun, if these tell."""
+    found: dict[str, int] = {}
+    for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE"):
+        for rows in tables.rows(table, ("name", "value")):
+            for name, value in rows:
+                if isinstance(name, str) and name.endswith(_ENVIRONMENT) and isinstance(value, str):
+                    found |= {key: int(number) for key, number in _VARIABLE.findall(value)}
+    for of_rank, of_world in _LAUNCHERS:
+        if of_rank in found:
+            return found[of_rank], found.get(of_world)
+    return None, None
+
+
+def gpus_by_process(tables: ExportTables) -> dict[int | None, dict[int, Gpu]]:
+    """The GPUs of each process by their ordinals there, as far as the export lists them; None is any process."""
+    listed: dict[int, tuple[object, object]] = {}
+    for rows in tables.rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
+        listed.update({number: (name, count) for number, name, count in rows if type(number) is int})
+    found: dict[int | None, dict[int, Gpu]] = {}
+    columns = ("gpuId", "cudaId", "pid", "numMultiprocessors")
+    for rows in tables.rows("TARGET_INFO_CUDA_DEVICE", columns):
+        for number, ordinal, pid, count in rows:
+            if type(number) is int and type(ordinal) is int and 0 <= ordinal < _MOST_GPUS:
+                name, of_gpu = listed.get(number, (None, None))
+                sms = next((one for one in (count, of_gpu) if type(one) is int and one > 0), None)
+                gpu = Gpu(number, name if isinstance(name, str) else None, sms)
+                found.setdefault(pid if type(pid) is int else None, {})[ordinal] = gpu
+    return found
+
+
+def gpus_of(tables: ExportTables) -> dict[int, Gpu]:
+    """The GPUs of the process that is read, by their ordinals."""
+    found = gpus_by_process(tables)
+    if tables.pid is None:
+        return {ordinal: gpu for own in found.values() for ordinal, gpu in own.items()}
+    return found.get(tables.pid) or found.get(None, {})

@@ -1,0 +1,61 @@
+"""Which NVTX ranges are training steps.
+
+Nothing in an export says so. Steps are ranges `ProfilerStep#N`; otherwise ranges whose name is one of the words below,
+with a number or without, that follow each other on one thread which launches something. Of several such words the one
+counts that covers most time, so that an iteration counts rather than the micro-batches in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+
+from ...core import markers
+from .ranges import Range
+
+_WORD = re.compile(
+    r"(?P<family>(?:(?:global|train|training|profiler|optimi[sz]ation)[ _:.-]?)?"
+    r"(?:step|iteration|iter|mini[ _-]?batch|batch))"
+    r"[ _:#=(\[-]*(?P<number>[0-9]{1,15})?[)\]]?",
+    re.IGNORECASE,
+)
+_LEAST = 2
+"""So many ranges of a word are steps; a single one may be anything."""
+
+
+def step_marks(ranges: Sequence[Range], launching: Collection[int]) -> tuple[list[Range], list[str]]:
+    """The steps as ranges `ProfilerStep#N`, by start, and a note on what was taken for one, if that is not plain.
+
+    `launching` are the threads that launched something; none if that is not known.
+    """
+    own = [one for one in ranges if re.fullmatch(re.escape(markers.PROFILER_STEP) + "[0-9]{1,18}", one.name)]
+    if own:
+        return own, []
+    families: dict[tuple[str, int], list[tuple[Range, int | None]]] = {}
+    for one in ranges:
+        found = _WORD.fullmatch(one.name.strip())
+        if found and (one.thread in launching or not launching):
+            number = None if found["number"] is None else int(found["number"])
+            families.setdefault((found["family"].lower(), one.thread), []).append((one, number))
+    usable = [marks for marks in families.values() if len(marks) >= _LEAST and _follow_each_other(marks)]
+    if not usable:
+        return [], []
+    marks = max(usable, key=lambda own: sum(one.end - one.start for one, _ in own))
+    numbers = [number for _, number in marks]
+    told = [number for number in numbers if number is not None]
+    are_numbered = len(told) == len(numbers) and all(a < b for a, b in pairwise(told))
+    named = [
+        one._replace(name=f"{markers.PROFILER_STEP}{told[place] if are_numbered else place}")
+        for place, (one, _) in enumerate(marks)
+    ]
+    return named, list(_note(marks[0][0].name, are_numbered))
+
+
+def _follow_each_other(marks: Sequence[tuple[Range, int | None]]) -> bool:
+    return all(a.end <= b.start for (a, _), (b, _) in pairwise(marks))
+
+
+def _note(name: str, are_numbered: bool) -> Iterator[str]:
+    how = "with their numbers" if are_numbered else "numbered in their order"
+    yield f"NVTX ranges such as {name[:60]!r} are taken for training steps, {how}"

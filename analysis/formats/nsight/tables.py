@@ -1,0 +1,161 @@
+"""Tables of an export -> columns of integers, a chunk after another: memory grows only with what is kept."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.escaping import encodable
+from ...errors import DamagedTrace
+from ...recording.arrays import Int64s
+from ...recording.memory_limit import check_memory, tables_bytes
+from ...recording.options import ReadOptions
+from ...recording.values import MISSING
+from .database import Database, whole_numbers
+from .exporting import EXPORT
+
+LONGEST_NS = 2**53
+"""No event takes longer, and none is farther from another: such times are exact as microseconds."""
+LATEST_NS = 2**61
+"""No event ends later."""
+_TEXTS_AT_ONCE = 500
+_NUMBER_BYTES = 8
+THREAD = 0xFFFFFF
+"""The bits of a serialized id that number the thread; above them as many number the process."""
+Keep = Callable[[dict[str, Int64s]], "np.typing.NDArray[np.bool_]"]
+
+
+class ExportTables:
+    """The tables of an export, as far as they concern one process; None is all of them.
+
+    With `keep_going`, damage ends the reading of a table, and rows that make no sense are left out; `damage` then says
+    what was first. `needed_bytes` is what was kept so far takes, with the tables made from it.
+    """
+
+    def __init__(self, database: Database, options: ReadOptions, pid: int | None) -> None:
+        self.database, self.pid = database, pid
+        self.damage: str | None = None
+        self.needed_bytes = 0
+        self._options = options
+
+    def of_process(self, table: str, column: str, *, prefix: str = "") -> str:
+        """The condition for rows of the process; a serialized id holds its number in bits 24 to 47."""
+        if self.pid is None or not self.database.has(table, column):
+            return ""
+        return f'({prefix}"{column}" >> 24) & {THREAD} = {self.pid}'
+
+    def columns(
+        self, table: str, needed: Sequence[str], others: Sequence[str] = (), *, owner: str, keep: Keep | None = None
+    ) -> dict[str, Int64s]:
+        """Columns of the process's rows. Integers that are not `needed` are MISSING where there are none.
+
+        `owner` is the column that names the process, or thread; `keep` tells which rows of a chunk are wanted. Raises
+        DamagedTrace, TooLarge.
+        """
+        names = [*needed, *others]
+        found = {name: array("q") for name in names}
+        lacking = [name for name in needed if self.database.has(table) and not self.database.has(table, name)]
+        if lacking:
+            self.complain(f"table {table} has no column {lacking[0]}")
+            return {name: np.array([], dtype=np.int64) for name in names}
+        for rows in self.rows(table, names, self.of_process(table, owner)):
+            chunk = {name: whole_numbers(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+            chunk = self._sound(table, needed, chunk, rows)
+            if keep is not None:
+                wanted = keep(chunk)
+                chunk = {name: values[wanted] for name, values in chunk.items()}
+            for name, values in chunk.items():
+                found[name].frombytes(values.tobytes())
+            self.check_memory(table, len(found[names[0]]) * len(names) * _NUMBER_BYTES)
+        return {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
+
+    def near(self, columns: dict[str, Int64s], first_ns: int) -> dict[str, Int64s]:
+        """The events that begin near enough to the first one. Raises DamagedTrace if there are others."""
+        good = np.abs(columns["start"] - first_ns) < LONGEST_NS
+        if good.all():
+            return columns
+        self.complain(f"some of its events are {LONGEST_NS:,} ns apart or more, which is not possible")
+        return {name: values[good] for name, values in columns.items()}
+
+    def rows(self, table: str, columns: Sequence[str], where: str = "", source: str = "") -> Iterator[list[Any]]:
+        """Rows as they are stored. Raises DamagedTrace, unless the reading is to go on."""
+        try:
+            yield from self.database.rows(table, columns, where, source)
+        except DamagedTrace as err:
+            self._give_up(str(err), err)
+
+    def complain(self, what: str) -> None:
+        """Something in the export is not as Nsight Systems writes it. Raises DamagedTrace, unless it is to go on."""
+        self._give_up(f"{self.database.path}: {what}; export the report again with {EXPORT}", None)
+
+    def _give_up(self, message: str, cause: Exception | None) -> None:
+        if not self._options.keep_going:
+            raise DamagedTrace(message) from cause
+        self.damage = self.damage or encodable(message)
+
+    def check_memory(self, table: str, more_bytes: int) -> None:
+        """Raise TooLarge if that much more would not fit."""
+        what = f"{self.database.path}: what it holds up to table {table}"
+        check_memory(what, self.needed_bytes + more_bytes, self._options.limit_bytes)
+
+    def keep(self, table: str, **rows: int) -> None:
+        """So many rows of each kind were kept. Raises TooLarge."""
+        self.needed_bytes += tables_bytes(**rows)
+        self.check_memory(table, 0)
+
+    def _sound(self, table: str, needed: Sequence[str], chunk: dict[str, Int64s], rows: list[Any]) -> dict[str, Int64s]:
+        """The rows of a chunk that have all that is needed, and times that are possible."""
+        good = np.ones(len(rows), dtype=bool)
+        for place, name in enumerate(needed):
+            missing = chunk[name] == MISSING
+            if missing.any():
+                value = str(rows[int(np.flatnonzero(missing)[0])][place])[:40]
+                self.complain(f"table {table} has {value!r} as {name}, expected a whole number")
+            good &= ~missing
+        if {"start", "end"} <= set(needed):
+            start, end = chunk["start"], chunk["end"]
+            possible = (start >= 0) & (start < LATEST_NS) & (end >= 0) & (end < LATEST_NS)
+            possible[possible] = np.abs(end[possible] - start[possible]) < LONGEST_NS
+            if (good & ~possible).any():
+                row = int(np.flatnonzero(good & ~possible)[0])
+                self.complain(f"table {table} has an event from {start[row]} to {end[row]} ns, which is not possible")
+            good &= possible
+        return chunk if good.all() else {name: values[good] for name, values in chunk.items()}
+
+    def texts(self, ids: Iterable[int]) -> dict[int, str]:
+        """The texts of these ids, as far as there are any."""
+        wanted = sorted(set(ids) - {MISSING})
+        found: dict[int, str] = {}
+        for at in range(0, len(wanted), _TEXTS_AT_ONCE):
+            some = ", ".join(map(str, wanted[at : at + _TEXTS_AT_ONCE]))
+            for rows in self.rows("StringIds", ("id", "value"), f"id IN ({some})"):
+                found.update({number: text for number, text in rows if isinstance(text, str)})
+        return found
+
+
+def among(values: Int64s, distinct: Int64s) -> np.typing.NDArray[np.bool_]:
+    """Which of the values are among these distinct ones, which are in order."""
+    if not len(distinct):
+        return np.zeros(len(values), dtype=bool)
+    found: np.typing.NDArray[np.bool_] = (
+        distinct[np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)] == values
+    )
+    return found
+
+
+def process_of(serialized: int) -> int:
+    """The number of the process in the serialized id of a process or thread."""
+    return serialized >> 24 & THREAD
+
+
+def thread_of(serialized: int) -> int:
+    """The number of the thread in the serialized id of one."""
+    return serialized & THREAD
+
+
+def stacked(parts: Sequence[dict[str, Int64s]]) -> dict[str, Int64s]:
+    """Columns of the same names behind each other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
