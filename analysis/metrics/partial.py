@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.nccl_tests import SYNCHRONISING
+from ..core.schema import text_codes
 from .clocks.frame import Flags, Floats
 
 _KEYS = ["kind", "group_size", "size_bytes"]
@@ -42,7 +43,7 @@ class _Traced(NamedTuple):
 
     @classmethod
     def of(cls, calls: pd.DataFrame) -> _Traced:
-        told = calls["pg_ranks"].dropna().unique()
+        told = text_codes(calls["pg_ranks"])[1]
         return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in told])
 
     def are_coupled(self, pg_ranks: object) -> bool:
