@@ -6,26 +6,21 @@ The calls of a file need only that file, if it lists the same process groups as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
-from ..core.intervals import Spans, spans, subtract, union
-from ..core.kinds import COMPUTE
-from ..core.schema import bare, grouped
+from ..core.intervals import Spans, subtract, union
 from ..core.tables.communication import CALLS, PENDING
 from ..metrics.calls.calls import Communication, Metadata, communication_of
-from ..metrics.device.breakdown import Device, DeviceProfile, profiles
+from ..metrics.device.breakdown import Device, DeviceProfile, computing_spans, device_spans, profiles
 from ..recording.header import ProcessGroup
 from ..run.file_tables import TraceFile
 from ..run.run import Run, listed_groups
 from .slim_tables import Added, SlimTable, slim_table, whole_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class SlimCalls(NamedTuple):
@@ -123,13 +118,12 @@ def slim_calls(found: Communication) -> SlimCalls:
 
 def devices_of(file: TraceFile, found: Communication) -> Devices:
     """What the devices of a file did, in which these calls were found. Their rank and cycle are 0."""
-    computing = file.ran[bare(file.ran["kind"]) == COMPUTE]
-    compute = {device: _spans_of(own) for device, own in _by_device(computing)}
+    compute, calling = computing_spans(file.ran), device_spans(found.calls)
     seen = list(profiles(file.ran))
     exposed = {(one.rank, one.device): one.exposed for one in seen}
     idle = {}
-    for device, calls in _by_device(found.calls):
-        own = subtract(_spans_of(calls), compute[device]) if device in compute else _spans_of(calls)
+    for device, calls in calling.items():
+        own = subtract(calls, compute[device]) if device in compute else calls
         # Mostly these are all that communicated: then they travel, and are kept, once.
         idle[device] = exposed[device] if _same(own, exposed.get(device)) else own
     return Devices(seen, idle)
@@ -137,12 +131,3 @@ def devices_of(file: TraceFile, found: Communication) -> Devices:
 
 def _same(own: Spans, other: Spans | None) -> bool:
     return other is not None and all(map(np.array_equal, own, other))
-
-
-def _by_device(table: pd.DataFrame) -> Iterator[tuple[Device, pd.DataFrame]]:
-    return cast("Iterator[tuple[Device, pd.DataFrame]]", grouped(table, ["rank", "device"]))
-
-
-def _spans_of(table: pd.DataFrame) -> Spans:
-    starts = table["start_ns"].to_numpy()
-    return spans(starts, starts + table["dur_ns"].to_numpy())

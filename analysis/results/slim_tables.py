@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.schema import Schema
+from ..core.schema import Schema, text_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,11 +48,9 @@ def slim_table(table: pd.DataFrame) -> SlimTable:
 
 
 def _slim(column: pd.Series[Any]) -> SlimColumn:
-    import pandas as pd
-
     if column.dtype == "string":
-        codes, texts = pd.factorize(column.array)
-        return _column(codes.astype(np.int64), codes < 0, [str(text) for text in texts])
+        codes, texts = text_codes(column)
+        return _column(codes.astype(np.int64), codes < 0, texts)
     absent = column.isna().to_numpy()
     return _column(column.to_numpy(dtype=np.int64, na_value=cast("Any", 0)), absent)
 
