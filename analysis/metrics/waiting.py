@@ -31,9 +31,9 @@ def participation(
     grouped = joined.groupby("collective_id", sort=False)
     certain = grouped["certain"].transform("min").astype(bool)
     known = joined["comparable"] & certain
-    whole = _complete(joined, world_size)
-    present = waited_for_present(joined.assign(whole=whole))
-    split = known & (whole | present["nobody_later"])
+    joined["whole"] = _complete(joined, world_size)
+    present = waited_for_present(joined)
+    split = known & (joined["whole"] | present["nobody_later"])
     needed = needs(joined)
     by_itself = (joined["group_size"] == 1).fillna(False).astype(bool)  # it waits for nobody
     wait_ns = (needed["needed_ns"].where(split) - joined["arrived_ns"]).mask(by_itself, 0)
@@ -119,12 +119,10 @@ def collectives(
 ) -> pd.DataFrame:
     """One row per collective, with arrival and end skew, and both bounds of its transfer time and bandwidth."""
     joined = _joined(calls, matches, clocks)
-    joined = joined.assign(
-        ended_ns=joined["arrived_ns"] + joined["dur_ns"],
-        end_ns=joined["start_ns"] + joined["dur_ns"],
-        complete=_complete(joined, world_size),
-        transfer_ns=joined["call_id"].map(participation.set_index("call_id")["transfer_ns"]),
-    )
+    joined["ended_ns"] = joined["arrived_ns"] + joined["dur_ns"]
+    joined["end_ns"] = joined["start_ns"] + joined["dur_ns"]
+    joined["complete"] = _complete(joined, world_size)
+    joined["transfer_ns"] = joined["call_id"].map(participation.set_index("call_id")["transfer_ns"])
     grouped = joined.groupby("collective_id", sort=True)
     table = (
         grouped[_CARRIED]
