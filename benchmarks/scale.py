@@ -3,17 +3,20 @@
 python benchmarks/scale.py --source TRACES [--ranks 8,64,256,1024] [--workers 1,2] [--command breakdown] [--json 8,64]
 
 The traces of a folder are repeated to 54 MB of JSON each, and are dealt out to the ranks in turn, each with a clock of
-its own, in a world of that size. The largest memory is that of the command, and of the processes that it starts, each
-counted by pages it shares with others only in part (PSS); it is measured in a run of its own.
+its own, in a world of that size. Where others use the machine too, the seconds of all cores say more than those that
+pass. The largest memory is that of the command, and of the processes that it starts, each counted by pages it shares
+with others only in part (PSS); it is measured in a run of its own.
 """
 
 import argparse
 import random
+import resource
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -76,11 +79,20 @@ def traces(given: list[Path], folder: Path, ranks: int) -> Path:
     return folder
 
 
-def measured(command: list[str]) -> tuple[float, float, float]:
-    """Seconds, and the most MB that the command held itself, and its children."""
-    begin = time.perf_counter()
+class Taken(NamedTuple):
+    """What a command took: seconds, those of all cores together, and the most MB of it and of its workers."""
+
+    seconds: float
+    core_seconds: float
+    own_mb: float
+    workers_mb: float
+
+
+def measured(command: list[str]) -> Taken:
+    """What it takes; memory in a second run, since looking at it takes time."""
+    begin, before = time.perf_counter(), _core_seconds()
     _end(command, _begun(command))
-    seconds = time.perf_counter() - begin
+    seconds, core_seconds = time.perf_counter() - begin, _core_seconds() - before
     process, own, others = _begun(command), 0, 0
     while process.poll() is None:
         pids = _tree(process.pid)
@@ -88,7 +100,13 @@ def measured(command: list[str]) -> tuple[float, float, float]:
         others = max(others, sum(map(_held_bytes, pids[1:])))
         time.sleep(0.05)
     _end(command, process)
-    return seconds, own / MB, others / MB
+    return Taken(seconds, core_seconds, own / MB, others / MB)
+
+
+def _core_seconds() -> float:
+    """Of all commands that have ended, and their workers."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def lines(args: argparse.Namespace) -> Iterator[str]:
@@ -96,8 +114,8 @@ def lines(args: argparse.Namespace) -> Iterator[str]:
     given = sorted(args.source.glob("*.json*"))
     base = traces(given, args.work / "base", len(given))
     sources = sorted(base.glob("*.json"))
-    yield "| ranks | of | on disk MB | workers | s | MB of the command | MB of its workers |"
-    yield "|---:|---|---:|---:|---:|---:|---:|"
+    yield "| ranks | of | on disk MB | workers | s | s of all cores | MB of the command | MB of its workers |"
+    yield "|---:|---|---:|---:|---:|---:|---:|---:|"
     numbers = [int(number) for number in args.ranks.split(",")]
     plain = {int(number) for number in args.json.split(",") if number}
     for ranks in numbers:
@@ -108,8 +126,11 @@ def lines(args: argparse.Namespace) -> Iterator[str]:
             size = sum(path.stat().st_size for path in folder.iterdir()) / MB
             for workers in args.workers.split(","):
                 command = [sys.executable, "-m", "analysis", args.command, "--no-cache", "--workers", workers]
-                seconds, own, others = measured([*command, "-f", "csv", str(folder)])
-                yield f"| {ranks:,} | {what} | {size:,.0f} | {workers} | {seconds:.1f} | {own:,.0f} | {others:,.0f} |"
+                took = measured([*command, "-f", "csv", str(folder)])
+                numbers_of = (
+                    f"{took.seconds:.1f} | {took.core_seconds:.1f} | {took.own_mb:,.0f} | {took.workers_mb:,.0f}"
+                )
+                yield f"| {ranks:,} | {what} | {size:,.0f} | {workers} | {numbers_of} |"
 
 
 def main() -> None:

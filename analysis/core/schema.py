@@ -92,6 +92,22 @@ def bare(column: pd.Series[Any]) -> NDArray[Any]:
     return np.asarray(column.array)
 
 
+def text_codes(column: pd.Series[Any]) -> tuple[NDArray[Any], list[str]]:
+    """Which of its texts each row of a column has, -1 for none, and the texts in the order in which they come first.
+
+    Rows of a table mostly share their texts. So texts are told apart by identity before they are compared: each row of
+    a large process group has the list of all of its ranks.
+    """
+    import numpy as np
+    import pandas as pd
+
+    values = bare(column)
+    objects = pd.factorize(np.fromiter(map(id, values), dtype=np.int64, count=len(values)))[0]
+    firsts = np.flatnonzero(~pd.Series(objects).duplicated().to_numpy())
+    codes, texts = pd.factorize(column.iloc[firsts].array)
+    return codes[objects], [str(text) for text in texts]
+
+
 def grouped(
     table: pd.DataFrame, keys: list[str], columns: list[str] | None = None
 ) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 
 from ..core.nccl_tests import SYNCHRONISING
+from ..core.schema import text_codes
 from .clocks.frame import Flags, Floats
 
 _KEYS = ["kind", "group_size", "size_bytes"]
+_COMPARED = ["collective_id", *_KEYS, "pg_ranks", "arrived_ns", "dur_ns", "whole"]
 _SLACK_FRAC, _SLACK_NS = 0.1, 2_000
 _LEAST_CALLS = 5
 _STEADY, _LEAST_SPREAD_NS = 3.0, 2_000
@@ -30,7 +32,8 @@ def waited_for_present(joined: pd.DataFrame) -> pd.DataFrame:
     synchronising = joined["kind"].isin(SYNCHRONISING) & (of_collective["rank"].transform("size") > 1)
     last = of_collective["arrived_ns"].transform("max")
     low = (last - joined["arrived_ns"]).clip(upper=joined["dur_ns"]).astype("Int64").where(synchronising)
-    known = _nobody_later(joined[synchronising], _Traced.of(joined)) if not joined["whole"].all() else []
+    whole = joined["whole"].all()
+    known = [] if whole else _nobody_later(joined.loc[synchronising, _COMPARED], _Traced.of(joined))
     return pd.DataFrame({"wait_low_ns": low, "nobody_later": joined["collective_id"].isin(known)})
 
 
@@ -42,7 +45,7 @@ class _Traced(NamedTuple):
 
     @classmethod
     def of(cls, calls: pd.DataFrame) -> _Traced:
-        told = calls["pg_ranks"].dropna().unique()
+        told = text_codes(calls["pg_ranks"])[1]
         return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in told])
 
     def are_coupled(self, pg_ranks: object) -> bool:

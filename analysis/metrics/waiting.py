@@ -16,6 +16,8 @@ from .needs import FROM_ROOT, TO_ROOT, needs
 from .partial import waited_for_present
 
 _CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "size_bytes", "seq"]
+# Of the columns of calls, so that tables as long as that of all calls have no more.
+_USED = ["call_id", "rank", "device", "start_ns", "dur_ns", "batch", "root", *_CARRIED]
 
 
 def participation(
@@ -29,9 +31,9 @@ def participation(
     grouped = joined.groupby("collective_id", sort=False)
     certain = grouped["certain"].transform("min").astype(bool)
     known = joined["comparable"] & certain
-    whole = _complete(joined, world_size)
-    present = waited_for_present(joined.assign(whole=whole))
-    split = known & (whole | present["nobody_later"])
+    joined["whole"] = _complete(joined, world_size)
+    present = waited_for_present(joined)
+    split = known & (joined["whole"] | present["nobody_later"])
     needed = needs(joined)
     by_itself = (joined["group_size"] == 1).fillna(False).astype(bool)  # it waits for nobody
     wait_ns = (needed["needed_ns"].where(split) - joined["arrived_ns"]).mask(by_itself, 0)
@@ -71,17 +73,17 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
     `arrived_ns` the start on the common clock, `is_source` whether it is that of the root, or sends, `comparable`
     whether there are several members, all on linked clocks.
     """
-    joined = calls.merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
-    joined = joined.assign(**{column: joined[column].fillna(joined[f"found_{column}"]) for column in _FOUND})
+    joined = calls[_USED].merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
+    for column in _FOUND:
+        joined[column] = joined[column].fillna(joined.pop(f"found_{column}"))
     kinds = joined.groupby("collective_id", sort=False)["collective"]
     pair = joined["collective"].isin(["send", "recv"]) & (kinds.transform("nunique") == 2)
-    joined = joined.assign(
-        kind=kinds.transform("first").mask(pair, "send_recv"),
-        arrived_ns=aligned(joined["start_ns"], joined["rank"], clocks),
-    )
+    joined["kind"] = kinds.transform("first").mask(pair, "send_recv")
+    joined["arrived_ns"] = aligned(joined["start_ns"], joined["rank"], clocks)
     linked = joined["rank"].map(clocks.set_index("rank")["linked"]).groupby(joined["collective_id"], sort=False)
-    comparable = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
-    return joined.assign(comparable=comparable, is_source=_is_source(joined))
+    joined["comparable"] = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
+    joined["is_source"] = _is_source(joined)
+    return joined
 
 
 _FOUND = ("collective", "process_group", "pg_ranks", "group_size")
@@ -117,12 +119,10 @@ def collectives(
 ) -> pd.DataFrame:
     """One row per collective, with arrival and end skew, and both bounds of its transfer time and bandwidth."""
     joined = _joined(calls, matches, clocks)
-    joined = joined.assign(
-        ended_ns=joined["arrived_ns"] + joined["dur_ns"],
-        end_ns=joined["start_ns"] + joined["dur_ns"],
-        complete=_complete(joined, world_size),
-        transfer_ns=joined["call_id"].map(participation.set_index("call_id")["transfer_ns"]),
-    )
+    joined["ended_ns"] = joined["arrived_ns"] + joined["dur_ns"]
+    joined["end_ns"] = joined["start_ns"] + joined["dur_ns"]
+    joined["complete"] = _complete(joined, world_size)
+    joined["transfer_ns"] = joined["call_id"].map(participation.set_index("call_id")["transfer_ns"])
     grouped = joined.groupby("collective_id", sort=True)
     table = (
         grouped[_CARRIED]
@@ -163,10 +163,8 @@ def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
 def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
     """Why a collective is unmatched or not certain, or which ranks a partial one lacks."""
     partial = ~table["complete"] & given.isna() & table["pg_ranks"].notna()
-    missing = [
-        [r for r in group.split() if r not in seen.split()]
-        for group, seen in zip(table["pg_ranks"][partial], table["ranks"][partial], strict=True)
-    ]
+    lists = zip(table["pg_ranks"][partial], table["ranks"][partial].str.split().map(frozenset), strict=True)
+    missing = [[rank for rank in group.split() if rank not in seen] for group, seen in lists]
     notes = [f"not seen on rank {', '.join(m[:8])}{', ...' if len(m) > 8 else ''}" for m in missing]
     return given.where(~partial, pd.Series(notes, index=given.index[partial], dtype="string").reindex(given.index))
 

@@ -6,23 +6,28 @@ The calls of a file need only that file, if it lists the same process groups as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
-from ..core.intervals import Spans, spans, subtract, union
-from ..core.kinds import COMPUTE
-from ..core.schema import bare, grouped
+import numpy as np
+
+from ..core.intervals import Spans, subtract, union
 from ..core.tables.communication import CALLS, PENDING
 from ..metrics.calls.calls import Communication, Metadata, communication_of
-from ..metrics.device.breakdown import Device, DeviceProfile, profiles
+from ..metrics.device.breakdown import Device, DeviceProfile, computing_spans, device_spans, profiles
 from ..recording.header import ProcessGroup
-from ..run.file_tables import TraceFile, of_rank
+from ..run.file_tables import TraceFile
 from ..run.run import Run, listed_groups
+from .slim_tables import Added, SlimTable, slim_table, whole_table
 
-if TYPE_CHECKING:
-    import pandas as pd
+
+class SlimCalls(NamedTuple):
+    """The calls of a file, and those that were issued but do not show in it. Their rank and cycle are 0."""
+
+    calls: SlimTable
+    pending: SlimTable
 
 
 class Devices(NamedTuple):
@@ -44,14 +49,15 @@ class EarlyWork:
 
     def __init__(self) -> None:
         self._groups: dict[Path, tuple[ProcessGroup, ...]] = {}
-        self._found: dict[Path, Communication] = {}
+        self._found: dict[Path, SlimCalls] = {}
         self._devices: dict[Path, Devices] = {}
 
     def take(self, file: TraceFile) -> None:
         """Find the calls of a file."""
-        self.keep(file, calls_of(file), None)
+        found = calls_of(file)
+        self.keep(file, None if found is None else slim_calls(found), None)
 
-    def keep(self, file: TraceFile, found: Communication | None, devices: Devices | None) -> None:
+    def keep(self, file: TraceFile, found: SlimCalls | None, devices: Devices | None) -> None:
         """Keep the calls that were found in a file, and what its devices did."""
         self._groups[file.path] = file.header.process_groups
         if found is not None:
@@ -69,12 +75,11 @@ class EarlyWork:
             for cycle, path in enumerate(paths):
                 if path not in self._found:
                     return None
-                found = self._found[path]
-                own = of_rank(found.calls, rank, cycle)
-                calls.append(own.assign(call_id=own["call_id"] + before, batch=own["batch"] + before))
-                pending.append(of_rank(found.pending, rank, cycle))
-                before += len(own)
-        return Early(Communication(CALLS.concat(calls), PENDING.concat(pending)), self._devices_of(run))
+                found, place = self._found[path], {"rank": rank, "cycle": cycle}
+                calls.append(Added(found.calls, place | {"call_id": before, "batch": before}))
+                pending.append(Added(found.pending, place))
+                before += found.calls.rows
+        return Early(Communication(whole_table(CALLS, calls), whole_table(PENDING, pending)), self._devices_of(run))
 
     def _devices_of(self, run: Run) -> Devices | None:
         """What the devices of the run did; None if that was not looked at, or if cycles of a device overlap."""
@@ -87,7 +92,8 @@ class EarlyWork:
             seen += [one._replace(rank=rank, cycle=cycle) for one in self._devices[path].profiles]
             for (_, device), own in self._devices[path].idle.items():
                 idle.setdefault((rank, device), []).append(own)
-        return None if _overlap(seen) else Devices(seen, {device: union(*own) for device, own in idle.items()})
+        joined = {device: own[0] if len(own) == 1 else union(*own) for device, own in idle.items()}
+        return None if _overlap(seen) else Devices(seen, joined)
 
 
 def _overlap(seen: Iterable[DeviceProfile]) -> bool:
@@ -105,21 +111,23 @@ def calls_of(file: TraceFile) -> Communication | None:
     return communication_of(file.ran, file.launches, told)
 
 
+def slim_calls(found: Communication) -> SlimCalls:
+    """The calls of a file as they travel."""
+    return SlimCalls(slim_table(found.calls), slim_table(found.pending))
+
+
 def devices_of(file: TraceFile, found: Communication) -> Devices:
     """What the devices of a file did, in which these calls were found. Their rank and cycle are 0."""
-    computing = file.ran[bare(file.ran["kind"]) == COMPUTE]
-    compute = {device: _spans_of(own) for device, own in _by_device(computing)}
-    idle = {
-        device: subtract(_spans_of(calls), compute[device]) if device in compute else _spans_of(calls)
-        for device, calls in _by_device(found.calls)
-    }
-    return Devices(list(profiles(file.ran)), idle)
+    compute, calling = computing_spans(file.ran), device_spans(found.calls)
+    seen = list(profiles(file.ran))
+    exposed = {(one.rank, one.device): one.exposed for one in seen}
+    idle = {}
+    for device, calls in calling.items():
+        own = subtract(calls, compute[device]) if device in compute else calls
+        # Mostly these are all that communicated: then they travel, and are kept, once.
+        idle[device] = exposed[device] if _same(own, exposed.get(device)) else own
+    return Devices(seen, idle)
 
 
-def _by_device(table: pd.DataFrame) -> Iterator[tuple[Device, pd.DataFrame]]:
-    return cast("Iterator[tuple[Device, pd.DataFrame]]", grouped(table, ["rank", "device"]))
-
-
-def _spans_of(table: pd.DataFrame) -> Spans:
-    starts = table["start_ns"].to_numpy()
-    return spans(starts, starts + table["dur_ns"].to_numpy())
+def _same(own: Spans, other: Spans | None) -> bool:
+    return other is not None and all(map(np.array_equal, own, other))

@@ -10,28 +10,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
-from ..metrics.calls.calls import Communication
 from ..reading.cache import Cache
 from ..reading.pool import WORTH_A_CACHE_BYTES
 from ..recording.compression import packed_bytes
+from ..recording.header import ProcessGroup
 from ..recording.memory_limit import GB, check_memory, default_limit_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
 from ..run.file_tables import Placed, TraceFile
 from ..run.run import Run, joined_run, summable
 from ..run.spread import KeptFile, SpreadTables, StartCrew, read_and_kept
-from .early_work import Devices, EarlyWork, calls_of, devices_of
+from .early_work import Devices, EarlyWork, SlimCalls, calls_of, devices_of, slim_calls
 
 _CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever else a file leaves
+
+
+Groups = tuple[ProcessGroup, ...]
 
 
 class ReadPart(NamedTuple):
     """What comes back of a file."""
 
     kept: KeptFile
-    found: Communication | None
+    found: SlimCalls | None
     devices: Devices | None
 
 
@@ -63,6 +68,7 @@ class SpreadReading:
         """What comes back of each file, in their order."""
         calls = ((path.absolute(), self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
         needed_bytes = read_bytes = 0
+        known: dict[Groups, Groups] = {}
         with self.start() as crew:
             for number, part in enumerate(crew.results(read_for_run, calls)):
                 self.files_read, read_bytes = number + 1, read_bytes + self._sizes[number]
@@ -72,7 +78,7 @@ class SpreadReading:
                     yield part
                     continue
                 needed_bytes += _needed_bytes(part)
-                yield self._within_limit(_found_at(self.paths[number], part), needed_bytes)
+                yield self._within_limit(_found_at(self.paths[number], part, known), needed_bytes)
 
     def _within_limit(self, part: ReadPart, needed_bytes: int) -> ReadPart | TraceError:
         try:
@@ -88,13 +94,19 @@ class SpreadReading:
         return Cache(keeps=False)
 
 
-def _found_at(path: Path, part: ReadPart) -> ReadPart:
-    """The part with the path by which the caller knows the file, which others may not."""
-    return part._replace(kept=part.kept._replace(file=replace(part.kept.file, path=path)))
+def _found_at(path: Path, part: ReadPart, known: dict[Groups, Groups]) -> ReadPart:
+    """The part with the path by which the caller knows the file, which others may not.
+
+    Large groups are listed by all of their ranks: of lists that are equal, the one that is `known` is kept.
+    """
+    header = part.kept.file.header
+    groups = known.setdefault(header.process_groups, header.process_groups)
+    file = replace(part.kept.file, path=path, header=msgspec.structs.replace(header, process_groups=groups))
+    return part._replace(kept=part.kept._replace(file=file))
 
 
 def _needed_bytes(part: ReadPart) -> int:
-    calls = 0 if part.found is None else len(part.found.calls) + len(part.found.pending)
+    calls = 0 if part.found is None else part.found.calls.rows + part.found.pending.rows
     devices = part.devices or Devices([], {})
     seen = [*(one.exposed for one in devices.profiles), *devices.idle.values()]
     spans_bytes = 2 * NUMBER_BYTES * sum(len(one.starts) for one in seen)
@@ -106,7 +118,9 @@ def read_for_run(path: Path, options: ReadOptions, cache: Cache | None) -> ReadP
     try:
         kept, file = read_and_kept(path, options, cache)
         found = calls_of(file)
-        return ReadPart(kept, found, None if found is None else devices_of(file, found))
+        return (
+            ReadPart(kept, None, None) if found is None else ReadPart(kept, slim_calls(found), devices_of(file, found))
+        )
     except TraceError as err:
         return err
 

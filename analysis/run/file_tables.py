@@ -255,9 +255,9 @@ def _comm_rows(rows: list[dict[str, Any]], base_ns: int) -> list[Row]:
     times = np.array([row.get("ts", np.nan) for row in rows], dtype=np.float64)
     known = ~np.isnan(times)
     start_ns = in_ns(np.where(known, times, 0.0)) + base_ns
+    nothing = dict.fromkeys(COMM_ARGS.columns)
     return [
-        {column: row.get(column) for column in COMM_ARGS.columns}
-        | {"rank": 0, "cycle": 0, "start_ns": start if is_known else None}
+        {**nothing, **row, "rank": 0, "cycle": 0, "start_ns": start if is_known else None}
         for row, start, is_known in zip(rows, start_ns.tolist(), known.tolist(), strict=True)
     ]
 

@@ -254,12 +254,13 @@ def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | Tr
 
 
 def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any], tables: RunTables) -> Run:
+    texts = _RanksAsTexts()
     probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)]
     return Run(
         name=name,
         traces=TRACES.frame(_trace_row(m) for m in members),
         process_groups=PROCESS_GROUPS.frame(
-            r for m in members for r in _group_rows(m.rank, _groups_of(m))
+            r for m in members for r in _group_rows(m.rank, _groups_of(m), texts)
         ).drop_duplicates(ignore_index=True),
         tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
@@ -273,7 +274,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
 
 def listed_groups(file: TraceFile) -> list[dict[str, Any]]:
     """The process groups that a file lists, as rows of rank 0, like those of its other tables."""
-    return _group_rows(0, _groups_in(file))
+    return _group_rows(0, _groups_in(file), _RanksAsTexts())
 
 
 def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
@@ -330,7 +331,7 @@ def _device_name(member: Member[TraceFile]) -> str | None:
     return device.name
 
 
-_Group = tuple[str, str, str, Sequence[int]]  # name, description, backend and ranks
+_Group = tuple[str, str, str, tuple[int, ...]]  # name, description, backend and ranks
 
 
 def _groups_of(member: Member[TraceFile]) -> list[_Group]:
@@ -345,14 +346,22 @@ def _groups_in(file: TraceFile) -> list[_Group]:
     return [(g.name, g.description, g.backend, g.ranks) for g in file.header.process_groups]
 
 
-def _group_rows(rank: int, groups: list[_Group]) -> list[dict[str, Any]]:
+class _RanksAsTexts(dict[tuple[int, ...], str | None]):
+    """Lists of ranks as texts, each made once: ranks of a large job list the same large groups."""
+
+    def __missing__(self, ranks: tuple[int, ...]) -> str | None:
+        text = self[ranks] = " ".join(map(str, sorted(ranks))) or None
+        return text
+
+
+def _group_rows(rank: int, groups: list[_Group], texts: _RanksAsTexts) -> list[dict[str, Any]]:
     return [
         {
             "rank": rank,
             "process_group": name,
             "description": description,
             "backend": backend,
-            "pg_ranks": " ".join(map(str, sorted(ranks))) or None,
+            "pg_ranks": texts[ranks],
         }
         for name, description, backend, ranks in groups
     ]

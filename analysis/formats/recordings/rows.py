@@ -38,7 +38,7 @@ def coded_annotations(annotations: Sequence[Annotation]) -> CodedRows:
 
 def annotations_in(rows: CodedRows) -> list[Annotation]:
     """Raises BadColumn."""
-    kinds = _kinds(rows)
+    kinds = [rows.kinds[kind] for kind in _kind_of_rows(rows)]
     times = [doubles_from(_column(rows, name), len(kinds)).tolist() for name in ("ts", "dur")]
     found = (
         [name, thread, ts, dur, dims, types, values]
@@ -59,16 +59,14 @@ def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
 
 def comm_args_in(rows: CodedRows) -> list[dict[str, Any]]:
     """Raises BadColumn."""
-    kinds = _converted(lambda: msgspec.convert(_kinds(rows), list[dict[str, Any]]))
+    kinds, of_row = _converted(lambda: msgspec.convert(rows.kinds, list[dict[str, Any]])), _kind_of_rows(rows)
     values: dict[str, list[Any]] = {
-        name: integers_from(_column(rows, name), len(kinds)).tolist() for name in (*_INTEGERS, _UNSIGNED)
+        name: integers_from(_column(rows, name), len(of_row)).tolist() for name in (*_INTEGERS, _UNSIGNED)
     }
-    values[_TIME] = doubles_from(_column(rows, _TIME), len(kinds)).tolist()
+    values[_TIME] = doubles_from(_column(rows, _TIME), len(of_row)).tolist()
     values[_UNSIGNED] = [str(number % _LARGEST) for number in values[_UNSIGNED]]
-    return [
-        {name: values[name][index] if value is True and name in values else value for name, value in kind.items()}
-        for index, kind in enumerate(kinds)
-    ]
+    held = [[name for name, value in kind.items() if value is True and name in values] for kind in kinds]
+    return [kinds[kind] | {name: values[name][row] for name in held[kind]} for row, kind in enumerate(of_row)]
 
 
 def _rest(row: dict[str, Any]) -> dict[str, Any]:
@@ -105,12 +103,13 @@ def _distinct(values: Sequence[Any]) -> tuple[CodedColumn, list[Any]]:
     return coded_integers(np.array(found, np.int64)), firsts
 
 
-def _kinds(rows: CodedRows) -> list[Any]:
-    """The kind of each row."""
+def _kind_of_rows(rows: CodedRows) -> list[int]:
+    """The place of each row's kind among these."""
     kind = integers_from(rows.kind, rows.kind.rows)
     if len(kind) and not 0 <= kind.min() <= kind.max() < len(rows.kinds):
         raise BadColumn("a row is of a kind that is not there")
-    return [rows.kinds[index] for index in kind.tolist()]
+    found: list[int] = kind.tolist()
+    return found
 
 
 def _column(rows: CodedRows, name: str) -> CodedColumn:

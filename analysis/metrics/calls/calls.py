@@ -96,7 +96,8 @@ def _in_order(
     found: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
 ) -> tuple[list[Row], list[Row]]:
     """Both, with sizes and groups completed, and numbered in the order of issue."""
-    found, pending = [_finished(row, groups) for row in found], [_finished(row, groups) for row in pending]
+    known = _Known(groups)
+    found, pending = [_finished(row, known) for row in found], [_finished(row, known) for row in pending]
     found = _joined(found)
     issued = [row for row in (*found, *pending) if row.get("issued_ns") is not None]
     set_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
@@ -156,34 +157,51 @@ def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
 _HAVE_ROOT = ROOTED | POINT_TO_POINT
 
 
-def _finished(row: Row, groups: list[Row]) -> Row:
+class _Known:
+    """The process groups of a rank. Lists of ranks are long in large groups, so each is split once, not once a call."""
+
+    def __init__(self, groups: list[Row]) -> None:
+        self._split: dict[str, list[str]] = {}
+        self._lists: dict[str, set[str]] = {}
+        for group in groups:
+            if group["pg_ranks"] is not None:
+                self._lists.setdefault(group["process_group"], set()).add(group["pg_ranks"])
+
+    def ranks(self, pg_ranks: str | None) -> list[str]:
+        """The ranks of such a list."""
+        listed = pg_ranks or ""
+        if listed not in self._split:
+            self._split[listed] = listed.split()
+        return self._split[listed]
+
+    def list_of(self, row: Mapping[str, Any]) -> str | None:
+        """Ranks of the row's group from the trace's header: the event's own list is cut, or empty, for some groups."""
+        lists = self._lists.get(row["process_group"], ())
+        fitting = [ranks for ranks in lists if row.get("group_size") in (None, len(self.ranks(ranks)))]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _finished(row: Row, known: _Known) -> Row:
     """The row with the group's ranks, the root as global rank, and the size, as far as the rest determines them."""
     if row.get("process_group") is not None and row.get("pg_ranks") is None:
-        row["pg_ranks"] = _ranks_of(row, groups)
+        row["pg_ranks"] = known.list_of(row)
     root, peer = row.get("root"), row.pop("peer", None)
     row["root"] = None
     if row.get("collective") in POINT_TO_POINT and peer is not None:
         row["root"] = peer
     elif row.get("collective") in _HAVE_ROOT and root is not None:
-        ranks = (row.get("pg_ranks") or "").split()
+        ranks = known.ranks(row.get("pg_ranks"))
         row["root"] = int(ranks[root]) if 0 <= root < len(ranks) else None
     if row.get("collective") in POINT_TO_POINT and row["root"] is None:
-        row["root"] = _only_other(row)
+        row["root"] = _only_other(row["rank"], known.ranks(row.get("pg_ranks")))
     row["size_bytes"] = _size_bytes(row, row.pop("in_bytes", None), row.pop("out_bytes", None))
     return row
 
 
-def _only_other(row: Row) -> int | None:
+def _only_other(rank: int, ranks: list[str]) -> int | None:
     """The other rank of a process group of two."""
-    others = [int(rank) for rank in (row.get("pg_ranks") or "").split() if int(rank) != row["rank"]]
+    others = [int(other) for other in ranks if int(other) != rank] if len(ranks) <= 2 else []
     return others[0] if len(others) == 1 else None
-
-
-def _ranks_of(row: Mapping[str, Any], groups: list[Row]) -> str | None:
-    """Ranks of the group from the trace's header: the event's own list is cut, or empty, for some groups."""
-    known = {group["pg_ranks"] for group in groups if group["process_group"] == row["process_group"]} - {None}
-    fitting = [ranks for ranks in known if row.get("group_size") in (None, len(ranks.split()))]
-    return fitting[0] if len(fitting) == 1 else None
 
 
 def _size_bytes(row: Mapping[str, Any], in_bytes: int | None, out_bytes: int | None) -> int | None:

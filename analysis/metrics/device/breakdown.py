@@ -179,16 +179,26 @@ NotComputing = Callable[[Device, Times, Times], Times]
 """How long a device did not compute in each interval from a start to an end, within a call; all of shape (n,)."""
 
 
-def not_computing(activities: pd.DataFrame) -> NotComputing:
-    """How long the devices of these activities did not compute."""
+def computing_spans(activities: pd.DataFrame) -> dict[Device, Spans]:
+    """When each device of these activities computed."""
     import pandas as pd
 
     own = bare(activities["kind"]) == COMPUTE
-    computed = pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False)
-    computing: dict[object, Spans] = {}
-    for device, part in grouped(computed, ["rank", "device"]):
+    return device_spans(pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False))
+
+
+def device_spans(table: pd.DataFrame) -> dict[Device, Spans]:
+    """When there is a row of such a table, by rank and device."""
+    found: dict[Device, Spans] = {}
+    for device, part in grouped(table, ["rank", "device"]):
         starts = part["start_ns"].to_numpy()
-        computing[device] = spans(starts, starts + part["dur_ns"].to_numpy())
+        found[cast("Device", device)] = spans(starts, starts + part["dur_ns"].to_numpy())
+    return found
+
+
+def not_computing(activities: pd.DataFrame) -> NotComputing:
+    """How long the devices of these activities did not compute."""
+    computing = computing_spans(activities)
     return lambda device, starts, ends: ends - starts - covered(computing.get(device, NOTHING), starts, ends)
 
 

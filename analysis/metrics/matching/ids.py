@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from ...core.schema import text_codes
 from ..clocks.frame import Flags, Ints
 from .state import RUNGS, TOO_MANY, State, known_kind
 
@@ -33,7 +34,7 @@ def _numbered(state: State, calls: pd.DataFrame, key: str, rows: Ints) -> pd.Dat
     table = pd.DataFrame({
         "id": pd.factorize(calls[key].iloc[rows])[0],
         # The id is a hash of the group's name and the sequence number: disjoint groups of one name share ids.
-        "group": state.group[rows] if key == "seq" else pd.factorize(calls["pg_ranks"].iloc[rows])[0],
+        "group": state.group[rows] if key == "seq" else text_codes(calls["pg_ranks"].iloc[rows])[0],
         "member": state.member[rows],
         "start": state.calls.last_start[rows],
     })  # fmt: skip

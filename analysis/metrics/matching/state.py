@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...core.kinds import name_on_all_ranks
 from ...core.nccl_tests import SYNCHRONISING
+from ...core.schema import text_codes
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.probes import Ahead, probed
 from ..timelines.entries import CALL_KINDS, Entries
@@ -102,12 +103,7 @@ class State:
 
 def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.DataFrame) -> State:
     """Nothing decided yet. `hosts` gives the host of each rank, None where it is not known."""
-    pairs = calls["collective"].isin(["send", "recv"])
-    sent, root = calls["collective"].isin(["send"]), calls["root"]
-    group = calls.assign(
-        source=calls["rank"].astype("Int64").where(sent, root).where(pairs),
-        target=root.where(sent, calls["rank"].astype("Int64")).where(pairs),
-    ).groupby(["process_group", "pg_ranks", "source", "target"], dropna=False, sort=False)
+    pairs, sent = calls["collective"].isin(["send", "recv"]), calls["collective"].isin(["send"])
     ranks = calls["rank"].to_numpy(dtype=np.int64)
     distinct = np.unique(ranks)
     names = sorted({h for h in hosts.values() if h})
@@ -119,7 +115,7 @@ def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Da
         calls=_columns(calls, pairs),
         clock=np.searchsorted(distinct, ranks),
         member=calls.groupby(["rank", "device", "cycle"], sort=True).ngroup().to_numpy(dtype=np.int64),
-        group=group.ngroup().to_numpy(dtype=np.int64),
+        group=group_codes(calls),
         group_size=codes(calls["group_size"]),
         turn=codes(calls["turn"]),
         cycle=calls["cycle"].to_numpy(dtype=np.int64),
@@ -138,6 +134,19 @@ def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Da
 def codes(column: pd.Series[Any]) -> Ints:
     """Integers with -1 for what is not known."""
     return column.astype("Int64").fillna(-1).to_numpy(dtype=np.int64)
+
+
+def group_codes(rows: pd.DataFrame) -> Ints:
+    """The process group of each row, by its name and ranks; for sends and receives each pair of ranks by itself."""
+    pairs, sent = rows["collective"].isin(["send", "recv"]), rows["collective"].isin(["send"])
+    rank, peer = rows["rank"].astype("Int64"), rows["root"]
+    keys = pd.DataFrame({
+        "name": text_codes(rows["process_group"])[0],
+        "ranks": text_codes(rows["pg_ranks"])[0],
+        "source": rank.where(sent, peer).where(pairs).array,
+        "target": peer.where(sent, rank).where(pairs).array,
+    })  # fmt: skip
+    return keys.groupby(list(keys), dropna=False, sort=False).ngroup().to_numpy(dtype=np.int64)
 
 
 def rows_by_key(keys: Ints, rows: Ints) -> dict[int, Ints]:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import CALL_KINDS
-from .state import BY_STEP, State, codes, kind_codes
+from .state import BY_STEP, State, codes, group_codes, kind_codes
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -57,7 +57,7 @@ def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
         both = pd.concat([both, pending[_COLUMNS].assign(row=-1, name=unnamed)], ignore_index=True)
     known = both["turn"].notna() & both["step"].notna() & both["collective"].notna()
     both = both[known.to_numpy()]
-    both = both.assign(group=_groups(both), kind=kind_codes(both))
+    both = both.assign(group=group_codes(both), kind=kind_codes(both))
     # Groups that share a name, and whose ranks are not known, cannot be told apart.
     ranks = both.groupby("group")["rank"].transform("nunique")
     named = both["process_group"].notna()
@@ -77,19 +77,13 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def _groups(rows: pd.DataFrame) -> pd.Series[int]:
-    """Process groups; for sends and receives each pair of ranks by itself."""
-    pairs, sent = rows["collective"].isin(["send", "recv"]), rows["collective"].isin(["send"])
-    rank, peer = rows["rank"].astype("Int64"), rows["root"]
-    ends = {"source": rank.where(sent, peer).where(pairs), "target": peer.where(sent, rank).where(pairs)}
-    keys = ["process_group", "pg_ranks", "source", "target"]
-    return rows.assign(**ends).groupby(keys, dropna=False, sort=False).ngroup()
-
-
 def _number(*columns: Ints) -> Ints:
     """A number for each distinct combination of values."""
-    numbers: Ints = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel()
-    return numbers
+    number: Ints = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        own, values = pd.factorize(column)
+        number = pd.factorize(number * len(values) + own)[0]
+    return number
 
 
 def _changes(*columns: Ints) -> Flags:

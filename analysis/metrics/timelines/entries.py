@@ -45,16 +45,16 @@ class Entries:
 
     def take(self, index: Ints | Flags | slice) -> Entries:
         """Those at `index`."""
-        return Entries(*(getattr(self, f.name)[index] for f in fields(self)))
+        return Entries(*[getattr(self, name)[index] for name in _COLUMNS])
 
     def joined(self, other: Entries) -> Entries:
         """Both, in order."""
-        both = Entries(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
-        return both.take(np.argsort(both.order, kind="stable"))
+        order = np.argsort(np.concatenate([self.order, other.order]), kind="stable")
+        return Entries(*[np.concatenate([getattr(self, name), getattr(other, name)])[order] for name in _COLUMNS])
 
     def extended(self, at: Ints, calls: Entries) -> Entries:
         """With calls added as members of the collectives at these positions, each once."""
-        columns = {f.name: getattr(self, f.name).copy() for f in fields(self)}
+        columns = {name: getattr(self, name).copy() for name in _COLUMNS}
         columns["last_start"][at] = np.maximum(self.last_start[at], calls.last_start)
         columns["first_end"][at] = np.minimum(self.first_end[at], calls.first_end)
         kinds = np.minimum(self.kind[at], calls.kind)  # less specific kinds have higher numbers
@@ -96,6 +96,9 @@ class Entries:
         return found.take(np.argsort(found.order, kind="stable"))
 
 
+_COLUMNS = tuple(field.name for field in fields(Entries))
+
+
 def _middle(values: Ints, group: Ints, count: int) -> Ints:
     """The lower median of each group."""
     order = np.lexsort((values, group))
@@ -124,9 +127,9 @@ def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
     return result
 
 
-def overlap(ours: Entries, theirs: Entries, slack_ns: int) -> Flags:
-    """Elementwise: whether all had arrived before any left."""
-    arrived = np.maximum(ours.last_start, theirs.last_start)
-    left = np.minimum(ours.first_end, theirs.first_end)
-    result: Flags = arrived <= left + slack_ns
+def missed_by(ours: Entries, i: Ints, theirs: Entries, j: Ints) -> Ints:
+    """How long after the first one had left the last one arrived, of ours at `i` and theirs at `j`; broadcast."""
+    arrived = np.maximum(ours.last_start[i], theirs.last_start[j])
+    left = np.minimum(ours.first_end[i], theirs.first_end[j])
+    result: Ints = arrived - left
     return result

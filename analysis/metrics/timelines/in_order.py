@@ -43,6 +43,17 @@ def lay_in_order(position: Ints, gain: Floats) -> Laid:
     return Laid(np.where(path >= 0, tried[path], -1), margin)
 
 
+def lay_alone(position: Ints, gain: Floats) -> Laid:
+    """The same for calls that are laid each by itself, whatever happens to the others."""
+    each = np.arange(len(position))
+    best = gain.argmax(axis=1)
+    gained, others = gain[each, best], gain.copy()
+    others[each, best] = _NEVER
+    taken = gained > 0
+    margin = np.where(taken, gained - np.maximum(others.max(axis=1), 0.0), -gained)
+    return Laid(np.where(taken, position[each, best], -1), margin)
+
+
 def _best_before(gain: Floats) -> Floats:
     """For row i and k, what the rows before i gain at most with the first k columns; shape (rows, columns + 1)."""
     best = np.zeros((len(gain), gain.shape[1] + 1))

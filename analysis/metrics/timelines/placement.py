@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..clocks.frame import Flags, Floats, Ints
-from .entries import PAIR, Entries, overlap, same_kind
-from .in_order import lay_in_order
+from .entries import PAIR, Entries, missed_by, same_kind_at
+from .in_order import lay_alone, lay_in_order
 
 # How many collectives are compared with each call.
 _WIDTH = 8
@@ -40,21 +40,27 @@ class Nearness(NamedTuple):
     ends_ns: int
 
 
+class _Compared(NamedTuple):
+    """What is compared, and by what."""
+
+    calls: Entries
+    timeline: Entries
+    compatible: Flags
+    near: Nearness
+
+
 def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
     """Where the calls lie; `pins` are positions that are already known, or -1. All are in order."""
     placed = Placement(pins.copy(), pins >= 0)
     if not len(timeline):
         return placed
-    candidates = _candidates(calls, timeline, pins, compatible, near)
+    compared = _Compared(calls, timeline, compatible, near)
+    candidates = _candidates(compared, pins)
     placed = _without_choice(candidates, placed)
     gain = _gains(candidates, calls, timeline, pins)
-    for run in _runs(placed.position < 0):
-        gap = _gap(placed, run)
-        met = _met(calls.take(slice(*run)), timeline.take(slice(*gap)), compatible, near) if gap else None
-        if gap and met is not None:
-            placed.position[slice(*run)], placed.certain[slice(*run)] = np.arange(*gap), met
-        else:
-            _lay(candidates, gain, run, placed)
+    runs = _runs(placed)
+    filled = _fill(runs, compared, placed)
+    _lay(runs.take(~filled), candidates, gain, placed)
     doubtful = _other_step(calls, timeline, placed.position, pins)
     if near.ends_ns < _FAR_NS:  # otherwise ends say nothing
         doubtful |= _far_apart(calls, timeline, placed.position, pins)
@@ -90,7 +96,8 @@ class _Candidates(NamedTuple):
     apart_ns: Ints
 
 
-def _candidates(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> _Candidates:
+def _candidates(compared: _Compared, pins: Ints) -> _Candidates:
+    calls, timeline, compatible, near = compared
     low, high = _between_pins(pins, len(timeline))
     reached = np.searchsorted(np.maximum.accumulate(timeline.first_end), calls.last_start - near.slack_ns)
     begun = np.minimum.accumulate(timeline.last_start[::-1])[::-1]
@@ -102,13 +109,12 @@ def _candidates(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags
     at = first[:, np.newaxis] + np.arange(_WIDTH)
     inside = at < high[:, np.newaxis]
     at = np.minimum(at, len(timeline) - 1)
-    i, j = np.repeat(np.arange(len(calls)), _WIDTH), at.ravel()
-    ours, theirs = calls.take(i), timeline.take(j)
-    apart = np.abs(ours.end - theirs.end).reshape(at.shape)
+    i = np.arange(len(calls))[:, np.newaxis]
+    apart, missed = np.abs(calls.end[i] - timeline.end[at]), missed_by(calls, i, timeline, at)
     # Calls that do not synchronise may end at any time, if they overlap, or nearly so.
-    met = overlap(ours, theirs, near.slack_ns)
-    close = np.where(ours.synchronising, met & (apart.ravel() <= near.ends_ns), overlap(ours, theirs, near.ends_ns))
-    possible = inside & (same_kind(ours, theirs, compatible) & close).reshape(at.shape) & (pins < 0)[:, np.newaxis]
+    together = (missed <= near.slack_ns) & (apart <= near.ends_ns)
+    close = np.where(calls.synchronising[i], together, missed <= near.ends_ns)
+    possible = inside & same_kind_at(calls, i, timeline, at, compatible) & close & (pins[i] < 0)
     return _Candidates(at, possible, apart)
 
 
@@ -136,10 +142,42 @@ def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
     return Placement(result, certain | ((result >= 0) & single))
 
 
-def _runs(flags: Flags) -> list[tuple[int, int]]:
-    """Beginning and end of every run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+class _Runs(NamedTuple):
+    """Calls [begin, end) without a position between two with one, and the positions [low, high) that are left for them.
+
+    One `fits` if it has a call for each of these, between neighbours that are certain. All of shape (runs,).
+    """
+
+    begin: Ints
+    end: Ints
+    low: Ints
+    high: Ints
+    fits: Flags
+
+    def take(self, index: Flags) -> _Runs:
+        """Those at `index`."""
+        return _Runs(self.begin[index], self.end[index], self.low[index], self.high[index], self.fits[index])
+
+    def each(self, values: Ints) -> Ints:
+        """One value for each run -> one for each of its calls."""
+        return np.repeat(values, self.end - self.begin)
+
+    @property
+    def calls(self) -> Ints:
+        """The calls of all runs, one run after the other."""
+        sizes = self.end - self.begin
+        found: Ints = np.arange(int(sizes.sum())) + self.each(self.begin - np.cumsum(sizes) + sizes)
+        return found
+
+
+def _runs(placed: Placement) -> _Runs:
+    """The calls that are not placed. What becomes of one run does not matter to another."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], placed.position < 0, [False]]).astype(np.int8)))
+    begin, end = edges[::2], edges[1::2]
+    position = np.concatenate([[-1], placed.position, [np.iinfo(np.int64).max]])
+    certain = np.concatenate([[False], placed.certain, [False]])
+    low, high = position[begin] + 1, position[end + 1]
+    return _Runs(begin, end, low, high, certain[begin] & certain[end + 1] & (high - low == end - begin))
 
 
 def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
@@ -166,28 +204,32 @@ def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
     return inside
 
 
-def _gap(placed: Placement, run: tuple[int, int]) -> tuple[int, int] | None:
-    """The positions between the neighbours of a run of calls, if these are certain and the run just fills the gap."""
-    begin, end = run
-    if not begin or end >= len(placed.position) or not (placed.certain[begin - 1] and placed.certain[end]):
-        return None
-    low, high = int(placed.position[begin - 1]) + 1, int(placed.position[end])
-    return (low, high) if high - low == end - begin else None
+def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
+    """Place runs that just fit between their neighbours, unless a call cannot be its own collective; which they are."""
+    calls, timeline, compatible, near = compared
+    fitting = runs.take(runs.fits)
+    row, number = fitting.calls, fitting.each(np.arange(len(fitting.begin)))
+    position = row + fitting.each(fitting.low - fitting.begin)
+    met = missed_by(calls, row, timeline, position) <= near.slack_ns
+    fine = same_kind_at(calls, row, timeline, position, compatible) & (met | ~calls.synchronising[row])
+    is_good = np.bincount(number, ~fine, minlength=len(fitting.begin)) == 0
+    kept = is_good[number]
+    placed.position[row[kept]], placed.certain[row[kept]] = position[kept], met[kept]
+    filled: Flags = runs.fits.copy()
+    filled[filled] = is_good
+    return filled
 
 
-def _met(calls: Entries, gap: Entries, compatible: Flags, near: Nearness) -> Flags | None:
-    """Whether each call overlaps its collective in a gap that they fill; None if one of them cannot be its own."""
-    met = overlap(calls, gap, near.slack_ns)
-    return met if (same_kind(calls, gap, compatible) & (met | ~calls.synchronising)).all() else None
-
-
-def _lay(found: _Candidates, gain: Floats, run: tuple[int, int], placed: Placement) -> None:
-    """Place a run of unplaced calls between its placed neighbours, with the largest gain."""
-    position, certain = placed
-    begin, end = run
-    low = position[begin - 1] + 1 if begin else 0
-    high = position[end] if end < len(position) else np.iinfo(np.int64).max
-    of_run = found.position[begin:end]
-    inside = (of_run >= low) & (of_run < high)
-    laid = lay_in_order(of_run, np.where(inside, gain[begin:end], -np.inf))
-    position[begin:end], certain[begin:end] = laid.position, laid.margin >= _SURE
+def _lay(runs: _Runs, found: _Candidates, gain: Floats, placed: Placement) -> None:
+    """Place runs between their placed neighbours, each with the largest gain."""
+    row = runs.calls
+    of_call = found.position[row]
+    inside = (of_call >= runs.each(runs.low)[:, np.newaxis]) & (of_call < runs.each(runs.high)[:, np.newaxis])
+    gain, sizes = np.where(inside, gain[row], -np.inf), runs.end - runs.begin
+    first, alone = np.cumsum(sizes) - sizes, sizes == 1
+    parts = [(first[alone], lay_alone(of_call[first[alone]], gain[first[alone]]))]
+    for begin, size in zip(first[~alone].tolist(), sizes[~alone].tolist(), strict=True):
+        own = np.arange(begin, begin + size)
+        parts.append((own, lay_in_order(of_call[own], gain[own])))
+    for own, laid in parts:
+        placed.position[row[own]], placed.certain[row[own]] = laid.position, laid.margin >= _SURE

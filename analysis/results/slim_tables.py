@@ -1,0 +1,98 @@
+"""Tables that travel between processes, and wait until those of all ranks have come: few bytes a row, a text once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.schema import Schema, text_codes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WIDTHS = (np.uint8, np.uint16, np.uint32)
+
+
+class SlimColumn(NamedTuple):
+    """Integers as what they are `above` the `least`; those of a column with `texts` count into these.
+
+    `absent` says where there is no value, None if there is one everywhere.
+    """
+
+    least: int
+    above: NDArray[Any]
+    absent: NDArray[np.bool_] | None
+    texts: list[str] | None = None
+
+
+class SlimTable(NamedTuple):
+    """A table of that many rows, of integers and texts."""
+
+    rows: int
+    columns: dict[str, SlimColumn]
+
+
+class Added(NamedTuple):
+    """A part of a table, and what is added to some of its columns."""
+
+    part: SlimTable
+    to: Mapping[str, int]
+
+
+def slim_table(table: pd.DataFrame) -> SlimTable:
+    """The table, whose columns are integers, truth values or texts."""
+    return SlimTable(len(table), {str(name): _slim(table[name]) for name in table})
+
+
+def _slim(column: pd.Series[Any]) -> SlimColumn:
+    if column.dtype == "string":
+        codes, texts = text_codes(column)
+        return _column(codes.astype(np.int64), codes < 0, texts)
+    absent = column.isna().to_numpy()
+    return _column(column.to_numpy(dtype=np.int64, na_value=cast("Any", 0)), absent)
+
+
+def _column(values: NDArray[np.int64], absent: NDArray[np.bool_], texts: list[str] | None = None) -> SlimColumn:
+    least = int(values.min()) if len(values) else 0
+    above = values.view(np.uint64) - np.int64(least).view(np.uint64)
+    most = int(above.max(initial=0))
+    width: Any = next((width for width in _WIDTHS if most <= np.iinfo(width).max), np.uint64)
+    return SlimColumn(least, above.astype(width), absent if absent.any() else None, texts)
+
+
+def whole_table(schema: Schema, parts: Sequence[Added]) -> pd.DataFrame:
+    """All rows of the parts as a table of that schema. Each text is one object, however many rows have it."""
+    import pandas as pd
+
+    filled = [one for one in parts if one.part.rows]
+    if not filled:
+        return schema.empty()
+    columns = {name: _whole(name, dtype, filled) for name, (dtype, _) in schema.columns.items()}
+    return schema.conform(pd.DataFrame(columns, copy=False))
+
+
+def _whole(name: str, dtype: str, parts: Sequence[Added]) -> Any:
+    import pandas as pd
+
+    rows = sum(one.part.rows for one in parts)
+    values, absent = np.empty(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
+    number: dict[str, int] = {}
+    begin = 0
+    for part, to in parts:
+        column, own = part.columns[name], slice(begin, begin + part.rows)
+        found = column.above.astype(np.uint64).view(np.int64) + column.least
+        if column.texts is not None:
+            numbers = [number.setdefault(text, len(number)) for text in column.texts]
+            found = np.array([*numbers, -1])[found]  # -1, which is none, counts from the end
+        values[own] = found + to.get(name, 0)
+        if column.absent is not None:
+            absent[own] = column.absent
+        begin += part.rows
+    if dtype == "string":
+        return pd.array(list(number), dtype="string").take(values, allow_fill=True)
+    if dtype == "boolean":
+        return pd.arrays.BooleanArray(values.astype(bool), absent)
+    return values if dtype == "int64" else pd.arrays.IntegerArray(values, absent)
