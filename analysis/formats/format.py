@@ -61,5 +61,7 @@ class TraceFormat:
     """How the usual writer names a file, with groups `worker` and `cycle`; a folder with such files has no others."""
     a_file: str | None = None
     """What one of its files is called, if that is not the name and 'trace'."""
+    is_less: bool = False
+    """Whether its files are left out where a folder holds traces of another format, which say more of the same run."""
     others: str = "other files"
     """What files of the same ending are that have other names, as the object of 'left out 3 ...'."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core.escaping import encodable
 from ..errors import NoTraces, UnreadableFile
+from ..formats.format import TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
 
@@ -72,19 +73,31 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
     formats = {path: one for path in inside if (one := format_named_like(path.name))}
     plain = _without_recorded([path for path in formats if not _is_stream(path)])
+    plain, said_better = _without_less(plain, formats)
     usual = {formats[path] for path in plain if name_parts(path.name)}
     files = [path for path in plain if formats[path] not in usual or name_parts(path.name)]
     if not files:
         inner = sorted(p.name for p in folder.iterdir() if stat.S_ISDIR(_mode(p) or 0))
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
-    notes, taken = [], set(files)
+    notes, taken = [*said_better], set(files)
     for one in TRACE_FORMATS:
         others = [path.name for path in plain if formats[path] is one and path not in taken]
         if others:
             more = ", ..." if len(others) > 3 else ""
             notes.append(f"left out {len(others)} {one.others}: {', '.join(others[:3])}{more}")
     return files, notes, [path.name for path in formats if _is_stream(path)]
+
+
+def _without_less(paths: list[Path], formats: dict[Path, TraceFormat]) -> tuple[list[Path], list[str]]:
+    """The files but for those of a format that says less, if there are others; and a note on these."""
+    less = [path for path in paths if formats[path].is_less]
+    if not less or len(less) == len(paths):
+        return paths, []
+    what = formats[less[0]].others
+    return [path for path in paths if not formats[path].is_less], [
+        f"left out {len(less)} {what} beside traces, which say more; name them to read them"
+    ]
 
 
 def _without_recorded(paths: list[Path]) -> list[Path]:

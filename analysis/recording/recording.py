@@ -61,6 +61,7 @@ else:
         dtype: str | None
         in_elems: Int64 | None
         out_elems: Int64 | None
+        size_bytes: Int64 | None
         in_split: str | None
         out_split: str | None
         group_size: Int64 | None

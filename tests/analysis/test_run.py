@@ -184,7 +184,7 @@ def test_no_such_folder(tmp_path):
 
 def test_a_folder_without_traces_names_the_folders_in_it(tmp_path):
     small().write(tmp_path / "run-a")
-    with pytest.raises(NoTraces, match=r"holds no Kineto trace .*did you mean one of its folders \(run-a\)"):
+    with pytest.raises(NoTraces, match=r"holds no Kineto trace.*did you mean one of its folders \(run-a\)"):
         load_run([tmp_path])
 
 

@@ -83,7 +83,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "from .kineto.entry import KINETO\n",
             "from .kernel_csv import KERNEL_CSV\nfrom .kineto.entry import KINETO\n",
         ),
-        ("= (RECORDING, KINETO)", "= (RECORDING, KERNEL_CSV, KINETO)"),
+        ("INSPECTOR, KINETO)", "INSPECTOR, KERNEL_CSV, KINETO)"),
     ):
         assert content.count(old) == 1, old
         content = content.replace(old, new)
@@ -147,9 +147,8 @@ def test_what_the_format_lacks_is_said(copy: Path, tmp_path: Path) -> None:
     assert "rank0.kernels.csv: a time is not a number" in analysed(copy, "breakdown", folder, code=1).stderr
     (tmp_path / "empty").mkdir()
     message = analysed(copy, "breakdown", tmp_path / "empty", code=1).stderr
-    assert (
-        "holds no Kineto trace, kernel CSV trace or recording (*.json, *.json.gz, *.kernels.csv or *.ctrace)" in message
-    )
+    assert "holds no Kineto trace, kernel CSV trace, " in message
+    assert "(*.json, *.json.gz, *.kernels.csv, " in message
 
 
 @pytest.mark.slow
@@ -168,7 +167,7 @@ cache, path = Cache(Path(sys.argv[2])), Path(sys.argv[1])
 first = cache.read(path, ReadOptions())
 assert cache.slot(path, ReadOptions()).load() == first
 import analysis.formats.registry as registry
-registry.TRACE_FORMATS = registry.TRACE_FORMATS[2:]
+registry.TRACE_FORMATS = registry.TRACE_FORMATS[-1:]
 assert cache.slot(path, ReadOptions()).load() is None
 """
     path = written(tmp_path / "run") / "rank0.kernels.csv"

@@ -79,6 +79,7 @@ TRACES = Schema("traces", "trace file", {
     "not_understood_bytes": ("Int64", "bytes from the damage on, 0 for a sound file; NA if that cannot be known"),
     "verified_events": ("Int64", "events decoded a second time, with --verify; NA without it"),
     "versions": ("string", "torch, CUDA and NCCL versions, as far as the files say"),
+    "has_starts": ("boolean", "False if the file says how long calls took, but not when they began"),
 })  # fmt: skip
 
 PROCESS_GROUPS = Schema("process_groups", "rank and process group it belongs to", {
@@ -130,6 +131,7 @@ COMM_ARGS = Schema("comm_args", "NCCL argument record, of a kernel or a record_p
     "dtype": ("string", "element type as recorded: Float, BFloat16, ..."),
     "in_elems": ("Int64", "input elements of this rank"),
     "out_elems": ("Int64", "output elements of this rank"),
+    "size_bytes": ("Int64", "size S, where the format tells that, but neither elements nor dtype"),
     "in_split": ("string", "input split sizes, as recorded"),
     "out_split": ("string", "output split sizes, as recorded"),
     "group_size": ("Int64", "ranks in the process group"),

@@ -1,0 +1,33 @@
+"""NCCL Inspector's entry in the registry of formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..format import Reader, TraceFormat
+
+_MARKS = (b'"inspector_output_format_version"', b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"')
+
+
+def _reader() -> Reader:
+    from .reader import read_inspector
+
+    return Reader(read=read_inspector)
+
+
+def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa: ARG001 - as TraceFormat wants it
+    first = begin()
+    return b'"traceEvents"' not in first and any(mark in first for mark in _MARKS)
+
+
+INSPECTOR = TraceFormat(
+    name="NCCL Inspector",
+    version=1,
+    file_names=("*-pid*.log", "*-pid*.log.gz", "*-pid*.jsonl", "*-pid*.jsonl.gz"),
+    recognises=_recognised,
+    reader=_reader,
+    a_file="log of NCCL Inspector",
+    others="logs of NCCL Inspector",
+    is_less=True,
+)
