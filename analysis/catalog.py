@@ -92,6 +92,8 @@ class TableEntry:
     """Why there are no rows, if that is not a result."""
     needs_calls: bool = False
     """Whether that holds only for a run that communicates."""
+    needs_starts: bool = False
+    """Whether to have no rows says something only of a run that says when calls began."""
     in_seconds: bool = False
     """Whether its times are those of whole epochs, which people read in seconds."""
 
@@ -329,6 +331,7 @@ _ENTRIES = (
         "Collectives that some ranks issued and others never did.",
         "hangs.md#when-a-collective-hangs",
         command="hangs",
+        needs_starts=True,
         none_found="no collective hangs",
     ),
     TableEntry(
@@ -366,6 +369,7 @@ _ENTRIES = (
         "What to try, and by how much it shortens a step at most.",
         "remedies.md#what-to-try",
         command="remedies",
+        needs_starts=True,
         none_found="nothing here would shorten a step",
         narrow=("remedy", "gain_ns", "gain_frac", "what"),
     ),

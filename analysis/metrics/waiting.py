@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import bus_factor
+from ..core.nccl_tests import SYNCHRONISING, bus_factor
 from ..core.tables.communication import COLLECTIVES, PARTICIPATION
-from .clocks.table import aligned
+from .clocks.table import NO_STARTS, aligned
 from .needs import FROM_ROOT, TO_ROOT, needs
 from .partial import waited_for_present
 
@@ -69,7 +69,7 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
 
     What the trace of one rank lacks is taken from the others. `kind` is that of the collective as a whole,
     `arrived_ns` the start on the common clock, `is_source` whether it is that of the root, or sends, `comparable`
-    whether there are several members, all on linked clocks.
+    whether there are several members, all on linked clocks. Calls are `untimed` if only their durations are known.
     """
     joined = calls.merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
     joined = joined.assign(**{column: joined[column].fillna(joined[f"found_{column}"]) for column in _FOUND})
@@ -81,7 +81,24 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
     )
     linked = joined["rank"].map(clocks.set_index("rank")["linked"]).groupby(joined["collective_id"], sort=False)
     comparable = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
-    return joined.assign(comparable=comparable, is_source=_is_source(joined))
+    joined = joined.assign(comparable=comparable, is_source=_is_source(joined))
+    untimed = joined["rank"].map(clocks.set_index("rank")["basis"] == NO_STARTS)
+    return _ending_together(joined, untimed) if untimed.any() else joined.assign(untimed=False)
+
+
+def _ending_together(joined: pd.DataFrame, untimed: pd.Series[bool]) -> pd.DataFrame:
+    """The calls of which only durations are known placed so that all of a collective end when the last one does.
+
+    Only for collectives that no rank can leave before all have arrived, which ends them at nearly the same time.
+    """
+    of_collective = joined.groupby("collective_id", sort=False)
+    last_end = (joined["start_ns"] + joined["dur_ns"]).groupby(joined["collective_id"], sort=False).transform("max")
+    together = (of_collective["rank"].transform("size") > 1) & joined["kind"].isin(SYNCHRONISING)
+    return joined.assign(
+        untimed=untimed,
+        comparable=joined["comparable"] | (untimed & together),
+        arrived_ns=joined["arrived_ns"].mask(untimed & together, last_end - joined["dur_ns"]),
+    )
 
 
 _FOUND = ("collective", "process_group", "pg_ranks", "group_size")
@@ -204,13 +221,26 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
         "transfer_high_ns": high,
     }).astype("Int64").where(comparable)  # fmt: skip
     raw = pd.DataFrame({"first_start_ns": grouped["start_ns"].min(), "last_end_ns": grouped["end_ns"].max()})
-    return compared.assign(
+    return _without_assumed(compared, joined).assign(
         # On the common clock if there is one, else on each rank's own.
         first_start_ns=first.where(comparable, raw["first_start_ns"]),
         last_end_ns=ended.where(comparable, raw["last_end_ns"]),
         min_dur_ns=min_dur,
         transfer_low_ns=low.where(grouped.size() > 1),
     )
+
+
+def _without_assumed(compared: pd.DataFrame, joined: pd.DataFrame) -> pd.DataFrame:
+    """Without what follows only from calls being taken to end together. No transfer took longer than the longest call."""
+    grouped = joined.groupby("collective_id", sort=True)
+    untimed, known = grouped["untimed"].any(), compared["transfer_high_ns"].notna()
+    high = compared["transfer_high_ns"].mask(untimed & known, grouped["dur_ns"].max())
+    compared = compared.assign(transfer_high_ns=high)
+    compared[_SEEN_ENDS] = compared[_SEEN_ENDS].mask(untimed)
+    return compared
+
+
+_SEEN_ENDS = ["end_skew_ns", "last_arrival_to_last_end_ns"]
 
 
 def _received_on_cpu(joined: pd.DataFrame) -> pd.DataFrame:

@@ -37,7 +37,7 @@ from ..metrics.remedies import StepCosts, remedies
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
-from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen
+from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed
 from .early_work import Early
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ..timeline.drawing import Timeline
 
 
+NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
 _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 _WORTH_FIXING, _MOST_FIXED = 0.05, 3
@@ -102,6 +103,8 @@ class Analysis:
 
     def drawn(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> Timeline:
         """The same in parts, and what can be said about it. Raises NothingMeasured."""
+        if not self.run.has_starts:
+            raise NothingMeasured(f"{self.run.name}: {NO_TIMES}, so there is no timeline to draw")
         from ..timeline.drawing import timeline_of
         from ..timeline.tables import Tables
 
@@ -191,6 +194,8 @@ class Analysis:
         from ..replay.cycles import Played
 
         run = self.run
+        if not run.has_starts:
+            raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; use analyse(..., details=True)")
         of_calls = (self.calls, self.participation, self.collectives)
@@ -268,12 +273,14 @@ class Analysis:
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
         run = self.run
-        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size)
+        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size, run.has_starts)
         return matches(self.calls, run.hosts, told)
 
     @cached_property
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
+        if not self.run.has_starts:
+            return self._marked(clocks_module.without_starts(self.run.hosts))
         return self._marked(clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes))
 
     @cached_property
@@ -295,6 +302,8 @@ class Analysis:
     def _work(self) -> DeviceWork:
         """What needs the activities of ranks, computed where these are."""
         spread, several = self.run.spread, len(self.run.devices) > 1
+        if not self.run.has_starts:
+            return WorkUntimed(lambda: self._split)
         if spread is not None and several:
             if self.early is None or self.early.devices is None:
                 return WorkByRank(spread, lambda: self._split)
@@ -333,6 +342,8 @@ class Analysis:
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
         found = ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+        if not self.run.has_starts:  # nor is it known what ran at the same time
+            found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
         return self._marked(found)
 
     @cached_property
@@ -407,6 +418,7 @@ class Analysis:
             self.hangs,
             run.missing_ranks,
             run.world_size,
+            run.has_starts,
         )
         found = verdicts(measured, culprits)
         found = self._marked(found)
@@ -421,7 +433,8 @@ class Analysis:
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
         found = kernels_module.device_time(self.run.activities, self.calls, self.participation)
-        return _without(found, found["rank"].isin(self.run.partial_ranks), ["hidden_ns"])
+        hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
+        return _without(found, hidden_by, ["hidden_ns"])
 
     @cached_property
     def kernels(self) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,6 +12,7 @@ from ...core.tables.lateness import VERDICTS
 from ...core.wording import counted
 from ..causes.blame import kernel_of
 from .culprits import Culprits, length
+from .durations import of_durations, run_of_durations
 from .unsplit import reason
 
 LEAST_SPLIT = 0.5  # of the calls' time must be split: below, too little is known
@@ -26,7 +28,10 @@ _NAMED_FROM = 0.1  # of the exposed time is waiting: from there a verdict of tra
 
 
 class Measured(NamedTuple):
-    """The tables a verdict rests on; `missing` ranks of the job have no trace, `world_size` is None if not known."""
+    """The tables a verdict rests on; `missing` ranks of the job have no trace, `world_size` is None if not known.
+
+    If not `has_starts`, only durations are known, and nothing of what was exposed.
+    """
 
     breakdown: pd.DataFrame
     collectives: pd.DataFrame
@@ -35,6 +40,7 @@ class Measured(NamedTuple):
     hangs: pd.DataFrame
     missing: list[int]
     world_size: int | None
+    has_starts: bool = True
 
 
 def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
@@ -46,16 +52,29 @@ def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
     for keys, own in calls.groupby(_KEYS, dropna=False):
         row = _measured(dict(zip(_KEYS, keys, strict=True)), own)
         why = "" if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT else _reason(own, measured)
-        row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
+        if measured.has_starts:
+            row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
+        else:
+            row |= _NOTHING_EXPOSED
+            latency_us = partial(_latency_us, row, measured.fits)
+            row["verdict"], row["because"] = of_durations(row, own, why, latency_us)
         rows.append(row)
-    rows.sort(key=lambda row: -(row["exposed_ns"] or 0))
     run = _measured({"collective": "run"}, calls)
-    run["verdict"], run["because"] = _of_run(measured, culprits, run)
+    if measured.has_starts:
+        rows.sort(key=lambda row: -(row["exposed_ns"] or 0))
+        run["verdict"], run["because"] = _of_run(measured, culprits, run)
+    else:
+        run |= _NOTHING_EXPOSED
+        run["verdict"], run["because"] = run_of_durations(calls, culprits, _reason(calls, measured))
     return VERDICTS.frame([run, *rows])
 
 
+_NOTHING_EXPOSED: Row = {"exposed_ns": None, "exposed_wait_frac": None, "hidden_frac": None}
+
+
 def _reason(calls: pd.DataFrame, measured: Measured) -> str:
-    return reason(calls, measured.collectives, set(measured.breakdown["rank"]), some_missing=bool(measured.missing))
+    ranks = set(measured.breakdown["rank"]) if measured.has_starts else set(measured.participation["rank"])
+    return reason(calls, measured.collectives, ranks, some_missing=bool(measured.missing))
 
 
 def _measured(row: Row, calls: pd.DataFrame) -> Row:
