@@ -224,6 +224,22 @@ _ENTRIES = (
         ),
     ),
     TableEntry(
+        communication.BANDWIDTH_TIMES,
+        Topic.communication,
+        "The same by time: bandwidth, waiting and the rank waited for in every minute.",
+        "over-time.md#by-time",
+        command="bandwidth --by time",
+        shown=(
+            "begin", "process_group", "group_size", "collective", "size_from_bytes", "calls", "split_calls",
+            "busbw_gb_per_s", "busbw_median_gb_per_s", "busbw_p95_gb_per_s", "busbw_min_gb_per_s",
+            "busbw_logged_gb_per_s", "wait_frac", "straggler_rank", "straggler_frac", "partial",
+        ),
+        narrow=(
+            "begin", "collective", "size_from_bytes", "calls", "busbw_gb_per_s", "wait_frac", "straggler_rank",
+            "busbw_min_gb_per_s", "busbw_logged_gb_per_s", "process_group", "straggler_frac", "split_calls",
+        ),
+    ),
+    TableEntry(
         communication.BANDWIDTH_CEILING,
         Topic.communication,
         "The same beside what the links reach without any training.",

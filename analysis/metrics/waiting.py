@@ -231,7 +231,7 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
 
 
 def _without_assumed(compared: pd.DataFrame, joined: pd.DataFrame) -> pd.DataFrame:
-    """Without what follows only from calls being taken to end together. No transfer took longer than the longest call."""
+    """Without what rests only on calls being taken to end together. No transfer took longer than the longest call."""
     grouped = joined.groupby("collective_id", sort=True)
     untimed, known = grouped["untimed"].any(), compared["transfer_high_ns"].notna()
     high = compared["transfer_high_ns"].mask(untimed & known, grouped["dur_ns"].max())

@@ -359,6 +359,31 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
+BANDWIDTH_TIMES = Schema("bandwidth_times", "interval, process group, collective and size class", {
+    "begin": ("string", "when the interval begins, in UTC"),
+    "begin_ns": ("int64", "the same since 1970"),
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group"),
+    "collective": COLLECTIVE,
+    "size_from_bytes": ("Int64", "sizes S from this to less than twice as much; NA where they are not known"),
+    "calls": ("int64", "collectives of which any rank shows its call"),
+    "split_calls": ("int64", "collectives that could be split into wait and transfer"),
+    "busbw_gb_per_s": ("Float64", "bus bandwidth: sum of sizes x bus factor / sum of transfer times"),
+    "busbw_median_gb_per_s": ("Float64", "median over the collectives, to 0.14 %"),
+    "busbw_p95_gb_per_s": ("Float64", "95th percentile over the collectives, to 0.14 %"),
+    "busbw_min_gb_per_s": ("Float64", "that of the slowest"),
+    "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
+    "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
+    "busbw_from_dur_gb_per_s": ("Float64", "from whole durations, waiting included"),
+    "busbw_logged_gb_per_s": ("Float64", "mean of what NCCL Inspector itself logged, waiting included; NA for traces"),
+    "wait_frac": ("Float64", "waiting / time in the collectives that could be split, over all ranks"),
+    "wait_low_frac": ("Float64", "waiting / time in all collectives, where ranks are missing at least so much"),
+    "straggler_rank": ("Int64", "the rank for which the others waited longest as the last to arrive"),
+    "straggler_frac": ("Float64", "part of the waiting that was for this rank"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
 BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
     **BANDWIDTH.columns,
     "ceiling_busbw_gb_per_s": ("Float64", "busbw of the ceiling: same collective and ranks, interpolated in size"),
