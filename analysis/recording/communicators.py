@@ -62,15 +62,19 @@ def job_ranks(files: Sequence[Shown]) -> JobRanks:
 
 
 def _clash(files: Sequence[Shown], ranks: Sequence[int]) -> bool:
-    """Whether two files of one rank are of different groups of a job: they ran at the same time, in no one group."""
+    """Whether two files of one rank are different ranks after all.
+
+    Then they have different places in a communicator, or ran at the same time and share none.
+    """
     by_rank: dict[int, list[Shown]] = {}
     for file, rank in zip(files, ranks, strict=True):
         by_rank.setdefault(rank, []).append(file)
     for own in by_rank.values():
         ordered = sorted(own, key=lambda file: file.first_us)
         for before, after in pairwise(ordered):
-            shared = {one.id for one in before.communicators} & {one.id for one in after.communicators}
-            if after.first_us <= before.last_us and not shared:
+            places = {one.id: one.rank for one in before.communicators}
+            shared = [places[one.id] != one.rank for one in after.communicators if one.id in places]
+            if any(shared) or (after.first_us <= before.last_us and not shared):
                 return True
     return False
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..core.wording import counted
 from ..errors import DamagedTrace, NoTraces, TraceError
 from ..formats.inspector.columns import SEND, LogBlock
-from ..formats.inspector.log import InspectorLog
+from ..formats.inspector.log import BLOCK_BYTES, InspectorLog
 from ..formats.inspector.reader import check_log, damage_in, notes_of
 from ..metrics.over_time import GroupNames, OverTime
 from ..recording.communicators import JobRanks, Shown, job_ranks
@@ -29,6 +29,8 @@ MOST_WAITING = 2_000_000
 """Calls whose collectives are not complete; each takes some 60 bytes, and twice that for a moment."""
 _SEEN_AFTER = 0.05
 """Of every log so much more is read before ranks that have not shown a communicator count as not in it."""
+_BLOCKS_BYTES, _LEAST_BLOCK_BYTES = 64 << 20, 64 << 10
+"""Of so much text of all logs together some is kept, but not less of each."""
 _SLACK = 64
 """By so many numbers a log may be out of order."""
 
@@ -88,7 +90,8 @@ class LogsOverTime:
         self._streams = [self._opened(path) for path in paths]
 
     def _opened(self, path: Path) -> _Stream:
-        stream = _Stream(InspectorLog(path), packed_bytes(path), iter(()))
+        block_bytes = min(max(_BLOCKS_BYTES // len(self.paths), _LEAST_BLOCK_BYTES), BLOCK_BYTES)
+        stream = _Stream(InspectorLog(path, block_bytes), packed_bytes(path), iter(()))
 
         def tell(position: int) -> None:
             stream.position = position

@@ -16,7 +16,7 @@ from ...recording.options import Progress
 from .columns import LogBlock, Written, columns_of_rows
 from .lines import DumpStats, Line, LineHeader, LineMetadata, decoded_line, decoded_lines, last_whole_line
 
-_BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 _LONGEST_LINE_BYTES = 16 << 20
 
 
@@ -25,6 +25,7 @@ class InspectorLog:
     """One file. `blocks` reads it once; the rest is known when that is done, and grows until then."""
 
     path: Path
+    block_bytes: int = BLOCK_BYTES
     communicators: list[Communicator] = field(default_factory=list)
     """Of each process and rank that wrote; `columns` count into them."""
     versions: dict[str, None] = field(default_factory=dict)
@@ -45,7 +46,7 @@ class InspectorLog:
     _left: int = 0
 
     def blocks(self, progress: Progress | None = None) -> Iterator[LogBlock]:
-        """What it holds, about a megabyte at a time; `progress` is called with the bytes of the file read so far.
+        """What it holds, so much text at a time; `progress` is called with the bytes of the file read so far.
 
         Lines that cannot be read are left out and counted. A last line that was cut is no damage: its process still
         writes, or was killed. Raises UnreadableFile, and NotATrace for packings that are not read.
@@ -54,6 +55,7 @@ class InspectorLog:
             with self.path.open("rb") as file:
                 for text in self._texts(unpacked(self.path, file)):
                     block = self._block(self._decoded(text))
+                    del text  # many logs may be read side by side, each waiting here
                     if progress:
                         progress(file.tell())
                     if len(block.sn):
@@ -66,19 +68,19 @@ class InspectorLog:
         rest = b""
         while True:
             try:
-                part = source.read1(_BLOCK_BYTES)
+                part = source.read1(self.block_bytes)
             except BrokenPacking as err:
                 self._note_broken(0, 1, str(err))
                 break
             if not part:
                 break
             self.read_bytes += len(part)
-            whole, newline, left = part.rpartition(b"\n")
-            if newline:
-                yield rest + whole + newline
-                rest = left
-            else:
-                rest += part
+            end = part.rfind(b"\n") + 1
+            held, rest = [rest + part[:end]], (part[end:] if end else rest + part)
+            del part
+            if end:
+                yield held.pop()
+            del held
             if len(rest) > _LONGEST_LINE_BYTES:
                 self._note_broken(len(rest), 1, f"has {len(rest):,} bytes and does not end")
                 rest = b""
