@@ -31,8 +31,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "comparison": "results recording render catalog core errors",
         "tensorboard": "results report core errors",
         "cli": (
-            "exports tensorboard sweeps comparison training results report replay timeline streaming metrics run reading "
-            "formats recording ceilings render catalog core version errors"
+            "exports tensorboard sweeps comparison training results report replay timeline streaming metrics run "
+            "reading formats recording ceilings render catalog core version errors"
         ),
     },
     "profiling": {

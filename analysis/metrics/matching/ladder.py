@@ -60,7 +60,8 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evid
     if not evidence.has_starts:
         state.alone(np.flatnonzero(messages), "each rank numbers its own sends and receives, and times say nothing")
     state.alone(np.flatnonzero(messages & calls["root"].isna()), "its peer is not known")
-    for key in ("comms_id", "seq"):
+    # A format without starts gives ids to the calls that may be compared.
+    for key in ("comms_id", "seq") if evidence.has_starts else ("comms_id",):
         by_id(state, calls, key)
     if not evidence.has_starts:
         state.alone(np.flatnonzero(state.collective < 0), "no other rank shows its number in this communicator")
