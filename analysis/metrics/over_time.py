@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ..core.nccl_tests import bus_factor
 from ..core.schema import Row
 from ..core.tables.communication import BANDWIDTH_TIMES
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from .clocks.frame import Flags, Floats, Ints
 
 _BINS = 256
 _KEYS = ["interval", "group", "kind", "size_class"]
@@ -118,7 +115,7 @@ def _columns(met: MetCollectives, every_ns: int) -> pd.DataFrame:
     measured = split & sized & ~np.isnan(met.busbw_factor)
     wire = np.where(sized, met.size_bytes * met.busbw_factor, np.nan)
 
-    def where(flags: NDArray[np.bool_], values: Floats) -> Floats:
+    def where(flags: Flags, values: Floats) -> Floats:
         return np.where(flags, np.nan_to_num(values), 0.0)
 
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -31,6 +31,7 @@ from ..metrics.device import kernels as kernels_module
 from ..metrics.device.launches import launched_in
 from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
+from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
 from ..metrics.rank_steps import rank_steps
 from ..metrics.remedies import StepCosts, remedies
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 
 NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
+_MINUTE_NS = 60_000_000_000
 _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 _WORTH_FIXING, _MOST_FIXED = 0.05, 3
@@ -331,6 +333,15 @@ class Analysis:
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
         return self._marked(bandwidth_module.bandwidth(self.collectives, self.participation))
+
+    @cached_property
+    def bandwidth_times(self) -> pd.DataFrame:
+        """One row per minute, process group, collective and size class."""
+        return self.over_time(_MINUTE_NS)
+
+    def over_time(self, every_ns: int) -> pd.DataFrame:
+        """The same for intervals of another length."""
+        return self._marked(collectives_over_time(self.collectives, self.participation, every_ns))
 
     @cached_property
     def bandwidth_ceiling(self) -> pd.DataFrame:

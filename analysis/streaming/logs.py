@@ -12,38 +12,33 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ..core.wording import counted
 from ..errors import DamagedTrace, NoTraces, TraceError
 from ..formats.inspector.columns import SEND, LogBlock
 from ..formats.inspector.log import BLOCK_BYTES, InspectorLog
 from ..formats.inspector.reader import check_log, damage_in, notes_of
+from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.over_time import GroupNames, OverTime
 from ..recording.communicators import JobRanks, Shown, job_ranks
 from ..recording.compression import packed_bytes
 from .met import KIND_NAMES, met_collectives, met_messages
-from .waiting_calls import LANE_BITS, CallColumns, WaitingCalls, key_of, parts_of
+from .waiting_calls import KIND_BITS, LANE_BITS, CallColumns, WaitingCalls, key_of, key_parts, runs_of
 
 MOST_WAITING = 2_000_000
 """Calls whose collectives are not complete; each takes some 60 bytes, and twice that for a moment."""
-_SEEN_AFTER = 0.05
-"""Of every log so much more is read before ranks that have not shown a communicator count as not in it."""
 _BLOCKS_BYTES, _LEAST_BLOCK_BYTES = 64 << 20, 64 << 10
 """Of so much text of all logs together some is kept, but not less of each."""
 _SLACK = 64
 """By so many numbers a log may be out of order."""
 
-Ints = NDArray[np.int64]
-
 
 @dataclass
 class _Group:
-    """A communicator: which logs show which of its places, and how much of all logs had been read before."""
+    """A communicator, and which logs show which of its places."""
 
     id: str
     size: int
-    after: float
     members: set[tuple[int, int]] = field(default_factory=set)
 
     @property
@@ -114,7 +109,7 @@ class LogsOverTime:
                 self._waiting.settle(self._is_over)
             if progress:
                 progress(sum(each.position for each in self._streams))
-        self._waiting.settle(lambda keys: np.ones(len(keys), dtype=bool))
+        self._waiting.settle(lambda keys, _: np.ones(len(keys), dtype=bool))
         if not self._ids:
             raise NoTraces("no log could be used:\n  " + "\n  ".join(self.failed))
 
@@ -150,7 +145,7 @@ class LogsOverTime:
         for one in stream.log.communicators[len(stream.codes) :]:
             code = self._ids.setdefault(one.id, len(self._ids))
             if code == len(self._groups):
-                self._groups.append(_Group(one.id, one.size, min(each.part for each in self._streams)))
+                self._groups.append(_Group(one.id, one.size))
             self._groups[code].members.add((number, one.rank))
             stream.codes.append(code)
         codes = np.array(stream.codes, dtype=np.int64)[block.communicator]
@@ -165,30 +160,42 @@ class LogsOverTime:
         rest = (block.size_bytes, block.dur_us, block.ended_us, block.by_gpu, block.busbw_gb_per_s)
         return self._waiting.add(CallColumns(key, places, sizes, *rest))
 
-    def _is_over(self, keys: Ints) -> NDArray[np.bool_]:
-        """Whether no log can show another call of these collectives; and find the log that most of them wait for."""
+    def _is_over(self, keys: Ints, calls: Ints) -> Flags:
+        """Whether no log can show another call of these collectives; and find the log that most calls wait for.
+
+        The keys ascend.
+        """
         over = np.zeros(len(keys), dtype=bool)
-        least_read = min((each.part for each in self._streams if each.is_open), default=1.0)
         most, self._behind = MOST_WAITING // 16, None
-        lanes, sn = keys >> LANE_BITS, parts_of(keys)[2]
-        for lane in np.unique(lanes).tolist():
-            own = lanes == lane
-            group = self._groups[int(parts_of(np.array([lane << LANE_BITS]))[0][0])]
-            reached = {
-                (number, place): self._streams[number].reached.get((lane, place), -1)
-                for number, place in group.members
-                if self._streams[number].is_open
-            }
-            if not reached:
-                over[own] = True if group.is_whole else least_read > group.after + _SEEN_AFTER
+        sn = key_parts(keys)[2]
+        for lane, own in runs_of(keys >> LANE_BITS):
+            last, slowest = self._reached(lane)
+            if slowest is None:
+                over[own] = True
                 continue
-            (number, place), last = min(reached.items(), key=lambda item: item[1])
-            if group.is_whole or least_read > group.after + _SEEN_AFTER:
-                over[own] = sn[own] <= last - _SLACK
-            waiting = int((sn[own] > last).sum())
+            over[own] = sn[own] <= last - _SLACK
+            waiting = int(calls[own][sn[own] > last].sum())
             if waiting > most:
-                most, self._behind = waiting, (number, (lane, place), int(sn[own].max()))
+                most, self._behind = waiting, (*slowest, int(sn[own].max()))
         return over
+
+    def _reached(self, lane: int) -> tuple[int, tuple[int, tuple[int, int]] | None]:
+        """The number that all logs have reached which can show calls of a lane; and the last of these logs, if any.
+
+        As long as a rank of the communicator has not been seen, it may be in any log that has not shown it.
+        """
+        group = self._groups[lane >> KIND_BITS]
+        if not group.is_whole:
+            shown = {number for number, _ in group.members}
+            others = [number for number, each in enumerate(self._streams) if each.is_open and number not in shown]
+            if others:
+                return -1, (min(others, key=lambda number: self._streams[number].part), (lane, -1))
+        reached = [
+            (self._streams[number].reached.get((lane, place), -1), (number, (lane, place)))
+            for number, place in group.members
+            if self._streams[number].is_open
+        ]
+        return min(reached) if reached else (-1, None)
 
     def _met(self, calls: CallColumns) -> None:
         self._over_time.add(met_collectives(calls))
@@ -222,10 +229,10 @@ class LogsOverTime:
             )
         if self._waiting.repeated:
             yield f"{counted(self._waiting.repeated, 'line')} repeated, counted once"
-        if self._waiting.given_up:
+        if self._waiting.late:
             yield (
-                f"{counted(self._waiting.given_up, 'collective')} not awaited any longer, as too many were incomplete "
-                "at once; ranks that show them much later are left out"
+                f"{counted(self._waiting.late, 'call')} left out: they stand so much later in their log than those of "
+                "other ranks in theirs that these were not kept so long"
             )
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.nccl_tests import SYNCHRONISING
 from ..formats.inspector.columns import RECORDED_KINDS, LogBlock
-from ..metrics.durations import split_durations
+from ..metrics.clocks.frame import Floats, Ints
 from ..metrics.over_time import MetCollectives, known_bus_factor
-from .waiting_calls import CallColumns, parts_of
+from ..metrics.timelines.durations import split_durations
+from .waiting_calls import CallColumns, key_parts
 
 KIND_NAMES = list(dict.fromkeys(RECORDED_KINDS))
 """What the column `kind` of `MetCollectives` counts into here."""
 _NAME_OF = np.array([KIND_NAMES.index(kind) for kind in RECORDED_KINDS])
 _SYNCHRONISING = np.array([kind in SYNCHRONISING for kind in RECORDED_KINDS])
 _US_NS = 1000.0
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def met_collectives(calls: CallColumns) -> MetCollectives:
@@ -31,7 +28,7 @@ def met_collectives(calls: CallColumns) -> MetCollectives:
     dur_ns = calls.dur_us * _US_NS
     found = split_durations(number, dur_ns)
     first = found.at
-    communicator, kind, _ = parts_of(calls.key[first])
+    communicator, kind, _ = key_parts(calls.key[first])
     size = calls.size[first]
     rows = len(first)
     agree = (_most(number, calls.size_bytes, rows) == -_most(number, -calls.size_bytes, rows)) & (
@@ -103,4 +100,5 @@ def _by_first_rank(number: Ints, calls: CallColumns) -> Ints:
 def _factors(kind: Ints, size: Ints) -> Floats:
     pairs, inverse = np.unique(np.stack([kind, size]), axis=1, return_inverse=True)
     known = [known_bus_factor(RECORDED_KINDS[int(k)], int(n)) for k, n in pairs.T]
-    return np.array(known, dtype=np.float64)[inverse.ravel()]
+    factors: Floats = np.array(known, dtype=np.float64)[inverse.ravel()]
+    return factors

@@ -6,17 +6,20 @@ none can show one any more; then only what is summed of it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-LANE_BITS, _KIND_BITS = 39, 5
+from ..metrics.clocks.frame import Flags, Floats, Ints
+
+LANE_BITS, KIND_BITS = 39, 5
 """A key without so many bits is a lane: the calls of a kind in a communicator."""
+_COMPLETE, _GIVEN_UP = np.uint8(1), np.uint8(2)
 _PAGE = 12  # bits: numbers that are done are marked in pages of so many
+_IN_PAGE = (1 << _PAGE) - 1
 
 
 class CallColumns(NamedTuple):
@@ -26,12 +29,12 @@ class CallColumns(NamedTuple):
     place: Ints
     size: Ints
     size_bytes: Ints
-    dur_us: NDArray[np.float64]
+    dur_us: Floats
     ended_us: Ints
-    by_gpu: NDArray[np.bool_]
-    busbw_gb_per_s: NDArray[np.float64]
+    by_gpu: Flags
+    busbw_gb_per_s: Floats
 
-    def taken(self, rows: NDArray[np.bool_] | Ints) -> CallColumns:
+    def taken(self, rows: Flags | Ints) -> CallColumns:
         """Some of the calls."""
         return CallColumns._make(column[rows] for column in self)
 
@@ -42,28 +45,38 @@ class CallColumns(NamedTuple):
 
 
 def key_of(communicator: Ints, kind: Ints, sn: Ints) -> Ints:
-    """One number for a collective. Its parts: `parts_of`."""
-    return (communicator << (LANE_BITS + _KIND_BITS)) | (kind << LANE_BITS) | sn
+    """One number for a collective. Its parts: `key_parts`."""
+    return (communicator << (LANE_BITS + KIND_BITS)) | (kind << LANE_BITS) | sn
 
 
-def parts_of(key: Ints) -> tuple[Ints, Ints, Ints]:
+def key_parts(key: Ints) -> tuple[Ints, Ints, Ints]:
     """Communicator, kind and number."""
     stream = key >> LANE_BITS
-    return stream >> _KIND_BITS, stream & ((1 << _KIND_BITS) - 1), key & ((1 << LANE_BITS) - 1)
+    return stream >> KIND_BITS, stream & ((1 << KIND_BITS) - 1), key & ((1 << LANE_BITS) - 1)
+
+
+def runs_of(ascending: Ints) -> Iterator[tuple[int, slice]]:
+    """Each distinct value, and where it stands."""
+    values, begins = np.unique(ascending, return_index=True)
+    ends = np.append(begins[1:], len(ascending))
+    yield from zip(values.tolist(), map(slice, begins.tolist(), ends.tolist()), strict=True)
 
 
 @dataclass
 class WaitingCalls:
-    """Calls whose collectives are not done; `most` at a time. `take` is given those that are done, by collective."""
+    """Calls whose collectives are not done; `most` at a time. `take` is given those that are done, all of a collective.
+
+    `repeated` calls came again after their collective was complete, `late` ones after it was done without them.
+    """
 
     most: int
     take: Callable[[CallColumns], None]
     repeated: int = 0
-    given_up: int = 0
+    late: int = 0
     waiting: CallColumns | None = None
     _new: list[CallColumns] = field(default_factory=list)
     _new_rows: int = 0
-    _done: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    _done: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
     def add(self, calls: CallColumns) -> bool:
         """Take calls in; whether it is time to call `settle`."""
@@ -71,8 +84,10 @@ class WaitingCalls:
         self._new_rows += len(calls.key)
         return self._new_rows >= self.most // 4
 
-    def settle(self, is_over: Callable[[Ints], NDArray[np.bool_]]) -> None:
+    def settle(self, is_over: Callable[[Ints, Ints], Flags]) -> None:
         """Hand on what is done: complete collectives, and those of which `is_over` says that no more calls will come.
+
+        It is given their keys, and how many calls of each wait.
 
         If too many still wait, those that came first are given up.
         """
@@ -82,15 +97,14 @@ class WaitingCalls:
             return
         calls = self._once(CallColumns.joined(parts))
         keys, first, inverse, counts = np.unique(calls.key, return_index=True, return_inverse=True, return_counts=True)
-        done = (counts >= calls.size[first]) | is_over(keys)
+        complete = counts >= calls.size[first]
+        done = complete | is_over(keys, np.where(complete, 0, counts))
         left = int(counts[~done].sum())
         if left > self.most // 2:
             oldest = np.argsort(np.where(done, np.iinfo(np.int64).max, first), kind="stable")
             surplus = np.searchsorted(np.cumsum(counts[oldest]), left - self.most // 4) + 1
-            given_up = oldest[: min(int(surplus), int((~done).sum()))]
-            done[given_up] = True
-            self.given_up += len(given_up)
-        self._mark(keys[done])
+            done[oldest[: min(int(surplus), int((~done).sum()))]] = True
+        self._mark(keys[done], np.where(complete[done], _COMPLETE, _GIVEN_UP))
         of_done = done[inverse]
         self.waiting = calls.taken(~of_done)
         self.take(calls.taken(of_done))
@@ -107,20 +121,20 @@ class WaitingCalls:
 
     def _not_done(self, calls: CallColumns) -> CallColumns:
         """Without calls of collectives that are done already."""
-        pages = calls.key >> _PAGE
-        late = np.zeros(len(pages), dtype=bool)
-        for page in np.unique(pages).tolist():
+        state = np.zeros(len(calls.key), dtype=np.uint8)
+        order = np.argsort(calls.key, kind="stable")
+        for page, own in runs_of(calls.key[order] >> _PAGE):
             marked = self._done.get(page)
             if marked is not None:
-                own = pages == page
-                late[own] = marked[calls.key[own] & ((1 << _PAGE) - 1)]
-        if not late.any():
+                rows = order[own]
+                state[rows] = marked[calls.key[rows] & _IN_PAGE]
+        if not state.any():
             return calls
-        self.repeated += int(late.sum())
-        return calls.taken(~late)
+        self.repeated += int((state == _COMPLETE).sum())
+        self.late += int((state == _GIVEN_UP).sum())
+        return calls.taken(state == 0)
 
-    def _mark(self, keys: Ints) -> None:
-        pages = keys >> _PAGE
-        for page in np.unique(pages).tolist():
-            marked = self._done.setdefault(page, np.zeros(1 << _PAGE, dtype=bool))
-            marked[keys[pages == page] & ((1 << _PAGE) - 1)] = True
+    def _mark(self, keys: Ints, states: NDArray[np.uint8]) -> None:
+        for page, own in runs_of(keys >> _PAGE):
+            marked = self._done.setdefault(page, np.zeros(1 << _PAGE, dtype=np.uint8))
+            marked[keys[own] & _IN_PAGE] = states[own]

@@ -132,7 +132,7 @@ def test_what_is_given_up_is_told_and_counted_once(tmp_path, monkeypatch):
     found, logs = streamed(tmp_path)
     assert found["calls"].sum() == 400
     assert found["split_calls"].sum() < 400
-    assert any("not awaited any longer" in note for note in logs.notes)
+    assert any("left out: they stand so much later" in note for note in logs.notes)
 
 
 def test_a_missing_rank_leaves_the_least_of_waiting(tmp_path):

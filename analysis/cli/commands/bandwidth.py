@@ -68,11 +68,8 @@ def bandwidth_command(
     if files:
         _print_logs(files, every_ns, writing, reading)
         return
-    from ...metrics.over_time import collectives_over_time
-
     analysis = analysis_of(runs, reading)
-    table = collectives_over_time(analysis.collectives, analysis.participation, every_ns)
-    _print(table, analysis.run.name, analysis.run.notes, writing)
+    _print(analysis.over_time(every_ns), analysis.run.name, analysis.run.notes, writing)
     finish(analysis)
 
 
