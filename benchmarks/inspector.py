@@ -69,13 +69,14 @@ def _lines(rank: int, ranks: int, steps: range, version: str) -> list[str]:
     return found
 
 
-def measured(folder: Path) -> tuple[float, float]:
-    """Seconds of the command, and the most MB that it held."""
-    begin = time.perf_counter()
+def measured(folder: Path) -> tuple[float, float, float]:
+    """Seconds of the command, and of the core that it uses, and the most MB that it held."""
+    begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "analysis", "bandwidth", "--by", "time", "--format", "csv", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - begin
-    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
+    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    on_core = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, on_core, after.ru_maxrss / 1000
 
 
 def main() -> None:
@@ -86,14 +87,15 @@ def main() -> None:
     parser.add_argument("--version", choices=sorted(_LINE_BYTES), default="v4.0")
     parser.add_argument("--folder", type=Path, help="where logs are made; a folder that is removed if not given")
     args = parser.parse_args()
-    print("| version | ranks | MB | s | MB/s | peak MB |\n|---|---:|---:|---:|---:|---:|")
+    print("| version | ranks | MB | s | MB/s | MB per s of the core | peak MB |\n|---|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory(dir=args.folder) as made:
         for gb in sorted(args.gb):
             folder = Path(made) / "logs"
             size = make_logs(folder, gb, args.ranks, args.version)
-            seconds, peak = measured(folder)
-            rate = size / 1e6 / seconds
-            print(f"| {args.version} | {args.ranks} | {size / 1e6:,.0f} | {seconds:.1f} | {rate:.0f} | {peak:.0f} |")
+            seconds, on_core, peak = measured(folder)
+            mb = size / 1e6
+            rates = f"{mb / seconds:.0f} | {mb / on_core:.0f}"
+            print(f"| {args.version} | {args.ranks} | {mb:,.0f} | {seconds:.1f} | {rates} | {peak:.0f} |", flush=True)
             for path in folder.iterdir():
                 path.unlink()
 

@@ -379,7 +379,7 @@ class Analysis:
         whole = steps if len(steps) else self.breakdown.assign(step=0)
         ceiling = self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty()
         of_calls = (self.calls, self.collectives, self.participation)
-        path = CRITICAL_PATH.empty() if not self.run.details else self.critical_path
+        path = self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty()
         found = StepCosts(whole, self.ranks, *of_calls, ceiling, path)
         return self._marked(remedies(found))
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ..core.process import allow_open_files
 from ..core.wording import counted
-from ..errors import DamagedTrace, NoTraces, TraceError
+from ..errors import DamagedTrace, NoTraces, TooLarge, TraceError
 from ..formats.inspector.columns import SEND, LogBlock
 from ..formats.inspector.log import BLOCK_BYTES, InspectorLog
 from ..formats.inspector.reader import check_log, damage_in, notes_of
@@ -23,7 +24,16 @@ from ..metrics.over_time import GroupNames, OverTime
 from ..recording.communicators import JobRanks, Shown, job_ranks
 from ..recording.compression import packed_bytes
 from .met import KIND_NAMES, met_collectives, met_messages
-from .waiting_calls import KIND_BITS, LANE_BITS, CallColumns, WaitingCalls, key_of, key_parts, runs_of
+from .waiting_calls import (
+    KIND_BITS,
+    LANE_BITS,
+    MOST_COMMUNICATORS,
+    CallColumns,
+    WaitingCalls,
+    key_of,
+    key_parts,
+    runs_of,
+)
 
 MOST_WAITING = 2_000_000
 """Calls whose collectives are not complete; each takes some 60 bytes, and twice that for a moment."""
@@ -96,6 +106,7 @@ class LogsOverTime:
 
     def read(self, progress: Callable[[int], None] | None = None) -> None:
         """Read all logs; `progress` is called with the bytes read so far. Raises TraceError, NoTraces."""
+        allow_open_files(len(self.paths))
         while (number := self._next()) is not None:
             stream = self._streams[number]
             block = next(stream.blocks, None)
@@ -144,6 +155,10 @@ class LogsOverTime:
         stream = self._streams[number]
         for one in stream.log.communicators[len(stream.codes) :]:
             code = self._ids.setdefault(one.id, len(self._ids))
+            if code >= MOST_COMMUNICATORS:
+                raise TooLarge(
+                    f"{stream.log.path}: names more than {MOST_COMMUNICATORS:,} communicators with the others"
+                )
             if code == len(self._groups):
                 self._groups.append(_Group(one.id, one.size))
             self._groups[code].members.add((number, one.rank))

@@ -17,6 +17,7 @@ from ..metrics.clocks.frame import Flags, Floats, Ints
 
 LANE_BITS, KIND_BITS = 39, 5
 """A key without so many bits is a lane: the calls of a kind in a communicator."""
+MOST_COMMUNICATORS = 1 << (63 - LANE_BITS - KIND_BITS)
 _COMPLETE, _GIVEN_UP = np.uint8(1), np.uint8(2)
 _PAGE = 12  # bits: numbers that are done are marked in pages of so many
 _IN_PAGE = (1 << _PAGE) - 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .lines import ON_GPU, Collective, Message
+
+_Ints = NDArray[np.int64]
 
 _KIND_OF = {
     "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "Broadcast": "broadcast",
@@ -56,40 +59,73 @@ class LogBlock(NamedTuple):
         return cls._make(np.concatenate(columns) for columns in zip(*blocks, strict=True))
 
 
-Written = tuple[int, int, Collective | Message]
-"""A communicator, when the line was written, in us, and what stands in it."""
+@dataclass
+class WrittenCalls:
+    """Calls as they stand in a log: the number of the communicator, when the line was written, in us, and what it says.
+
+    Collectives and messages apart, because columns of one sort are made faster.
+    """
+
+    collectives: tuple[list[int], list[int], list[Collective]] = field(default_factory=lambda: ([], [], []))
+    messages: tuple[list[int], list[int], list[Message]] = field(default_factory=lambda: ([], [], []))
+
+    def columns(self, group_sizes: Sequence[int]) -> LogBlock:
+        """They as columns; `group_sizes` are those of the communicators."""
+        sizes = np.array(group_sizes, dtype=np.int64)
+        numbers, written_us, calls = self.collectives
+        parts = [_collectives(numbers, _ended_us(written_us, calls), calls, sizes)]
+        if self.messages[0]:
+            numbers, written_us, messages = self.messages
+            parts.append(_messages(numbers, _ended_us(written_us, messages), messages, sizes))
+        return LogBlock.joined(parts) if len(parts) > 1 else parts[0]
 
 
-def columns_of_rows(rows: Sequence[Written], group_sizes: Sequence[int]) -> LogBlock:
-    """Rows as columns; `group_sizes` are those of the communicators."""
-    values = zip(*(_values(*row) for row in rows), strict=True) if rows else [()] * len(LogBlock._fields)
-    communicator, kind, sn, bytes_, dur, ended, on_gpu, busbw, peer = values
-    numbers, kinds = np.array(communicator, dtype=np.int64), np.array(kind, dtype=np.int64)
-    dur_us = np.array(dur, dtype=np.float64)
+def _ended_us(written_us: list[int], calls: Sequence[Collective | Message]) -> list[int]:
+    """When each ended, as far as that is known."""
+    return [
+        us if call.event_trace_ts is None else call.event_trace_ts.ended_us or us
+        for us, call in zip(written_us, calls, strict=True)
+    ]
+
+
+def _collectives(numbers: list[int], ended_us: list[int], calls: list[Collective], sizes: _Ints) -> LogBlock:
+    communicator = np.array(numbers, dtype=np.int64)
+    kind = np.array([_CODES.get(call.coll, _UNKNOWN) for call in calls], dtype=np.int64)
+    dur_us = np.array([call.coll_exec_time_us for call in calls], dtype=np.float64)
+    logged_bytes = np.array([call.coll_msg_size_bytes for call in calls], dtype=np.int64)
     return LogBlock(
-        numbers,
-        kinds,
-        np.array(sn, dtype=np.int64),
-        _sizes(np.array(bytes_, dtype=np.int64), kinds, np.array(group_sizes, dtype=np.int64)[numbers]),
-        dur_us,
-        np.array(ended, dtype=np.int64),
-        np.array(on_gpu, dtype=bool) & (dur_us > 0),
-        np.array([np.nan if value is None else value for value in busbw], dtype=np.float64),
-        np.array(peer, dtype=np.int64),
+        communicator=communicator,
+        kind=kind,
+        sn=np.array([call.coll_sn for call in calls], dtype=np.int64),
+        size_bytes=_sizes(logged_bytes, kind, sizes[communicator]),
+        dur_us=dur_us,
+        ended_us=np.array(ended_us, dtype=np.int64),
+        by_gpu=np.array([call.coll_timing_source == ON_GPU for call in calls], dtype=bool) & (dur_us > 0),
+        busbw_gb_per_s=_bandwidths([call.coll_busbw_gbs for call in calls]),
+        peer=np.full(len(calls), -1),
     )
 
 
-def _values(communicator: int, written_us: int, made: Collective | Message) -> tuple[object, ...]:
-    ended_us = (made.event_trace_ts.ended_us if made.event_trace_ts is not None else 0) or written_us
-    if isinstance(made, Collective):
-        return (
-            communicator, _CODES.get(made.coll, _UNKNOWN), made.coll_sn, made.coll_msg_size_bytes,
-            made.coll_exec_time_us, ended_us, made.coll_timing_source == ON_GPU, made.coll_busbw_gbs, -1,
-        )  # fmt: skip
-    return (
-        communicator, _CODES.get(made.p2p, _UNKNOWN), made.p2p_sn, made.p2p_msg_size_bytes,
-        made.p2p_exec_time_us, ended_us, made.p2p_timing_source == ON_GPU, made.p2p_busbw_gbs, made.p2p_peer,
-    )  # fmt: skip
+def _messages(numbers: list[int], ended_us: list[int], calls: list[Message], sizes: _Ints) -> LogBlock:
+    communicator = np.array(numbers, dtype=np.int64)
+    kind = np.array([_CODES.get(call.p2p, _UNKNOWN) for call in calls], dtype=np.int64)
+    dur_us = np.array([call.p2p_exec_time_us for call in calls], dtype=np.float64)
+    logged_bytes = np.array([call.p2p_msg_size_bytes for call in calls], dtype=np.int64)
+    return LogBlock(
+        communicator=communicator,
+        kind=np.where((kind == SEND) | (kind == RECV), kind, _UNKNOWN),
+        sn=np.array([call.p2p_sn for call in calls], dtype=np.int64),
+        size_bytes=_sizes(logged_bytes, kind, sizes[communicator]),
+        dur_us=dur_us,
+        ended_us=np.array(ended_us, dtype=np.int64),
+        by_gpu=np.array([call.p2p_timing_source == ON_GPU for call in calls], dtype=bool) & (dur_us > 0),
+        busbw_gb_per_s=_bandwidths([call.p2p_busbw_gbs for call in calls]),
+        peer=np.array([call.p2p_peer for call in calls], dtype=np.int64),
+    )
+
+
+def _bandwidths(values: list[float | None]) -> NDArray[np.float64]:
+    return np.array(values, dtype=np.float64)  # None becomes NaN
 
 
 def _sizes(logged_bytes: NDArray[np.int64], kind: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:

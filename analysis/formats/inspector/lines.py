@@ -75,7 +75,7 @@ class Message(msgspec.Struct, gc=False):
 
     p2p: str
     p2p_sn: _Sn
-    p2p_peer: int
+    p2p_peer: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
     p2p_msg_size_bytes: _Count
     p2p_exec_time_us: _DurationUs
     p2p_timing_source: str = ON_GPU

@@ -13,7 +13,7 @@ from ...errors import UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
 from ...recording.header import Communicator
 from ...recording.options import Progress
-from .columns import LogBlock, Written, columns_of_rows
+from .columns import LogBlock, WrittenCalls
 from .lines import DumpStats, Line, LineHeader, LineMetadata, decoded_line, decoded_lines, last_whole_line
 
 BLOCK_BYTES = 1 << 20
@@ -115,24 +115,26 @@ class InspectorLog:
         self.broken_bytes += size
 
     def _block(self, lines: list[Line]) -> LogBlock:
-        rows: list[Written] = []
+        written = WrittenCalls()
         for line in lines:
+            own = line.header is not None and line.metadata is not None
             if line.header is not None and line.metadata is not None:
                 self._begin(line.header, line.metadata, line.dump_stats)
             elif line.dump_stats is not None:
                 self._context, self._left = None, 0
-            made = line.coll_perf or line.p2p_perf
-            if made is None:
+            call, message = line.coll_perf, line.p2p_perf
+            if call is None and message is None:
                 self._left -= line.proxy_trace is not None
-                continue
-            own = line.header is not None and line.metadata is not None
-            if self._context is None or (self._left <= 0 and not own):
+            elif self._context is None or (self._left <= 0 and not own):
                 self.orphans += 1
-                continue
-            self._left -= 1
-            number, metadata = self._context
-            rows.append((number, metadata.dump_timestamp_us, made))
-        return self._columns(rows)
+            else:
+                self._left -= 1
+                number, metadata = self._context
+                numbers, times, calls = written.collectives if call is not None else written.messages
+                numbers.append(number)
+                times.append(metadata.dump_timestamp_us)
+                calls.append(call if call is not None else message)  # type: ignore[arg-type]
+        return self._columns(written)
 
     def _begin(self, header: LineHeader, metadata: LineMetadata, stats: DumpStats | None) -> None:
         """From here on lines belong to this communicator: as many as the marker says, or this one."""
@@ -151,11 +153,11 @@ class InspectorLog:
             self._left = stats.coll_records + stats.p2p_records + stats.proxy_records
             self.dropped += stats.coll_dropped_since_last_dump + stats.p2p_dropped_since_last_dump
 
-    def _columns(self, rows: list[Written]) -> LogBlock:
-        block = columns_of_rows(rows, [one.size for one in self.communicators])
-        self.records += len(rows)
+    def _columns(self, written: WrittenCalls) -> LogBlock:
+        block = written.columns([one.size for one in self.communicators])
+        self.records += len(block.sn)
         self.timed_by_cpu += int((~block.by_gpu).sum())
-        if len(rows):
+        if len(block.sn):
             self.first_us = min(self.first_us, int(block.ended_us.min()))
             self.last_us = max(self.last_us, int(block.ended_us.max()))
         return block
