@@ -39,6 +39,7 @@ MOST_WAITING = 2_000_000
 """Calls whose collectives are not complete; each takes some 60 bytes, and twice that for a moment."""
 _BLOCKS_BYTES, _LEAST_BLOCK_BYTES = 64 << 20, 64 << 10
 """Of so much text of all logs together some is kept, but not less of each."""
+_LATE_US = 1_000_000
 _SLACK = 64
 """By so many numbers a log may be out of order."""
 
@@ -59,7 +60,10 @@ class _Group:
 
 @dataclass
 class _Stream:
-    """A log that is being read. `reached` is the number up to which it has come, by lane (of keys) and place."""
+    """A log that is being read. `reached` is the number up to which it has come, by lane (of keys) and place.
+
+    `took_us` is the sum of the durations of each of its communicators.
+    """
 
     log: InspectorLog
     size: int
@@ -67,7 +71,13 @@ class _Stream:
     position: int = 0
     codes: list[int] = field(default_factory=list)
     reached: dict[tuple[int, int], int] = field(default_factory=dict)
+    took_us: dict[int, float] = field(default_factory=dict)
     is_open: bool = True
+
+    @property
+    def is_written_late(self) -> bool:
+        """Whether its calls took longer than it took to write them: then these are not the times of the calls."""
+        return max(self.took_us.values(), default=0.0) > self.log.last_us - self.log.first_us + _LATE_US
 
     @property
     def part(self) -> float:
@@ -164,6 +174,8 @@ class LogsOverTime:
             self._groups[code].members.add((number, one.rank))
             stream.codes.append(code)
         codes = np.array(stream.codes, dtype=np.int64)[block.communicator]
+        for number_in_log, took_us in enumerate(np.bincount(block.communicator, block.dur_us).tolist()):
+            stream.took_us[number_in_log] = stream.took_us.get(number_in_log, 0.0) + took_us
         messages = block.kind >= SEND
         if messages.any():
             self._over_time.add(met_messages(block.taken(messages), codes[messages]))
@@ -241,6 +253,12 @@ class LogsOverTime:
             yield (
                 f"{counted(len(partial), 'communicator')} of {len(self._groups):,} lack the log of a rank: of their "
                 "collectives only the least waiting is known (wait_low_frac), and no bandwidth"
+            )
+        late = sum(stream.is_written_late for stream in self._streams)
+        if late:
+            yield (
+                f"{counted(late, 'log')} of {len(self._streams):,} written long after the calls, all at once: times of "
+                "intervals are those of writing; set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
             )
         if self._waiting.repeated:
             yield f"{counted(self._waiting.repeated, 'line')} repeated, counted once"

@@ -87,6 +87,19 @@ def test_the_commands_that_need_no_more_work(tmp_path, capsys):
         assert capsys.readouterr().out
 
 
+def test_reports_recordings_and_single_logs(tmp_path, capsys):
+    paths = written(tmp_path / "logs")
+    assert main(["report", "--output", str(tmp_path / "page.html"), str(tmp_path / "logs")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "for rank 2" in page
+    assert "no collective hangs" not in page
+    assert main(["pack", "--output", str(tmp_path / "packed"), str(tmp_path / "logs")]) == 0
+    pd.testing.assert_frame_equal(analyse(tmp_path / "packed").participation, analyse(tmp_path / "logs").participation)
+    capsys.readouterr()
+    assert main(["breakdown", str(paths[0])]) == 1
+    assert "neither when they began nor what else ran" in capsys.readouterr().err
+
+
 def test_sizes_are_those_of_nccl_tests(tmp_path):
     for rank in range(4):
         log = Log(pid=rank + 1)

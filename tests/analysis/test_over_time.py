@@ -161,6 +161,18 @@ def test_only_the_last_call_of_each_dump_is_in_old_logs(tmp_path):
     assert found["split_calls"].tolist() == [len(seen[0] & seen[1])]
 
 
+@pytest.mark.parametrize("every_us", [10_000_000, 0], ids=["every ten seconds", "at the end"])
+def test_logs_that_are_written_at_the_end_tell_no_times(tmp_path, every_us):
+    for rank in range(2):
+        log = Log(pid=rank)
+        for sn in range(100):
+            log.call(Comm("0xa", rank, 2), "all_reduce", sn, 500_000, written_us=BEGIN_US + sn // 10 * every_us)
+        log.write(tmp_path)
+    _, logs = streamed(tmp_path)
+    said = [note for note in logs.notes if note.startswith("2 logs of 2 written long after the calls")]
+    assert len(said) == (0 if every_us else 1)
+
+
 def test_broken_lines_end_it_unless_asked_to_go_on(tmp_path, capsys):
     hours(tmp_path)
     path = sorted(tmp_path.iterdir())[1]
