@@ -61,6 +61,9 @@ class TraceFormat:
     """How the usual writer names a file, with groups `worker` and `cycle`; a folder with such files has no others."""
     a_file: str | None = None
     """What one of its files is called, if that is not the name and 'trace'."""
+    call_bytes: int | None = None
+    """How many bytes a call takes at most, if files consist of calls: then it is known before whether they are too
+    many to be held in memory."""
     is_less: bool = False
     """Whether its files are left out where a folder holds traces of another format, which say more of the same run."""
     others: str = "other files"

@@ -100,6 +100,13 @@ def test_reports_recordings_and_single_logs(tmp_path, capsys):
     assert "neither when they began nor what else ran" in capsys.readouterr().err
 
 
+def test_more_calls_than_fit_into_memory_are_refused_unread(tmp_path, capsys):
+    written(tmp_path)
+    assert main(["calls", "--memory", "0.0001", str(tmp_path)]) == 1
+    assert "`commtrace bandwidth --by time` reads logs of any size" in capsys.readouterr().err
+    assert main(["bandwidth", "--by", "time", "--memory", "0.0001", str(tmp_path)]) == 0
+
+
 def test_sizes_are_those_of_nccl_tests(tmp_path):
     for rank in range(4):
         log = Log(pid=rank + 1)

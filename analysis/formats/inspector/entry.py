@@ -29,5 +29,6 @@ INSPECTOR = TraceFormat(
     reader=_reader,
     a_file="log of NCCL Inspector",
     others="logs of NCCL Inspector",
+    call_bytes=500,
     is_less=True,
 )
