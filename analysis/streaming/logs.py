@@ -137,7 +137,6 @@ class LogsOverTime:
     def _close(self, stream: _Stream) -> None:
         stream.is_open, stream.position = False, stream.size
         self.files_read += 1
-        self.notes += notes_of(stream.log)
         try:
             check_log(stream.log)
         except TraceError as err:
@@ -232,7 +231,7 @@ class LogsOverTime:
         streams = [stream for stream in self._streams if stream.log.communicators]
         shown = [Shown(s.log.communicators, s.log.first_us, s.log.last_us) for s in streams]
         job = job_ranks(shown)
-        self.notes += self._remarks(job)
+        self.notes += [*notes_of([stream.log for stream in self._streams]), *self._remarks(job)]
         damaged = {self._groups[code].id for code in self._damaged}
         table = self._over_time.table(KIND_NAMES, lambda code: self._names(code, job))
         return table.assign(partial=table["process_group"].isin(damaged).astype("boolean"))

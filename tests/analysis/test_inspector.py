@@ -256,7 +256,7 @@ def test_a_log_cut_anywhere_has_the_calls_before_the_cut(tmp_path, version, gone
     found = load_run([path])
     assert len(found.activities) == sum("coll_perf" in line for line in complete)
     cut = bool(last) and not (last.endswith(b"}}") and last.count(b"{") == last.count(b"}"))
-    assert any("its last line was cut" in note for note in found.notes) == cut
+    assert any("last line cut, and left out" in note for note in found.notes) == cut
     assert found.failed == ()
 
 
@@ -299,7 +299,7 @@ def test_lines_never_go_to_the_communicator_of_a_broken_marker(tmp_path):
     path.write_text(text.replace('"id":"0xtwo"', '"id":0xtwo'))
     found = load_run([path], keep_going=True)
     assert len(found.activities) == 4
-    assert any("4 lines left out that no marker before them gives a communicator" in note for note in found.notes)
+    assert any("4 calls left out, as no marker before them gives them a communicator" in note for note in found.notes)
 
 
 def test_repeated_lines_count_once(tmp_path):
@@ -331,7 +331,7 @@ def test_another_version_is_read_for_what_it_shares_and_named(tmp_path, version,
         path.write_text(path.read_text().replace("v4.0", version))
     found = load_run([tmp_path])
     assert len(found.activities) == 48
-    assert any(f"is of version {version}, not known here" in note for note in found.notes) == read
+    assert any(f": of version {version}, not known here" in note for note in found.notes) == read
 
 
 def test_a_version_without_the_fields_is_refused_by_name(tmp_path):

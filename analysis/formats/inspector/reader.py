@@ -7,7 +7,7 @@ each is placed as late as it can have run; from there on only their order is use
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import CommRow, Extent, RawTrace, raw_trace
 from .columns import RECORDED_KINDS, SEND, LogBlock
-from .lines import KNOWN_VERSIONS
+from .lines import KNOWN_VERSIONS, MOST_SN
 from .log import InspectorLog
 
 FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
@@ -59,31 +59,40 @@ def damage_in(log: InspectorLog) -> str:
     return f"{counted(log.broken_lines, 'line')} cannot be read, {log.first_broken}"
 
 
-def notes_of(log: InspectorLog) -> Iterator[str]:
-    """What a reader of its figures must know."""
-    name = encodable(log.path.name)
-    strange = [version for version in log.versions if version not in KNOWN_VERSIONS]
+def notes_of(logs: Sequence[InspectorLog]) -> Iterator[str]:
+    """What a reader of their figures must know, once for all of them."""
+    strange = {version for log in logs for version in log.versions if version not in KNOWN_VERSIONS}
     if strange:
-        yield f"{name}: is of version {', '.join(strange)}, not known here; read for what it shares with v4"
-    if log.cut_bytes:
-        yield f"{name}: its last line was cut, and is left out: its process was killed, or still writes"
-    if log.dropped:
-        yield (
-            f"{name}: {counted(log.dropped, 'call')} dropped by the Inspector, whose buffer was full; write more often "
-            "or with larger NCCL_INSPECTOR_DUMP_COLL_RING_SIZE"
-        )
-    if log.timed_by_cpu:
-        yield f"{name}: {counted(log.timed_by_cpu, 'call')} not timed by a GPU, so not compared with other ranks"
-    if log.orphans:
-        yield f"{name}: {counted(log.orphans, 'line')} left out that no marker before them gives a communicator"
+        who = _names([log for log in logs if strange & set(log.versions)])
+        yield f"{who}: of version {', '.join(sorted(strange))}, not known here; read for what it shares with v4"
+    cut = [log for log in logs if log.cut_bytes]
+    if cut:
+        yield f"{_names(cut)}: last line cut, and left out; its process was killed, or still writes"
+    for attribute, what in _LOST:
+        of = [log for log in logs if getattr(log, attribute)]
+        if of:
+            yield f"{_names(of)}: {counted(sum(getattr(log, attribute) for log in of), 'call')} {what}"
+
+
+_LOST = (
+    ("dropped", "dropped by the Inspector, whose buffer was full; let it write more often"),
+    ("timed_by_cpu", "not timed by a GPU, so not compared with other ranks"),
+    ("orphans", "left out, as no marker before them gives them a communicator"),
+)
+
+
+def _names(logs: Sequence[InspectorLog]) -> str:
+    """`node0-pid12.log`, `3 logs (node0-pid12.log, ...)`."""
+    first = encodable(logs[0].path.name)
+    return first if len(logs) == 1 else f"{len(logs):,} logs ({first}, ...)"
 
 
 def _once(calls: LogBlock, communicators: list[Communicator]) -> LogBlock:
     """Without calls that the log repeats."""
     own = np.array([_first_like(communicators, number) for number in range(len(communicators))], dtype=np.int64)
-    keys = np.stack([own[calls.communicator], calls.kind, calls.sn])
-    first = np.sort(np.unique(keys, axis=1, return_index=True)[1])
-    return calls.taken(first)
+    lane = own[calls.communicator] * len(RECORDED_KINDS) + calls.kind
+    first = np.unique(lane * MOST_SN + calls.sn, return_index=True)[1]
+    return calls.taken(np.sort(first))
 
 
 def _first_like(communicators: list[Communicator], number: int) -> int:
@@ -107,7 +116,7 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
         stream=calls.communicator.tolist(),
         name=calls.kind.tolist(),
         correlation=correlation,
-        ts=(ended_us - calls.dur_us).tolist(),
+        ts=np.maximum(ended_us - calls.dur_us, 0.0).tolist(),
         dur=calls.dur_us.tolist(),
     )
     host, _, pid = log.communicators[0].process.rpartition(":")
@@ -125,7 +134,7 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
     header = header_of(backend="nccl", host=host, has_starts=False, **seen)
     damage = f"{log.path}: {damage_in(log)}, and left out" if log.broken_lines else None
     trace = raw_trace(events, header, Extent(log.read_bytes, log.broken_bytes), damage, details=options.details)
-    trace.notes = list(notes_of(log))
+    trace.notes = list(notes_of([log]))
     return trace
 
 

@@ -8,10 +8,8 @@ import pandas as pd
 
 from ...core.schema import Row
 from .culprits import Culprits
+from .thresholds import LATENCY_FACTOR, LEAST_SPLIT, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 
-_SKEW_FROM = 0.5
-_MENTIONED_FROM = 0.01
-_NAMED_FROM = 0.1
 _NOT_KNOWN = "; how much of it compute hid, these files do not tell"
 
 
@@ -20,10 +18,10 @@ def of_durations(row: Row, calls: pd.DataFrame, why: str, latency_us: Callable[[
     waiting = _waiting(calls)
     if why or waiting is None:
         return "inconclusive", f"only {row['split_calls']} of {row['calls']} calls could be split, because {why}"
-    if waiting >= _SKEW_FROM:
+    if waiting >= SKEW_FROM:
         return "skew-bound", f"{waiting:.0%} of its time is waiting for other ranks"
     latency = latency_us()
-    if latency is not None and row["transfer_us"] < 2 * latency:
+    if latency is not None and row["transfer_us"] < LATENCY_FACTOR * latency:
         return "latency-bound", f"moving it takes {row['transfer_us']:.0f} us, of which {latency:.0f} us are latency"
     return "transfer-bound", f"{1 - waiting:.0%} of its time moves data"
 
@@ -35,15 +33,15 @@ def run_of_durations(calls: pd.DataFrame, culprits: Culprits, why: str) -> tuple
         return "inconclusive", f"no call could be split into wait and transfer, because {why}"
     unsplit = float(calls["dur_ns"][calls["wait_ns"].isna()].sum() / max(calls["dur_ns"].sum(), 1))
     text = f"{1 - waiting:.0%} of the time in collectives moves data, {waiting:.0%} is waiting"
-    who = "" if waiting < _NAMED_FROM else culprits.sentence() if waiting >= _SKEW_FROM else culprits.named()
+    who = "" if waiting < NAMED_FROM else culprits.sentence() if waiting >= SKEW_FROM else culprits.named()
     rest = "".join(_rest(unsplit, why))
-    if unsplit > _SKEW_FROM:
+    if unsplit > 1 - LEAST_SPLIT:
         return "inconclusive", f"{text}{who}{rest}"
-    return "skew-bound" if waiting >= _SKEW_FROM else "transfer-bound", f"{text}{who}{rest}{_NOT_KNOWN}"
+    return "skew-bound" if waiting >= SKEW_FROM else "transfer-bound", f"{text}{who}{rest}{_NOT_KNOWN}"
 
 
 def _rest(unsplit: float, why: str) -> Iterator[str]:
-    if unsplit >= _MENTIONED_FROM:
+    if unsplit >= MENTIONED_FROM:
         yield f"; besides, {unsplit:.0%} of all calls' time could not be split, because {why}"
 
 

@@ -13,18 +13,19 @@ from ...core.wording import counted
 from ..causes.blame import kernel_of
 from .culprits import Culprits, length
 from .durations import of_durations, run_of_durations
+from .thresholds import (
+    EXPOSED_BELOW,
+    HIDDEN_BELOW,
+    LATENCY_FACTOR,
+    LEAST_SPLIT,
+    MENTIONED_FROM,
+    NAMED_FROM,
+    SKEW_FROM,
+)
 from .unsplit import reason
 
-LEAST_SPLIT = 0.5  # of the calls' time must be split: below, too little is known
-HIDDEN_BELOW = 0.1  # of the calls' time is exposed: below, it is hidden
-EXPOSED_BELOW = 0.05  # of the window of a run is exposed communication: below, it does not matter
-SKEW_FROM = 0.5  # of the exposed time is waiting: from there, skew
-LATENCY_FACTOR = 2.0  # a transfer that takes less than twice the latency counts as latency
-
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
-_MENTIONED_FROM = 0.01
 _SURELY_HANGS_NS = 1_000_000_000
-_NAMED_FROM = 0.1  # of the exposed time is waiting: from there a verdict of transfer says for whom
 
 
 class Measured(NamedTuple):
@@ -121,7 +122,7 @@ def _alone(participation: pd.DataFrame) -> str:
     if not spent:
         return ""
     more = int(known["excess_ns"].sum()) / spent
-    if more < _MENTIONED_FROM:
+    if more < MENTIONED_FROM:
         return ""
     return (
         f"; not measured, but seen: {more:.0%} of the calls' time is beyond the fastest call like it, probably waiting"
@@ -142,22 +143,22 @@ def _of_run(measured: Measured, culprits: Culprits, row: Row) -> tuple[str, str]
     if share < EXPOSED_BELOW:
         return "hidden", f"{text}; the rest is hidden behind compute, or there is little of it"
     waiting, moving, unknown = (ns / comm if comm else 0.0 for ns in (wait, transfer, unsplit))
-    unsplit_text = f", {unknown:.0%} could not be split" if unknown >= _MENTIONED_FROM else ""
+    unsplit_text = f", {unknown:.0%} could not be split" if unknown >= MENTIONED_FROM else ""
     parts = f"{text}; {moving:.0%} of that moves data, {waiting:.0%} is waiting{unsplit_text}"
-    why = _reason(measured.participation, measured) if unknown >= _MENTIONED_FROM else ""
+    why = _reason(measured.participation, measured) if unknown >= MENTIONED_FROM else ""
     at_least = _waited_at_least(measured, wait) / comm if comm else 0.0
     if at_least >= SKEW_FROM > waiting:
         return "skew-bound", f"{text}; at least {at_least:.0%} of that is waiting{culprits.named()} ({why})"
     if not row["split_calls"]:
         return "inconclusive", f"{text}; {_unsplit_calls(row)}, because {why}{_alone(measured.participation)}"
     if unknown > abs(waiting - moving) or unknown > 1 - LEAST_SPLIT:
-        low = f", at least {at_least:.0%} in all is waiting" if at_least - waiting >= _MENTIONED_FROM else ""
+        low = f", at least {at_least:.0%} in all is waiting" if at_least - waiting >= MENTIONED_FROM else ""
         return "inconclusive", f"{parts}{low}, because {why}"
     cost = wait / 1e6 / len(measured.breakdown) / max(culprits.steps, 1)
     per = f" ({length(cost)} per step and rank)" if culprits.steps else ""
     because = f" ({why})" if why else ""
     if waiting < moving:
-        who = culprits.named() if waiting >= _NAMED_FROM else ""
+        who = culprits.named() if waiting >= NAMED_FROM else ""
         return "transfer-bound", parts.replace("is waiting", "is waiting" + (who or " for other ranks")) + because
     told = f"{text}; {waiting:.0%} of that is waiting{per}{culprits.sentence()}"
     return "skew-bound", told + (f"; {unknown:.0%} of the exposed time could not be split{because}" if because else "")
