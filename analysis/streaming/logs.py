@@ -118,15 +118,8 @@ class LogsOverTime:
         """Read all logs; `progress` is called with the bytes read so far. Raises TraceError, NoTraces."""
         allow_open_files(len(self.paths))
         while (number := self._next()) is not None:
-            stream = self._streams[number]
-            block = next(stream.blocks, None)
-            if stream.log.broken_lines and not self._keep_going:
-                raise DamagedTrace(
-                    f"{stream.log.path}: {damage_in(stream.log)}; write it again, or leave these out with --keep-going"
-                )
-            if block is None:
-                self._close(stream)
-            elif self._take(number, block):
+            block = self._block_of(self._streams[number])
+            if block is not None and self._take(number, block):
                 self._waiting.settle(self._is_over)
             if progress:
                 progress(sum(each.position for each in self._streams))
@@ -134,19 +127,28 @@ class LogsOverTime:
         if not self._ids:
             raise NoTraces("no log could be used:\n  " + "\n  ".join(self.failed))
 
-    def _close(self, stream: _Stream) -> None:
-        stream.is_open, stream.position = False, stream.size
-        self.files_read += 1
+    def _block_of(self, stream: _Stream) -> LogBlock | None:
+        """The next block; None where there is none, and the log is closed. Raises TraceError."""
+        log = stream.log
         try:
-            check_log(stream.log)
+            block = next(stream.blocks, None)
+            if log.broken_lines and not self._keep_going:
+                raise DamagedTrace(
+                    f"{log.path}: {damage_in(log)}; write it again, or leave these out with --keep-going"
+                )
+            if block is not None:
+                return block
+            check_log(log)
+            if log.broken_lines:
+                self.failed.append(f"{log.path}: {damage_in(log)}, and left out")
+                self._damaged.update(stream.codes)
         except TraceError as err:
             if not self._keep_going:
                 raise
             self.failed.append(str(err))
-        else:
-            if stream.log.broken_lines:
-                self.failed.append(f"{stream.log.path}: {damage_in(stream.log)}, and left out")
-                self._damaged.update(stream.codes)
+        stream.is_open, stream.position = False, stream.size
+        self.files_read += 1
+        return None
 
     def _next(self) -> int | None:
         """The log to read from: the one that many calls wait for, or the one of which least is read."""

@@ -190,6 +190,19 @@ def test_broken_lines_end_it_unless_asked_to_go_on(tmp_path, capsys):
     assert len(logs.failed) == 1
 
 
+def test_logs_that_cannot_be_used_are_left_out_if_asked_for(tmp_path, capsys):
+    hours(tmp_path, minutes=1)
+    (tmp_path / "h-pid7.log").write_bytes(b"")
+    (tmp_path / "h-pid8.log").mkdir()
+    assert main(["bandwidth", "--by", "time", str(tmp_path)]) == 1
+    assert "h-pid8.log: cannot be read: Is a directory" in capsys.readouterr().err
+    assert main(["bandwidth", "--by", "time", "--keep-going", "-f", "csv", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 3
+    assert "h-pid7.log: holds no call" in err
+    assert "h-pid8.log: cannot be read" in err
+
+
 def test_messages_are_counted_beside_collectives(tmp_path):
     Log(pid=1).call(Comm("0xa", 0, 2), "send", 1, 90, peer=1).write(tmp_path)
     Log(pid=2).call(Comm("0xa", 1, 2), "recv", 1, 30, peer=0).write(tmp_path)

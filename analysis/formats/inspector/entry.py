@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from ..format import Reader, TraceFormat
 
+_NAME = re.compile(r"-pid[0-9]+\.(log|jsonl)(\.gz)?$")
 _MARKS = (b'"inspector_output_format_version"', b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"')
 
 
@@ -16,9 +18,10 @@ def _reader() -> Reader:
     return Reader(read=read_inspector)
 
 
-def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa: ARG001 - as TraceFormat wants it
+def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
     first = begin()
-    return b'"traceEvents"' not in first and any(mark in first for mark in _MARKS)
+    named = _NAME.search(path.name) is not None  # one that is empty, or damaged where it begins
+    return b'"traceEvents"' not in first and (named or any(mark in first for mark in _MARKS))
 
 
 INSPECTOR = TraceFormat(
