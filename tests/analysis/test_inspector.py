@@ -134,6 +134,35 @@ def test_kinds_are_numbered_apart(tmp_path):
     ]
 
 
+def test_lines_as_nccl_writes_them_with_everything_turned_on(tmp_path):
+    """4.3 with NCCL_INSPECTOR_DUMP_VERBOSE and NCCL_INSPECTOR_ENABLE_PROXY: a marker, then lines without a header."""
+    for rank in range(2):
+        stops = [BEGIN_US + 400, BEGIN_US + 390]
+        events = [{"channel_id": channel, "kernel_start_ts": BEGIN_US, "kernel_stop_ts": stop, "kernel_record_ts": stop}
+                  for channel, stop in enumerate(stops)]  # fmt: skip
+        numbers = {"coll_start_sn": 1, "coll_stop_sn": 2, "kernel_events": []}
+        times = {"coll_start_ts": BEGIN_US, "coll_stop_ts": BEGIN_US + 5, "kernel_events": events}
+        comm = Comm(WORLD, rank, 2)
+        log = Log("node", rank + 1).call(
+            comm, "all_reduce", 3, 380 - 80 * rank, written_us=BEGIN_US + 9_000_000,
+            coll_algo="RING", coll_proto="LL", event_trace_sn=numbers, event_trace_ts=times,
+        )  # fmt: skip
+        log.call(comm, "recv" if rank else "send", 1, 40, peer=1 - rank, written_us=BEGIN_US + 9_000_000)
+        marker, *calls = map(json.loads, log.lines("v4.3"))
+        marker["header"]["comm_name"] = "DP Group 0"
+        marker["dump_stats"] |= {"coll_dropped_since_last_dump": 7, "proxy_records": 1, "proxy_steps_enabled": 1}
+        proxy = {"proxy_trace": {"record_type": "proxy_op", "parent_sn": 3, "event_trace_sn": {"proxy_op_start_sn": 1}}}
+        lines = [marker, calls[0], proxy, calls[1]]
+        (tmp_path / f"node-pid{rank + 1}.log").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = analyse(tmp_path)
+    assert sorted(found.calls["collective"]) == ["all_reduce", "all_reduce", "recv", "send"]
+    assert sorted(found.participation["wait_ns"].dropna()) == [0, 80_000]
+    ends = (found.calls["start_ns"] + found.calls["dur_ns"])[found.calls["collective"] == "all_reduce"]
+    assert set(ends) == {(BEGIN_US + 400) * 1000}  # the last of its kernels, not when the line was written
+    assert set(found.run.process_groups["description"]) == {"DP Group 0"}
+    assert sum("7 calls dropped by the Inspector" in note for note in found.run.notes) == 2
+
+
 def test_messages_are_listed_but_not_matched(tmp_path):
     Log(pid=1).call(Comm(WORLD, 0, 2), "send", 1, 90, peer=1).call(Comm(WORLD, 0, 2), "all_reduce", 1, 50).write(
         tmp_path

@@ -93,6 +93,10 @@ class DumpStats(msgspec.Struct, gc=False):
     p2p_dropped_since_last_dump: _Count = 0
 
 
+class _Ignored(msgspec.Struct, gc=False):
+    """An object that is there, and of which nothing is used."""
+
+
 class Line(msgspec.Struct, gc=False):
     """One line. What else stands in it is left out."""
 
@@ -101,7 +105,7 @@ class Line(msgspec.Struct, gc=False):
     coll_perf: Collective | None = None
     p2p_perf: Message | None = None
     dump_stats: DumpStats | None = None
-    proxy_trace: msgspec.Raw | None = None
+    proxy_trace: _Ignored | None = None
 
 
 _DECODER = msgspec.json.Decoder(Line)
