@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 from pathlib import Path
 
 import pandas as pd
@@ -415,33 +414,3 @@ def test_a_log_without_calls_is_an_error_in_one_line(tmp_path, capsys, content):
     assert err.startswith("error: ")
     assert str(path) in err
     assert err.count("\n") == 1
-
-
-# --- anything at all -------------------------------------------------------------------------------------------------
-
-_TOKENS = [b"{", b"}", b'"', b"\\", b"\n", b"\r", b"\0", b"\xff", b",", b":", b"nan", b"-1", b"1e999", b"[[[[",
-           b'{"header":{}}', b'"n_ranks":0', b'"rank":99999999999', b"18446744073709551616", b"\\u0000"]  # fmt: skip
-
-
-@pytest.mark.parametrize("first", with_slow([0], range(12)))
-def test_mutants_are_read_or_refused(tmp_path, first):
-    chance = random.Random(first)
-    whole = [
-        path.read_bytes() for version in VERSIONS for path in written(tmp_path / version, version, ranks=1, late=0)
-    ]
-    for number in range(12):
-        text = bytearray(chance.choice(whole))
-        for _ in range(chance.randint(1, 6)):
-            at = chance.randrange(len(text))
-            if chance.random() < 0.4:
-                del text[at : at + chance.randint(1, 80)]
-            else:
-                text[at : at + chance.randint(0, 3)] = chance.choice(_TOKENS)
-        path = tmp_path / "m-pid1.log"
-        path.write_bytes(text)
-        try:
-            found = analyse(path, keep_going=True, workers=1)
-        except AnalysisError:
-            continue
-        assert 0 < len(found.calls) <= 24, number
-        assert (found.participation["wait_ns"].dropna() >= 0).all()
