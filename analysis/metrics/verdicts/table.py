@@ -49,7 +49,7 @@ def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
     calls = measured.participation.merge(measured.collectives[["collective_id", *_KEYS]], on="collective_id")
     if not len(calls) and not len(measured.hangs):
         return VERDICTS.empty()
-    rows = []
+    rows: list[tuple[int, Row]] = []
     for keys, own in calls.groupby(_KEYS, dropna=False):
         row = _measured(dict(zip(_KEYS, keys, strict=True)), own)
         why = "" if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT else _reason(own, measured)
@@ -59,15 +59,16 @@ def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
             row |= _NOTHING_EXPOSED
             latency_us = partial(_latency_us, row, measured.fits)
             row["verdict"], row["because"] = of_durations(row, own, why, latency_us)
-        rows.append(row)
+        rows.append((int(own["dur_ns"].sum()), row))
     run = _measured({"collective": "run"}, calls)
     if measured.has_starts:
-        rows.sort(key=lambda row: -(row["exposed_ns"] or 0))
+        rows = [(row["exposed_ns"] or 0, row) for _, row in rows]
         run["verdict"], run["because"] = _of_run(measured, culprits, run)
     else:
         run |= _NOTHING_EXPOSED
         run["verdict"], run["because"] = run_of_durations(calls, culprits, _reason(calls, measured))
-    return VERDICTS.frame([run, *rows])
+    rows.sort(key=lambda row: -row[0])
+    return VERDICTS.frame([run, *(row for _, row in rows)])
 
 
 _NOTHING_EXPOSED: Row = {"exposed_ns": None, "exposed_wait_frac": None, "hidden_frac": None}
