@@ -252,8 +252,8 @@ class LogsOverTime:
         partial = [group for group in self._groups if not group.is_whole]
         if partial:
             yield (
-                f"of {counted(len(self._groups), 'communicator')}, {len(partial):,} with a rank that has no log: of their "
-                "collectives only the least waiting is known (wait_low_frac), and no bandwidth"
+                f"of {counted(len(self._groups), 'communicator')}, {len(partial):,} with a rank that has no log: of "
+                "their collectives only the least waiting is known (wait_low_frac), and no bandwidth"
             )
         late = sum(stream.is_written_late for stream in self._streams)
         if late:
