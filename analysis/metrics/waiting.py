@@ -6,6 +6,8 @@ docs/metrics/wait-and-transfer.md.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pandas as pd
 
@@ -14,6 +16,9 @@ from ..core.tables.communication import COLLECTIVES, PARTICIPATION
 from .clocks.table import NO_STARTS, aligned
 from .needs import FROM_ROOT, TO_ROOT, needs
 from .partial import waited_for_present
+
+if TYPE_CHECKING:
+    from pandas.core.groupby import SeriesGroupBy
 
 _CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "size_bytes", "seq"]
 
@@ -213,7 +218,7 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
         # No skew, no last rank.
         "first_rank": ordered["rank"].first().astype("Int64").where(last > first),
         "last_rank": ordered["rank"].last().astype("Int64").where(last > first),
-        "last_by_ns": last - ordered["arrived_ns"].nth(-2).set_axis(last.index[grouped.size() > 1]).reindex(last.index),
+        "last_by_ns": last - _before_last(ordered["arrived_ns"], grouped.size()),
         "arrival_skew_ns": last - first,
         "end_skew_ns": ended - grouped["ended_ns"].min(),
         "last_arrival_to_last_end_ns": ended - last,
@@ -228,6 +233,14 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
         min_dur_ns=min_dur,
         transfer_low_ns=low.where(grouped.size() > 1),
     )
+
+
+def _before_last(arrived: SeriesGroupBy[int, Any], calls: pd.Series[int]) -> pd.Series[int]:
+    """The arrival of the last call but one of each collective, which has so many `calls`; NA for a single one."""
+    # Int64 first: with a missing value int64 would become float, which does not hold ns since 1970.
+    found: Any = arrived.nth(-2).astype("Int64").set_axis(calls.index[calls > 1])
+    before: pd.Series[int] = found.reindex(calls.index)
+    return before
 
 
 def _without_assumed(compared: pd.DataFrame, joined: pd.DataFrame) -> pd.DataFrame:

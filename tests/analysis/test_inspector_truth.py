@@ -72,8 +72,7 @@ def test_bandwidth_is_that_of_the_traces(tmp_path, world, version):
     assert len(known) > 0
     np.testing.assert_allclose(known["busbw_gb_per_s"], known["busbw_gb_per_s_traces"], rtol=0.04)
     assert (known["busbw_low_gb_per_s"] <= known["busbw_gb_per_s"]).all()
-    # The shortest call is all transfer, and no bound is.
-    assert (known["busbw_high_gb_per_s"] == known["busbw_gb_per_s"]).all()
+    np.testing.assert_allclose(known["busbw_high_gb_per_s"], known["busbw_gb_per_s"])
 
 
 def test_the_straggler_is_named_as_in_the_traces(tmp_path):
