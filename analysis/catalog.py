@@ -93,6 +93,8 @@ class TableEntry:
     """Why there are no rows, if that is not a result."""
     needs_calls: bool = False
     """Whether that holds only for a run that communicates."""
+    needs_starts: bool = False
+    """Whether to have no rows says something only of a run that says when calls began."""
     in_seconds: bool = False
     """Whether its times are those of whole epochs, which people read in seconds."""
 
@@ -224,6 +226,22 @@ _ENTRIES = (
         ),
     ),
     TableEntry(
+        communication.BANDWIDTH_TIMES,
+        Topic.communication,
+        "The same by time: bandwidth, waiting and the rank waited for in every minute.",
+        "over-time.md#by-time",
+        command="bandwidth --by time",
+        shown=(
+            "begin", "process_group", "group_size", "collective", "size_from_bytes", "calls", "split_calls",
+            "busbw_gb_per_s", "busbw_median_gb_per_s", "busbw_p95_gb_per_s", "busbw_min_gb_per_s",
+            "busbw_logged_gb_per_s", "wait_frac", "straggler_rank", "straggler_frac", "partial",
+        ),
+        narrow=(
+            "begin", "collective", "size_from_bytes", "calls", "busbw_gb_per_s", "wait_frac", "straggler_rank",
+            "busbw_min_gb_per_s", "busbw_logged_gb_per_s", "process_group", "straggler_frac", "split_calls",
+        ),
+    ),
+    TableEntry(
         communication.BANDWIDTH_CEILING,
         Topic.communication,
         "The same beside what the links reach without any training.",
@@ -331,6 +349,7 @@ _ENTRIES = (
         "Collectives that some ranks issued and others never did.",
         "hangs.md#when-a-collective-hangs",
         command="hangs",
+        needs_starts=True,
         none_found="no collective hangs",
     ),
     TableEntry(
@@ -368,6 +387,7 @@ _ENTRIES = (
         "What to try, and by how much it shortens a step at most.",
         "remedies.md#what-to-try",
         command="remedies",
+        needs_starts=True,
         none_found="nothing here would shorten a step",
         narrow=("remedy", "gain_ns", "gain_frac", "what"),
     ),

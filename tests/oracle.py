@@ -91,8 +91,12 @@ _ACTIVITY = ("device", "stream", "kind", "name", "start_ns", "correlation", "dur
 _ANNOTATION = ("name", "thread", "start_ns", "dur_ns", "in_dims", "in_types", "in_values")
 
 
+_OF_OTHER_FORMATS = dict.fromkeys(("in_bytes", "out_bytes", "size_bytes"))
+
+
 def _without_place(row: Object) -> Object:
-    return {key: value for key, value in row.items() if key not in ("rank", "cycle", "source")}
+    assert row.items() >= _OF_OTHER_FORMATS.items()
+    return {key: value for key, value in row.items() if key not in ("rank", "cycle", "source", *_OF_OTHER_FORMATS)}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Object:
@@ -273,6 +277,7 @@ def _comm_row(args: Object) -> Object:
         "external_id": first("External id", "external id"),
         "thread": None,
         "start_ns": None,
+        "size_bytes": None,
         "op": _text(args["Collective name"]),
         "dtype": _text(args.get("dtype")),
         "in_elems": counted(first("In msg nelems", "In msg size"), 0, 2**53),

@@ -8,12 +8,12 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -28,10 +28,8 @@ from .terminal import has_colours, marked, takes_only_ascii, width_of_stdout
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..reading.pool import Reading
     from ..render import Table
     from ..render.screen import Screen
-    from ..results.spreading import SpreadReading
 
 _QUIET_S = 1.0
 _STDOUT = 1
@@ -87,6 +85,17 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
         )
 
 
+class BeingRead(Protocol):
+    """Files that are being read."""
+
+    @property
+    def paths(self) -> Sequence[Path]: ...  # noqa: D102 - as `reading.pool.Reading` has them
+    @property
+    def total_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def files_read(self) -> int: ...  # noqa: D102
+
+
 @contextmanager
 def asking(paths: Iterable[Path]) -> Iterator[None]:
     """Which URL is asked for what is there, on a terminal: that may take as long as its network likes."""
@@ -101,7 +110,7 @@ def asking(paths: Iterable[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def reading_progress(reading: Reading | SpreadReading, begun: float) -> Iterator[Callable[[int], None] | None]:
+def reading_progress(reading: BeingRead, begun: float) -> Iterator[Callable[[int], None] | None]:
     """How much is read, how many files, and how long it will take: on a terminal, a second after `begun`, if need be.
 
     `begun` is a moment of `time.monotonic`.

@@ -41,7 +41,8 @@ def table_command(name: str) -> Callable[..., None]:
 def print_table(name: str, analysis: Analysis, writing: Writing) -> None:
     """Print one table of the run. Raises NothingMeasured where there are no rows, and that is not a result."""
     table, found_none = analysis.table(name), CATALOG[name].none_found
-    if not len(table) and not (found_none and len(analysis.calls)):
+    is_result = found_none and len(analysis.calls) and (analysis.run.has_starts or not CATALOG[name].needs_starts)
+    if not len(table) and not is_result:
         nothing_measured(analysis, _why_empty(name, analysis))
     notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
     none = () if len(table) else (found_none or "",)
@@ -76,6 +77,10 @@ def _why_empty(name: str, analysis: Analysis) -> str:
             "the traces show no device activity and no gloo operation; capture with ProfilerActivity.CUDA on GPUs, "
             "ProfilerActivity.CPU on gloo"
         )
+    if not analysis.run.has_starts:
+        from ..results.analysis import NO_TIMES
+
+        return f"{NO_TIMES}; capture traces with torch.profiler for `{name}`"
     because = CATALOG[name].none_measured
     if because is not None and (len(analysis.calls) or not CATALOG[name].needs_calls):
         return because

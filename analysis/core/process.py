@@ -9,9 +9,10 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _KEPT_BYTES = 16 << 20
+_OWN_FILES = 64
 
 
 @contextmanager
@@ -45,6 +46,19 @@ def start_no_blas_threads() -> None:
     It has to come before that import.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process have so many files open at once beside its own, as far as it may: usually 1,024 in all."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, where the limit is another one
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OWN_FILES if hard == resource.RLIM_INFINITY else min(count + _OWN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager

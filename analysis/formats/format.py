@@ -79,5 +79,10 @@ class TraceFormat:
     unread_names: tuple[str, ...] = ()
     """Files from which its own tools make those of the format, as patterns of the shell; and how they do."""
     how_to_make: str | None = None
+    call_bytes: int | None = None
+    """How many bytes a call takes at most, if files consist of calls: then it is known before whether they are too
+    many to be held in memory."""
+    is_less: bool = False
+    """Whether its files are left out where a folder holds traces of another format, which say more of the same run."""
     others: str = "other files"
     """What files of the same ending are that have other names, as the object of 'left out 3 ...'."""

@@ -6,14 +6,19 @@ docs/metrics/wait-and-transfer.md.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import bus_factor
+from ..core.nccl_tests import SYNCHRONISING, bus_factor
 from ..core.tables.communication import COLLECTIVES, PARTICIPATION
-from .clocks.table import aligned
+from .clocks.table import NO_STARTS, aligned
 from .needs import FROM_ROOT, TO_ROOT, needs
 from .partial import waited_for_present
+
+if TYPE_CHECKING:
+    from pandas.core.groupby import SeriesGroupBy
 
 _CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "size_bytes", "seq"]
 # Of the columns of calls, so that tables as long as that of all calls have no more.
@@ -71,7 +76,7 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
 
     What the trace of one rank lacks is taken from the others. `kind` is that of the collective as a whole,
     `arrived_ns` the start on the common clock, `is_source` whether it is that of the root, or sends, `comparable`
-    whether there are several members, all on linked clocks.
+    whether there are several members, all on linked clocks. Calls are `untimed` if only their durations are known.
     """
     joined = calls[_USED].merge(matches, on="call_id").sort_values(["collective_id", "rank"], ignore_index=True)
     for column in _FOUND:
@@ -83,7 +88,22 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
     linked = joined["rank"].map(clocks.set_index("rank")["linked"]).groupby(joined["collective_id"], sort=False)
     joined["comparable"] = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
     joined["is_source"] = _is_source(joined)
-    return joined
+    joined["untimed"] = joined["rank"].map(clocks.set_index("rank")["basis"] == NO_STARTS)
+    return _ending_together(joined) if joined["untimed"].any() else joined
+
+
+def _ending_together(joined: pd.DataFrame) -> pd.DataFrame:
+    """The calls of which only durations are known placed so that all of a collective end when the last one does.
+
+    Only for collectives that no rank can leave before all have arrived, which ends them at nearly the same time.
+    """
+    untimed, of_collective = joined["untimed"], joined.groupby("collective_id", sort=False)
+    last_end = (joined["start_ns"] + joined["dur_ns"]).groupby(joined["collective_id"], sort=False).transform("max")
+    together = (of_collective["rank"].transform("size") > 1) & joined["kind"].isin(SYNCHRONISING)
+    return joined.assign(
+        comparable=joined["comparable"] | (untimed & together),
+        arrived_ns=joined["arrived_ns"].mask(untimed & together, last_end - joined["dur_ns"]),
+    )
 
 
 _FOUND = ("collective", "process_group", "pg_ranks", "group_size")
@@ -194,7 +214,7 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
         # No skew, no last rank.
         "first_rank": ordered["rank"].first().astype("Int64").where(last > first),
         "last_rank": ordered["rank"].last().astype("Int64").where(last > first),
-        "last_by_ns": last - ordered["arrived_ns"].nth(-2).set_axis(last.index[grouped.size() > 1]).reindex(last.index),
+        "last_by_ns": last - _before_last(ordered["arrived_ns"], grouped.size()),
         "arrival_skew_ns": last - first,
         "end_skew_ns": ended - grouped["ended_ns"].min(),
         "last_arrival_to_last_end_ns": ended - last,
@@ -202,13 +222,34 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
         "transfer_high_ns": high,
     }).astype("Int64").where(comparable)  # fmt: skip
     raw = pd.DataFrame({"first_start_ns": grouped["start_ns"].min(), "last_end_ns": grouped["end_ns"].max()})
-    return compared.assign(
+    return _without_assumed(compared, joined).assign(
         # On the common clock if there is one, else on each rank's own.
         first_start_ns=first.where(comparable, raw["first_start_ns"]),
         last_end_ns=ended.where(comparable, raw["last_end_ns"]),
         min_dur_ns=min_dur,
         transfer_low_ns=low.where(grouped.size() > 1),
     )
+
+
+def _before_last(arrived: SeriesGroupBy[int, Any], calls: pd.Series[int]) -> pd.Series[int]:
+    """The arrival of the last call but one of each collective, which has so many `calls`; NA for a single one."""
+    # Int64 first: with a missing value int64 would become float, which does not hold ns since 1970.
+    found: Any = arrived.nth(-2).astype("Int64").set_axis(calls.index[calls > 1])
+    before: pd.Series[int] = found.reindex(calls.index)
+    return before
+
+
+def _without_assumed(compared: pd.DataFrame, joined: pd.DataFrame) -> pd.DataFrame:
+    """Without what rests only on calls being taken to end together. No transfer took longer than the longest call."""
+    grouped = joined.groupby("collective_id", sort=True)
+    untimed, known = grouped["untimed"].any(), compared["transfer_high_ns"].notna()
+    high = compared["transfer_high_ns"].mask(untimed & known, grouped["dur_ns"].max())
+    compared = compared.assign(transfer_high_ns=high)
+    compared[_SEEN_ENDS] = compared[_SEEN_ENDS].mask(untimed)
+    return compared
+
+
+_SEEN_ENDS = ["end_skew_ns", "last_arrival_to_last_end_ns"]
 
 
 def _received_on_cpu(joined: pd.DataFrame) -> pd.DataFrame:

@@ -26,9 +26,9 @@ from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
 from ..formats.recordings.entry import RECORDING_SUFFIX
-from ..formats.registry import format_of
+from ..formats.registry import format_named_like, format_of
 from ..recording.compression import is_gzip, is_regular, packed_bytes
-from ..recording.memory_limit import GB, check_memory, default_limit_bytes
+from ..recording.memory_limit import GB, check_memory, default_limit_bytes, tables_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache, Slot
@@ -60,10 +60,25 @@ def cores() -> int:
 
 def is_worth_spreading(paths: Sequence[Path], options: ReadOptions) -> bool:
     """Whether so much is to be read that it should not all be in one process. Details are needed as a whole."""
-    if len(paths) < 2 or options.details or not all(map(_is_for_all, paths)):
+    if len(paths) < 2 or options.details or not all(map(_is_for_all, paths)) or any(map(_calls_in, paths)):
         return False
     fetch_begins(paths)
     return sum(map(_json_bytes, paths)) >= SPREAD_FROM_BYTES
+
+
+def check_calls(paths: Sequence[Path], options: ReadOptions) -> None:
+    """Raises TooLarge for logs that hold more calls than fit into memory, before any is read."""
+    calls = sum(map(_calls_in, paths))
+    limit_bytes = default_limit_bytes() if options.limit_bytes is None else options.limit_bytes
+    if calls:
+        what = f"{paths[0].parent}: more than {calls:,} calls (`commtrace bandwidth --by time` reads logs of any size)"
+        check_memory(what, tables_bytes(activities=calls, calls=calls), limit_bytes)
+
+
+def _calls_in(path: Path) -> int:
+    """How many calls are in a file of a format that consists of calls, at least; 0 for those of others."""
+    one = format_named_like(path.name)
+    return _json_bytes(path) // one.call_bytes if one is not None and one.call_bytes else 0
 
 
 def _json_bytes(path: Path) -> int:

@@ -14,7 +14,7 @@ from ..core.escaping import encodable, printable
 from ..core.small_files import NotJson
 from ..core.wording import ranges_of
 from ..errors import NoTraces, UnreadableFile
-from ..formats.format import RanksInFiles
+from ..formats.format import RanksInFiles, TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, format_of, name_parts
 from ..recording.options import Beforehand
@@ -96,6 +96,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
     formats = {path: one for path in inside if (one := format_named_like(path.name))}
     plain = _without_recorded([path for path in formats if not _is_stream(path)])
+    plain, said_better = _without_less(plain, formats)
     usual = {formats[path] for path in plain if name_parts(path.name)}
     files = [path for path in plain if formats[path] not in usual or name_parts(path.name)]
     if not files:
@@ -107,7 +108,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
         inner = sorted(p.name for p in folder.iterdir() if stat.S_ISDIR(_mode(p) or 0))
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
-    notes, taken = [], set(files)
+    notes, taken = [*said_better], set(files)
     for one in TRACE_FORMATS:
         others = [path.name for path in plain if formats[path] is one and path not in taken]
         if others:
@@ -130,6 +131,17 @@ def _refuse_untraced(folder: Path) -> None:
     if ranks:
         told = "; ".join(f"rank {ranges_of(sorted(of))}: {why}" for why, of in list(ranks.items())[:3])
         raise NoTraces(f"{folder}: the capture ended without a trace: {printable(encodable(told))}")
+
+
+def _without_less(paths: list[Path], formats: dict[Path, TraceFormat]) -> tuple[list[Path], list[str]]:
+    """The files but for those of a format that says less, if there are others; and a note on these."""
+    less = [path for path in paths if formats[path].is_less]
+    if not less or len(less) == len(paths):
+        return paths, []
+    what = formats[less[0]].others
+    return [path for path in paths if not formats[path].is_less], [
+        f"left out {len(less)} {what} beside traces, which say more; name them to read them"
+    ]
 
 
 def _without_recorded(paths: list[Path]) -> list[Path]:

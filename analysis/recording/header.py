@@ -14,11 +14,23 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
+class Communicator(msgspec.Struct, frozen=True):
+    """A communicator, and a rank's place in it: `rank` counts within it, `process` says who wrote that."""
+
+    id: str
+    rank: int
+    size: int
+    name: str
+    process: str
+
+
 class Header(msgspec.Struct, frozen=True):
     """What a trace says about itself besides its events; None or empty where it says nothing.
 
     Times of events count from `base_ns`, unix time in ns. `repaired_bytes` are not JSON, and were read as they were
-    meant.
+    meant. A format that knows no global ranks lists `communicators`, from which the run finds them; from `first_us` to
+    `last_us` its calls ended. If not `has_starts`, it says how long calls took, but not when they began, and times only
+    keep their order.
     """
 
     rank: int | None
@@ -31,3 +43,7 @@ class Header(msgspec.Struct, frozen=True):
     nccl_version: str | None
     base_ns: int = 0
     repaired_bytes: int = 0
+    communicators: tuple[Communicator, ...] = ()
+    first_us: int = 0
+    last_us: int = 0
+    has_starts: bool = True

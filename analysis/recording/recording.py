@@ -65,6 +65,7 @@ else:
         out_elems: Int64 | None
         in_bytes: Int64 | None
         out_bytes: Int64 | None
+        size_bytes: Int64 | None
         in_split: str | None
         out_split: str | None
         group_size: Int64 | None

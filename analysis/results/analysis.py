@@ -32,13 +32,14 @@ from ..metrics.device.launches import launched_in
 from ..metrics.hangs import hangs
 from ..metrics.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
+from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
 from ..metrics.rank_steps import rank_steps
 from ..metrics.remedies import StepCosts, remedies
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
-from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen
+from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed
 from .early_work import Early
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from ..timeline.drawing import Timeline
 
 
+NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
+_MINUTE_NS = 60_000_000_000
 _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 _WORTH_FIXING, _MOST_FIXED = 0.05, 3
@@ -103,6 +106,8 @@ class Analysis:
 
     def drawn(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> Timeline:
         """The same in parts, and what can be said about it. Raises NothingMeasured."""
+        if not self.run.has_starts:
+            raise NothingMeasured(f"{self.run.name}: {NO_TIMES}, so there is no timeline to draw")
         from ..timeline.drawing import timeline_of
         from ..timeline.tables import Tables
 
@@ -192,6 +197,8 @@ class Analysis:
         from ..replay.cycles import Played
 
         run = self.run
+        if not run.has_starts:
+            raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; use analyse(..., details=True)")
         of_calls = (self.calls, self.participation, self.collectives)
@@ -269,12 +276,14 @@ class Analysis:
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
         run = self.run
-        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size)
+        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size, run.has_starts)
         return matches(self.calls, run.hosts, told)
 
     @cached_property
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
+        if not self.run.has_starts:
+            return self._marked(clocks_module.without_starts(self.run.hosts))
         return self._marked(clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes))
 
     @cached_property
@@ -296,6 +305,8 @@ class Analysis:
     def _work(self) -> DeviceWork:
         """What needs the activities of ranks, computed where these are."""
         spread, several = self.run.spread, len(self.run.devices) > 1
+        if not self.run.has_starts:
+            return WorkUntimed(lambda: self._split)
         if spread is not None and several:
             if self.early is None or self.early.devices is None:
                 return WorkByRank(spread, lambda: self._split)
@@ -330,6 +341,15 @@ class Analysis:
         return link_counters(self.run.nvlink, self.calls)
 
     @cached_property
+    def bandwidth_times(self) -> pd.DataFrame:
+        """One row per minute, process group, collective and size class."""
+        return self.over_time(_MINUTE_NS)
+
+    def over_time(self, every_ns: int) -> pd.DataFrame:
+        """The same for intervals of another length."""
+        return self._marked(collectives_over_time(self.collectives, self.participation, every_ns))
+
+    @cached_property
     def bandwidth_ceiling(self) -> pd.DataFrame:
         """The bandwidth table compared with the ceiling; without one, every row says so."""
         table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
@@ -339,6 +359,8 @@ class Analysis:
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
         found = ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+        if not self.run.has_starts:  # nor is it known what ran at the same time
+            found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
         return self._marked(found)
 
     @cached_property
@@ -363,7 +385,7 @@ class Analysis:
         whole = steps if len(steps) else self.breakdown.assign(step=0)
         ceiling = self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty()
         of_calls = (self.calls, self.collectives, self.participation)
-        path = CRITICAL_PATH.empty() if not self.run.details else self.critical_path
+        path = self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty()
         found = StepCosts(whole, self.ranks, *of_calls, ceiling, path)
         return self._marked(remedies(found))
 
@@ -413,6 +435,7 @@ class Analysis:
             self.hangs,
             run.missing_ranks,
             run.world_size,
+            run.has_starts,
         )
         found = verdicts(measured, culprits)
         found = self._marked(found)
@@ -427,7 +450,8 @@ class Analysis:
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
         found = kernels_module.device_time(self.run.activities, self.calls, self.participation)
-        return _without(found, found["rank"].isin(self.run.partial_ranks), ["hidden_ns"])
+        hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
+        return _without(found, hidden_by, ["hidden_ns"])
 
     @cached_property
     def kernels(self) -> pd.DataFrame:

@@ -181,6 +181,41 @@ class WorkSeen(WorkByRank):
         return breakdown_steps(self.devices.profiles, self.split())
 
 
+@dataclass(frozen=True)
+class WorkUntimed:
+    """Of a run that does not say when calls began: nothing can be said of what else its devices did meanwhile."""
+
+    split: Callable[[], pd.DataFrame]
+
+    def exposed(self) -> pd.DataFrame:
+        """The participation, of which it is not known what was exposed."""
+        return self.split()
+
+    def breakdown(self) -> pd.DataFrame:
+        """No row."""
+        return BREAKDOWN.empty()
+
+    def breakdown_steps(self) -> pd.DataFrame:
+        """No row."""
+        return BREAKDOWN_STEPS.empty()
+
+    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:  # noqa: ARG002 - as DeviceWork has it
+        """No row."""
+        return GPUS.empty()
+
+    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+        """Never asked for: without starts no rank's lateness is explained."""
+        raise NotImplementedError
+
+    def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
+        """Never asked for."""
+        raise NotImplementedError
+
+    def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
+        """Never asked for."""
+        raise NotImplementedError
+
+
 class _Times(NamedTuple):
     """Of one rank."""
 

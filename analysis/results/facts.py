@@ -192,6 +192,8 @@ def _matching(analysis: FactTables) -> Iterator[tuple[str, str]]:
 
 def _clocks(analysis: FactTables) -> str:
     clocks = analysis.clocks
+    if not analysis.run.has_starts:
+        return str(clocks["basis"].iloc[0])
     if len(clocks) < 2:
         return "one rank only: nothing to compare, so no wait and transfer"
     if clocks["linked"].nunique() == len(clocks):

@@ -47,14 +47,14 @@ class LoneDevice:
 
 
 def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
-    """The device that the only file of a run shows; None if it shows none or several, or is damaged.
+    """The device that the only file of a run shows; None if it shows none or several, or not when, or is damaged.
 
     Also None if it is the whole job, and communicates: then calls wait for no one, and the tables say so.
 
     Raises MixedJobs, UnreadableFile.
     """
     devices = integers(raw.activities["device"])
-    if not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
+    if not raw.header.has_starts or not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
         return None
     notes = (*raw.notes, *negative_durations(path, raw))
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes)])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.places.place import path_named
 from ..errors import AnalysisError
 from ..reading.crew import LocalCrew
-from ..reading.pool import Reading, cores, is_worth_spreading
+from ..reading.pool import Reading, check_calls, cores, is_worth_spreading
 from ..reading.trace_files import run_name, trace_files
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
 from ..run.chosen import worth_reading
@@ -119,6 +119,7 @@ class OpenRun:
 
 
 def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
+    check_calls(files, options)
     if options.dask is not None and start is None:
         from ..reading.dask_crew import dask_client
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from msgspec import structs
+
 from ..core.places.place import fetch_begins
 from ..core.small_files import RANK_LIMIT
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
+from ..recording.communicators import Shown, job_ranks
 from ..recording.header import Header
 from ..recording.shared_files import file_of, rank_in_name
 from .side_files import Side, notes_on_side, rank_file
@@ -56,6 +59,7 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
     With `keep_going`, side files that cannot be read are left out with a note. Raises DuplicateRank, MixedJobs,
     UnreadableFile.
     """
+    files = _with_ranks(files)
     sides: dict[Path, Side] = {}
     lost: list[str] = []
     by_rank: dict[int, list[Member[F]]] = {}
@@ -86,7 +90,7 @@ def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | 
     side = sides[side_path]
     in_name = rank_in_name(file.path.name)
     if file.header.rank is not None:
-        rank, source = file.header.rank, "trace"
+        rank, source = file.header.rank, "communicator" if file.header.communicators else "trace"
     elif side.record.rank is not None:
         rank, source = side.record.rank, "side file"
     elif in_name is not None:
@@ -98,7 +102,27 @@ def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | 
             f"{file.path}: does not say which rank it is (no rank in distributedInfo, no side file, no rank<N> in its "
             "name); analyse it alone, or rename it"
         )
-    return Member(file, rank, source, side, worker, name.cycle if name else 0)
+    return Member(file, rank, source, side, worker, name.cycle if name else file.header.first_us)
+
+
+def _with_ranks(files: Sequence[F]) -> list[F]:
+    """The files; those that know only communicators, with ranks and process groups, which follow from all of these."""
+    of_places = [file for file in files if file.header.communicators]
+    if not of_places:
+        return list(files)
+    shown = [Shown(f.header.communicators, f.header.first_us, f.header.last_us) for f in of_places]
+    job = job_ranks(shown)
+    found = {
+        file.path: replace(
+            file,
+            header=structs.replace(
+                file.header, rank=rank, world_size=job.world_size, process_groups=job.groups_of(own)
+            ),
+            notes=(*file.notes, *([job.note] if job.note and file is of_places[0] else [])),
+        )
+        for file, rank, own in zip(of_places, job.ranks, shown, strict=True)
+    }
+    return [found.get(file.path, file) for file in files]
 
 
 def _worker(path: Path) -> str:
@@ -136,19 +160,27 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
     members = sorted(members, key=lambda m: m.digits)
     first = members[0]
     for other in members[1:]:
-        if other.worker != first.worker or other.digits == first.digits:
+        if not _follows(first, other):
             raise DuplicateRank(
                 f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}; "
                 "keep the files of one run in the folder, or name them one by one"
             )
         told = {m.file.pid for m in (first, other) if m.file.damage is None or m.file.pid is not None}
-        if len(told) > 1:
+        if len(told) > 1 and not first.file.header.communicators:
             raise MixedJobs(
                 f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
                 f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "
                 "analyse them separately"
             )
     return [replace(member, cycle=i) for i, member in enumerate(members)]
+
+
+def _follows(first: Member[F], other: Member[F]) -> bool:
+    """Whether a file is a later one of the same rank: of the same process, or of its restart in new communicators."""
+    before, after = first.file.header.communicators, other.file.header.communicators
+    if before and after:
+        return not {one.id for one in before} & {one.id for one in after}
+    return other.worker == first.worker and other.digits != first.digits
 
 
 def host_in_name(member: Member[F]) -> str | None:

@@ -156,6 +156,11 @@ class Run:
         return told.fillna(ended).dropna().astype("int64")
 
     @property
+    def has_starts(self) -> bool:
+        """Whether all its files say when calls began, not only how long they took."""
+        return bool(self.traces["has_starts"].fillna(True).all())
+
+    @property
     def partial_ranks(self) -> list[int]:
         """Ranks with a damaged file, which was read only up to the damage."""
         return sorted(self.traces["rank"][self.traces["partial"].fillna(False)].unique().tolist())
@@ -308,6 +313,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
         "not_understood_bytes": member.file.extent.not_understood_bytes,
         "verified_events": member.file.extent.verified_events,
         "versions": ", ".join(v for v in versions if v) or None,
+        "has_starts": header.has_starts,
     }
 
 

@@ -416,3 +416,10 @@ def test_in_a_group_of_one_rank_nobody_waits(tmp_path):
     assert found.breakdown["exposed_unsplit_ns"].tolist() == [0, 0]
     assert "could not be split" not in " ".join(found.verdicts["because"])
     assert found.ranks["times_last"].tolist() == [0, 3]
+
+
+def test_how_late_the_last_rank_was_is_exact_beside_calls_of_one_rank_alone(tmp_path):
+    # Times since the epoch, in ns, do not fit into a float, which a missing value makes of a column.
+    truth = [Collective((0, 1_000), 1 * MS), Collective({0: 5 * MS}, 1 * MS, group="alone")]
+    found = analysed(tmp_path, *traces_of(2, truth, host="node")).collectives
+    assert found["last_by_ns"].dropna().tolist() == [1_000]

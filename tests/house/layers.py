@@ -21,6 +21,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "reading": "formats recording core version errors",
         "run": "reading formats recording core errors",
         "metrics": "core errors",
+        "streaming": "metrics formats recording core errors",
         "timeline": "metrics core errors",
         "replay": "metrics core errors",
         "report": "render catalog core errors",
@@ -31,8 +32,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "tensorboard": "results report core errors",
         "watching": "results run reading recording formats core errors",
         "cli": (
-            "watching exports tensorboard sweeps comparison training results report replay timeline metrics run "
-            "reading formats recording ceilings render catalog core version errors"
+            "watching exports tensorboard sweeps comparison training results report replay timeline streaming metrics "
+            "run reading formats recording ceilings render catalog core version errors"
         ),
     },
     "profiling": {

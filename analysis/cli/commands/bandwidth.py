@@ -1,11 +1,39 @@
-"""Bandwidth, alone or against a ceiling."""
+"""Bandwidth, alone or against a ceiling, or by time."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
-from ..output import Writing, complain, writes_tables
-from ..reading_options import CeilingFile, Runs, analysis_of, reads_traces
+from ..output import Writing, complain, reading_progress, writes_tables
+from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
+_INTERVAL = re.compile(r"([0-9]{1,9})\s*(s|min|m|h|d)")
+_TABLE = "bandwidth_times"
+
+
+class BandwidthBy(str, Enum):
+    """What a row of the bandwidth is."""
+
+    size = "size"
+    time = "time"
+
+
+By = Annotated[BandwidthBy, typer.Option(help="A row per size, or per interval of time and size class.")]
+Every = Annotated[str, typer.Option(metavar="TIME", help="Length of an interval: 60s, 5min, 1h.")]
 
 
 @reads_traces
@@ -13,13 +41,85 @@ from ..tables import print_table
 def bandwidth_command(
     runs: Runs,
     ceiling: CeilingFile = None,
+    by: By = BandwidthBy.size,
+    every: Every = "60s",
     *,
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Print the bandwidth."""
-    name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
-    analysis = analysis_of(runs, reading, ceiling)
-    if (counters := analysis.link_counters) is not None:
-        complain(f"NVLinks {counters}", kind="note")
-    print_table(name, analysis, writing)
+    """Print the bandwidth.
+
+    By time, logs of NCCL Inspector are read in one pass, whatever their size, in the same memory.
+
+    \b
+    Examples:
+      {prog} bandwidth traces/my-run
+      {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
+      {prog} bandwidth --by time --every 5min nccl-inspector-1234
+    """
+    if by is BandwidthBy.size:
+        name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
+        analysis = analysis_of(runs, reading, ceiling)
+        if (counters := analysis.link_counters) is not None:
+            complain(f"NVLinks {counters}", kind="note")
+        print_table(name, analysis, writing)
+        return
+    every_ns = _interval_ns(every)
+    if ceiling is not None:
+        raise typer.BadParameter("cannot be given together with --by time", param_hint="--ceiling")
+    files = _logs(runs)
+    if files:
+        _print_logs(files, every_ns, writing, reading)
+        return
+    analysis = analysis_of(runs, reading)
+    _print(analysis.over_time(every_ns), analysis.run.name, analysis.run.notes, writing)
+    finish(analysis)
+
+
+def _interval_ns(text: str) -> int:
+    found = _INTERVAL.fullmatch(text.strip())
+    seconds = int(found[1]) * _UNITS_S[found[2]] if found else 0
+    if not seconds:
+        raise typer.BadParameter(f"{text!r} is not a length of time, such as 60s, 5min or 1h", param_hint="--every")
+    return seconds * 1_000_000_000
+
+
+def _logs(runs: Sequence[Path]) -> list[Path]:
+    """The logs of NCCL Inspector at these paths; none if there are other traces."""
+    from ...formats.inspector.entry import INSPECTOR
+    from ...formats.registry import format_of
+    from ...reading.trace_files import trace_files
+
+    files = trace_files(runs).paths
+    return files if all(format_of(file) is INSPECTOR for file in files) else []
+
+
+def _print_logs(files: list[Path], every_ns: int, writing: Writing, reading: ReadOptions) -> None:
+    for given, flag in (
+        (reading.ranks, "--ranks"),
+        (reading.hosts, "--hosts"),
+        (reading.groups, "--groups"),
+        (reading.verify, "--verify"),
+        (reading.dask, "--dask"),
+    ):
+        if given:
+            raise typer.BadParameter("is not for logs that are read by time", param_hint=flag)
+    from ...streaming.logs import LogsOverTime
+
+    logs = LogsOverTime(files, every_ns, keep_going=reading.keep_going)
+    with reading_progress(logs, time.monotonic()) as report:
+        logs.read(report)
+    table = logs.table()
+    _print(table, str(files[0].parent), logs.notes, writing)
+    for failure in logs.failed:
+        complain(failure)
+    if logs.failed:
+        raise typer.Exit(1)
+
+
+def _print(table: pd.DataFrame, name: str, notes: Sequence[str], writing: Writing) -> None:
+    for note in notes:
+        complain(note, kind="note")
+    if not len(table):
+        raise NothingMeasured(f"{name}: no communication in what was recorded")
+    writing.table(_TABLE, table)

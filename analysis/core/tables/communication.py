@@ -63,7 +63,7 @@ TRACES = Schema("traces", "trace file", {
     "cycle": CYCLE,
     "trace": ("string", "file name"),
     "world_size": ("Int64", "ranks in the job"),
-    "rank_from": ("string", "where the rank was found: trace, side file, file name, or only file"),
+    "rank_from": ("string", "where the rank was found: trace, communicator, side file, file name, or only file"),
     "host": ("string", "host name, NA if neither trace nor side file names it"),
     "host_from": ("string", "where the host was found: side file, trace or file name"),
     "window_end_ns": ("Int64", "when the profiler stopped, on that rank's clock; NA where the trace does not say"),
@@ -79,6 +79,7 @@ TRACES = Schema("traces", "trace file", {
     "not_understood_bytes": ("Int64", "bytes from the damage on, 0 for a sound file; NA if that cannot be known"),
     "verified_events": ("Int64", "events decoded a second time, with --verify; NA without it"),
     "versions": ("string", "torch, CUDA and NCCL versions, as far as the files say"),
+    "has_starts": ("boolean", "False if the file says how long calls took, but not when they began"),
 })  # fmt: skip
 
 PROCESS_GROUPS = Schema("process_groups", "rank and process group it belongs to", {
@@ -132,6 +133,7 @@ COMM_ARGS = Schema("comm_args", "NCCL argument record, of a kernel or a record_p
     "out_elems": ("Int64", "output elements of this rank"),
     "in_bytes": ("Int64", "bytes of them, where only these are recorded"),
     "out_bytes": ("Int64", "likewise of the output"),
+    "size_bytes": ("Int64", "size S, where the format tells that, but neither elements nor dtype"),
     "in_split": ("string", "input split sizes, as recorded"),
     "out_split": ("string", "output split sizes, as recorded"),
     "group_size": ("Int64", "ranks in the process group"),
@@ -356,6 +358,31 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
     "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
     "busbw_from_dur_gb_per_s": ("Float64", "from whole durations, waiting included: what a single trace would suggest"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+BANDWIDTH_TIMES = Schema("bandwidth_times", "interval, process group, collective and size class", {
+    "begin": ("string", "when the interval begins, in UTC"),
+    "begin_ns": ("int64", "the same since 1970"),
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "group_size": ("Int64", "ranks in the process group"),
+    "collective": COLLECTIVE,
+    "size_from_bytes": ("Int64", "sizes S from this to less than twice as much; NA where they are not known"),
+    "calls": ("int64", "collectives of which any rank shows its call"),
+    "split_calls": ("int64", "collectives that could be split into wait and transfer"),
+    "busbw_gb_per_s": ("Float64", "bus bandwidth: sum of sizes x bus factor / sum of transfer times"),
+    "busbw_median_gb_per_s": ("Float64", "median over the collectives, to 0.14 %"),
+    "busbw_p95_gb_per_s": ("Float64", "95th percentile over the collectives, to 0.14 %"),
+    "busbw_min_gb_per_s": ("Float64", "that of the slowest"),
+    "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
+    "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
+    "busbw_from_dur_gb_per_s": ("Float64", "from whole durations, waiting included"),
+    "busbw_logged_gb_per_s": ("Float64", "mean of what NCCL Inspector itself logged, waiting included; NA for traces"),
+    "wait_frac": ("Float64", "waiting / time in the collectives that could be split, over all ranks"),
+    "wait_low_frac": ("Float64", "waiting / time in all collectives, where ranks are missing at least so much"),
+    "straggler_rank": ("Int64", "the rank for which the others waited longest as the last to arrive"),
+    "straggler_frac": ("Float64", "part of the waiting that was for this rank"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 

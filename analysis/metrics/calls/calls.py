@@ -207,6 +207,9 @@ def _only_other(rank: int, ranks: list[str]) -> int | None:
 def _size_bytes(row: Mapping[str, Any], in_bytes: int | None, out_bytes: int | None) -> int | None:
     """The size of a call, from its elements, else from the bytes that are handed in and got."""
     collective, dtype, in_elems, out_elems = (row.get(k) for k in ("collective", "dtype", "in_elems", "out_elems"))
+    told: int | None = row.get("size_bytes")
+    if told is not None:
+        return told
     if collective == "barrier":
         return 0
     if collective is None:

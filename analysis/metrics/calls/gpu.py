@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 GROUP_COLUMNS = ("process_group", "pg_ranks", "group_size")
 KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
 _FROM_ARGS = (
-    "in_elems", "out_elems", "in_bytes", "out_bytes", "in_split", "out_split", "group_size", "process_group",
-    "pg_ranks", "seq", "comms_id", "root", "peer",
+    "in_elems", "out_elems", "in_bytes", "out_bytes", "size_bytes", "in_split", "out_split", "group_size",
+    "process_group", "pg_ranks", "seq", "comms_id", "root", "peer",
 )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...core.nccl_tests import SYNCHRONISING
-from ...core.schema import Row
+from ...core.schema import Row, records
 from ...core.tables.lateness import LATENESS
+from ..clocks.table import NO_STARTS
 from ..needs import FROM_ROOT, TO_ROOT
 from .details import Details, Operators, RanByRank
 from .late import late_ranks, uncertainty
@@ -35,6 +36,9 @@ def lateness(ran: RanByRank, known: Calls, operators: Operators) -> pd.DataFrame
     late = late_ranks(collectives, members, clocks)
     if not len(late):
         return LATENESS.empty()
+    if (clocks["basis"] == NO_STARTS).all():  # then nothing tells what ranks did in the meantime
+        waited = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
+        return LATENESS.frame(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))))
     members = ran.readiness(members, clocks)
     compared = members.drop_duplicates(["collective_id", "rank"])
     compared = compared[compared["collective"].isin([*SYNCHRONISING, *FROM_ROOT, *TO_ROOT])]

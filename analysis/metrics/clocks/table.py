@@ -45,6 +45,15 @@ def clocks(
     return CLOCKS.frame(_row(clock, ranks, hosts, host_of, heard) for clock in range(len(ranks)))
 
 
+def without_starts(hosts: Mapping[int, str | None]) -> pd.DataFrame:
+    """The same for a run that does not say when calls began: nothing is compared by clocks, and none is needed.
+
+    Durations are known to `RESOLUTION_NS`.
+    """
+    plain = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "uncertainty_ns": RESOLUTION_NS, "basis": NO_STARTS}
+    return CLOCKS.frame({"rank": rank, "host": hosts[rank], "linked": rank, **plain} for rank in sorted(hosts))
+
+
 @dataclass(frozen=True)
 class _Heard:
     """Clocks by both witnesses, by rank; `told` is what they say about hosts."""
@@ -150,6 +159,7 @@ def _basis(clock: int, host: str | None, host_of: Ints, linked: Flags, heard: _H
     return f"all linked ranks ran on {host}" if one_host else AGREE
 
 
+NO_STARTS = "not used: durations alone are known, and ranks are taken to end each collective together"
 LATE = "raw clock; its calls always end late, or the clock is off, and nothing tells which"
 _ESTIMATED = "estimated from collectives"
 

@@ -34,13 +34,14 @@ class Evidence(NamedTuple):
     """What else tells which calls belong together; None where it is missing.
 
     Clock `probes` confirm how far a clock is ahead where the calls alone leave a doubt; `pending` is what was issued
-    and did not run; `groups` are those that headers name.
+    and did not run; `groups` are those that headers name. If not `has_starts`, times say nothing.
     """
 
     probes: pd.DataFrame | None = None
     pending: pd.DataFrame | None = None
     groups: pd.DataFrame | None = None
     world_size: int | None = None
+    has_starts: bool = True
 
 
 def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evidence | None = None) -> pd.DataFrame:
@@ -55,10 +56,16 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evid
     world_size = evidence.world_size or len(hosts)
     copies = calls["collective"].isin(["peer_copy"])
     state.alone(np.flatnonzero(copies), "a copy from one GPU to another, one rank's own")
-    lone_ends = calls["collective"].isin(["send", "recv"]) & calls["root"].isna()
-    state.alone(np.flatnonzero(lone_ends), "its peer is not known")
-    for key in ("comms_id", "seq"):
+    messages = calls["collective"].isin(["send", "recv"])
+    if not evidence.has_starts:
+        state.alone(np.flatnonzero(messages), "each rank numbers its own sends and receives, and times say nothing")
+    state.alone(np.flatnonzero(messages & calls["root"].isna()), "its peer is not known")
+    # A format without starts gives ids to the calls that may be compared.
+    for key in ("comms_id", "seq") if evidence.has_starts else ("comms_id",):
         by_id(state, calls, key)
+    if not evidence.has_starts:
+        state.alone(np.flatnonzero(state.collective < 0), "no other rank shows its number in this communicator")
+        return _table(state, calls)
     by_step(state, calls, PENDING.empty() if evidence.pending is None else evidence.pending)
     free_contradicted(state)
     streams = codes(calls["stream"])

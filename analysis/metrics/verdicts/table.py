@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,22 +12,27 @@ from ...core.tables.lateness import VERDICTS
 from ...core.wording import counted
 from ..causes.blame import kernel_of
 from .culprits import Culprits, length
+from .durations import of_durations, run_of_durations
+from .thresholds import (
+    EXPOSED_BELOW,
+    HIDDEN_BELOW,
+    LATENCY_FACTOR,
+    LEAST_SPLIT,
+    MENTIONED_FROM,
+    NAMED_FROM,
+    SKEW_FROM,
+)
 from .unsplit import reason
 
-LEAST_SPLIT = 0.5  # of the calls' time must be split: below, too little is known
-HIDDEN_BELOW = 0.1  # of the calls' time is exposed: below, it is hidden
-EXPOSED_BELOW = 0.05  # of the window of a run is exposed communication: below, it does not matter
-SKEW_FROM = 0.5  # of the exposed time is waiting: from there, skew
-LATENCY_FACTOR = 2.0  # a transfer that takes less than twice the latency counts as latency
-
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
-_MENTIONED_FROM = 0.01
 _SURELY_HANGS_NS = 1_000_000_000
-_NAMED_FROM = 0.1  # of the exposed time is waiting: from there a verdict of transfer says for whom
 
 
 class Measured(NamedTuple):
-    """The tables a verdict rests on; `missing` ranks of the job have no trace, `world_size` is None if not known."""
+    """The tables a verdict rests on; `missing` ranks of the job have no trace, `world_size` is None if not known.
+
+    If not `has_starts`, only durations are known, and nothing of what was exposed.
+    """
 
     breakdown: pd.DataFrame
     collectives: pd.DataFrame
@@ -35,6 +41,7 @@ class Measured(NamedTuple):
     hangs: pd.DataFrame
     missing: list[int]
     world_size: int | None
+    has_starts: bool = True
 
 
 def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
@@ -42,20 +49,34 @@ def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
     calls = measured.participation.merge(measured.collectives[["collective_id", *_KEYS]], on="collective_id")
     if not len(calls) and not len(measured.hangs):
         return VERDICTS.empty()
-    rows = []
+    rows: list[tuple[int, Row]] = []
     for keys, own in calls.groupby(_KEYS, dropna=False):
         row = _measured(dict(zip(_KEYS, keys, strict=True)), own)
         why = "" if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT else _reason(own, measured)
-        row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
-        rows.append(row)
-    rows.sort(key=lambda row: -(row["exposed_ns"] or 0))
+        if measured.has_starts:
+            row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
+        else:
+            row |= _NOTHING_EXPOSED
+            latency_us = partial(_latency_us, row, measured.fits)
+            row["verdict"], row["because"] = of_durations(row, own, why, latency_us)
+        rows.append((int(own["dur_ns"].sum()), row))
     run = _measured({"collective": "run"}, calls)
-    run["verdict"], run["because"] = _of_run(measured, culprits, run)
-    return VERDICTS.frame([run, *rows])
+    if measured.has_starts:
+        rows = [(row["exposed_ns"] or 0, row) for _, row in rows]
+        run["verdict"], run["because"] = _of_run(measured, culprits, run)
+    else:
+        run |= _NOTHING_EXPOSED
+        run["verdict"], run["because"] = run_of_durations(calls, culprits, _reason(calls, measured))
+    rows.sort(key=lambda row: -row[0])
+    return VERDICTS.frame([run, *(row for _, row in rows)])
+
+
+_NOTHING_EXPOSED: Row = {"exposed_ns": None, "exposed_wait_frac": None, "hidden_frac": None}
 
 
 def _reason(calls: pd.DataFrame, measured: Measured) -> str:
-    return reason(calls, measured.collectives, set(measured.breakdown["rank"]), some_missing=bool(measured.missing))
+    ranks = set(measured.breakdown["rank"]) if measured.has_starts else set(measured.participation["rank"])
+    return reason(calls, measured.collectives, ranks, some_missing=bool(measured.missing))
 
 
 def _measured(row: Row, calls: pd.DataFrame) -> Row:
@@ -102,7 +123,7 @@ def _alone(participation: pd.DataFrame) -> str:
     if not spent:
         return ""
     more = int(known["excess_ns"].sum()) / spent
-    if more < _MENTIONED_FROM:
+    if more < MENTIONED_FROM:
         return ""
     return (
         f"; not measured, but seen: {more:.0%} of the calls' time is beyond the fastest call like it, probably waiting"
@@ -123,22 +144,22 @@ def _of_run(measured: Measured, culprits: Culprits, row: Row) -> tuple[str, str]
     if share < EXPOSED_BELOW:
         return "hidden", f"{text}; the rest is hidden behind compute, or there is little of it"
     waiting, moving, unknown = (ns / comm if comm else 0.0 for ns in (wait, transfer, unsplit))
-    unsplit_text = f", {unknown:.0%} could not be split" if unknown >= _MENTIONED_FROM else ""
+    unsplit_text = f", {unknown:.0%} could not be split" if unknown >= MENTIONED_FROM else ""
     parts = f"{text}; {moving:.0%} of that moves data, {waiting:.0%} is waiting{unsplit_text}"
-    why = _reason(measured.participation, measured) if unknown >= _MENTIONED_FROM else ""
+    why = _reason(measured.participation, measured) if unknown >= MENTIONED_FROM else ""
     at_least = _waited_at_least(measured, wait) / comm if comm else 0.0
     if at_least >= SKEW_FROM > waiting:
         return "skew-bound", f"{text}; at least {at_least:.0%} of that is waiting{culprits.named()} ({why})"
     if not row["split_calls"]:
         return "inconclusive", f"{text}; {_unsplit_calls(row)}, because {why}{_alone(measured.participation)}"
     if unknown > abs(waiting - moving) or unknown > 1 - LEAST_SPLIT:
-        low = f", at least {at_least:.0%} in all is waiting" if at_least - waiting >= _MENTIONED_FROM else ""
+        low = f", at least {at_least:.0%} in all is waiting" if at_least - waiting >= MENTIONED_FROM else ""
         return "inconclusive", f"{parts}{low}, because {why}"
     cost = wait / 1e6 / len(measured.breakdown) / max(culprits.steps, 1)
     per = f" ({length(cost)} per step and rank)" if culprits.steps else ""
     because = f" ({why})" if why else ""
     if waiting < moving:
-        who = culprits.named() if waiting >= _NAMED_FROM else ""
+        who = culprits.named() if waiting >= NAMED_FROM else ""
         return "transfer-bound", parts.replace("is waiting", "is waiting" + (who or " for other ranks")) + because
     told = f"{text}; {waiting:.0%} of that is waiting{per}{culprits.sentence()}"
     return "skew-bound", told + (f"; {unknown:.0%} of the exposed time could not be split{because}" if because else "")

@@ -1,0 +1,142 @@
+"""A line of NCCL Inspector's JSON, as far as it is used. Source: inspector_json.cc and json.cc of NCCL's plugin.
+
+Versions 4.0 to 4.2 repeat `header` and `metadata` in every line. Since 4.3 a line `dump_stats` carries both, for as
+many lines after it as it says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from ...recording.values import PLAUSIBLE_RANKS
+
+MOST_SN = 1 << 39
+KNOWN_VERSIONS = ("v4.0", "v4.1", "v4.2", "v4.3")
+ON_GPU = "kernel_gpu"
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_Rank = Annotated[int, msgspec.Meta(ge=0, le=PLAUSIBLE_RANKS)]
+_Sn = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SN)]
+_Us = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) // 1000)]
+_DurationUs = Annotated[float, msgspec.Meta(ge=0, le=2.0**53 / 1000)]
+# printf writes numbers that are none, which JSON has no words for.
+_NO_NUMBER = re.compile(rb"(?<=[:,\[ ])-?(?:nan|inf)(?=[,}\] ])")
+_BEGINS = re.compile(rb'\{\s*"(?:header|coll_perf|p2p_perf|proxy_trace)"\s*:')
+
+
+class LineHeader(msgspec.Struct, gc=False):
+    """Which communicator, and this rank's place in it."""
+
+    id: str
+    rank: _Rank
+    n_ranks: Annotated[int, msgspec.Meta(ge=1, le=PLAUSIBLE_RANKS)]
+    comm_name: str | None = None
+
+
+class LineMetadata(msgspec.Struct, gc=False):
+    """Which process wrote it, and when."""
+
+    dump_timestamp_us: _Us
+    hostname: str
+    pid: _Count
+    inspector_output_format_version: str = "of no version"
+
+
+class _KernelEvent(msgspec.Struct, gc=False):
+    kernel_stop_ts: _Us = 0
+
+
+class _EventTimes(msgspec.Struct, gc=False):
+    kernel_events: list[_KernelEvent] = []
+
+    @property
+    def ended_us(self) -> int:
+        """When a CPU saw the last of its kernels end, 0 if it does not say."""
+        return max((event.kernel_stop_ts for event in self.kernel_events), default=0)
+
+
+class Collective(msgspec.Struct, gc=False):
+    """A collective that ended on this rank."""
+
+    coll: str
+    coll_sn: _Sn
+    coll_msg_size_bytes: _Count
+    coll_exec_time_us: _DurationUs
+    coll_timing_source: str = ON_GPU
+    coll_busbw_gbs: float | None = None
+    event_trace_ts: _EventTimes | None = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """A send or receive that ended on this rank."""
+
+    p2p: str
+    p2p_sn: _Sn
+    p2p_peer: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+    p2p_msg_size_bytes: _Count
+    p2p_exec_time_us: _DurationUs
+    p2p_timing_source: str = ON_GPU
+    p2p_busbw_gbs: float | None = None
+    event_trace_ts: _EventTimes | None = None
+
+
+class DumpStats(msgspec.Struct, gc=False):
+    """What the lines after it are, and what was lost before them."""
+
+    coll_records: _Count = 0
+    p2p_records: _Count = 0
+    proxy_records: _Count = 0
+    coll_dropped_since_last_dump: _Count = 0
+    p2p_dropped_since_last_dump: _Count = 0
+
+
+class _Ignored(msgspec.Struct, gc=False):
+    """An object that is there, and of which nothing is used."""
+
+
+class Line(msgspec.Struct, gc=False):
+    """One line. What else stands in it is left out."""
+
+    header: LineHeader | None = None
+    metadata: LineMetadata | None = None
+    coll_perf: Collective | None = None
+    p2p_perf: Message | None = None
+    dump_stats: DumpStats | None = None
+    proxy_trace: _Ignored | None = None
+
+
+_DECODER = msgspec.json.Decoder(Line)
+_WRONG = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
+
+
+def decoded_lines(text: bytes) -> list[Line] | None:
+    """All lines of a text; None if one of them is broken."""
+    try:
+        return _DECODER.decode_lines(text)
+    except _WRONG:
+        return None
+
+
+def decoded_line(text: bytes) -> Line | str:
+    """One line, or what is wrong with it."""
+    try:
+        return _DECODER.decode(text)
+    except _WRONG as err:
+        why = str(err)
+    with_none = _NO_NUMBER.sub(b"null", text)
+    if with_none != text:
+        try:
+            return _DECODER.decode(with_none)
+        except _WRONG as err:
+            why = str(err)
+    return why
+
+
+def last_whole_line(text: bytes) -> Line | None:
+    """What stands whole at the end of a broken line, behind what another writer, or one that was killed, left."""
+    begins = [found.start() for found in _BEGINS.finditer(text)]
+    found = (decoded_line(text[begin:]) for begin in begins if begin)
+    return next((line for line in found if isinstance(line, Line)), None)

@@ -1,0 +1,177 @@
+"""A log of NCCL Inspector as a recording: calls and how long they took, and nothing else.
+
+It does not say when a call began, only when its line was written. Calls of a communicator run one after the other, so
+each is placed as late as it can have run; from there on only their order is used.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.escaping import encodable
+from ...core.wording import counted
+from ...errors import DamagedTrace, NotATrace
+from ...recording.building import columns_of, events_of, header_of
+from ...recording.header import Communicator
+from ...recording.memory_limit import check_memory, tables_bytes
+from ...recording.options import Progress, ReadOptions
+from ...recording.recording import CommRow, Extent, RawTrace, raw_trace
+from .columns import RECORDED_KINDS, SEND, LogBlock
+from .lines import KNOWN_VERSIONS, MOST_SN
+from .log import InspectorLog
+
+FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
+
+
+def read_inspector(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
+    """What one log holds. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
+    log, blocks = InspectorLog(path), []
+    for block in log.blocks(progress):
+        blocks.append(block)
+        rows = tables_bytes(activities=log.records, calls=log.records)
+        check_memory(f"{encodable(str(path))}: every call of this log ({FOR_LARGE_LOGS})", rows, options.limit_bytes)
+    check_log(log)
+    if log.broken_lines and not options.keep_going:
+        raise DamagedTrace(f"{path}: {damage_in(log)}; write it again, or leave these out with --keep-going")
+    return _trace(log, _once(LogBlock.joined(blocks), log.communicators), options)
+
+
+def check_log(log: InspectorLog) -> None:
+    """Raises NotATrace if it holds no call that can be read."""
+    if log.records:
+        return
+    told = ", ".join(log.versions) or "no version"
+    why = f"; {damage_in(log)}" if log.broken_lines else ""
+    raise NotATrace(
+        f"{log.path}: holds no call that can be read as NCCL Inspector writes it ({told} is named; versions "
+        f"{KNOWN_VERSIONS[0]} to {KNOWN_VERSIONS[-1]} are known){why}; leave it out, or write it again"
+    )
+
+
+def damage_in(log: InspectorLog) -> str:
+    """What of the log cannot be read."""
+    return f"{counted(log.broken_lines, 'line')} cannot be read, {log.first_broken}"
+
+
+def notes_of(logs: Sequence[InspectorLog]) -> Iterator[str]:
+    """What a reader of their figures must know, once for all of them."""
+    strange = {version for log in logs for version in log.versions if version not in KNOWN_VERSIONS}
+    if strange:
+        who = _names([log for log in logs if strange & set(log.versions)])
+        yield f"{who}: of version {', '.join(sorted(strange))}, not known here; read for what it shares with v4"
+    cut = [log for log in logs if log.cut_bytes]
+    if cut:
+        yield f"{_names(cut)}: last line cut, and left out; its process was killed, or still writes"
+    for attribute, what in _LOST:
+        of = [log for log in logs if getattr(log, attribute)]
+        if of:
+            yield f"{_names(of)}: {counted(sum(getattr(log, attribute) for log in of), 'call')} {what}"
+
+
+_LOST = (
+    ("dropped", "dropped by the Inspector, whose buffer was full; let it write more often"),
+    ("timed_by_cpu", "not timed by a GPU, so not compared with other ranks"),
+    ("orphans", "left out, as no marker before them gives them a communicator"),
+)
+
+
+def _names(logs: Sequence[InspectorLog]) -> str:
+    """`node0-pid12.log`, `3 logs (node0-pid12.log, ...)`."""
+    first = encodable(logs[0].path.name)
+    return first if len(logs) == 1 else f"{len(logs):,} logs ({first}, ...)"
+
+
+def _once(calls: LogBlock, communicators: list[Communicator]) -> LogBlock:
+    """Without calls that the log repeats."""
+    own = np.array([_first_like(communicators, number) for number in range(len(communicators))], dtype=np.int64)
+    lane = own[calls.communicator] * len(RECORDED_KINDS) + calls.kind
+    first = np.unique(lane * MOST_SN + calls.sn, return_index=True)[1]
+    return calls.taken(np.sort(first))
+
+
+def _first_like(communicators: list[Communicator], number: int) -> int:
+    """The first entry of the same rank in the same communicator, which another process may have written."""
+    one = communicators[number]
+    return next(i for i, other in enumerate(communicators) if (other.id, other.rank) == (one.id, one.rank))
+
+
+def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace:
+    count = len(calls.sn)
+    correlation = array("q", range(count))
+    ended_us = calls.ended_us.astype(np.float64)
+    for number in range(len(log.communicators)):
+        own = calls.communicator == number
+        ended_us[own] = _latest_ends(ended_us[own], calls.dur_us[own])
+    names = [f"nccl {kind or 'call'}" for kind in RECORDED_KINDS]
+    activities = columns_of(
+        "activities",
+        count,
+        device=_devices(log.communicators)[calls.communicator].tolist(),
+        stream=calls.communicator.tolist(),
+        name=calls.kind.tolist(),
+        correlation=correlation,
+        ts=np.maximum(ended_us - calls.dur_us, 0.0).tolist(),
+        dur=calls.dur_us.tolist(),
+    )
+    host, _, pid = log.communicators[0].process.rpartition(":")
+    events = events_of(
+        pids=[int(pid), None, None, None],
+        names=names,
+        kinds=["comm"] * len(names),
+        activities=activities,
+        comm_args=[
+            _row(log.communicators, values)
+            for values in zip(correlation, *(column.tolist() for column in calls), strict=True)
+        ],
+    )
+    seen = {"communicators": tuple(log.communicators), "first_us": log.first_us, "last_us": log.last_us}
+    header = header_of(backend="nccl", host=host, has_starts=False, **seen)
+    damage = f"{log.path}: {damage_in(log)}, and left out" if log.broken_lines else None
+    trace = raw_trace(events, header, Extent(log.read_bytes, log.broken_bytes), damage, details=options.details)
+    trace.notes = list(notes_of([log]))
+    return trace
+
+
+def _latest_ends(ended: NDArray[np.float64], dur: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The latest that each of successive calls can have ended: when it was written, or the next one began."""
+    if not len(ended):
+        return ended
+    took = np.cumsum(dur)
+    latest: NDArray[np.float64] = took + np.minimum.accumulate((ended - took)[::-1])[::-1]
+    return latest
+
+
+def _devices(communicators: list[Communicator]) -> NDArray[np.int64]:
+    """A number for the GPU of each entry: 0, unless one file holds several ranks of a communicator."""
+    ranks: dict[str, list[int]] = {}
+    for one in communicators:
+        ranks.setdefault(one.id, []).append(one.rank)
+    return np.array([sorted(set(ranks[one.id])).index(one.rank) for one in communicators], dtype=np.int64)
+
+
+def _row(communicators: list[Communicator], values: tuple[Any, ...]) -> CommRow:
+    """What is known of one call, as arguments of its kernel."""
+    correlation, number, kind, sn, size_bytes, _, _, by_gpu, _, peer = values
+    own, collective = communicators[number], RECORDED_KINDS[kind]
+    row: dict[str, Any] = {
+        "source": "kernel",
+        "correlation": correlation,
+        "external_id": None,
+        "op": collective or "unknown",
+        "size_bytes": None if size_bytes < 0 else size_bytes,
+        "group_size": own.size,
+        "process_group": own.id,
+        "seq": sn,
+    }
+    if kind >= SEND:  # or unknown
+        row["root"] = peer if 0 <= peer < own.size else None
+    elif by_gpu:
+        # NCCL counts the calls of each kind in a communicator.
+        row["comms_id"] = f"{own.id} {kind} {sn}"
+    return row
