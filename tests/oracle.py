@@ -277,7 +277,6 @@ def _comm_row(args: Object) -> Object:
         "external_id": first("External id", "external id"),
         "thread": None,
         "start_ns": None,
-        "size_bytes": None,
         "op": _text(args["Collective name"]),
         "dtype": _text(args.get("dtype")),
         "in_elems": counted(first("In msg nelems", "In msg size"), 0, 2**53),

@@ -96,8 +96,8 @@ Examples:
 
 \b
 Exit codes: 0 done, 1 the input is at fault, 2 the command line is,
-3 compare --fail-above found B slower, or watch a limit passed, 4 compare could
-not have seen that.
+3 compare --fail-above found B slower, or watch that a limit was passed,
+4 compare could not have seen that.
 """
 
 

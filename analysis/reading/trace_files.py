@@ -52,12 +52,18 @@ def _ranks_in(files: list[Path]) -> RanksInFiles:
     beforehand = Beforehand()
     for one in TRACE_FORMATS:
         if one.ranks is not None:
-            own = [path for path in files if shared_rank(path) is None and format_of(path) is one]
+            own = [path for path in files if shared_rank(path) is None and _may_be(path, one)]
             if own:
                 found = one.ranks(own)
                 files = [path for path in files if path not in set(own)] + found.paths
                 notes, beforehand = notes + found.notes, found.beforehand
     return RanksInFiles(files, notes, beforehand)
+
+
+def _may_be(path: Path, one: TraceFormat) -> bool:
+    """Whether a file is of this format: by its name, else by its first bytes, which may have to come from far away."""
+    named = format_named_like(path.name)
+    return named is one or (named is None and format_of(path) is one)
 
 
 def is_side_file(name: str) -> bool:

@@ -29,8 +29,8 @@ from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device.launches import launched_in
+from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
-from ..metrics.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits

@@ -17,7 +17,7 @@ from ..core.process import allow_open_files
 from ..core.wording import counted
 from ..errors import DamagedTrace, NoTraces, TooLarge, TraceError
 from ..formats.inspector.columns import SEND, LogBlock
-from ..formats.inspector.log import BLOCK_BYTES, InspectorLog
+from ..formats.inspector.log import LOG_BLOCK_BYTES, InspectorLog
 from ..formats.inspector.reader import check_log, damage_in, notes_of
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.over_time import GroupNames, OverTime
@@ -28,8 +28,8 @@ from .waiting_calls import (
     KIND_BITS,
     LANE_BITS,
     MOST_COMMUNICATORS,
-    CallColumns,
     WaitingCalls,
+    WaitingColumns,
     key_of,
     key_parts,
     runs_of,
@@ -105,7 +105,7 @@ class LogsOverTime:
         self._streams = [self._opened(path) for path in paths]
 
     def _opened(self, path: Path) -> _Stream:
-        block_bytes = min(max(_BLOCKS_BYTES // len(self.paths), _LEAST_BLOCK_BYTES), BLOCK_BYTES)
+        block_bytes = min(max(_BLOCKS_BYTES // len(self.paths), _LEAST_BLOCK_BYTES), LOG_BLOCK_BYTES)
         stream = _Stream(InspectorLog(path, block_bytes), packed_bytes(path), iter(()))
 
         def tell(position: int) -> None:
@@ -186,7 +186,7 @@ class LogsOverTime:
         key = key_of(codes, block.kind, block.sn)
         _advance(stream.reached, key >> LANE_BITS, places, block.sn)
         rest = (block.size_bytes, block.dur_us, block.ended_us, block.by_gpu, block.busbw_gb_per_s)
-        return self._waiting.add(CallColumns(key, places, sizes, *rest))
+        return self._waiting.add(WaitingColumns(key, places, sizes, *rest))
 
     def _is_over(self, keys: Ints, calls: Ints) -> Flags:
         """Whether no log can show another call of these collectives; and find the log that most calls wait for.
@@ -225,7 +225,7 @@ class LogsOverTime:
         ]
         return min(reached) if reached else (-1, None)
 
-    def _met(self, calls: CallColumns) -> None:
+    def _met(self, calls: WaitingColumns) -> None:
         self._over_time.add(met_collectives(calls))
 
     def table(self) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from ..formats.inspector.columns import RECORDED_KINDS, LogBlock
 from ..metrics.clocks.frame import Floats, Ints
 from ..metrics.over_time import MetCollectives, known_bus_factor
 from ..metrics.timelines.durations import split_durations
-from .waiting_calls import CallColumns, key_parts
+from .waiting_calls import WaitingColumns, key_parts
 
 KIND_NAMES = list(dict.fromkeys(RECORDED_KINDS))
 """What the column `kind` of `MetCollectives` counts into here."""
@@ -18,7 +18,7 @@ _SYNCHRONISING = np.array([kind in SYNCHRONISING for kind in RECORDED_KINDS])
 _US_NS = 1000.0
 
 
-def met_collectives(calls: CallColumns) -> MetCollectives:
+def met_collectives(calls: WaitingColumns) -> MetCollectives:
     """One row per key, ascending. `last` is the place in the communicator of the rank that arrived last.
 
     Those that lack a rank, or in which not all agree or are timed by GPUs, or of which ranks may leave early, are not
@@ -89,7 +89,7 @@ def _most(number: Ints, values: Ints, rows: int) -> Ints:
     return found
 
 
-def _by_first_rank(number: Ints, calls: CallColumns) -> Ints:
+def _by_first_rank(number: Ints, calls: WaitingColumns) -> Ints:
     """When each ended, in us, by the clock of the first rank that shows it: clocks differ, and one is as good."""
     order = np.lexsort((calls.place, number))
     begins = np.flatnonzero(np.append(True, np.diff(number[order]) != 0)[: len(order)])

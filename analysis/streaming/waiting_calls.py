@@ -23,7 +23,7 @@ _PAGE = 12  # bits: numbers that are done are marked in pages of so many
 _IN_PAGE = (1 << _PAGE) - 1
 
 
-class CallColumns(NamedTuple):
+class WaitingColumns(NamedTuple):
     """Calls as columns: `key` says of which collective, `place` which rank of the communicator."""
 
     key: Ints
@@ -35,12 +35,12 @@ class CallColumns(NamedTuple):
     by_gpu: Flags
     busbw_gb_per_s: Floats
 
-    def taken(self, rows: Flags | Ints) -> CallColumns:
+    def taken(self, rows: Flags | Ints) -> WaitingColumns:
         """Some of the calls."""
-        return CallColumns._make(column[rows] for column in self)
+        return WaitingColumns._make(column[rows] for column in self)
 
     @classmethod
-    def joined(cls, parts: list[CallColumns]) -> CallColumns:
+    def joined(cls, parts: list[WaitingColumns]) -> WaitingColumns:
         """All of these."""
         return cls._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
@@ -71,15 +71,15 @@ class WaitingCalls:
     """
 
     most: int
-    take: Callable[[CallColumns], None]
+    take: Callable[[WaitingColumns], None]
     repeated: int = 0
     late: int = 0
-    waiting: CallColumns | None = None
-    _new: list[CallColumns] = field(default_factory=list)
+    waiting: WaitingColumns | None = None
+    _new: list[WaitingColumns] = field(default_factory=list)
     _new_rows: int = 0
     _done: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
-    def add(self, calls: CallColumns) -> bool:
+    def add(self, calls: WaitingColumns) -> bool:
         """Take calls in; whether it is time to call `settle`."""
         self._new.append(calls)
         self._new_rows += len(calls.key)
@@ -96,7 +96,7 @@ class WaitingCalls:
         self._new, self._new_rows = [], 0
         if not parts:
             return
-        calls = self._once(CallColumns.joined(parts))
+        calls = self._once(WaitingColumns.joined(parts))
         keys, first, inverse, counts = np.unique(calls.key, return_index=True, return_inverse=True, return_counts=True)
         complete = counts >= calls.size[first]
         done = complete | is_over(keys, np.where(complete, 0, counts))
@@ -110,7 +110,7 @@ class WaitingCalls:
         self.waiting = calls.taken(~of_done)
         self.take(calls.taken(of_done))
 
-    def _once(self, calls: CallColumns) -> CallColumns:
+    def _once(self, calls: WaitingColumns) -> WaitingColumns:
         """Without calls that a log repeats; the first one stays, and the order."""
         order = np.lexsort((calls.place, calls.key))
         key, place = calls.key[order], calls.place[order]
@@ -120,7 +120,7 @@ class WaitingCalls:
         self.repeated += int(again.sum())
         return calls.taken(np.sort(order[~again]))
 
-    def _not_done(self, calls: CallColumns) -> CallColumns:
+    def _not_done(self, calls: WaitingColumns) -> WaitingColumns:
         """Without calls of collectives that are done already."""
         state = np.zeros(len(calls.key), dtype=np.uint8)
         order = np.argsort(calls.key, kind="stable")

@@ -7,7 +7,7 @@ from builders import MS, Collective, traces_of
 
 from analysis import analyse
 from analysis.cli.app import main
-from analysis.metrics.link_bytes import sent_bytes_by_step
+from analysis.metrics.device.link_bytes import sent_bytes_by_step
 
 SIZE_BYTES = 8_000_000
 

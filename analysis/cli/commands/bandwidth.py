@@ -33,7 +33,7 @@ class BandwidthBy(str, Enum):
 
 
 By = Annotated[BandwidthBy, typer.Option(help="A row per size, or per interval of time and size class.")]
-Every = Annotated[str, typer.Option(metavar="TIME", help="Length of an interval: 60s, 5min, 1h.")]
+EveryInterval = Annotated[str, typer.Option(metavar="TIME", help="Length of an interval: 60s, 5min, 1h.")]
 
 
 @reads_traces
@@ -42,7 +42,7 @@ def bandwidth_command(
     runs: Runs,
     ceiling: CeilingFile = None,
     by: By = BandwidthBy.size,
-    every: Every = "60s",
+    every: EveryInterval = "60s",
     *,
     writing: Writing,
     reading: ReadOptions,

@@ -16,7 +16,7 @@ from ...recording.options import Progress
 from .columns import LogBlock, WrittenCalls
 from .lines import DumpStats, Line, LineHeader, LineMetadata, decoded_line, decoded_lines, last_whole_line
 
-BLOCK_BYTES = 1 << 20
+LOG_BLOCK_BYTES = 1 << 20
 _LONGEST_LINE_BYTES = 16 << 20
 
 
@@ -25,7 +25,7 @@ class InspectorLog:
     """One file. `blocks` reads it once; the rest is known when that is done, and grows until then."""
 
     path: Path
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int = LOG_BLOCK_BYTES
     communicators: list[Communicator] = field(default_factory=list)
     """Of each process and rank that wrote; `columns` count into them."""
     versions: dict[str, None] = field(default_factory=dict)
