@@ -1,0 +1,26 @@
+"""How a dump of the flight recorder is recognised, by the first bytes of its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...recording.compression import first_bytes
+
+_JSON_KEYS = (b'"collective_seq_id"', b'"comm_lib_version"', b'"nccl_comm_state"', b'"pg_status"', b'"p2p_seq_id"')
+_OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanoseconds"')
+_PICKLED_KEYS = (b"pg_config", b"version", b"entries", b"nccl_version", b"pg_status")
+
+
+def looks_like_dump(path: Path) -> bool:
+    """Whether a plain file begins like a dump, pickled or as JSON; False if it cannot be read."""
+    return begins_like_dump(first_bytes(path))
+
+
+def begins_like_dump(begin: bytes) -> bool:
+    """The same by the first bytes."""
+    from .opcodes import is_pickle
+
+    if is_pickle(begin):
+        return any(key in begin for key in _PICKLED_KEYS)
+    is_json = begin.lstrip()[:1] == b"{"
+    return is_json and any(key in begin for key in _JSON_KEYS) and not any(key in begin for key in _OF_TRACES)
