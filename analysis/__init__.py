@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .comparison.analysis import Comparison, compare
     from .errors import AnalysisError
+    from .hang.analysis import Hang, find_hang
     from .results.analysis import Analysis
     from .results.opening import analyse, load_run
     from .run.run import Run
@@ -24,6 +25,7 @@ __all__ = [
     "Analysis",
     "AnalysisError",
     "Comparison",
+    "Hang",
     "Run",
     "SweepAnalysis",
     "TrainingAnalysis",
@@ -31,6 +33,7 @@ __all__ = [
     "analyse_sweep",
     "analyse_training",
     "compare",
+    "find_hang",
     "load_run",
 ]
 
@@ -38,6 +41,7 @@ _HOMES = {
     "Analysis": "results.analysis",
     "AnalysisError": "errors",
     "Comparison": "comparison.analysis",
+    "Hang": "hang.analysis",
     "Run": "run.run",
     "SweepAnalysis": "sweeps.analysis",
     "TrainingAnalysis": "training.analysis",
@@ -45,6 +49,7 @@ _HOMES = {
     "analyse_sweep": "sweeps.analysis",
     "analyse_training": "training.analysis",
     "compare": "comparison.analysis",
+    "find_hang": "hang.analysis",
     "load_run": "results.opening",
 }
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 from ..core.small_files import RANK_LIMIT
+from ..core.wording import counted
 from ..errors import DuplicateRank, NoTraces, UnknownRank, UnreadableFile
 from ..formats.flight_recorder.entry import looks_like_dump
 from ..reading.trace_files import is_side_file
 
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _RANK = re.compile(r"rank[-_.= ]?([0-9]{1,7})", re.IGNORECASE)
-_SHOWN = 3
+_HINT = "torch writes one per rank when a collective times out, see docs/hang.md"
 
 
 def dump_files(paths: Sequence[Path]) -> list[Path]:
@@ -41,10 +42,8 @@ def _dumps_in(folder: Path) -> list[Path]:
     found = [path for path in files if looks_like_dump(path)]
     if not found:
         inner = [path.name for path in inside if path.is_dir()]
-        hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
-        raise NoTraces(
-            f"{folder}: holds no dump of the flight recorder{hint or '; torch writes one per rank when a collective times out, see docs/hang.md'}"
-        )
+        hint = f"did you mean one of its folders ({', '.join(inner[:5])})?" if inner else _HINT
+        raise NoTraces(f"{folder}: holds no dump of the flight recorder; {hint}")
     return found
 
 
@@ -68,9 +67,10 @@ def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list
     if all(rank is not None for rank in sure):
         _refuse_twice(paths, sure)
     vague = [path for path, rank in zip(paths, sure, strict=True) if rank is None]
+    others = f", nor {'does' if len(vague) == 2 else 'do'} {counted(len(vague) - 1, 'other')}"
     raise UnknownRank(
-        f"{vague[0]}: does not say which rank it is of{', nor do others' if len(vague) > 1 else ''}; a dump has no rank "
-        "in it: let its name end in the rank, as torch does (nccl_trace_rank_3), and name all files alike"
+        f"{vague[0]}: does not say which rank it is of{others if len(vague) > 1 else ''}; a dump has no rank in it: let "
+        "its name end in the rank, as torch does (nccl_trace_rank_3), and name all files alike"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..formats.flight_recorder.dump import Dump
-from .groups import Group
+from .groups import JobGroup
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Mismatch:
         return tuple(sorted(r for what, ranks in self.called if len(usual) > 1 or what not in usual for r in ranks))
 
 
-def first_mismatches(groups: Sequence[Group], dumps: Mapping[int, Dump]) -> dict[int, Mismatch]:
+def first_mismatches(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> dict[int, Mismatch]:
     """The first number under which ranks of a group called different things, by the place of the group."""
     import numpy as np
 
@@ -48,7 +48,7 @@ def first_mismatches(groups: Sequence[Group], dumps: Mapping[int, Dump]) -> dict
     return found
 
 
-def _mismatch(seq: int, group: Group, dumps: Mapping[int, Dump]) -> Mismatch:
+def _mismatch(seq: int, group: JobGroup, dumps: Mapping[int, Dump]) -> Mismatch:
     called: dict[str, list[int]] = defaultdict(list)
     for rank, log in sorted(group.logs.items()):
         if seq in log.seqs:

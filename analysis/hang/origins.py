@@ -23,15 +23,19 @@ class Why(str, Enum):
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Ranks at which chains of waiting end, why they are named, and the wait that shows it best."""
+class HangOrigin:
+    """Ranks at which chains of waiting end, why they are named, and the wait that shows it best.
+
+    `held_up` is where others wait for them, if that is elsewhere.
+    """
 
     ranks: tuple[int, ...]
     why: Why
     wait: Wait
+    held_up: Wait | None = None
 
 
-def origins_of(waits: Sequence[Wait]) -> list[Origin]:
+def origins_of(waits: Sequence[Wait]) -> list[HangOrigin]:
     """Who to name, those for whom most wait first."""
     stopped = _stopped(waits)
     strong = _edges(waits, stopped, weak=False)
@@ -61,11 +65,11 @@ def _edges(waits: Sequence[Wait], stopped: Mapping[int, int], *, weak: bool) -> 
     for number, wait in enumerate(waits):
         if wait.left_behind:
             for rank in wait.waiting:
-                edges[rank]  # noqa: B018 - it is a rank to consider
+                edges[rank]
             continue
         blamed = wait.blamed or (tuple(wait.waiting) if weak else ())
         for rank, call in wait.waiting.items():
-            edges[rank]  # noqa: B018
+            edges[rank]
             if blamed and rank not in wait.not_begun and call.record < stopped.get(rank, call.record + 1):
                 edges[rank].add(-1 - number)
         edges[-1 - number].update(blamed)
@@ -109,22 +113,23 @@ def _order(ranks: frozenset[int], listed: str, wait: Wait) -> tuple[int, int, bo
     return -covered, -len(wait.waiting), wait.peers is not None, wait.since_ns or 0
 
 
-def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], waits: Sequence[Wait]) -> list[Origin]:
+def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], waits: Sequence[Wait]) -> list[HangOrigin]:
     """Ranks of one reason in one sentence, where one wait shows it of all of them."""
     left: dict[Why, set[int]] = defaultdict(set)
-    found: list[Origin] = []
+    found: list[HangOrigin] = []
     for ranks, reason in whys:
         if reason is None:
             continue
         if len(ranks) > 1:
-            found.append(Origin(tuple(sorted(ranks)), *reason))
+            found.append(HangOrigin(tuple(sorted(ranks)), *reason))
         else:
             left[reason[0]] |= ranks
     for why, of_why in left.items():
         while of_why:
-            reason = _best(frozenset(of_why), why, waits)
-            covered = of_why & {*reason.blamed, *reason.left_behind}
-            found.append(Origin(tuple(sorted(covered)), why, reason))
+            best = _best(frozenset(of_why), why, waits)
+            covered = of_why & {*best.blamed, *best.left_behind}
+            held_up = _held_up(frozenset(covered), waits) if why is Why.left_behind else None
+            found.append(HangOrigin(tuple(sorted(covered)), why, best, held_up))
             of_why -= covered
     return sorted(found, key=lambda one: (-len(one.wait.waiting), one.ranks))
 
@@ -135,6 +140,12 @@ def _best(ranks: frozenset[int], why: Why, waits: Sequence[Wait]) -> Wait:
     if why is Why.mismatch:
         shown = [wait for wait in shown if ranks & set(wait.odd)]
     return min(shown, key=lambda wait: _order(ranks, listed, wait))
+
+
+def _held_up(ranks: frozenset[int], waits: Sequence[Wait]) -> Wait | None:
+    """Where others wait for all of these."""
+    shown = [wait for wait in waits if ranks <= set(wait.blamed)]
+    return min(shown, key=lambda wait: _order(ranks, "blamed", wait), default=None)
 
 
 def _last_parts(edges: Mapping[int, set[int]]) -> list[frozenset[int]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..formats.flight_recorder.dump import Call, Dump, Transfer
-from .groups import Group, Position
+from .groups import JobGroup, Standing
 from .mismatches import Mismatch, first_mismatches
 
 
@@ -20,7 +20,7 @@ class Wait:
     ranks in `done` finished it, and those that wait are `left behind`; or nobody has, though all are there.
     """
 
-    group: Group
+    group: JobGroup
     kind: str
     seq: int
     waiting: dict[int, Call]
@@ -52,7 +52,7 @@ class Wait:
         return min((call.created_ns for call in self.waiting.values() if call.created_ns), default=None)
 
 
-def waits_of(groups: Sequence[Group], dumps: Mapping[int, Dump]) -> list[Wait]:
+def waits_of(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> list[Wait]:
     """All waits of a job."""
     mismatches = first_mismatches(groups, dumps)
     found: list[Wait] = []
@@ -62,7 +62,7 @@ def waits_of(groups: Sequence[Group], dumps: Mapping[int, Dump]) -> list[Wait]:
     return found
 
 
-def _collectives(group: Group, dumps: Mapping[int, Dump], mismatch: Mismatch | None) -> list[Wait]:
+def _collectives(group: JobGroup, dumps: Mapping[int, Dump], mismatch: Mismatch | None) -> list[Wait]:
     fronts = _fronts(group, dumps)
     by_seq: dict[int, dict[int, Call]] = defaultdict(dict)
     for rank, call in fronts.items():
@@ -78,7 +78,7 @@ def _collectives(group: Group, dumps: Mapping[int, Dump], mismatch: Mismatch | N
     return [wait for wait in waits if not _is_bookkeeping(wait)]
 
 
-def _fronts(group: Group, dumps: Mapping[int, Dump]) -> dict[int, Call]:
+def _fronts(group: JobGroup, dumps: Mapping[int, Dump]) -> dict[int, Call]:
     """The first collective of each rank that is not done.
 
     Where a call is only known to have ended, it did not succeed unless all ranks issued it.
@@ -94,7 +94,7 @@ def _fronts(group: Group, dumps: Mapping[int, Dump]) -> dict[int, Call]:
     return fronts
 
 
-def _call_at(group: Group, rank: int, seq: int, position: Position, dumps: Mapping[int, Dump]) -> Call:
+def _call_at(group: JobGroup, rank: int, seq: int, position: Standing, dumps: Mapping[int, Dump]) -> Call:
     """The call of that number; of those in between only the kind is known."""
     for call in (position.waiting, position.last):
         if call is not None and call.seq == seq:
@@ -104,7 +104,7 @@ def _call_at(group: Group, rank: int, seq: int, position: Position, dumps: Mappi
     return Call(kind, seq, 0, 0, "retired", None, None, ())
 
 
-def _callers(group: Group, seq: int, dumps: Mapping[int, Dump]) -> dict[int, Call]:
+def _callers(group: JobGroup, seq: int, dumps: Mapping[int, Dump]) -> dict[int, Call]:
     return {
         rank: _call_at(group, rank, seq, one, dumps)
         for rank, one in sorted(group.positions.items())
@@ -113,7 +113,7 @@ def _callers(group: Group, seq: int, dumps: Mapping[int, Dump]) -> dict[int, Cal
 
 
 def _collective(
-    group: Group, seq: int, waiting: dict[int, Call], fronts: Mapping[int, Call], dumps: Mapping[int, Dump]
+    group: JobGroup, seq: int, waiting: dict[int, Call], fronts: Mapping[int, Call], dumps: Mapping[int, Dump]
 ) -> Wait:
     missing, unsure, behind, done = [], [], [], []
     for rank in group.members:
@@ -148,7 +148,7 @@ def _collective(
     return wait
 
 
-def _has_begun(group: Group, rank: int, seq: int) -> bool:
+def _has_begun(group: JobGroup, rank: int, seq: int) -> bool:
     log = group.logs[rank]
     return seq in log.seqs and bool(log.started[log.seqs.index(seq)]) and not log.only_retired
 
@@ -158,7 +158,7 @@ def _is_bookkeeping(wait: Wait) -> bool:
     return wait.group.only_retired and not wait.blamed
 
 
-def _transfers(group: Group, dumps: Mapping[int, Dump]) -> list[Wait]:
+def _transfers(group: JobGroup, dumps: Mapping[int, Dump]) -> list[Wait]:
     pairs: dict[tuple[int, int], dict[str, list[Call]]] = defaultdict(lambda: {"send": [], "recv": []})
     for rank, log in group.logs.items():
         for transfer in log.transfers:
@@ -168,7 +168,7 @@ def _transfers(group: Group, dumps: Mapping[int, Dump]) -> list[Wait]:
     return [wait for ends, calls in sorted(pairs.items()) if (wait := _transfer(group, ends, calls, dumps))]
 
 
-def _ends(group: Group, transfer: Transfer) -> tuple[int, int] | None:
+def _ends(group: JobGroup, transfer: Transfer) -> tuple[int, int] | None:
     """Source and target as ranks of the job."""
     members = group.members
     if max(transfer.source, transfer.target) >= len(members):
@@ -177,7 +177,7 @@ def _ends(group: Group, transfer: Transfer) -> tuple[int, int] | None:
 
 
 def _transfer(
-    group: Group, ends: tuple[int, int], calls: Mapping[str, list[Call]], dumps: Mapping[int, Dump]
+    group: JobGroup, ends: tuple[int, int], calls: Mapping[str, list[Call]], dumps: Mapping[int, Dump]
 ) -> Wait | None:
     """Sends and receives of two ranks are matched in order: what is left over on one side waits for the other."""
     sends, receives = calls["send"], calls["recv"]
@@ -197,7 +197,7 @@ def _transfer(
     return Wait(group, call.kind, call.seq, {rank: call}, missing=missing, without_dump=absent, peers=ends)
 
 
-def _issued(group: Group, ends: tuple[int, int], dumps: Mapping[int, Dump]) -> tuple[int, int] | None:
+def _issued(group: JobGroup, ends: tuple[int, int], dumps: Mapping[int, Dump]) -> tuple[int, int] | None:
     """How many sends and receives the two ranks issued; None unless both dumps hold them all."""
     if not all(rank in dumps and dumps[rank].is_whole for rank in ends):
         return None

@@ -29,9 +29,10 @@ LAYERS: dict[str, dict[str, str]] = {
         "sweeps": "results recording render catalog core errors",
         "comparison": "results recording render catalog core errors",
         "tensorboard": "results report core errors",
+        "hang": "reading formats render catalog core errors",
         "cli": (
-            "exports tensorboard sweeps comparison training results report replay timeline metrics run reading formats "
-            "recording ceilings render catalog core version errors"
+            "exports hang tensorboard sweeps comparison training results report replay timeline metrics run reading "
+            "formats recording ceilings render catalog core version errors"
         ),
     },
     "profiling": {

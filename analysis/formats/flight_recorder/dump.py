@@ -128,7 +128,7 @@ class Dump:
         return not self.only_active and self.first_record == 0
 
 
-def content_of(path: Path) -> dict[str, Any]:
+def dump_content(path: Path) -> dict[str, Any]:
     """What a dump holds, as it is in the file. Raises UnreadableFile, NotATrace, DamagedTrace, UnsafePickle."""
     try:
         with path.open("rb") as file:
@@ -158,7 +158,7 @@ def _of_json(path: Path, data: bytes) -> Any:
 
 def read_dump(path: Path) -> Dump:
     """What one rank recorded. Raises TraceError."""
-    content = content_of(path)
+    content = dump_content(path)
     try:
         return dump_of(content)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as err:
@@ -225,7 +225,7 @@ class _Logs:
             self._open.setdefault(name, []).append((entry, is_done))
             return
         kind = self.kind_of(entry)
-        seq = entry.get("collective_seq_id", entry.get("seq_id"))
+        seq: int = entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]
         what = self._what(kind, entry)
         if log.seqs and log.seqs[-1] == seq:  # a call within one that is coalesced: the last entry has its state
             log.whats[-1], log.done[-1], log.started[-1] = what, is_done, is_started
@@ -339,8 +339,8 @@ def _is_done(entry: dict[str, Any]) -> bool:
 
 def _time(entry: dict[str, Any]) -> int:
     """The last time that an entry tells."""
-    seen = (entry.get("time_discovered_completed_ns"), entry.get("time_discovered_started_ns"))
-    return max(int(entry.get("time_created_ns") or 0), *(int(time or 0) for time in seen))
+    keys = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+    return max(int(entry.get(key) or 0) for key in keys)
 
 
 def _call(entry: dict[str, Any], kind: str) -> Call:
@@ -376,7 +376,8 @@ def _transfers(
             continue
         a, b = int(ends[2]), int(ends[4])
         pair = (a, b) if ends[1] == "send" else (b, a)
-        issued[ends[1], *pair] = issued.get((ends[1], *pair), 0) + 1
+        way = (ends[1], *pair)
+        issued[way] = issued.get(way, 0) + 1
         if not is_done and not batches.get(entry["p2p_seq_id"], False):
             transfers.append(Transfer(_call(entry, kind_of(entry)), *pair))
     return transfers, issued

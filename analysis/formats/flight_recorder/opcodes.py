@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ...errors import DamagedTrace, UnsafePickle
+from ...errors import DamagedTrace, TraceError, UnsafePickle
 from ...recording.memory_limit import check_memory, default_limit_bytes
 
 _MOST_DIGITS = 25  # of a number written as text
@@ -90,7 +90,7 @@ def _behind(data: bytes, at: int, name: str) -> int:
         return at + 9
     if code == _LONG1 and data[at + 1 : at + 2] <= bytes([_NUMBER_BYTES]):
         return at + 2 + int.from_bytes(data[at + 1 : at + 2], "little")
-    _refuse(code, at, name)
+    raise _refusal(code, at, name)
 
 
 def _behind_line(data: bytes, at: int, name: str) -> int:
@@ -102,16 +102,16 @@ def _behind_line(data: bytes, at: int, name: str) -> int:
     is_long = data[at] in b"IL" and len(text) > _MOST_DIGITS
     is_far = data[at] == _PUT and not (text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= len(data))
     if is_long or is_far:
-        _refuse(data[at], at, name)
+        raise _refusal(data[at], at, name)
     return end + 1
 
 
-def _refuse(code: int, at: int, name: str) -> NoReturn:
-    """Raises UnsafePickle."""
-    known = pickletools.code2op.get(chr(code))
+def _refusal(code: int, at: int, name: str) -> TraceError:
+    """What is wrong with an operation that no dump has."""
+    known = next((one for one in pickletools.opcodes if ord(one.code) == code), None)
     if known is None:
-        raise DamagedTrace(f"{name}: is not a whole pickle: there is no operation {code:#04x}, as at byte {at:,}")
-    raise UnsafePickle(
+        return DamagedTrace(f"{name}: is not a whole pickle: there is no operation {code:#04x}, as at byte {at:,}")
+    return UnsafePickle(
         f"{name}: is refused: at byte {at:,} its pickle asks for {known.name}, and a dump of the flight recorder needs "
         "nothing but texts, numbers, lists and dictionaries; nothing of it was run. Dump it as JSON, or leave it out"
     )
