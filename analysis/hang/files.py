@@ -69,8 +69,8 @@ def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list
     vague = [path for path, rank in zip(paths, sure, strict=True) if rank is None]
     others = f", nor {'does' if len(vague) == 2 else 'do'} {counted(len(vague) - 1, 'other')}"
     raise UnknownRank(
-        f"{vague[0]}: does not say which rank it is of{others if len(vague) > 1 else ''}; a dump has no rank in it: let "
-        "its name end in the rank, as torch does (nccl_trace_rank_3), and name all files alike"
+        f"{vague[0]}: does not say which rank it is of{others if len(vague) > 1 else ''}; a dump has no rank in it: "
+        "let its name end in the rank, as torch does (nccl_trace_rank_3), and name all files alike"
     )
 
 

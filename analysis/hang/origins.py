@@ -47,13 +47,16 @@ def origins_of(waits: Sequence[Wait]) -> list[HangOrigin]:
 
 
 def _stopped(waits: Sequence[Wait]) -> dict[int, int]:
-    """Ranks that were left behind, and the record from which on their dumps say nothing about waiting."""
+    """Ranks that went astray, or were left behind, and the record from which on they do not count as waiting.
+
+    What a rank that was left behind shows as not done before may be done as well, so that it counts nowhere.
+    """
     found: dict[int, int] = {}
     for wait in waits:
-        for rank in wait.left_behind:
+        for rank in wait.waiting.keys() & {*wait.odd}:
             record = wait.waiting[rank].record
             found[rank] = min(found.get(rank, record), record)
-    return found
+    return found | {rank: -1 for wait in waits for rank in wait.left_behind}
 
 
 def _edges(waits: Sequence[Wait], stopped: Mapping[int, int], *, weak: bool) -> dict[int, set[int]]:
@@ -70,7 +73,8 @@ def _edges(waits: Sequence[Wait], stopped: Mapping[int, int], *, weak: bool) -> 
         blamed = wait.blamed or (tuple(wait.waiting) if weak else ())
         for rank, call in wait.waiting.items():
             edges[rank]
-            if blamed and rank not in wait.not_begun and call.record < stopped.get(rank, call.record + 1):
+            is_culprit = rank in wait.not_begun or rank in wait.odd
+            if blamed and not is_culprit and call.record < stopped.get(rank, call.record + 1):
                 edges[rank].add(-1 - number)
         edges[-1 - number].update(blamed)
     return edges

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..core.nccl_tests import ROOTED
 from ..formats.flight_recorder.dump import Call, Dump, Transfer
 from .groups import JobGroup, Standing
 from .mismatches import Mismatch, first_mismatches
+
+_ASKED = 4
 
 
 @dataclass
@@ -59,7 +62,28 @@ def waits_of(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> list[Wait
     for place, group in enumerate(groups):
         found += _collectives(group, dumps, mismatches.get(place))
         found += _transfers(group, dumps)
+    of_rank: dict[int, list[JobGroup]] = defaultdict(list)
+    for group in groups:
+        for rank in group.positions:
+            of_rank[rank].append(group)
+    for wait in found:
+        passed = {rank for rank in wait.unsure if _has_passed(rank, wait, of_rank[rank])}
+        if passed:
+            wait.missing = tuple(rank for rank in wait.missing if rank not in passed)
+            wait.unsure -= passed
+            wait.done += tuple(sorted(passed))
     return found
+
+
+def _has_passed(rank: int, wait: Wait, groups: Sequence[JobGroup]) -> bool:
+    """Whether a rank has issued, in another group, what one that waits issued later: ranks keep one order."""
+    for other, call in list(wait.waiting.items())[:_ASKED]:
+        for group in groups:
+            here, there = group.positions.get(rank), group.positions.get(other)
+            later = there.waiting if there and there.waiting and there.waiting.record > call.record else None
+            if later and here and here.issued is not None and here.issued >= later.seq:
+                return True
+    return False
 
 
 def _collectives(group: JobGroup, dumps: Mapping[int, Dump], mismatch: Mismatch | None) -> list[Wait]:
@@ -128,10 +152,10 @@ def _collective(
             missing.append(rank)
         else:
             done.append(rank)
-    if done:  # then all had issued it
-        unsure = []
-    begun = [rank for rank in waiting if _has_begun(group, rank, seq)]
     kinds = [call.kind for call in waiting.values()]
+    if done and not ROOTED & set(kinds):  # then all had come
+        unsure, behind = [], []
+    begun = [rank for rank in waiting if _has_begun(group, rank, seq)]
     wait = Wait(
         group=group,
         kind=max(kinds, key=kinds.count),
@@ -165,7 +189,7 @@ def _transfers(group: JobGroup, dumps: Mapping[int, Dump]) -> list[Wait]:
             ends = _ends(group, transfer)
             if ends is not None and rank in ends:
                 pairs[ends][transfer.call.kind].append(transfer.call)
-    return [wait for ends, calls in sorted(pairs.items()) if (wait := _transfer(group, ends, calls, dumps))]
+    return [wait for ends, calls in sorted(pairs.items()) for wait in _transfers_between(group, ends, calls, dumps)]
 
 
 def _ends(group: JobGroup, transfer: Transfer) -> tuple[int, int] | None:
@@ -176,25 +200,25 @@ def _ends(group: JobGroup, transfer: Transfer) -> tuple[int, int] | None:
     return members[transfer.source], members[transfer.target]
 
 
-def _transfer(
+def _transfers_between(
     group: JobGroup, ends: tuple[int, int], calls: Mapping[str, list[Call]], dumps: Mapping[int, Dump]
-) -> Wait | None:
+) -> Iterator[Wait]:
     """Sends and receives of two ranks are matched in order: what is left over on one side waits for the other."""
     sends, receives = calls["send"], calls["recv"]
     source, target = ends
     sent, received = _issued(group, ends, dumps) or (len(sends), len(receives))
     left = sent - received
+    if sends and receives:
+        yield Wait(group, "send_recv", sends[0].seq, {source: sends[0], target: receives[0]}, peers=ends)
     if left > 0 and sends:
         rank, call, other = source, sends[max(len(sends) - left, 0)], target
     elif left < 0 and receives:
         rank, call, other = target, receives[max(len(receives) + left, 0)], source
-    elif sends and receives:
-        return Wait(group, "send_recv", sends[0].seq, {source: sends[0], target: receives[0]}, peers=ends)
     else:
-        return None
+        return
     absent = () if other in dumps else (other,)
     missing = (other,) if other in dumps else ()
-    return Wait(group, call.kind, call.seq, {rank: call}, missing=missing, without_dump=absent, peers=ends)
+    yield Wait(group, call.kind, call.seq, {rank: call}, missing=missing, without_dump=absent, peers=ends)
 
 
 def _issued(group: JobGroup, ends: tuple[int, int], dumps: Mapping[int, Dump]) -> tuple[int, int] | None:
