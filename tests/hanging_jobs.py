@@ -112,7 +112,9 @@ class Job:
     def number(self, rank: int, at: int) -> int:
         """The number of a collective in its group, from 1; of a send or receive, among those of the rank."""
         op = self.programs[rank][at]
-        alike = [o for o in self.programs[rank][: at + 1] if o.group == op.group and (o.peer is None) == (op.peer is None)]
+        alike = [
+            o for o in self.programs[rank][: at + 1] if o.group == op.group and (o.peer is None) == (op.peer is None)
+        ]
         return len(alike)
 
     @property
@@ -124,7 +126,9 @@ class Job:
     def culprits(self) -> set[int]:
         """Ranks whose fault came about, and for whom others wait."""
         awaited = {other for rank in self.programs for other in self._awaited_by(rank)}
-        return {one.rank for one in self.faults if self.came_about(one) and (one.rank in awaited or one.what == "other")}
+        return {
+            one.rank for one in self.faults if self.came_about(one) and (one.rank in awaited or one.what == "other")
+        }
 
     def came_about(self, one: Fault) -> bool:
         """Whether the rank got as far as to its fault."""

@@ -41,10 +41,11 @@ def first_mismatches(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> d
             continue
         seqs = np.concatenate([np.frombuffer(log.seqs, dtype=np.int64) for log in logs.values()])
         whats = np.concatenate([maps[r][np.frombuffer(log.whats, dtype=np.int64)] for r, log in logs.items()])
-        pairs = np.unique(np.stack([seqs, whats], axis=1), axis=0)
-        twice = pairs[1:, 0] == pairs[:-1, 0]
-        if twice.any():
-            found[place] = _mismatch(int(pairs[1:][twice][0, 0]), group, dumps)
+        least = seqs.min()
+        pairs = np.unique((seqs - least) * len(texts) + whats) // len(texts)
+        twice = pairs[1:][pairs[1:] == pairs[:-1]]
+        if len(twice):
+            found[place] = _mismatch(int(twice[0] + least), group, dumps)
     return found
 
 

@@ -23,6 +23,7 @@ from .opcodes import is_pickle, primitives
 
 _KEYS = frozenset({"entries", "pg_config", "pg_status", "nccl_comm_state"})
 _MOST_SIZES, _MOST_FRAMES, _MOST_ENTRIES = 10_000, 1_000, 1_000_000
+_MOST_CALLS = 1 << 48
 _PEERS = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 _RANKS = re.compile(r"\d{1,7}")
 # Ranks may hand in, or get back, different numbers of elements: which side has to agree, if any.
@@ -226,6 +227,8 @@ class _Logs:
             return
         kind = self.kind_of(entry)
         seq: int = entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]
+        if not 0 <= seq < _MOST_CALLS:
+            raise ValueError(f"a collective has number {seq}")
         what = self._what(kind, entry)
         if log.seqs and log.seqs[-1] == seq:  # a call within one that is coalesced: the last entry has its state
             log.whats[-1], log.done[-1], log.started[-1] = what, is_done, is_started

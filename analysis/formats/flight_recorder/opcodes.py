@@ -19,6 +19,7 @@ from ...recording.memory_limit import check_memory, default_limit_bytes
 _MOST_DIGITS = 25  # of a number written as text
 _NUMBER_BYTES = 9  # of an integer of 64 bits, with its sign
 _OBJECT_BYTES = 100  # that one operation makes at most
+_HARMLESS_BYTES = 4 << 20
 _MAKING = (b"]", b"}", b"(", b"l", b"t", b"d", b"\x85", b"\x86", b"\x87")
 _NEWEST = 5
 # What fixed lengths have; the numbers of LONG_BINPUT, for which Python makes room, are bounded by %s.
@@ -33,8 +34,8 @@ _PROTO, _FRAME, _LONG1, _STOP, _PUT = 0x80, 0x95, 0x8A, ord("."), ord("p")
 _LONGEST_BYTES = 9  # of the operations with a fixed length
 _ADMITTED = b"hKqjMJrG\x8a"
 _BROKEN = (
-    pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError, KeyError, OverflowError, TypeError,
-    ValueError,
+    pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError, KeyError, MemoryError, OverflowError,
+    TypeError, ValueError,
 )  # fmt: skip
 
 
@@ -46,9 +47,10 @@ def is_pickle(begin: bytes) -> bool:
 def primitives(data: bytes, name: str) -> Any:
     """What the pickle holds. `name` begins what errors say. Raises UnsafePickle, DamagedTrace, TooLarge."""
     check_primitive(data, name)
-    check_memory(f"{name}: what it holds", sum(map(data.count, _MAKING)) * _OBJECT_BYTES, default_limit_bytes())
+    if len(data) > _HARMLESS_BYTES:
+        check_memory(f"{name}: what it holds", sum(map(data.count, _MAKING)) * _OBJECT_BYTES, default_limit_bytes())
     try:
-        return _Primitive(io.BytesIO(data)).load()
+        return _Primitive(io.BufferedReader(io.BytesIO(data))).load()  # one that peeks: twice as fast
     except _BROKEN as err:
         raise DamagedTrace(f"{name}: is not a whole pickle: {err}; copy it again") from err
 
@@ -86,8 +88,9 @@ def _behind(data: bytes, at: int, name: str) -> int:
         if data[at + 1 : at + 2] > bytes([_NEWEST]):
             raise DamagedTrace(f"{name}: is a pickle of protocol {data[at + 1]}; expected at most {_NEWEST}")
         return at + 2
-    if code == _FRAME:
-        return at + 9
+    if code == _FRAME:  # Python would make room for all of it
+        length = int.from_bytes(data[at + 1 : at + 9], "little")
+        return at + 9 if length <= len(data) - at else len(data)
     if code == _LONG1 and data[at + 1 : at + 2] <= bytes([_NUMBER_BYTES]):
         return at + 2 + int.from_bytes(data[at + 1 : at + 2], "little")
     raise _refusal(code, at, name)
