@@ -174,13 +174,13 @@ class Writing:
     """By how much collectives were numbered before, as after days of training."""
 
 
-def dumps_of(job: Job, writing: Writing = Writing()) -> dict[int, dict[str, Any]]:  # noqa: B008 - it is frozen
+def dumps_of(job: Job, writing: Writing = Writing()) -> dict[int, dict[str, Any]]:
     """A dump of each rank that is still there."""
     gone = {one.rank for one in job.faults if one.what == "exit" and job.came_about(one)}
     return {rank: _dump(job, rank, writing) for rank in job.programs if rank not in gone}
 
 
-def write_job(folder: Path, job: Job, writing: Writing = Writing()) -> Path:  # noqa: B008
+def write_job(folder: Path, job: Job, writing: Writing = Writing()) -> Path:
     """The dumps as files of a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank, dump in dumps_of(job, writing).items():

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.escaping import printable
 from ..core.tables import hang as schemas
 from .answer import answer, notes
 from .groups import JobGroup, groups_of
@@ -39,7 +40,7 @@ class Hang:
     @property
     def answer(self) -> list[str]:
         """Who is missing where, since when, and where their code stood: a text for each set of ranks."""
-        return answer(self.origins, self._waiting, self.dumps.by_rank)
+        return list(map(printable, answer(self.origins, self._waiting, self.dumps.by_rank)))
 
     @property
     def notes(self) -> list[str]:

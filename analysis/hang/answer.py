@@ -158,8 +158,8 @@ def _spread(dumps: Mapping[int, Dump]) -> Iterator[str]:
 
 def names_of(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 0-3 and 8`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+    if len(ranks) < 3:
+        return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, sorted(ranks)))}"
     text = ranges_of(sorted(ranks))
     head, _, tail = text.rpartition(", ")
     return f"ranks {head} and {tail}" if head and tail != "..." else f"ranks {text}"

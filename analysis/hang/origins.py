@@ -91,7 +91,7 @@ def _named(part: frozenset[int], strong: Mapping[int, set[int]], waits: Sequence
 
 
 def _why(ranks: frozenset[int], waits: Sequence[Wait]) -> tuple[Why, Wait] | None:
-    """The reason, and the wait that shows it: in which most of them are, then most others, then the earliest."""
+    """The reason, and the wait that shows it best."""
     for why, listed in (
         (Why.mismatch, "odd"),
         (Why.left_behind, "left_behind"),
@@ -112,9 +112,11 @@ def _why(ranks: frozenset[int], waits: Sequence[Wait]) -> tuple[Why, Wait] | Non
     return (Why.all_there, min(joined, key=lambda wait: _order(ranks, "waiting", wait))) if joined else None
 
 
-def _order(ranks: frozenset[int], listed: str, wait: Wait) -> tuple[int, int, bool, int]:
+def _order(ranks: frozenset[int], listed: str, wait: Wait) -> tuple[bool, int, int, bool, int]:
+    """The better a wait shows it, the smaller: best if it blames nobody else, who may himself only wait."""
     covered = len(ranks & set(getattr(wait, listed)))
-    return -covered, -len(wait.waiting), wait.peers is not None, wait.since_ns or 0
+    blames_others = bool(set(wait.blamed) - ranks)
+    return blames_others, -covered, -len(wait.waiting), wait.peers is not None, wait.since_ns or 0
 
 
 def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], waits: Sequence[Wait]) -> list[HangOrigin]:

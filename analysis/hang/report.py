@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from ..catalog import CATALOG
+from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..core.wording import counted
 from ..render import FORMATS, as_markdown, as_text
@@ -61,4 +62,4 @@ def _facts(hang: Hang) -> Iterator[tuple[str, str]]:
     for note in hang.notes:
         yield "note", note
     for failure in hang.dumps.failed:
-        yield "warning", failure
+        yield "warning", printable(failure)

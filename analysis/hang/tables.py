@@ -45,18 +45,24 @@ def origin_rows(origins: Sequence[HangOrigin], dumps: Mapping[int, Dump], waitin
 
 
 def wait_rows(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Row]:
-    """Rows of `hang_waits`, those first in which most of the ranks are blamed that are named."""
-    named = {rank for origin in origins for rank in origin.ranks}
-
-    def order(wait: Wait) -> tuple[int, int]:
-        return -len(named & {*wait.blamed, *wait.left_behind}), -len(wait.waiting)
-
+    """Rows of `hang_waits`, the most telling first."""
     return [
         _call_columns(wait)
         | {"since_ns": wait.since_ns}
         | {name: every_range(getattr(wait, name)) or None for name in _LISTED}
-        for wait in sorted(waits, key=order)
+        for wait in _by_what_they_tell(waits, origins)
     ]
+
+
+def _by_what_they_tell(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Wait]:
+    """Those first in which only ranks are blamed that are named, and most of them."""
+    named = {rank for origin in origins for rank in origin.ranks}
+
+    def order(wait: Wait) -> tuple[bool, int, int]:
+        blamed = {*wait.blamed, *wait.left_behind}
+        return not blamed or bool(blamed - named), -len(named & blamed), -len(wait.waiting)
+
+    return sorted(waits, key=order)
 
 
 def position_rows(groups: Sequence[JobGroup], waits: Sequence[Wait], dumps: Mapping[int, Dump]) -> list[Row]:
@@ -111,7 +117,7 @@ def stack_rows(origins: Sequence[HangOrigin], waits: Sequence[Wait], dumps: Mapp
         if dump is not None and dump.last is not None and dump.last.frames and dump.last_group is not None:
             last = dump.last
             alike["last", dump.last_group.name, last.kind, last.seq, last.frames].add(rank)
-    for wait in waits:
+    for wait in _by_what_they_tell(waits, origins):
         for rank, call in wait.waiting.items():
             if call.frames:
                 alike["waits", wait.group.name, call.kind, call.seq, call.frames].add(rank)

@@ -303,11 +303,11 @@ def _ranks_by_name(config: dict[str, Any]) -> dict[str, dict[str, str]]:
     return found
 
 
-def ranks_in(text: str) -> tuple[int, ...]:
-    """The ranks of a group, in its order. Raises DamagedTrace."""
+def ranks_in(text: str, name: str = "a dump") -> tuple[int, ...]:
+    """The ranks of a group, in its order. `name` begins what the error says. Raises DamagedTrace."""
     found = tuple(map(int, _RANKS.findall(text)))
     if any(rank >= RANK_LIMIT for rank in found) or len(set(found)) != len(found):
-        raise DamagedTrace(f"the ranks of a process group are {text[:80]!r}; expected numbers, each of them once")
+        raise DamagedTrace(f"{name}: a process group has ranks {text[:80]!r}; expected numbers, each of them once")
     return found
 
 
