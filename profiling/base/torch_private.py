@@ -7,6 +7,7 @@ torch lacks it, the function raises AttributeError or ImportError, unless it say
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _disable_profiler, _profiler_enabled
@@ -46,6 +47,24 @@ def store_of_default_group() -> Any:
 def abort_every_process_group() -> None:
     """Make communication of all process groups fail, as far as the backend can."""
     dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
+
+
+def flight_recorder_dump() -> bytes | None:
+    """What the flight recorder of this process holds, with stacks, as a pickle; None where torch cannot tell."""
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # the older one is there with NCCL only
+        dump = getattr(torch._C._distributed_c10d, name, None)  # noqa: SLF001  (no public counterpart)
+        if dump is not None:
+            return bytes(dump())
+    return None
+
+
+def flight_recorder_state() -> bytes:
+    """How many calls of each process group were issued and done, as a text that changes with them."""
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(torch._C._distributed_c10d, name, None)  # noqa: SLF001  (no public counterpart)
+        if dump is not None:
+            return bytes(dump(False, False))
+    return b""
 
 
 def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:

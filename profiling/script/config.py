@@ -54,6 +54,7 @@ class RunConfig:
     run_name: str | None = None
     with_stack: bool = False
     profile_memory: bool = False
+    flight_recorder: bool = False
 
     def __post_init__(self) -> None:
         if self.run_name is not None and Path(self.run_name).name != self.run_name:

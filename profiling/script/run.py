@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..base import run_directory as rundir
+from ..base.flight_recorder import record_calls
 from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, TargetError, UsageError
 from . import main_module
@@ -90,6 +91,8 @@ class _Watch:
 
 def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     """Run the script in this process; 0, or what it raises. Raises TargetError."""
+    if config.flight_recorder:
+        record_calls()
     watch = _Watch(config, command)
     after_import("torch", watch.begin)
     error: BaseException | None = None

@@ -26,6 +26,7 @@ from ..modes import FACTS
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .clock_probe import ClockProbe
+from .flight_recorder import FlightRecorder
 from .side_files import Subject
 from .step_clock import StepClock
 
@@ -45,6 +46,7 @@ class SessionOptions:
     profile_memory: bool = False
     create: Callable[[Path], None] = rundir.create_empty
     patience: timedelta = parallel.ENTRY_PATIENCE
+    flight_recorder: bool = False
 
 
 class Session:
@@ -71,6 +73,8 @@ class Session:
     ) -> None:
         self.run_dir = run_dir
         self._create = options.create
+        self._with_recorder = options.flight_recorder
+        self._recorder: FlightRecorder | None = None
         self._patience = options.patience
         self.schedule = schedule
         self.traces: list[str] = []
@@ -83,7 +87,7 @@ class Session:
         self._clock = StepClock(device)
         self._probe = ClockProbe()
         leaving = type(self).__exit__.__code__
-        self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
+        self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
         self._facts: RankFile
 
@@ -100,6 +104,9 @@ class Session:
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
+        if self._with_recorder:
+            self._recorder = FlightRecorder(self.run_dir, who.rank)
+            self._recorder.start()
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
             self._probe.at_start(who)
@@ -139,6 +146,8 @@ class Session:
                 self._refresh()
                 self._save(self._why_incomplete(error))
                 self._probe_again(error)
+                if self._recorder is not None:
+                    self._recorder.stop(failed=error is not None)
                 self._interrupts.stop()
 
     @property
@@ -249,6 +258,12 @@ class Session:
             message = str(error).strip().partition("\n")[0]
             return f"{type(error).__name__}: {message} ({done})"
         return f"the loop ended {done}"
+
+    def _free_blocked(self) -> None:
+        """Let the main thread go on that waits for other ranks, with an error."""
+        if self._recorder is not None:
+            self._recorder.keep()
+        parallel.abort_process_groups()
 
     def _leave_blocked(self, signum: Signals) -> None:
         """End a process whose main thread is blocked for good, with what can still be written."""

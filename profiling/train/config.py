@@ -72,6 +72,7 @@ class TrainConfig:
     run_name: str | None = None
     with_stack: bool = False
     profile_memory: bool = False
+    flight_recorder: bool = False
     dataset_samples: int = CIFAR10_SAMPLES
     warmup_epochs: int = 0
     timed_epochs: int = 0

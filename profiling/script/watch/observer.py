@@ -182,7 +182,12 @@ class Observer:
             self._config.schedule,
             device,
             subject,
-            SessionOptions(self._config.with_stack, self._config.profile_memory, patience=PATIENCE),
+            SessionOptions(
+                self._config.with_stack,
+                self._config.profile_memory,
+                patience=PATIENCE,
+                flight_recorder=self._config.flight_recorder,
+            ),
             say=say,
         )
         session.__enter__()
