@@ -1,6 +1,7 @@
 """What turns PyTorch's flight recorder on, and where its dumps go: environment variables. Knows no torch.
 
-torch reads the first ones when process groups are made, and the others when it dumps. What the user has set stays.
+torch reads them when process groups are made, the place when it dumps. What the user has set stays. The names are those
+since torch 2.8; newer ones warn of the older names.
 """
 
 import os
@@ -12,11 +13,9 @@ DUMP_PREFIX = "flight_recorder_rank_"
 
 _RECORDING = {
     "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # the same, before torch 2.9
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_NCCL_ENABLE_TIMING": "1",
 }
-_PLACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")  # the second one is the older name
 
 
 def record_calls(env: MutableMapping[str, str] = os.environ) -> None:
@@ -27,5 +26,4 @@ def record_calls(env: MutableMapping[str, str] = os.environ) -> None:
 
 def keep_dumps_in(run_dir: Path, env: MutableMapping[str, str] = os.environ) -> None:
     """Let torch's own dumps go to the run directory."""
-    for name in _PLACES:
-        env.setdefault(name, str(run_dir.absolute() / DUMP_PREFIX))
+    env.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(run_dir.absolute() / DUMP_PREFIX))

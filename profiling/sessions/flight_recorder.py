@@ -1,5 +1,6 @@
 """Dumps of PyTorch's flight recorder in the run directory: when a rank stands still, and when its session ends."""
 
+import json
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ STILL_S = 60.0
 
 
 class FlightRecorder:
-    """Watches what this rank records, in a thread of its own, and dumps it.
+    """Watches what this rank records, in a thread of its own, and dumps it; the first time takes torch seconds.
 
     torch itself dumps when a collective of NCCL times out; gloo never does, and forgets at its timeout what was not
     done. So whoever stands still is dumped before that, whatever the backend.
@@ -30,7 +31,7 @@ class FlightRecorder:
         self._still_s = still_s
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._stood_still = False
+        self._kept: dict[str, str] | None = None
         keep_dumps_in(run_dir)
 
     def start(self) -> None:
@@ -38,9 +39,9 @@ class FlightRecorder:
         threading.Thread(target=self._watch, name="commtrace-flight-recorder", daemon=True).start()
 
     def stop(self, *, failed: bool) -> None:
-        """The session is over. After a failure the dump of the moment before stays: what failed now looks done."""
+        """The session is over. If it failed, an earlier dump stays, unless more was issued: what failed looks done."""
         self._stopped.set()
-        if not (failed and self._stood_still):
+        if not failed or self._kept != _issued():
             self.dump()
 
     def dump(self) -> None:
@@ -55,7 +56,7 @@ class FlightRecorder:
 
     def keep(self) -> None:
         """Dump now, and keep that: the rank stands still, or is about to be freed, after which calls look done."""
-        self._stood_still = True
+        self._kept = _issued()
         self.dump()
 
     def _watch(self) -> None:
@@ -64,6 +65,12 @@ class FlightRecorder:
             state = flight_recorder_state()
             if state != known:
                 known, since_s = state, time.monotonic()
-                self._stood_still = False
-            elif not self._stood_still and time.monotonic() - since_s > self._still_s:
+                self._kept = None
+            elif self._kept is None and time.monotonic() - since_s > self._still_s:
                 self.keep()
+
+
+def _issued() -> dict[str, str]:
+    """The number of the last call issued in each process group."""
+    states = json.loads(flight_recorder_state() or b"{}").get("pg_status", {})
+    return {group: state["last_enqueued_collective"] for group, state in states.items()}
