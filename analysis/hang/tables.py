@@ -58,9 +58,10 @@ def _by_what_they_tell(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> 
     """Those first in which only ranks are blamed that are named, and most of them."""
     named = {rank for origin in origins for rank in origin.ranks}
 
-    def order(wait: Wait) -> tuple[bool, int, int]:
+    def order(wait: Wait) -> tuple[bool, int, int, int]:
         blamed = {*wait.blamed, *wait.left_behind}
-        return not blamed or bool(blamed - named), -len(named & blamed), -len(wait.waiting)
+        tells_others = not blamed or bool(blamed - named)
+        return tells_others, -len(named & blamed), -len(wait.waiting), wait.since_ns or 0
 
     return sorted(waits, key=order)
 
