@@ -209,7 +209,10 @@ def _transfers_between(
     sent, received = _issued(group, ends, dumps) or (len(sends), len(receives))
     left = sent - received
     if sends and receives:
-        yield Wait(group, "send_recv", sends[0].seq, {source: sends[0], target: receives[0]}, peers=ends)
+        wait = Wait(group, "send_recv", sends[0].seq, {source: sends[0], target: receives[0]}, peers=ends)
+        if left == 0 and None not in (sends[0].elems, receives[0].elems) and sends[0].elems != receives[0].elems:
+            wait.odd, wait.mismatch = tuple(sorted(ends)), _unequal(sends[0], receives[0], ends)
+        yield wait
     if left > 0 and sends:
         rank, call, other = source, sends[max(len(sends) - left, 0)], target
     elif left < 0 and receives:
@@ -219,6 +222,14 @@ def _transfers_between(
     absent = () if other in dumps else (other,)
     missing = (other,) if other in dumps else ()
     yield Wait(group, call.kind, call.seq, {rank: call}, missing=missing, without_dump=absent, peers=ends)
+
+
+def _unequal(send: Call, receive: Call, ends: tuple[int, int]) -> Mismatch:
+    """A message that the other side expects with another number of elements."""
+    called = [
+        (f"{call.kind} {call.elems:,} elements", (rank,)) for call, rank in zip((send, receive), ends, strict=True)
+    ]
+    return Mismatch(send.seq, tuple(called))
 
 
 def _issued(group: JobGroup, ends: tuple[int, int], dumps: Mapping[int, Dump]) -> tuple[int, int] | None:

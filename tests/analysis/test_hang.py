@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import random
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from hanging_jobs import (
 )  # fmt: skip
 
 from analysis.cli import app as cli
-from analysis.errors import DamagedTrace, DuplicateRank, NotATrace, NoTraces, UnknownRank
+from analysis.errors import DamagedTrace, DuplicateRank, NotATrace, NoTraces, UnknownRank, UnreadableFile
 from analysis.hang.analysis import Hang, find_hang
 
 SHAPES = [(2, 2, 2), (4, 2, 1), (3, 1, 3), (1, 4, 2), (2, 4, 2), (4, 2, 2)]
@@ -182,6 +183,15 @@ def test_what_a_rank_called_otherwise_is_said(change: dict[str, Any], said: str,
     assert whys(hang) == {(2,): "mismatch"}
     assert said in hang.answer[0]
     assert list(hang.hang_mismatches["ranks"]) == ["0-1, 3", "2"]
+
+
+def test_a_message_of_another_size_is_said(tmp_path: Path) -> None:
+    groups = {"0": ("default_pg", [0, 1, 2])}
+    job = Job(groups, {0: [Op("0", "send", 64, peer=1)], 1: [Op("0", "recv", 32, peer=0)], 2: []})
+    job.issued, job.done = {0: 1, 1: 1, 2: 0}, dict.fromkeys(range(3), 0)
+    hang = found(tmp_path, job)
+    assert whys(hang) == {(0, 1): "mismatch"}
+    assert "rank 0 called send 64 elements; rank 1 called recv 32 elements" in hang.answer[0]
 
 
 def test_the_chain_is_followed_over_groups(tmp_path: Path) -> None:
@@ -375,6 +385,12 @@ def test_what_is_not_a_dump_is_an_error_that_names_it(content: bytes, error: typ
     (tmp_path / "x_1").write_bytes(content)
     with pytest.raises(error, match="x_1"):
         find_hang(tmp_path / "x_1")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dump_1")
+    with pytest.raises(UnreadableFile, match="dump_1: cannot be read: is a pipe"):
+        find_hang(tmp_path / "dump_1")
 
 
 def test_damaged_files_are_left_out_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

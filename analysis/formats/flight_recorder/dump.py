@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core.disk import open_plain
 from ...core.markers import COALESCED, GLOO_MARK
 from ...core.nccl_tests import collective_name, dtype_name, elements
 from ...core.small_files import MOST_BYTES, RANK_LIMIT, NotJson, json_of
@@ -132,7 +133,8 @@ class Dump:
 def dump_content(path: Path) -> dict[str, Any]:
     """What a dump holds, as it is in the file. Raises UnreadableFile, NotATrace, DamagedTrace, UnsafePickle."""
     try:
-        with path.open("rb") as file:
+        descriptor, _ = open_plain(path)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             data = all_bytes(path, file)
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
