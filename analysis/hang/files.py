@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..core.small_files import RANK_LIMIT
 from ..core.wording import counted
-from ..errors import DuplicateRank, NoTraces, UnknownRank, UnreadableFile
+from ..errors import AnalysisError, DuplicateRank, NoTraces, UnknownRank, UnreadableFile
 from ..formats.flight_recorder.entry import looks_like_dump
-from ..reading.trace_files import is_side_file
+from ..reading.trace_files import is_side_file, trace_files
 
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _RANK = re.compile(r"rank[-_.= ]?([0-9]{1,7})", re.IGNORECASE)
@@ -30,6 +30,23 @@ def dump_files(paths: Sequence[Path]) -> list[Path]:
             raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
         found += sorted(_dumps_in(path)) if is_folder else [path]
     return list(dict.fromkeys(found))
+
+
+def looks_like_dumps(paths: Sequence[Path]) -> bool:
+    """Whether there are dumps at the first of these paths, and no traces; False where nothing can be read."""
+    first = paths[0] if paths else Path()
+    if not first.is_dir():
+        return looks_like_dump(first)
+    try:
+        trace_files([first])
+    except NoTraces:
+        try:
+            return bool(_dumps_in(first))
+        except AnalysisError:
+            return False
+    except AnalysisError:
+        return False
+    return False
 
 
 def _dumps_in(folder: Path) -> list[Path]:

@@ -39,7 +39,7 @@ def read_dumps(paths: Sequence[Path], *, keep_going: bool = False, workers: int 
     if errors and (not keep_going or len(errors) == len(found)):
         raise errors[0]
     usable = [(path, one) for path, one in zip(files, found, strict=True) if isinstance(one, Dump)]
-    ranks = ranks_of([path for path, _ in usable], _possible(usable))
+    ranks = ranks_of([path for path, _ in usable], possible_ranks(usable))
     ordered = sorted(zip(ranks, usable, strict=True), key=lambda pair: pair[0])
     return Dumps(
         by_rank={rank: dump for rank, (_, dump) in ordered},
@@ -59,7 +59,7 @@ def _read(path: Path) -> Dump | TraceError:
         return err
 
 
-def _possible(dumps: Sequence[tuple[Path, Dump]]) -> list[frozenset[int] | None]:
+def possible_ranks(dumps: Sequence[tuple[Path, Dump]]) -> list[frozenset[int] | None]:
     """The ranks that are in all groups of a dump, None where it names none. Raises DamagedTrace."""
     known: dict[str, frozenset[int]] = {"": frozenset()}
     found: list[frozenset[int] | None] = []

@@ -30,9 +30,10 @@ LAYERS: dict[str, dict[str, str]] = {
         "comparison": "results recording render catalog core errors",
         "tensorboard": "results report core errors",
         "hang": "reading formats render catalog core errors",
+        "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
-            "exports hang tensorboard sweeps comparison training results report replay timeline metrics run reading "
-            "formats recording ceilings render catalog core version errors"
+            "exports timed_dumps hang tensorboard sweeps comparison training results report replay timeline metrics "
+            "run reading formats recording ceilings render catalog core version errors"
         ),
     },
     "profiling": {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...recording.options import ReadOptions
 from ..output import Writing, writes_tables
-from ..reading_options import CeilingFile, Runs, analysis_of, reads_traces
-from ..tables import print_table
+from ..reading_options import CeilingFile, Runs, analysis_of, reads_traces, timed_dumps_of
+from ..tables import print_table, print_timed
 
 
 @reads_traces
@@ -19,4 +19,8 @@ def bandwidth_command(
 ) -> None:
     """Print the bandwidth."""
     name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
-    print_table(name, analysis_of(runs, reading, ceiling), writing)
+    timed = timed_dumps_of(runs, reading) if ceiling is None else None
+    if timed is not None:
+        print_timed(name, timed, writing)
+    else:
+        print_table(name, analysis_of(runs, reading, ceiling), writing)

@@ -116,6 +116,8 @@ class Dump:
     """The states of groups of which no call is in the dump, by the rank's own number of the group."""
     numbers: dict[int, GroupName]
     whats: list[str]
+    kinds: dict[str, str]
+    """What was called, in torch's words, by its name in the dump."""
     last: Call | None
     last_group: GroupName | None
     first_record: int | None
@@ -189,6 +191,7 @@ def dump_of(content: dict[str, Any]) -> Dump:
         unplaced=states,
         numbers=logs.numbers,
         whats=list(logs.whats),
+        kinds=logs.kinds,
         last=None if last is None else _call(last, logs.kind_of(last)),
         last_group=None if last is None else logs.name_of(last),
         first_record=None if last is None else int(entries[0].get("record_id", 0)),
@@ -210,7 +213,7 @@ class _Logs:
         self.whats: dict[str, int] = {}
         self._ranks = ranks
         self._names: dict[tuple[str, str], GroupName] = {}
-        self._kinds: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
         self._whats: dict[tuple[Any, ...], int] = {}
         self._open: dict[GroupName, list[tuple[dict[str, Any], bool]]] = {}
 
@@ -270,10 +273,10 @@ class _Logs:
     def kind_of(self, entry: dict[str, Any]) -> str:
         """What was called, without the backend, in torch's words: `all_reduce`, `coalesced`."""
         full = entry["profiling_name"]
-        found = self._kinds.get(full)
+        found = self.kinds.get(full)
         if found is None:
             plain = str(full).partition(":")[2] or str(full)
-            found = self._kinds[full] = collective_name(plain) or plain
+            found = self.kinds[full] = collective_name(plain) or plain
         return found
 
     def _what(self, kind: str, entry: dict[str, Any]) -> int:
