@@ -29,6 +29,7 @@ from ..reading.pool import cores
 from .offer import TIMED_TABLES, name_of_dumps, no_such_table
 
 _SOURCE = "dump"
+_WORTH_A_PROCESS = 16  # files
 _NOTE = (
     "from dumps of the flight recorder: start is when a call was issued, waiting what it took longer than the shortest "
     "call of its collective"
@@ -142,7 +143,7 @@ def timed_dumps(paths: Sequence[Path], *, keep_going: bool = False, workers: int
     if not looks_like_dumps(paths):
         return None
     files = dump_files(paths)
-    with LocalCrew(min(workers or cores(), len(files))) as crew:
+    with LocalCrew(min(workers or cores(), len(files) // _WORTH_A_PROCESS)) as crew:
         found = list(crew.results(_read, ((path,) for path in files)))
     errors = [one for one in found if isinstance(one, TraceError)]
     if errors and (not keep_going or len(errors) == len(found)):

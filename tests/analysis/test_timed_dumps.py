@@ -17,6 +17,7 @@ from analysis.errors import DamagedTrace, NothingMeasured
 from analysis.timed_dumps.analysis import TimedDumps, timed_dumps
 
 TRANSFER_MS = {"all_reduce": 2.0, "_all_gather_base": 1.0}
+ROWS = {"calls": 32, "collectives": 8, "participation": 32, "bandwidth": 2}
 BYTES = {"all_reduce": 1000 * 4, "_all_gather_base": 64 * 4 * 4}
 
 
@@ -113,14 +114,12 @@ def test_the_root_of_a_broadcast_does_not_tell_how_long_it_took(tmp_path: Path) 
     assert analysed(folder).participation["wait_ns"].isna().all()
 
 
-@pytest.mark.parametrize("name", ["calls", "collectives", "participation", "bandwidth"])
+@pytest.mark.parametrize("name", ROWS)
 def test_the_commands_take_dumps(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for given in ([str(run)], sorted(map(str, run.iterdir()))):
         assert cli.main([name, "--format", "csv", *given]) == 0
         out, err = capsys.readouterr()
-        assert len(list(csv.DictReader(StringIO(out)))) == {"calls": 32, "collectives": 8, "participation": 32}.get(
-            name, 2
-        )
+        assert len(list(csv.DictReader(StringIO(out)))) == ROWS[name]
         assert "start is when a call was issued" in err
 
 
