@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from ..errors import AnalysisError
 from ..formats.recordings.entry import RECORDING_SUFFIX
+from ..hang.files import dump_files
 from ..reading.trace_files import is_side_file, trace_files
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
@@ -74,8 +75,9 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield from _beside(path.parent)
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
-        with suppress(AnalysisError):
-            yield from trace_files([folder])[0]
+        for files_in in (lambda paths: trace_files(paths)[0], dump_files):
+            with suppress(AnalysisError):
+                yield from files_in([folder])
         yield from _beside(folder)
 
 

@@ -15,7 +15,8 @@ import pytest
 from hanging_jobs import data_parallel, dumps_of
 
 from analysis.errors import DamagedTrace, TraceError, UnsafePickle
-from analysis.formats.flight_recorder.opcodes import check_primitive, is_pickle, primitives
+from analysis.formats.flight_recorder.entry import is_pickle
+from analysis.formats.flight_recorder.opcodes import check_primitive, primitives
 from analysis.hang.analysis import find_hang
 
 DUMP = dumps_of(data_parallel(2).run())[0]

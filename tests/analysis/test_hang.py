@@ -463,6 +463,13 @@ def test_the_formats(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "- **hang**: Rank 2" in capsys.readouterr().out
 
 
+def test_a_dump_is_not_written_over(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (hung / "nccl_trace_rank_0").read_bytes()
+    assert cli.main(["hang", "--output", str(hung / "nccl_trace_rank_0"), str(hung)]) == 2
+    assert "which is read; name another file" in capsys.readouterr().err
+    assert (hung / "nccl_trace_rank_0").read_bytes() == before
+
+
 def test_hostile_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = data_parallel(3)
     job.groups = {"0": ("\x1b[2Jdefault\n_pg", [0, 1, 2])}

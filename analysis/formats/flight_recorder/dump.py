@@ -20,7 +20,8 @@ from ...core.nccl_tests import collective_name, dtype_name, elements
 from ...core.small_files import MOST_BYTES, RANK_LIMIT, NotJson, json_of
 from ...errors import DamagedTrace, NotATrace, UnreadableFile
 from ...recording.compression import BrokenPacking, all_bytes
-from .opcodes import is_pickle, primitives
+from .entry import is_pickle
+from .opcodes import primitives
 
 _KEYS = frozenset({"entries", "pg_config", "pg_status", "nccl_comm_state"})
 _MOST_SIZES, _MOST_FRAMES, _MOST_ENTRIES = 10_000, 1_000, 1_000_000
@@ -180,7 +181,8 @@ def dump_of(content: dict[str, Any]) -> Dump:
     for entry in entries:
         logs.add(entry)
     logs.close()
-    states = {int(number): _status(state) for number, state in (content.get("pg_status") or {}).items()}
+    of_groups = content.get("pg_status") or {}
+    states = {int(number): _status(state) for number, state in of_groups.items() if str(number).isdecimal()}
     groups = dict(logs.groups)
     for number, name in logs.numbers.items():
         groups[name].status = states.pop(number, None)
@@ -261,7 +263,7 @@ class _Logs:
 
     def name_of(self, entry: dict[str, Any]) -> GroupName:
         """The group of an entry."""
-        given = entry.get("process_group", entry.get("pg_name", ""))
+        given = entry.get("process_group", entry.get("pg_name", str(entry.get("pg_id", ""))))
         key = (given, "") if isinstance(given, str) else (str(given[0]), str(given[1]))
         found = self._names.get(key)
         if found is None:

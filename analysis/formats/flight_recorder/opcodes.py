@@ -39,11 +39,6 @@ _BROKEN = (
 )  # fmt: skip
 
 
-def is_pickle(begin: bytes) -> bool:
-    """Whether a file that begins so may be a pickle of a dictionary, of any protocol."""
-    return begin[:1] == b"\x80" or begin[:2] in (b"(d", b"}q", b"}r", b"}(", b"}.")
-
-
 def primitives(data: bytes, name: str) -> Any:
     """What the pickle holds. `name` begins what errors say. Raises UnsafePickle, DamagedTrace, TooLarge."""
     check_primitive(data, name)
