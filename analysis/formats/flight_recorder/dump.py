@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,6 +188,8 @@ def dump_of(content: dict[str, Any]) -> Dump:
     groups = dict(logs.groups)
     for number, name in logs.numbers.items():
         groups[name].status = states.pop(number, None)
+        if _is_only_active(entries):
+            groups[name].transfers = _without_batches(groups[name])
     last = entries[-1] if entries else None
     return Dump(
         version=str(content.get("version", "")),
@@ -368,6 +371,13 @@ def _call(entry: dict[str, Any], kind: str) -> Call:
         timeout_ms=None if timeout is None else int(timeout),
         frames=tuple((str(f["name"]), str(f["filename"]), int(f["line"])) for f in frames[:_MOST_FRAMES]),
     )
+
+
+def _without_batches(log: GroupLog) -> list[Transfer]:
+    """Transfers of a dump from which what closed a batch was left out, as it was done: then its calls were, too."""
+    done = log.status.done if log.status is not None else None
+    alike = Counter(transfer.call.seq for transfer in log.transfers)
+    return [one for one in log.transfers if done is None or one.call.seq > done or alike[one.call.seq] < 2]
 
 
 def _transfers(
