@@ -25,7 +25,7 @@ class FlightRecorder:
 
     def __init__(self, run_dir: Path, rank: int, still_s: float = STILL_S) -> None:
         """Raises CaptureError if this torch has no recorder."""
-        if flight_recorder_dump() is None:
+        if not flight_recorder_state():
             raise CaptureError("this torch cannot dump its flight recorder; leave out --flight-recorder, or update it")
         self._path = run_dir / f"{DUMP_PREFIX}{rank}"
         self._still_s = still_s
@@ -47,7 +47,7 @@ class FlightRecorder:
     def dump(self) -> None:
         """Write what is recorded now, in place of what was before."""
         with self._lock:
-            content = flight_recorder_dump() or b""
+            content = flight_recorder_dump()
             try:
                 with disk.replacing(self._path) as file:
                     file.write(content)

@@ -24,7 +24,7 @@ class Recorder:
         monkeypatch.setattr(flight_recorder, "_LOOK_EVERY_S", 0.01)
         monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", "")
 
-    def dump(self) -> bytes | None:
+    def dump(self) -> bytes:
         return f"{self.issued} {self.done}".encode()
 
     def state(self) -> bytes:
@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_written_to_ends_nothing(
 
 
 def test_a_torch_without_one_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(flight_recorder, "flight_recorder_dump", lambda: None)
+    monkeypatch.setattr(flight_recorder, "flight_recorder_state", lambda: b"")
     with pytest.raises(CaptureError, match="leave out --flight-recorder"):
         FlightRecorder(tmp_path, 0)
 
