@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .comparison.analysis import Comparison, compare
     from .errors import AnalysisError
+    from .hang.analysis import Hang, find_hang
     from .results.analysis import Analysis
     from .results.opening import analyse, load_run
     from .run.run import Run
@@ -26,6 +27,7 @@ __all__ = [
     "AnalysisError",
     "Comparison",
     "CycleAnalysis",
+    "Hang",
     "Run",
     "SweepAnalysis",
     "TrainingAnalysis",
@@ -34,6 +36,7 @@ __all__ = [
     "analyse_sweep",
     "analyse_training",
     "compare",
+    "find_hang",
     "load_run",
 ]
 
@@ -42,6 +45,7 @@ _HOMES = {
     "AnalysisError": "errors",
     "Comparison": "comparison.analysis",
     "CycleAnalysis": "watching.opening",
+    "Hang": "hang.analysis",
     "Run": "run.run",
     "SweepAnalysis": "sweeps.analysis",
     "TrainingAnalysis": "training.analysis",
@@ -50,6 +54,7 @@ _HOMES = {
     "analyse_sweep": "sweeps.analysis",
     "analyse_training": "training.analysis",
     "compare": "comparison.analysis",
+    "find_hang": "hang.analysis",
     "load_run": "results.opening",
 }
 

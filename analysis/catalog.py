@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .core.schema import PlainTable, Schema
-from .core.tables import communication, comparison, cycles, device_time, lateness, replay, sweeps, training
+from .core.tables import communication, comparison, cycles, device_time, hang, lateness, replay, sweeps, training
 
 
 class Topic(str, Enum):
@@ -32,6 +32,7 @@ class InputKind(str, Enum):
     sweep = "SWEEP"
     trainings = "RUNS"
     sides = "A B"
+    dumps = "DUMPS..."
 
 
 _FAR = 1.5
@@ -351,6 +352,65 @@ _ENTRIES = (
         command="hangs",
         needs_starts=True,
         none_found="no collective hangs",
+    ),
+    TableEntry(
+        hang.HANG_ORIGINS,
+        Topic.waiting,
+        "Who is missing from which collective, by dumps of the flight recorder.",
+        "flight-recorder.md#who-is-named",
+        of=InputKind.dumps,
+        command="hang --by origin",
+        title="Where waiting ends",
+        none_found="nothing hangs",
+        narrow=("ranks", "why", "collective", "seq", "process_group", "waiting", "waiting_ranks", "since_ns"),
+    ),
+    TableEntry(
+        hang.HANG_WAITS,
+        Topic.waiting,
+        "Every collective or transfer in which ranks wait, and for whom.",
+        "flight-recorder.md#who-waits-for-whom",
+        of=InputKind.dumps,
+        command="hang --by wait",
+        title="Who waits for whom",
+        none_found="nobody waits",
+        narrow=(
+            "process_group", "collective", "seq", "waiting", "missing", "without_dump", "behind", "odd", "done",
+            "description", "not_begun", "unsure", "since_ns",
+        ),
+    ),
+    TableEntry(
+        hang.HANG_POSITIONS,
+        Topic.waiting,
+        "Where each rank stands in groups in which ranks wait.",
+        "flight-recorder.md#positions",
+        of=InputKind.dumps,
+        command="hang --by group",
+        title="Where ranks stand",
+        none_found="nobody waits",
+        narrow=(
+            "process_group", "ranks", "state", "last_done", "last_issued", "last_started", "description", "known_by",
+        ),
+    ),
+    TableEntry(
+        hang.HANG_MISMATCHES,
+        Topic.waiting,
+        "Where ranks of a group first called different things.",
+        "flight-recorder.md#mismatches",
+        of=InputKind.dumps,
+        command="hang --by mismatch",
+        title="What does not match",
+        none_found="ranks called the same things, as far as the dumps go back",
+    ),
+    TableEntry(
+        hang.HANG_STACKS,
+        Topic.waiting,
+        "Where code stands, ranks of equal stacks together.",
+        "flight-recorder.md#stacks",
+        of=InputKind.dumps,
+        command="hang --by stack",
+        title="Where code stands",
+        none_measured="the dumps hold no stacks of ranks that wait or are named",
+        narrow=("ranks", "state", "stack", "collective", "seq", "process_group"),
     ),
     TableEntry(
         communication.CLOCKS,

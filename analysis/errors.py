@@ -5,9 +5,11 @@ AnalysisError
 │   ├── UnreadableFile    it cannot be opened or read
 │   │   └── UnreachableFile   it is named by URL, and its filesystem says why; also an OSError
 │   ├── NotATrace         it is not a Kineto trace
-│   └── DamagedTrace      it is one, but ends early or is malformed
+│   ├── DamagedTrace      it is one, but ends early or is malformed
+│   └── UnsafePickle      it is a pickle that would run something
 ├── RunError              the files do not form one run
 │   ├── NoTraces          nothing to read there
+│   ├── UnknownRank       a file does not say which rank it is of
 │   ├── DuplicateRank     two files claim one rank
 │   ├── MixedJobs         files of different jobs
 │   └── NoSuchRanks       what was chosen of the ranks is not there
@@ -63,6 +65,10 @@ class DamagedTrace(TraceError):
     """The file is a Kineto trace, but ends early or is malformed."""
 
 
+class UnsafePickle(TraceError):
+    """The file is a pickle that asks for more than texts, numbers, lists and dictionaries."""
+
+
 class TooLarge(TraceError):
     """What the file holds would fill the memory."""
 
@@ -73,6 +79,10 @@ class RunError(AnalysisError):
 
 class NoTraces(RunError):
     """There is nothing to read."""
+
+
+class UnknownRank(RunError):
+    """A file does not say which rank it is of."""
 
 
 class DuplicateRank(RunError):

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from profiling import capture  # noqa: E402
 from profiling.base import run_directory as rundir  # noqa: E402
-from profiling.sessions.packing import KeptFiles  # noqa: E402
+from profiling.sessions.afterwards.packing import KeptFiles  # noqa: E402
 
 _STEP_S = 0.001
 _WATCHED_S = 1.0

@@ -35,6 +35,7 @@ _OWN_MODULES = (
     "plan-ranks",
     "compare",
     "export",
+    "hang",
     "predict",
     "replay",
     "report",
@@ -49,6 +50,7 @@ _OWN_MODULES = (
 _ELSEWHERE = {
     "attribution": "commands.predict",
     "critical-path": "commands.predict",
+    "hang": "hang",
     "pack": "scale.pack",
     "plan-ranks": "scale.plan_ranks",
     "replay": "commands.predict",
@@ -59,6 +61,7 @@ _ELSEWHERE = {
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
     "report": (Topic.look, "One page with pictures and tables, that needs no network."),
+    "hang": (Topic.waiting, "Who is missing from which collective, by dumps of the flight recorder."),
     "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
     "tensorboard-copy": (Topic.look, "Traces on which TensorBoard's Distributed view counts right."),
     "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, as curves in TensorBoard."),
@@ -89,15 +92,16 @@ Examples:
   {prog} report traces/my-run
   {prog} timeline --step 3-4 traces/my-run
   {prog} predict --without-straggler 5 --links 2 traces/my-run
+  {prog} hang /tmp/nccl_trace_rank_*
   {prog} compare traces/before-* --against traces/after-*
   {prog} scaling --format latex traces/my-sweep
   {prog} training traces/small-batch traces/large-batch
   {prog} breakdown --comm-kernel my_reduce rank*.json.gz
 
 \b
-Exit codes: 0 done, 1 the input is at fault, 2 the command line is,
-3 compare --fail-above found B slower, or watch that a limit was passed,
-4 compare could not have seen that.
+Exit codes: 0 done, 1 the input is at fault, or hang found one, 2 the
+command line is at fault, 3 compare --fail-above found B slower, or watch
+that a limit was passed, 4 compare could not have seen that.
 """
 
 

@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 from ..core.places.place import is_remote, path_named
 from ..errors import AnalysisError
 from ..formats.recordings.entry import RECORDING_SUFFIX
+from ..hang.files import dump_files
 from ..reading.trace_files import is_side_file, trace_files
 from ..recording.shared_files import file_of
 
@@ -85,8 +86,9 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield from _beside(file_of(path).parent)
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
-        with suppress(AnalysisError):
-            yield from trace_files([folder]).paths
+        for files_in in (lambda paths: trace_files(paths).paths, dump_files):
+            with suppress(AnalysisError):
+                yield from files_in([folder])
         yield from _beside(folder)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,9 @@ import typer
 
 from ..core.places.place import path_named
 from ..core.process import made_for_good
+from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
+from ..timed_dumps.offer import name_of_dumps, no_such_table
 from .bundles import with_bundle
 from .inputs import PathOrUrl
 from .output import CommNames, KeepGoing, asking, checked_patterns, complain, reading_progress
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ..results.analysis import Analysis
     from ..results.one_device import LoneDevice
     from ..results.opening import OpenRun
+    from ..timed_dumps.analysis import TimedDumps
 
 Runs = Annotated[
     list[PathOrUrl],
@@ -143,8 +146,19 @@ def analysis_of(
         return analysed(run, ceiling)
 
 
+def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
+    """Dumps of the flight recorder that hold durations; None if these are no dumps. Raises AnalysisError."""
+    if not looks_like_dumps(runs):
+        return None
+    from ..timed_dumps.analysis import timed_dumps
+
+    return timed_dumps(runs, keep_going=options.keep_going, workers=options.workers)
+
+
 def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
     """A run that is being read from now on, in a `with` block. Raises AnalysisError."""
+    if looks_like_dumps(runs):
+        raise no_such_table(name_of_dumps(runs))
     with made_for_good():
         from ..results.opening import OpenRun
 
@@ -171,7 +185,12 @@ def one_device(run: OpenRun) -> LoneDevice | None:
 
 def finish(analysis: Analysis) -> None:
     """Say which files could not be used, and end with exit code 1 if there are any."""
-    for failure in analysis.run.failed:
+    finish_failed(analysis.run.failed)
+
+
+def finish_failed(failed: Sequence[str]) -> None:
+    """The same of these."""
+    for failure in failed:
         complain(failure)
-    if analysis.run.failed:
+    if failed:
         raise typer.Exit(1)

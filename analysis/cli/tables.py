@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from ..catalog import CATALOG
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions
+from ..timed_dumps.offer import TIMED_TABLES
 from .output import Writing, complain, writes_tables
-from .reading_options import Runs, analysis_of, finish, reads_traces
+from .reading_options import Runs, analysis_of, finish, finish_failed, reads_traces, timed_dumps_of
 
 if TYPE_CHECKING:
     from ..render import Table
     from ..results.analysis import Analysis
     from ..results.one_device import LoneDevice
+    from ..timed_dumps.analysis import TimedDumps
 
 
 def table_command(name: str) -> Callable[..., None]:
@@ -26,7 +28,11 @@ def table_command(name: str) -> Callable[..., None]:
         writing: Writing,
         reading: ReadOptions,
     ) -> None:
-        print_table(name, analysis_of(runs, reading), writing)
+        timed = timed_dumps_of(runs, reading) if name in TIMED_TABLES else None
+        if timed is not None:
+            print_timed(name, timed, writing)
+        else:
+            print_table(name, analysis_of(runs, reading), writing)
 
     command.__doc__ = f"""Print the table.
 
@@ -48,6 +54,15 @@ def print_table(name: str, analysis: Analysis, writing: Writing) -> None:
     none = () if len(table) else (found_none or "",)
     _print_with_notes(name, table, (*notes, *analysis.run.notes, *none), writing)
     finish(analysis)
+
+
+def print_timed(name: str, timed: TimedDumps, writing: Writing) -> None:
+    """Print one table of dumps with durations. Raises NothingMeasured where there are no rows."""
+    table = timed.table(name)
+    if not len(table):
+        raise NothingMeasured(f"{timed.name}: {CATALOG[name].none_measured or CATALOG[name].none_found}")
+    _print_with_notes(name, table, timed.notes, writing)
+    finish_failed(timed.failed)
 
 
 def print_device_table(name: str, run_name: str, device: LoneDevice, writing: Writing) -> None:

@@ -10,8 +10,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def ranges_of(values: Sequence[int]) -> str:
-    """`0-3, 5`."""
+def ranges_of(values: Sequence[int], most: int | None = 12) -> str:
+    """`0-3, 5`; at `most` so many ranges."""
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][-1] + 1:
@@ -19,4 +19,4 @@ def ranges_of(values: Sequence[int]) -> str:
         else:
             runs.append([value])
     parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
-    return ", ".join(parts[:12]) + (", ..." if len(parts) > 12 else "")
+    return ", ".join(parts[:most]) + (", ..." if most is not None and len(parts) > most else "")

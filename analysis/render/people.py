@@ -29,7 +29,9 @@ Table = Union["pd.DataFrame", PlainTable]
 # Names of kernels spell out all their template arguments; for people so much of them tells them apart.
 _LONGEST_NAME = 72
 
-_POINTS_IN_TIME = ("start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns", "arrived_ns")
+_POINTS_IN_TIME = (
+    "start_ns", "first_start_ns", "last_start_ns", "last_end_ns", "issue_ns", "arrived_ns", "since_ns", "last_ns",
+)  # fmt: skip
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
 _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
 _NOTHING = "-"

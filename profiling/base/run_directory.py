@@ -8,6 +8,7 @@ traces/<run>/
   summary.txt, report.html                  rank 0 of a capture that is analysed where it ends
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
+  flight_recorder_rank_<rank>               with --flight-recorder: what a rank issued, dumped by it or by torch
 
 Flat, because TensorBoard takes a directory for a run. A file appears under its name only once it is complete: it is
 first written to a hidden `*.tmp` file in the same directory.

@@ -63,6 +63,23 @@ def abort_every_process_group() -> None:
     dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
 
 
+def flight_recorder_dump() -> bytes:
+    """What the flight recorder of this process holds, with stacks, as a pickle; the first time takes seconds."""
+    return _of_recorder("_dump_fr_trace", "_dump_nccl_trace")
+
+
+def flight_recorder_state() -> bytes:
+    """How many calls of each process group were issued and done, as JSON; nothing where this torch cannot tell."""
+    return _of_recorder("_dump_fr_trace_json", "_dump_nccl_trace_json", False, False)
+
+
+def _of_recorder(name: str, older: str, *arguments: bool) -> bytes:
+    """What a function of torch's recorder returns, which before torch 2.9 is there with NCCL only."""
+    c10d = torch._C._distributed_c10d  # noqa: SLF001  (no public counterpart)
+    dump = getattr(c10d, name, None) or getattr(c10d, older, None)
+    return b"" if dump is None else bytes(dump(*arguments))
+
+
 def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:
     """DDP's own logging data: sizes of buckets, which nothing public reports, and times."""
     return dict(model._get_ddp_logging_data())  # type: ignore[no-untyped-call]  # noqa: SLF001

@@ -56,6 +56,7 @@ class RunConfig:
     with_stack: bool = False
     profile_memory: bool = False
     keeping: Keeping = TRACES_ONLY
+    flight_recorder: bool = False
 
     def __post_init__(self) -> None:
         if self.run_name is not None and Path(self.run_name).name != self.run_name:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..base import run_directory as rundir
 from ..base.console.notices import say
+from ..base.flight_recorder import record_calls
 from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, TargetError, UsageError
 from ..ranks.places import speaks_for_all
@@ -91,6 +92,8 @@ class _Watch:
 
 def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     """Run the script in this process; 0, or what it raises. Raises TargetError."""
+    if config.flight_recorder:
+        record_calls()
     watch = _Watch(config, command)
     after_import("torch", watch.begin)
     error: BaseException | None = None

@@ -29,8 +29,9 @@ from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
+from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
-from .conclusion import Conclusion, Patience
+from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord, raise_limit
 from .outcome import NEVER_STEPPED, TOO_SHORT, Outcome
 from .side_files import Subject
@@ -56,6 +57,7 @@ class SessionOptions:
     create: Callable[[Path], None] = rundir.create_empty
     patience: timedelta = parallel.ENTRY_PATIENCE
     tell: Callable[[str], None] | None = None
+    flight_recorder: bool = False
 
 
 class Session:
@@ -89,6 +91,8 @@ class Session:
     ) -> None:
         self.run_dir = run_dir
         self._create = options.create
+        self._with_recorder = options.flight_recorder
+        self._recorder: FlightRecorder | None = None
         self._patience = options.patience
         self._keeping = options.keeping
         self._show = options.show
@@ -105,7 +109,7 @@ class Session:
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
         leaving = type(self).__exit__.__code__
-        self._interrupts = Interrupts(parallel.abort_process_groups, self._leave_blocked, BLOCKED_GRACE_S, leaving)
+        self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
         self._cycles = 0
         self._absent: list[int] | None = None  # not known
@@ -128,6 +132,9 @@ class Session:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
         self._conclusion = Conclusion(self._keeping, who, self.run_dir, self._show)
+        if self._with_recorder:
+            self._recorder = FlightRecorder(self.run_dir, who.rank)
+            self._recorder.start()
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
             self._probe.at_start(who)
@@ -173,6 +180,8 @@ class Session:
                     say(f"error: {err}")
             finally:
                 self._conclude(failure)
+                if self._recorder is not None:
+                    self._recorder.stop(failed=failure is not None)
                 self._interrupts.stop()
                 sentence = self.outcome().sentence() if self._tell else None
                 if self._tell and sentence:
@@ -392,6 +401,12 @@ class Session:
             message = str(error).strip().partition("\n")[0]
             return f"{type(error).__name__}: {message} ({done})"
         return f"the loop ended {done}; {TOO_SHORT}" if self.steps_done else self._no_step
+
+    def _free_blocked(self) -> None:
+        """Let the main thread go on that waits for other ranks, with an error."""
+        if self._recorder is not None:
+            self._recorder.keep()
+        parallel.abort_process_groups()
 
     def _leave_blocked(self, signum: Signals) -> None:
         """End a process whose main thread is blocked for good, with what can still be written."""

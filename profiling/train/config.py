@@ -74,6 +74,7 @@ class TrainConfig:
     with_stack: bool = False
     profile_memory: bool = False
     keeping: Keeping = TRACES_ONLY
+    flight_recorder: bool = False
     dataset_samples: int = CIFAR10_SAMPLES
     warmup_epochs: int = 0
     timed_epochs: int = 0

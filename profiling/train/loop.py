@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..base.console.messages import tell
 from ..base.console.notices import say
 from ..base.contract.rank import EpochPhase
+from ..base.flight_recorder import record_calls
 from ..base.wording import counted
 from ..machine import memory
 from ..ranks import process_group as parallel
@@ -39,6 +40,8 @@ def train_rank(config: TrainConfig, command: Sequence[str]) -> Path:
     who = parallel.identity()
     where = parallel.rank_device(config.device, who.local_rank)
     config.mode.check_world(who.world_size)
+    if config.flight_recorder:
+        record_calls()
     group = parallel.joined(parallel.default_backend(where), where) if config.mode.distributed else nullcontext()
     with group:
         if config.memory_limit_bytes is not None:
@@ -56,7 +59,13 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
     del whole
     batch_size = None if config.mode.shares_batch else config.batch_size * devices
     subject = Subject(weakref.ref(model), config.model, batch_size, config.as_json(), command, size)
-    options = SessionOptions(config.with_stack, config.profile_memory, config.keeping, show=tell)
+    options = SessionOptions(
+        config.with_stack,
+        config.profile_memory,
+        config.keeping,
+        show=tell,
+        flight_recorder=config.flight_recorder,
+    )
     session = Session(config.run_dir(who.world_size * devices), config.schedule, where, subject, options)
     reporter = TrainReporter(rank=who.rank, steps=config.steps)
     with closing(_batches(config, who, where, devices)) as batches:

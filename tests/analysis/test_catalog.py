@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis import Analysis, Comparison, CycleAnalysis, Run, SweepAnalysis, TrainingAnalysis
+from analysis import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
 from analysis.catalog import CATALOG, InputKind, TableEntry
 from analysis.cli.app import command_group
 from analysis.core.schema import Schema
 from analysis.core.tables import communication as everything
-from analysis.core.tables import comparison, cycles, device_time, lateness, replay, sweeps, training
+from analysis.core.tables import comparison, cycles, device_time, hang, lateness, replay, sweeps, training
 from analysis.errors import UnknownTable
 
 GENERATOR = runpy.run_path(str(Path(__file__).resolve().parents[1] / "docs" / "table_page.py"))
@@ -26,6 +26,7 @@ HOLDERS: dict[InputKind, type] = {
     InputKind.sweep: SweepAnalysis,
     InputKind.trainings: TrainingAnalysis,
     InputKind.sides: Comparison,
+    InputKind.dumps: Hang,
 }
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {
@@ -75,7 +76,7 @@ def test_what_it_is_about_is_a_line(entry: TableEntry) -> None:
 
 
 def test_every_schema_is_in_it_or_stays_within() -> None:
-    modules = (everything, comparison, cycles, device_time, lateness, replay, sweeps, training)
+    modules = (everything, comparison, cycles, device_time, hang, lateness, replay, sweeps, training)
     declared = {table.name for module in modules for table in vars(module).values() if isinstance(table, Schema)}
     assert declared - set(CATALOG) == WITHIN
 

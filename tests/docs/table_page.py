@@ -41,6 +41,8 @@ how they are computed.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
 - **RUNS** are run directories of `commtrace train --epochs`, or folders that hold some; in Python,
   `commtrace.analyse_training(RUNS)` has their tables.
+- **DUMPS** are dumps of PyTorch's flight recorder, or folders that hold some; in Python,
+  `commtrace.find_hang(DUMPS)` has their tables.
 
 The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,
 `_gb_per_s` 1e9 bytes per second, `_frac` a fraction from 0 to 1. A time called `start`, `issue` or `end` is a point on
@@ -106,6 +108,7 @@ def _in_python(entry: TableEntry) -> str:
         "SWEEP": "analyse_sweep(SWEEP)",
         "RUNS": "analyse_training(RUNS)",
         "A B": "compare(A, B)",
+        "DUMPS...": "find_hang(DUMPS)",
     }[entry.of.value]
     return f"commtrace.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")
 

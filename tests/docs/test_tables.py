@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, Comparison, CycleAnalysis, Run, SweepAnalysis, TrainingAnalysis
+from analysis import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
 from analysis.catalog import CATALOG
 from analysis.cli import app as cli
 from analysis.core.schema import Schema
@@ -44,6 +44,9 @@ def test_a_table_can_be_had_in_python(table: Schema) -> None:
     if f"`commtrace.analyse_cycles(DIR).{table.name}`" in PAGE:
         assert hasattr(CycleAnalysis, table.name)
         return
+    if f"`commtrace.find_hang(DUMPS).{table.name}`" in PAGE:
+        assert hasattr(Hang, table.name)
+        return
     in_run = f"`commtrace.analyse(RUN).run.{table.name}`" in PAGE
     holds = {*Run.__dataclass_fields__, *vars(Run)} if in_run else set(vars(Analysis))
     assert table.name in holds
@@ -76,6 +79,12 @@ def test_a_command_across_runs_exists(command: str, tmp_path: Path, capsys: pyte
 def test_a_command_of_trainings_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
     assert "holds no training" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`commtrace ([a-z].*?) DUMPS...`", PAGE))))
+def test_a_command_on_dumps_exists(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*shlex.split(command), str(tmp_path)]) == 1
+    assert "holds no dump" in capsys.readouterr().err
 
 
 def test_every_heading_is_a_table_in_the_list() -> None:

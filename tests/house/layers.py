@@ -31,9 +31,11 @@ LAYERS: dict[str, dict[str, str]] = {
         "comparison": "results recording render catalog core errors",
         "tensorboard": "results report core errors",
         "watching": "results run reading recording formats core errors",
+        "hang": "reading formats render catalog core errors",
+        "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
-            "watching exports tensorboard sweeps comparison training results report replay timeline streaming metrics "
-            "run reading formats recording ceilings render catalog core version errors"
+            "watching exports timed_dumps hang tensorboard sweeps comparison training results report replay timeline "
+            "streaming metrics run reading formats recording ceilings render catalog core version errors"
         ),
     },
     "profiling": {

@@ -9,9 +9,9 @@ import pytest
 
 from profiling.base.keeping import Keeping
 from profiling.ranks.process_group import Identity
-from profiling.sessions import conclusion
-from profiling.sessions.aside import Printed
-from profiling.sessions.conclusion import Conclusion, Patience
+from profiling.sessions.afterwards import conclusion
+from profiling.sessions.afterwards.aside import Printed
+from profiling.sessions.afterwards.conclusion import Conclusion, Patience
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from profiling.ranks.process_group import Identity
-from profiling.sessions.hand_over import HandOver, HandOverError, Parcel
+from profiling.sessions.afterwards.hand_over import HandOver, HandOverError, Parcel
 
 MB = 1_000_000
 KEY = "capture"

@@ -21,7 +21,7 @@ from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
 from profiling.script.watch import limit_watchdog
 from profiling.script.watch import model as watched_model
 from profiling.script.watch.observer import Observer
-from profiling.sessions import aside, conclusion, packing
+from profiling.sessions.afterwards import aside, conclusion, packing
 
 UNTIL_OVER = 20 + TRAILING_STEPS
 """Steps after which every capture here is over."""

@@ -15,9 +15,10 @@ from profiling import capture
 from profiling.base import run_directory as rundir
 from profiling.base import torch_private
 from profiling.errors import CaptureError, RunDirError, UsageError
-from profiling.sessions import conclusion, packing, step_clock
 from profiling.sessions import session as sessions
-from profiling.sessions.aside import Printed
+from profiling.sessions import step_clock
+from profiling.sessions.afterwards import conclusion, packing
+from profiling.sessions.afterwards.aside import Printed
 from profiling.sessions.step_clock import HostMark
 
 

@@ -14,8 +14,8 @@ import typer
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
 from ..output import Writing, complain, reading_progress, writes_tables
-from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
-from ..tables import print_table
+from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces, timed_dumps_of
+from ..tables import print_table, print_timed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +58,10 @@ def bandwidth_command(
       {prog} bandwidth --by time --every 5min nccl-inspector-1234
     """
     if by is BandwidthBy.size:
+        timed = timed_dumps_of(runs, reading) if ceiling is None else None
+        if timed is not None:
+            print_timed("bandwidth", timed, writing)
+            return
         name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
         analysis = analysis_of(runs, reading, ceiling)
         if (counters := analysis.link_counters) is not None:

@@ -230,7 +230,7 @@ CALLS = Schema("calls", "rank and collective call", {
     "issue_ns": ("Int64", "start of its launch, or c10d operator; NA if enqueued before the profiler started"),
     "start_ns": ("int64", "start on that rank's clock"),
     "dur_ns": ("int64", "duration, waiting included"),
-    "metadata_from": ("string", "kernel, record_param_comms, annotation, c10d, name or none"),
+    "metadata_from": ("string", "kernel, record_param_comms, annotation, c10d, name, dump or none"),
     "partial": PARTIAL,
 })  # fmt: skip
 

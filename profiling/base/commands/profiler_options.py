@@ -33,6 +33,9 @@ class RecordingOptions:
 
     with_stack: Annotated[bool, _profiler("record source lines")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False
+    flight_recorder: Annotated[
+        bool, _profiler("record collectives, and dump them if a rank stands still, for commtrace hang")
+    ] = False
 
 
 def _output(text: str) -> Any:

@@ -236,7 +236,11 @@ class Observer:
             device,
             subject,
             SessionOptions(
-                self._config.with_stack, self._config.profile_memory, self._config.keeping, patience=PATIENCE
+                self._config.with_stack,
+                self._config.profile_memory,
+                self._config.keeping,
+                patience=PATIENCE,
+                flight_recorder=self._config.flight_recorder,
             ),
             say=say,
         )

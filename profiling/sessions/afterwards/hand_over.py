@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
-from ..base import run_directory as rundir
-from ..errors import RunDirError
-from ..ranks import process_group as parallel
-from ..ranks.process_group import Identity
+from ...base import run_directory as rundir
+from ...errors import RunDirError
+from ...ranks import process_group as parallel
+from ...ranks.process_group import Identity
 
 if TYPE_CHECKING:
-    from ..base.torch_private import Store
+    from ...base.torch_private import Store
 
 _POLL_S = 0.01
 _LAST_WORDS_S = 0.5

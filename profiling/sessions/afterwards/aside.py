@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from ..base.program import ANALYSIS
+from ...base.program import ANALYSIS
 
 _PROGRAM = Path(__file__).with_name("low_priority.py")
 _POLL_S = 0.05

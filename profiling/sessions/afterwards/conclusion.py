@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
-from ..base import run_directory as rundir
-from ..base.console.notices import say
-from ..base.contract.rank import RankFile
-from ..base.keeping import Keeping
-from ..base.program import ANALYSIS
-from ..base.wording import ranks_in_words
-from ..errors import RunDirError
-from ..ranks.process_group import Identity
+from ...base import run_directory as rundir
+from ...base.console.notices import say
+from ...base.contract.rank import RankFile
+from ...base.keeping import Keeping
+from ...base.program import ANALYSIS
+from ...base.wording import ranks_in_words
+from ...errors import RunDirError
+from ...ranks.process_group import Identity
 from .aside import run_aside
 from .hand_over import HandOver, HandOverError, Parcel
 from .packing import KeptFiles

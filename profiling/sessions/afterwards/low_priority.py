@@ -47,7 +47,7 @@ if __name__ == "__main__":
     folder = Path(__file__).resolve().parent
     if sys.path[:1] == [str(Path(__file__).parent)]:
         del sys.path[0]  # our own folder, whose modules nobody means
-    loaded("commtrace_tether", folder.parent / "machine" / "tether.py").tie_to_parent(int(sys.argv[1]))
+    loaded("commtrace_tether", folder.parents[1] / "machine" / "tether.py").tie_to_parent(int(sys.argv[1]))
     give_way()
-    loaded(_NAME, folder.parents[1] / "analysis" / "__init__.py")
+    loaded(_NAME, folder.parents[2] / "analysis" / "__init__.py")
     sys.exit(importlib.import_module(f"{_NAME}.__main__").main(sys.argv[3:], program=sys.argv[2]))

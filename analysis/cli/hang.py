@@ -1,0 +1,75 @@
+"""The command that names who is missing from which collective."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core.process import made_for_good
+from .output import Format, KeepGoing, Writing, complain, writes_tables
+from .reading_options import Workers
+
+_FOUND = 1
+
+
+class HangBy(str, Enum):
+    """Which table of a hang."""
+
+    origin = "origin"
+    wait = "wait"
+    group = "group"
+    mismatch = "mismatch"
+    stack = "stack"
+
+
+DumpPaths = Annotated[
+    list[Path],
+    typer.Argument(metavar="DUMPS...", help="Dumps of the flight recorder, one per rank, or folders that hold some."),
+]
+OneHangTable = Annotated[
+    HangBy | None, typer.Option(help="One table only; CSV and LaTeX, which hold one, have that of origins without it.")
+]
+
+
+@writes_tables
+def hang_command(
+    runs: DumpPaths,
+    by: OneHangTable = None,
+    keep_going: KeepGoing = False,
+    workers: Workers = None,
+    *,
+    writing: Writing,
+) -> None:
+    """Print which ranks are missing from which collective, since when, and where their code stood.
+
+    Reads what PyTorch's flight recorder dumps when a collective times out: pickles, of which nothing is run, or JSON,
+    of NCCL or gloo, under any names that hold the rank. Where several groups wait, the chain is followed to the ranks
+    that wait for nobody. See docs/hang.md.
+
+    Exit codes: 0 nothing hangs, 1 something does, or a dump cannot be used, 2 the command line is at fault.
+
+    \b
+    Examples:
+      {prog} hang /tmp/nccl_trace_rank_*
+      {prog} hang --format json dumps/ | jq -r '.answer[]'
+      {prog} hang --by group --format csv dumps/
+      {prog} hang --keep-going dumps/
+    """
+    with made_for_good():
+        from ..hang.analysis import find_hang
+        from ..hang.report import hang_report, hang_table
+
+    hang = find_hang(runs, keep_going=keep_going, workers=workers)
+    if by is None and writing.format not in (Format.csv, Format.latex):
+        writing.text(hang_report(hang, writing.format.value, writing.screen))
+    else:
+        for text in (*hang.answer, *hang.notes):
+            complain(text, kind="note")
+        writing.text(hang_table(hang, (by or HangBy.origin).value, writing.format.value, writing.screen))
+    for failure in hang.dumps.failed:
+        complain(failure)
+    if hang.found or hang.dumps.failed:
+        raise typer.Exit(_FOUND)

@@ -1,0 +1,31 @@
+"""How a dump of the flight recorder is recognised, by the first bytes of its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PICKLED = (b"\x80", b"(d", b"}q", b"}r", b"}(", b"}.")
+"""How a pickle of a dictionary begins, of any protocol."""
+_JSON_KEYS = (b'"collective_seq_id"', b'"comm_lib_version"', b'"nccl_comm_state"', b'"pg_status"', b'"p2p_seq_id"')
+_OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanoseconds"')
+_PICKLED_KEYS = (b"pg_config", b"version", b"entries", b"nccl_version", b"pg_status")
+
+
+def is_pickle(begin: bytes) -> bool:
+    """Whether a file that begins so may be a pickle of a dictionary."""
+    return begin.startswith(_PICKLED)
+
+
+def looks_like_dump(path: Path) -> bool:
+    """Whether a plain file begins like a dump, pickled or as JSON; False if it cannot be read."""
+    from ...recording.compression import first_bytes  # slow to import: it loads the unpacker
+
+    return begins_like_dump(first_bytes(path))
+
+
+def begins_like_dump(begin: bytes) -> bool:
+    """The same by the first bytes."""
+    if is_pickle(begin):
+        return any(key in begin for key in _PICKLED_KEYS)
+    is_json = begin.lstrip()[:1] == b"{"
+    return is_json and any(key in begin for key in _JSON_KEYS) and not any(key in begin for key in _OF_TRACES)

@@ -1,0 +1,110 @@
+"""A hang, as dumps of the flight recorder show it: the answer, and the tables behind it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.escaping import printable
+from ..core.tables import hang as schemas
+from .answer import answer, notes
+from .groups import JobGroup, groups_of
+from .mismatches import Mismatch
+from .origins import HangOrigin, origins_of
+from .reading import Dumps, read_dumps
+from .tables import mismatch_rows, origin_rows, position_rows, stack_rows, wait_rows
+from .waits import Wait, waits_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What dumps say about a hang, or that there is none. Its tables are DataFrames, described in docs/tables.md."""
+
+    dumps: Dumps
+    groups: Sequence[JobGroup]
+    waits: Sequence[Wait]
+    origins: Sequence[HangOrigin]
+
+    @property
+    def found(self) -> bool:
+        """Whether anything hangs."""
+        return bool(self.origins)
+
+    @property
+    def answer(self) -> list[str]:
+        """Who is missing where, since when, and where their code stood: a text for each set of ranks."""
+        return list(map(printable, answer(self.origins, self._waiting, self.dumps.by_rank)))
+
+    @property
+    def notes(self) -> list[str]:
+        """What nobody can know from these dumps."""
+        return list(notes(self.origins, self.waits, self.groups, self.dumps.by_rank))
+
+    @cached_property
+    def hang_origins(self) -> pd.DataFrame:
+        """The ranks to look at first."""
+        return schemas.HANG_ORIGINS.frame(origin_rows(self.origins, self.dumps.by_rank, self._waiting))
+
+    @cached_property
+    def hang_waits(self) -> pd.DataFrame:
+        """Every collective or transfer in which somebody waits."""
+        return schemas.HANG_WAITS.frame(wait_rows(self.waits, self.origins))
+
+    @cached_property
+    def hang_positions(self) -> pd.DataFrame:
+        """Where every rank stands in the groups in which somebody waits."""
+        return schemas.HANG_POSITIONS.frame(position_rows(self.groups, self.waits, self.dumps.by_rank))
+
+    @cached_property
+    def hang_mismatches(self) -> pd.DataFrame:
+        """Where ranks of a group first called different things."""
+        return schemas.HANG_MISMATCHES.frame(mismatch_rows(self._mismatches))
+
+    @cached_property
+    def hang_stacks(self) -> pd.DataFrame:
+        """Where code stands, ranks of equal stacks together."""
+        return schemas.HANG_STACKS.frame(stack_rows(self.origins, self.waits, self.dumps.by_rank))
+
+    @property
+    def _mismatches(self) -> list[tuple[JobGroup, Mismatch]]:
+        found = {id(w.group): (w.group, w.mismatch) for w in self.waits if w.mismatch is not None}
+        return list(found.values())
+
+    @cached_property
+    def _waiting(self) -> list[int]:
+        """How many ranks wait because of each origin, directly or by way of others."""
+        waiters: dict[int, set[int]] = defaultdict(set)  # of a rank
+        for wait in self.waits:
+            for rank in wait.blamed or tuple(wait.waiting):
+                waiters[rank].update(wait.waiting)
+        counts = []
+        for origin in self.origins:
+            reached, left = set(origin.ranks), list(origin.ranks)
+            while left:
+                new = waiters[left.pop()] - reached
+                reached |= new
+                left += new
+            inside = 0 if origin.why.value not in ("all there", "circle") else len(origin.ranks)
+            counts.append(len(reached) - len(origin.ranks) + inside)
+        return counts
+
+
+def find_hang(
+    dumps: str | Path | Sequence[str | Path], *, keep_going: bool = False, workers: int | None = None
+) -> Hang:
+    """Who is missing from which collective, by dumps of the flight recorder: files, or folders that hold some.
+
+    With `keep_going`, dumps that cannot be used are left out; `workers` processes read. Raises AnalysisError.
+    """
+    paths = [dumps] if isinstance(dumps, str | Path) else list(dumps)
+    read = read_dumps([Path(path) for path in paths], keep_going=keep_going, workers=workers)
+    groups = groups_of(read.by_rank)
+    waits = waits_of(groups, read.by_rank)
+    return Hang(read, groups, waits, origins_of(waits))

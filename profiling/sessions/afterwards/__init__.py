@@ -1,0 +1,1 @@
+"""What follows the traces of a capture: packed beside training, brought together on rank 0, analysed there."""
