@@ -11,7 +11,7 @@ from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, TargetError, UsageError
-from ..ranks.places import speaks_for_all
+from ..ranks.places import local_place, one_of_several, speaks_for_all
 from . import main_module
 from .config import RunConfig
 from .on_import import after_import
@@ -38,16 +38,16 @@ def run_script(
 
             return launch.launch(tied_program(args), workers)
     except ProfilingError as err:
-        return _said_once(err, failed, launched=launched)
+        return _said_once(err, failed)
     try:
         return _run_here(config, ["python", "-m", PACKAGE, *args])
     except TargetError as err:
-        return _said_once(err, failed, launched=launched)
+        return _said_once(err, failed)
 
 
-def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int], *, launched: bool) -> int:
+def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
     """Of the ranks of a host, the first says what is wrong for all of them."""
-    if launched and os.environ.get("LOCAL_RANK", "0") != "0":
+    if one_of_several() and local_place():
         return error.exit_code
     return failed(error)
 

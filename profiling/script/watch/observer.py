@@ -24,7 +24,7 @@ from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
 from ...ranks import process_group as parallel
-from ...ranks.places import PLACES
+from ...ranks.places import one_of_several, place_of_several
 from ...ranks.process_group import Identity
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
@@ -92,7 +92,7 @@ class Observer:
         if self._config.limits is None:
             self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
             self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
-        elif self._child is None and not any(name in os.environ for name in PLACES):
+        elif self._child is None and not one_of_several():
             self._attempt(self._begin_whole)
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
@@ -247,14 +247,12 @@ class Observer:
             say(f"{_what(self._config)}; traces go to {session.run_dir}")
 
     def _part(self, who: Identity) -> str | None:
-        """What tells this capture from others of the same command: of children that know nothing of each other, and of
+        """What tells this capture from others of the same command: of processes that know nothing of each other, and of
         a whole run, where the process that started the children is captured too.
         """
-        if self._child is None:
-            return None
         if who.world_size == 1 and parallel.default_store() is None:
-            return str(self._child)
-        return "spawned" if self._config.limits is not None else None
+            return place_of_several() if self._child is None else str(self._child)
+        return "spawned" if self._child is not None and self._config.limits is not None else None
 
     def _subject(self, optimizer: Optimizer) -> Subject:
         found = model.outermost(optimizer)
