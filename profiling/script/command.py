@@ -97,9 +97,9 @@ def run(
     """Run a training script as it is, and trace a few of its steps on every rank.
 
     Steps are those of the first optimizer that makes one. The first step only opens the capture; the next one is step
-    0. Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Processes
-    that the script starts with torch.multiprocessing are captured too. What the script prints and how it ends stay its
-    own.
+    0. Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Ranks that the script
+    starts, with torch.multiprocessing or by running itself again, are captured too. What the script prints and how it
+    ends stay its own.
     """
     _check_options(ctx, whole_run=limits.whole_run)
     config = RunConfig(

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..base import run_directory as rundir
 from ..base.console.notices import say
@@ -45,6 +45,15 @@ def run_script(
         return _said_once(err, failed)
 
 
+def run_again(config: dict[str, Any], command: Sequence[str]) -> int:
+    """Be one more rank of a script that starts them itself; as `run_script` otherwise."""
+    try:
+        return _run_here(RunConfig.from_json(config), command)
+    except TargetError as err:
+        say(f"error: {err}")
+        return err.exit_code
+
+
 def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
     """Of the ranks of a host, the first says what is wrong for all of them."""
     if one_of_several() and local_place():
@@ -75,8 +84,10 @@ class _Watch:
             return
         from .watch.children import wrap_spawned
         from .watch.observer import Observer
+        from .watch.reruns import RerunWatch
 
-        self.observer = Observer(*self._given, wrap_spawned=partial(wrap_spawned, *self._given))
+        watches = partial(wrap_spawned, *self._given), partial(RerunWatch, *self._given)
+        self.observer = Observer(*self._given, start_watches=watches)
         self.observer.attach()
 
     def finish(self, error: BaseException | None) -> None:

@@ -6,6 +6,7 @@ child, watches it, and calls the original. Other processes, DataLoader's workers
 """
 
 import importlib
+import mmap
 import operator
 import runpy
 import sys
@@ -36,10 +37,16 @@ class SpawnWrapper:
         # In a spawned child this is the original as well: there nothing has been replaced.
         self._original = vars(importlib.import_module(SPAWN_MODULE))[SPAWN_WRAPPER]
         self._given = (config, list(command))
-        self.taken = False  # to a child
+        self._taken = mmap.mmap(-1, 1)  # shared with children that are forked
+
+    @property
+    def taken(self) -> bool:
+        """Whether there was a child."""
+        return self._taken[0] != 0
 
     def __call__(self, function: Any, index: int, args: Any, error_file: str) -> None:
         """Run the child to its end."""
+        self._taken[0] = 1
         observer = Observer(*self._given, child=index)
         observer.attach()
         error: BaseException | None = None
@@ -54,7 +61,7 @@ class SpawnWrapper:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call that needs nothing of ours on the child's `sys.path`, where a checkout is not."""
-        self.taken = True
+        self._taken[0] = 1
         return operator.itemgetter("result"), (_Found(self._given),)
 
 
