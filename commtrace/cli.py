@@ -25,7 +25,8 @@ _PROGRAM = "python -m commtrace" if IN_CHECKOUT else "commtrace"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, or torch is missing."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if {*(arguments or _words_to_complete())[:1]} & {*CAPTURING}:
+    first = 1 if arguments and arguments[0].startswith(("--local_rank=", "--local-rank=")) else 0  # of a launcher
+    if {*(arguments or _words_to_complete())[first : first + 1]} & {*CAPTURING}:
         return _capture(arguments)
     from .analysis.__main__ import main as analysis
 

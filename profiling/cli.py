@@ -69,8 +69,11 @@ def _root(
     show_version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
     ] = False,
+    local_rank: Annotated[
+        int | None, typer.Option("--local_rank", "--local-rank", hidden=True, help="What some launchers put here.")
+    ] = None,
 ) -> None:
-    """Options come before the command."""
+    """Options come before the command. `run` finds `local_rank` in the arguments, as it was written."""
 
 
 app.command(epilog=TRAIN_EXAMPLES)(train)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,21 @@ def begun(*args: object, **options: Any) -> "Iterator[subprocess.Popen[str]]":
 def torchrun(workers: int, *args: object) -> "subprocess.CompletedProcess[str]":
     """Run a script as `workers` ranks."""
     return python("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", *args)
+
+
+def elsewhere(cwd: Path, *args: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run our command line from a folder that is not the checkout, with the checkout on no path but ours."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    clean = {key: value for key, value in environment().items() if key != "PYTHONPATH"} | variables
+    return warm_python.run(["-c", code, *map(str, args)], cwd=cwd, env=clean)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def metas(run_dir: Path) -> dict[int, dict[str, Any]]:

@@ -1,10 +1,18 @@
 """Which of the processes of a job this is, before there is a process group. Knows no torch."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-PLACES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Variables by which launchers tell each process its place: torchrun's, and those of others."""
+_SIZES = {
+    "RANK": "WORLD_SIZE",
+    "SLURM_PROCID": "SLURM_STEP_NUM_TASKS",  # of srun; a batch script has the rank 0 too, and runs alone
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+}
+PLACES = tuple(_SIZES)
+"""Variables by which launchers tell each process its place: those of torchrun, Slurm, Open MPI, and of MPICH."""
+LOCAL_PLACES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+"""The same on its host. Lightning sets no other one."""
 
 
 def speaks_for_all(env: Mapping[str, str] = os.environ) -> bool:
@@ -13,5 +21,42 @@ def speaks_for_all(env: Mapping[str, str] = os.environ) -> bool:
     Another rank would be too late, since the first one may have created it. So would the first one after torchrun has
     restarted the job: what is there then is its own.
     """
-    place = next((env[name] for name in PLACES if name in env), "0")
+    place = next((env[name] for name in (*PLACES, *LOCAL_PLACES) if name in env), "0")
     return place == "0" and env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+
+
+def local_place(env: Mapping[str, str] = os.environ) -> int | None:
+    """The number of this process on its host; None if no launcher has said."""
+    return next((int(env[name]) for name in LOCAL_PLACES if env.get(name, "").isdecimal()), None)
+
+
+def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
+    """That of the process which is `rank`; `rank` itself where its launcher has said nothing of it.
+
+    Ranks that a script of Slurm or MPI starts itself inherit the variables of another one.
+    """
+    local = local_place(env)
+    is_of_rank = "LOCAL_RANK" in env or _place(env) == str(rank)
+    return local if local is not None and is_of_rank else rank
+
+
+def one_of_several(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher has started others beside this process, as far as it says."""
+    place = next((name for name in PLACES if name in env), None)
+    if place is None:
+        return env.get("WORLD_SIZE", "1") != "1"  # Lightning's
+    return env.get(_SIZES[place], "1" if place == "SLURM_PROCID" else "") != "1"
+
+
+def place_of_several(env: Mapping[str, str] = os.environ) -> str | None:
+    """The number of this process among those; None if it is alone, or has none."""
+    return _place(env) if one_of_several(env) else None
+
+
+def words_of_launcher(args: Sequence[str]) -> tuple[str, ...]:
+    """What DeepSpeed and `torch.distributed.launch` put in front of all arguments: `--local_rank=N`, for the script."""
+    return tuple(word for word in args[:1] if word.startswith(("--local_rank=", "--local-rank=")))
+
+
+def _place(env: Mapping[str, str]) -> str | None:
+    return next((env[name] for name in PLACES if name in env), None)

@@ -18,6 +18,7 @@ from ..base import torch_private
 from ..base.contract.rank import GroupFacts
 from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
 from ..machine import gpus_here
+from . import places
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
 ENTRY_PATIENCE = timedelta(minutes=5)
@@ -35,11 +36,14 @@ class Identity:
 
 
 def identity(env: Mapping[str, str] = os.environ) -> Identity:
-    """From torch.distributed when it is initialised, else from torchrun's variables, else rank 0 of 1."""
+    """From torch.distributed when it is initialised, else from torchrun's variables, else rank 0 of 1.
+
+    Those of other launchers say more than is true where nobody joins: Slurm's, in a batch script with no srun.
+    """
     rank, world_size = int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1))
     if dist.is_available() and dist.is_initialized():
         rank, world_size = dist.get_rank(), dist.get_world_size()
-    return Identity(rank, int(env.get("LOCAL_RANK", rank)), world_size, socket.gethostname())
+    return Identity(rank, places.local_rank(rank, env), world_size, socket.gethostname())
 
 
 def under_torchrun(env: Mapping[str, str] = os.environ) -> bool:

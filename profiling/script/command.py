@@ -12,6 +12,7 @@ from ..base.commands.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import Afterwards
+from ..ranks.places import words_of_launcher
 from . import own_name
 from .config import WHOLE_RUN, Limits, RunConfig, Target
 
@@ -96,12 +97,13 @@ def run(
     """Run a training script as it is, and trace a few of its steps on every rank.
 
     Steps are those of the first optimizer that makes one. The first step only opens the capture; the next one is step
-    0. Under torchrun this process is one rank; --workers launches ranks here. Processes that the script starts with
-    torch.multiprocessing are captured too. What the script prints and how it ends stay its own.
+    0. Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Ranks that the script
+    starts, with torch.multiprocessing or by running itself again, are captured too. What the script prints and how it
+    ends stay its own.
     """
     _check_options(ctx, whole_run=limits.whole_run)
     config = RunConfig(
-        target=Target(of.script, tuple(of.args or ()), of.is_module),
+        target=Target(of.script, (*words_of_launcher(ctx.obj), *(of.args or ())), of.is_module),
         out=output.out.absolute(),
         schedule=WHOLE_RUN if limits.whole_run else profiled.schedule(),
         limits=Limits(limits.max_seconds, limits.max_memory_gb) if limits.whole_run else None,

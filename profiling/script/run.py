@@ -5,14 +5,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.flight_recorder import record_calls
 from ..base.program import PACKAGE, tied_program
 from ..errors import ProfilingError, TargetError, UsageError
-from ..ranks.places import speaks_for_all
+from ..ranks.places import local_place, one_of_several, speaks_for_all
 from . import main_module
 from .config import RunConfig
 from .on_import import after_import
@@ -39,16 +39,25 @@ def run_script(
 
             return launch.launch(tied_program(args), workers)
     except ProfilingError as err:
-        return _said_once(err, failed, launched=launched)
+        return _said_once(err, failed)
     try:
         return _run_here(config, ["python", "-m", PACKAGE, *args])
     except TargetError as err:
-        return _said_once(err, failed, launched=launched)
+        return _said_once(err, failed)
 
 
-def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int], *, launched: bool) -> int:
+def run_again(config: dict[str, Any], command: Sequence[str]) -> int:
+    """Be one more rank of a script that starts them itself; as `run_script` otherwise."""
+    try:
+        return _run_here(RunConfig.from_json(config), command)
+    except TargetError as err:
+        say(f"error: {err}")
+        return err.exit_code
+
+
+def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
     """Of the ranks of a host, the first says what is wrong for all of them."""
-    if launched and os.environ.get("LOCAL_RANK", "0") != "0":
+    if one_of_several() and local_place():
         return error.exit_code
     return failed(error)
 
@@ -76,8 +85,10 @@ class _Watch:
             return
         from .watch.children import wrap_spawned
         from .watch.observer import Observer
+        from .watch.reruns import RerunWatch
 
-        self.observer = Observer(*self._given, wrap_spawned=partial(wrap_spawned, *self._given))
+        watches = partial(wrap_spawned, *self._given), partial(RerunWatch, *self._given)
+        self.observer = Observer(*self._given, start_watches=watches)
         self.observer.attach()
 
     def finish(self, error: BaseException | None) -> None:

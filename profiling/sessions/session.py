@@ -121,7 +121,10 @@ class Session:
         self._check_no_other_profiler()
         who = parallel.identity()
         self._worker = rundir.worker_name(who.host, who.rank)
-        self.run_dir = parallel.agree_on_run_dir(who, self.run_dir, self._create, self._patience)
+        asked = self.run_dir
+        self.run_dir = parallel.agree_on_run_dir(who, asked, self._create, self._patience)
+        if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
+            say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [rundir.RUN_FILE] if who.rank == 0 else [])
         self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)

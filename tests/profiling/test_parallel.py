@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from profiling.base import run_directory as rundir
 from profiling.errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
+from profiling.ranks import places
 from profiling.ranks import process_group as parallel
 from profiling.ranks.places import speaks_for_all
 from profiling.ranks.process_group import Identity
@@ -111,12 +112,40 @@ def test_gpus_that_torch_cannot_use_are_no_reason_for_the_cpu(monkeypatch) -> No
         ({"RANK": "1"}, False),
         ({"RANK": "0", "SLURM_PROCID": "5"}, True),
         ({"SLURM_PROCID": "5"}, False),
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0"}, False),  # Lightning's
         ({"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0"}, True),
         ({"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}, False),  # the directory is from the first try
     ],
 )
 def test_one_process_speaks_for_its_job(env, speaks) -> None:
     assert speaks_for_all(env) is speaks
+
+
+@pytest.mark.parametrize(
+    ("env", "place", "local"),
+    [
+        ({}, None, None),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "SLURM_PROCID": "0"}, "3", 1),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, None, 0),
+        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8"}, "5", 1),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, None, 0),  # a batch script, without srun
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "2", 2),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, "1", 1),
+    ],
+)
+def test_places_that_launchers_give(env, place, local) -> None:
+    assert (places.place_of_several(env), places.one_of_several(env)) == (place, place is not None)
+    assert places.local_place(env) == local
+    assert places.local_rank(int(place or 0), env) == (local or 0)
+
+
+@pytest.mark.parametrize("launcher", [{"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, {"PMI_RANK": "1"}, {}])
+def test_a_rank_that_a_script_starts_has_not_the_place_of_that_script(launcher) -> None:
+    assert places.local_rank(3, launcher) == 3
+
+
+def test_a_rank_that_lightning_starts_is_one_of_several() -> None:
+    assert places.one_of_several({"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"})
 
 
 def test_lost_peers_are_told_from_other_errors() -> None:

@@ -2,34 +2,27 @@
 
 import json
 import signal
-import socket
-import subprocess
 import time
-from pathlib import Path
 
 import pytest
-import warm_python
-from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, python, torchrun, trace, traced_steps
+from capturing import (
+    ROOT,
+    SCRIPTS,
+    begun,
+    elsewhere,
+    free_port,
+    leftovers,
+    metas,
+    python,
+    torchrun,
+    trace,
+    traced_steps,
+)
 from process_tree import family, listening
 from samples import with_slow
 
 USERS = SCRIPTS / "users"
 RUN = ("-m", "profiling", "run")
-
-
-def elsewhere(cwd: Path, *args: object, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """Run from a folder that is not the checkout, with the checkout on no path but ours."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from profiling.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    clean = {key: value for key, value in environment().items() if key != "PYTHONPATH"} | variables
-    return warm_python.run(["-c", code, *map(str, args)], cwd=cwd, env=clean)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_ranks_of_torchrun(tmp_path) -> None:

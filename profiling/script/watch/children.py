@@ -6,20 +6,18 @@ child, watches it, and calls the original. Other processes, DataLoader's workers
 """
 
 import importlib
+import mmap
 import operator
 import runpy
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ...base.torch_private import SPAWN_MODULE, SPAWN_WRAPPER
 from ..config import RunConfig
 from .observer import Observer
 from .patches import Patches
-
-_PACKAGE = str(__package__).removesuffix(".script.watch")  # of `profiling`, wherever it is
-_FOLDER = Path(__file__).resolve().parents[2]
+from .reviving import REVIVE, given
 
 
 def wrap_spawned(config: RunConfig, command: Sequence[str], patches: Patches) -> "SpawnWrapper | None":
@@ -39,10 +37,16 @@ class SpawnWrapper:
         # In a spawned child this is the original as well: there nothing has been replaced.
         self._original = vars(importlib.import_module(SPAWN_MODULE))[SPAWN_WRAPPER]
         self._given = (config, list(command))
-        self.taken = False  # to a child
+        self._taken = mmap.mmap(-1, 1)  # shared with children that are forked
+
+    @property
+    def taken(self) -> bool:
+        """Whether there was a child."""
+        return self._taken[0] != 0
 
     def __call__(self, function: Any, index: int, args: Any, error_file: str) -> None:
         """Run the child to its end."""
+        self._taken[0] = 1
         observer = Observer(*self._given, child=index)
         observer.attach()
         error: BaseException | None = None
@@ -57,17 +61,20 @@ class SpawnWrapper:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call that needs nothing of ours on the child's `sys.path`, where a checkout is not."""
-        self.taken = True
-        return operator.itemgetter("wrapper"), (_Found(self._given),)
+        self._taken[0] = 1
+        return operator.itemgetter("result"), (_Found(self._given),)
 
 
 class _Found:
     """Unpickles as the globals of revive.py, run with what it needs to know."""
 
-    def __init__(self, given: tuple[RunConfig, list[str]]) -> None:
-        self._given = given
+    def __init__(self, watched: tuple[RunConfig, list[str]]) -> None:
+        self._watched = watched
 
     def __reduce__(self) -> tuple[Any, ...]:
-        config, command = self._given
-        needed = {"PACKAGE": _PACKAGE, "FOLDER": str(_FOLDER), "CONFIG": config.as_json(), "COMMAND": command}
-        return runpy.run_path, (str(Path(__file__).with_name("revive.py")), needed)
+        return runpy.run_path, (REVIVE, {"GIVEN": given("script.watch.children", "revived", *self._watched)})
+
+
+def revived(config: dict[str, Any], command: list[str]) -> SpawnWrapper:
+    """In the child, what was pickled."""
+    return SpawnWrapper(RunConfig.from_json(config), command)

@@ -24,7 +24,7 @@ from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
 from ...ranks import process_group as parallel
-from ...ranks.places import PLACES
+from ...ranks.places import one_of_several, place_of_several
 from ...ranks.process_group import Identity
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
@@ -41,17 +41,19 @@ _GLOO_EXIT_S = 0.1
 _GRAPH = "the optimizer steps inside a CUDA graph, and replays of one cannot be counted; --whole-run traces them"
 
 
-class SpawnWatch(Protocol):
-    """Has the processes watched that a script spawns."""
+class StartWatch(Protocol):
+    """Has the processes watched that a script starts in one of the ways to start ranks."""
 
-    taken: bool
-    """Whether there was one."""
+    @property
+    def taken(self) -> bool:
+        """Whether there was one."""
 
 
 class Observer:
     """One process: `attach()` once torch is there, `finish()` when the script is over. Neither disturbs the script.
 
-    `child` is the index of a process that torch.multiprocessing started. `wrap_spawned` has such processes watched too.
+    `child` is the index of a process that torch.multiprocessing started. `start_watches` have processes watched that
+    this one starts.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Observer:
         command: Sequence[str],
         *,
         child: int | None = None,
-        wrap_spawned: Callable[[Patches], "SpawnWatch | None"] = lambda _: None,
+        start_watches: Sequence[Callable[[Patches], "StartWatch | None"]] = (),
     ) -> None:
         self._config = config
         self._command = list(command)
@@ -77,8 +79,8 @@ class Observer:
         self._hook_calls = 0
         self._used_gloo = False
         self._steps_in_graph = False
-        self._wrap_spawned = wrap_spawned
-        self._spawned: SpawnWatch | None = None
+        self._start_watches = start_watches
+        self._started: list[StartWatch] = []
         self.stopped_by: int | None = None
 
     def attach(self) -> None:
@@ -88,11 +90,12 @@ class Observer:
     def _hook_in(self) -> None:
         os.register_at_fork(after_in_child=_leaver(self))
         self._patches.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
-        self._spawned = self._wrap_spawned(self._patches)
+        watches = [begin(self._patches) for begin in self._start_watches]
+        self._started = [watch for watch in watches if watch is not None]
         if self._config.limits is None:
             self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
             self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
-        elif self._child is None and not any(name in os.environ for name in PLACES):
+        elif self._child is None and not one_of_several():
             self._attempt(self._begin_whole)
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
@@ -110,7 +113,7 @@ class Observer:
         self._end(error)
         if self._captured is not None:
             self._conclude(self._captured, error)
-        if not self._begun and not (self._spawned and self._spawned.taken):
+        if not self._begun and not any(watch.taken for watch in self._started):
             say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
@@ -251,14 +254,12 @@ class Observer:
             say(f"{_what(self._config)}; traces go to {session.run_dir}")
 
     def _part(self, who: Identity) -> str | None:
-        """What tells this capture from others of the same command: of children that know nothing of each other, and of
+        """What tells this capture from others of the same command: of processes that know nothing of each other, and of
         a whole run, where the process that started the children is captured too.
         """
-        if self._child is None:
-            return None
         if who.world_size == 1 and parallel.default_store() is None:
-            return str(self._child)
-        return "spawned" if self._config.limits is not None else None
+            return place_of_several() if self._child is None else str(self._child)
+        return "spawned" if self._child is not None and self._config.limits is not None else None
 
     def _subject(self, optimizer: Optimizer) -> Subject:
         found = model.outermost(optimizer)

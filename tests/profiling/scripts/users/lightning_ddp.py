@@ -1,0 +1,27 @@
+"""Lightning's Trainer on two devices: it starts the other rank itself. `lightning_ddp.py STRATEGY`."""
+
+import sys
+
+import lightning
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Lit(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+
+if __name__ == "__main__":
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", devices=2, strategy=sys.argv[1], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Lit(), DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=2))
