@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         AnalysisError,
         Comparison,
         CycleAnalysis,
+        Hang,
         Run,
         SweepAnalysis,
         TrainingAnalysis,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         analyse_sweep,
         analyse_training,
         compare,
+        find_hang,
         load_run,
     )
     from .profiling import capture
@@ -58,6 +60,7 @@ __all__ = [
     "AnalysisError",
     "Comparison",
     "CycleAnalysis",
+    "Hang",
     "Run",
     "SweepAnalysis",
     "TrainingAnalysis",
@@ -68,6 +71,7 @@ __all__ = [
     "analyse_training",
     "capture",
     "compare",
+    "find_hang",
     "load_run",
     "plots",
 ]
