@@ -167,9 +167,14 @@ def test_commands_that_measure_are_called_or_parsed(
         arguments = arguments if arguments[0] in commands() else ["summary", *arguments]
         parse(command_group(arguments[0], "commtrace", {}), arguments)
     else:
-        assert analysis_main(arguments) == 0
+        assert analysis_main(arguments) in _codes(command)
         output = re.search(r"--output (\S+)", command)
         assert Path(output[1]).stat().st_size if output else capsys.readouterr().out
+
+
+def _codes(command: str) -> tuple[int, ...]:
+    """How a command may end: a gate says 4 of captures that could not have shown what it is to stop."""
+    return (0, 4) if "--fail-above" in command else (0,)
 
 
 def _is_here(command: str) -> bool:
@@ -202,7 +207,7 @@ def test_commands_that_capture_write_runs(captured: Path) -> None:
 @pytest.mark.parametrize("command", [c for c in MEASURE if "traces/gpu-run" not in c and _is_here(c)])
 def test_commands_that_measure(command: str, captured: Path) -> None:
     done = run(command, captured)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in _codes(command), done.stderr
     output = re.search(r"--(?:output|plot) (\S+)", command)
     assert (captured / output[1]).stat().st_size if output else done.stdout
 
