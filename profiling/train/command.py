@@ -72,8 +72,8 @@ def train(
         **vars(parallel),
         **epochs.settings(),
         **place.settings(),
-        **vars(recording),
         **vars(output),
+        detail=recording.detail(),
         keeping=kept.keeping(),
         optimizer=optimizer.config(subject.model, epochs.epochs),
     )

@@ -14,6 +14,7 @@ from ..base.commands.choices import (
     ModelName,
     PipelineScheduleName,
 )
+from ..base.detail import SHAPES_ONLY, Detail
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule, check_leading_steps, check_steps, check_wait
 from ..errors import UsageError
@@ -71,8 +72,7 @@ class TrainConfig:
     device: DeviceName = "auto"
     out: Path = Path("traces")
     run_name: str | None = None
-    with_stack: bool = False
-    profile_memory: bool = False
+    detail: Detail = SHAPES_ONLY
     keeping: Keeping = TRACES_ONLY
     dataset_samples: int = CIFAR10_SAMPLES
     warmup_epochs: int = 0

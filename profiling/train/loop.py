@@ -56,7 +56,7 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
     del whole
     batch_size = None if config.mode.shares_batch else config.batch_size * devices
     subject = Subject(weakref.ref(model), config.model, batch_size, config.as_json(), command, size)
-    options = SessionOptions(config.with_stack, config.profile_memory, config.keeping, show=tell)
+    options = SessionOptions(config.detail, config.keeping, show=tell)
     session = Session(config.run_dir(who.world_size * devices), config.schedule, where, subject, options)
     reporter = TrainReporter(rank=who.rank, steps=config.steps)
     with closing(_batches(config, who, where, devices)) as batches:

@@ -5,12 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
+from ..detail import Detail
 from ..keeping import Keep, Keeping
 from ..schedule import Schedule
 
 
 def _profiler(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel="Profiler")
+
+
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel="Profiler")
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,22 @@ class RecordingOptions:
 
     with_stack: Annotated[bool, _profiler("record source lines")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False
+    light: Annotated[
+        bool, _flag("--light", "record no shapes: least overhead; with NCCL, sizes of collectives are still known")
+    ] = False
+    sync_events: Annotated[bool, _flag("--sync-events", "record CUDA's synchronisations; on GPUs")] = False
+    kineto_buffer_mb: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel="Profiler",
+            help="MiB of host memory that the profiler may take for what a GPU did, per rank",
+            show_default="2048, or what KINETO_CONFIG says",
+        ),
+    ] = None
+
+    def detail(self) -> Detail:
+        """As captures take it. Raises UsageError."""
+        return Detail(**vars(self))
 
 
 def _output(text: str) -> Any:

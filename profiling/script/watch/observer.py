@@ -235,9 +235,7 @@ class Observer:
             self._config.schedule,
             device,
             subject,
-            SessionOptions(
-                self._config.with_stack, self._config.profile_memory, self._config.keeping, patience=PATIENCE
-            ),
+            SessionOptions(self._config.detail, self._config.keeping, patience=PATIENCE),
             say=say,
         )
         session.__enter__()
