@@ -52,6 +52,9 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
     torch.manual_seed(config.seed)  # the same weights on every rank
     devices, whole = config.mode.devices(config), MODELS[config.model]()
     size = model_size(whole)
+    if config.channels_last:
+        # Convolutions have their outputs follow their weights; images are copied into this order by the first one.
+        whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # its stubs lack the keyword
     model = config.mode.build(whole, where, config)
     del whole
     batch_size = None if config.mode.shares_batch else config.batch_size * devices
@@ -80,7 +83,7 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
 def _loop(run: TrainRun, model: nn.Module, where: torch.device) -> None:
     config, batches, session = run.config, run.batches, run.session
     optimizer = optimizer_of(model.parameters(), config.optimizer)
-    trainee = Trainee(config.mode, model, ScoredLoss(), optimizer, where)
+    trainee = Trainee(config.mode, model, ScoredLoss(), optimizer, where, config.amp)
 
     def train_on(batch: Batch) -> Tensor | None:
         return train_step(trainee, batch)
