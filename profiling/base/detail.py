@@ -1,8 +1,11 @@
 """What is recorded of traced steps, besides times. Knows no torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..errors import UsageError
+
+NcclDebug = Literal["VERSION", "WARN", "INFO", "TRACE"]
 
 # Kineto takes them one at a time.
 _BUFFER_MB = 4
@@ -14,7 +17,7 @@ class Detail:
 
     `light` costs least: times and NCCL's metadata, which torch takes from the collective itself and not from shapes.
     `sync_events` are CUDA's synchronisations, `kineto_buffer_mb` is the memory in MiB that Kineto's buffers for a GPU
-    may take (None: see `sessions.kineto_buffers`).
+    may take (None: see `sessions.kineto_buffers`), and `nccl_debug` the level of NCCL's own log.
     """
 
     with_stack: bool = False
@@ -22,6 +25,7 @@ class Detail:
     light: bool = False
     sync_events: bool = False
     kineto_buffer_mb: int | None = None
+    nccl_debug: NcclDebug | None = None
 
     def __post_init__(self) -> None:
         for name in ("with_stack", "profile_memory"):
@@ -35,7 +39,7 @@ class Detail:
     @property
     def only_on_gpus(self) -> list[str]:
         """What was asked for and has no meaning on a CPU, as options."""
-        asked = {name: getattr(self, name) for name in ("sync_events", "kineto_buffer_mb")}
+        asked = {name: getattr(self, name) for name in ("sync_events", "kineto_buffer_mb", "nccl_debug")}
         return [_option(name) for name, value in asked.items() if value]
 
 

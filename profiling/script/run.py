@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.program import PACKAGE, tied_program
-from ..errors import ProfilingError, TargetError, UsageError
+from ..errors import ProfilingError, RunDirError, TargetError, UsageError
+from ..ranks import nccl_log
 from ..ranks.places import speaks_for_all
 from . import main_module
 from .config import RunConfig
@@ -83,20 +84,28 @@ class _Watch:
         """The script is over."""
         if os.getpid() != self._pid:
             return
-        if self.observer is None:
-            say("nothing was captured: the script did not import torch")
-        else:
-            self.observer.finish(error)
+        try:
+            if self.observer is None:
+                say("nothing was captured: the script did not import torch")
+            else:
+                self.observer.finish(error)
+        finally:
+            nccl_log.tidy()
 
 
 def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     """Run the script in this process; 0, or what it raises. Raises TargetError."""
     watch = _Watch(config, command)
+    try:
+        nccl_log.redirect(config.out, config.detail.nccl_debug)
+    except RunDirError as err:
+        say(f"error: {err}; NCCL logs where it usually does")
     after_import("torch", watch.begin)
     error: BaseException | None = None
     try:
         main_module.execute(config.target)
     except TargetError:
+        nccl_log.tidy()
         raise
     except BaseException as err:  # noqa: BLE001  (raised again below)
         error = err

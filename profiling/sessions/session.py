@@ -28,6 +28,7 @@ from ..base.torch_private import drop_profiler, profiler_is_on, with_sync_events
 from ..errors import CaptureError, ProfilingError, RunDirError
 from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
+from ..ranks import nccl_log
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .clock_probe import ClockProbe
@@ -138,6 +139,7 @@ class Session:
             rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
             if self._device.type != "cuda" and self._detail.only_on_gpus:
                 say(f"{', '.join(self._detail.only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
+        self._keep_nccl_log()
         self._conclusion = Conclusion(self._keeping, who, self.run_dir, self._show)
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
@@ -205,6 +207,7 @@ class Session:
                 self._refresh()
             self._look_at_gpu("end")
             self._save(self._why_incomplete(error))
+            self._keep_nccl_log()  # of communication that began inside the block
             self._probe_again(error)
 
     def outcome(self) -> Outcome:
@@ -308,6 +311,11 @@ class Session:
         modes = {mode: facts_of(model) for mode, facts_of in FACTS.items()} if model is not None else {}
         found: dict[str, Any] = {mode: facts for mode, facts in modes.items() if facts}
         self._facts = replace(self._facts, process_groups=groups, **found)
+
+    def _keep_nccl_log(self) -> None:
+        log = self.run_dir / rundir.nccl_log_name(self._worker)
+        if nccl_log.keep(log) and self._facts.rank == 0:
+            say(f"NCCL's log of each rank is {self.run_dir / rundir.nccl_log_name('*')}")
 
     def _look_at_gpu(self, at: End) -> None:
         state = gpu_state(self._facts.device.uuid, at)

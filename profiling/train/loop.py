@@ -13,6 +13,7 @@ from ..base.console.notices import say
 from ..base.contract.rank import EpochPhase
 from ..base.wording import counted
 from ..machine import memory
+from ..ranks import nccl_log
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
 from ..sessions.session import Session, SessionOptions
@@ -39,13 +40,18 @@ def train_rank(config: TrainConfig, command: Sequence[str]) -> Path:
     who = parallel.identity()
     where = parallel.rank_device(config.device, who.local_rank)
     config.mode.check_world(who.world_size)
+    if where.type == "cuda":
+        nccl_log.redirect(config.out, config.detail.nccl_debug)
     group = parallel.joined(parallel.default_backend(where), where) if config.mode.distributed else nullcontext()
     with group:
         if config.memory_limit_bytes is not None:
             torchvision("models")  # what a library takes when it is loaded does not count
             devices = config.mode.devices(config)  # several are numbered from the first
             memory.limit(config.memory_limit_bytes, *(range(devices) if devices > 1 else [where.index]))
-        return _train(config, who, where, command)
+        try:
+            return _train(config, who, where, command)
+        finally:
+            nccl_log.tidy()
 
 
 def _train(config: TrainConfig, who: Identity, where: torch.device, command: Sequence[str]) -> Path:

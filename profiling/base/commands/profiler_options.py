@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..detail import Detail
+from ..detail import Detail, NcclDebug
 from ..keeping import Keep, Keeping
 from ..schedule import Schedule
 
@@ -48,6 +48,15 @@ class RecordingOptions:
             rich_help_panel="Profiler",
             help="MiB of host memory that the profiler may take for what a GPU did, per rank",
             show_default="2048, or what KINETO_CONFIG says",
+        ),
+    ] = None
+    nccl_debug: Annotated[
+        NcclDebug | None,
+        typer.Option(
+            rich_help_panel="Output",
+            case_sensitive=False,
+            help="keep what NCCL logs at this level, a file per rank",
+            show_default="what NCCL_DEBUG says",
         ),
     ] = None
 
