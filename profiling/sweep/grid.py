@@ -221,7 +221,7 @@ def contradictions(recorded: SweepConfig, config: SweepConfig) -> list[str]:
 
 def _expected(kind: Any, message: str) -> str:
     """What msgspec's `message` says was expected of `kind`, in our words: of choices it does not name any."""
-    names = [name for name in get_args(kind) if isinstance(name, str)]
+    names = [name for one in (kind, *get_args(kind)) for name in get_args(one) if isinstance(name, str)]
     if names:
         return f"one of {', '.join(names)}"
     found = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)

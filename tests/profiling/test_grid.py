@@ -36,6 +36,7 @@ def test_lists_on_the_command_line_are_repeated_or_joined() -> None:
         ({"workers": ["0"]}, "--workers: expected a whole number >= 1, found 0"),
         ({"steps_per_epoch": -1}, "--steps-per-epoch: expected a whole number >= 0, found -1"),
         ({"data": "imagenet"}, "--data: expected one of synthetic, cifar10, found 'imagenet'"),
+        ({"amp": "fp8"}, "--amp: expected one of bf16, found 'fp8'"),
         ({"wait": 0}, "--wait: expected a whole number >= 1, found 0"),
     ],
 )
