@@ -34,7 +34,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """What is recorded in traced steps, besides times and shapes."""
+    """What is recorded in traced steps, besides times."""
 
     with_stack: Annotated[bool, _profiler("record source lines")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False
