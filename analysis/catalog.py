@@ -219,7 +219,7 @@ _ENTRIES = (
             "busbw_high_gb_per_s", "busbw_from_dur_gb_per_s", "partial",
         ),
         title="Bandwidth (nccl-tests conventions, 1 GB = 1e9 bytes)",
-        none_measured="no call has a size; capture with record_shapes=True, or with torch >= 2.3",
+        none_measured="no call has a size; record shapes (record_shapes=True, no --light), or use torch >= 2.3",
         needs_calls=True,
         narrow=(
             "collective", "size_bytes", "process_group", "calls", "time_us_median", "busbw_gb_per_s",
@@ -253,7 +253,7 @@ _ENTRIES = (
             "ceiling_busbw_gb_per_s", "of_ceiling_frac", "ceiling_note", "partial",
         ),
         title="Bandwidth against the ceiling",
-        none_measured="no call has a size; capture with record_shapes=True, or with torch >= 2.3",
+        none_measured="no call has a size; record shapes (record_shapes=True, no --light), or use torch >= 2.3",
         needs_calls=True,
         narrow=(
             "collective", "size_bytes", "process_group", "busbw_gb_per_s", "ceiling_busbw_gb_per_s",

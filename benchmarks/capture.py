@@ -27,6 +27,7 @@ from profiling.workloads.models import MODELS  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
     "default": {},
+    "light": {"light": True},
     "with memory": {"profile_memory": True},
     "with stacks": {"with_stack": True},
 }

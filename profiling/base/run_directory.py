@@ -5,6 +5,7 @@ traces/<run>/
   <host>_<rank>.<cycle>.pt.trace.json.gz    one per rank and profiling cycle, exactly as torch wrote it
   <host>_<rank>.<cycle>.pt.trace.ctrace     its recording, beside it or in its place
   <host>_<rank>.meta.json                   per rank: device, links, process groups, step times, ...
+  <host>_<rank>.nccl.log                    per rank: what NCCL logged, with NCCL_DEBUG or --nccl-debug
   summary.txt, report.html                  rank 0 of a capture that is analysed where it ends
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
@@ -38,6 +39,7 @@ REPORT_FILE = "report.html"
 TRACE_SUFFIX = ".pt.trace.json.gz"
 RECORDING_SUFFIX = ".pt.trace.ctrace"
 META_SUFFIX = ".meta.json"
+NCCL_LOG_SUFFIX = ".nccl.log"
 CYCLE_DIGITS = 4
 _COMPRESSION_LEVEL = 2  # of isal: a sixth larger than zlib's 6, a tenth of the time, while training waits
 
@@ -61,6 +63,11 @@ def recording_name(trace: str) -> str:
 def meta_name(worker: str) -> str:
     """File name of the side file of one rank."""
     return worker + META_SUFFIX
+
+
+def nccl_log_name(worker: str) -> str:
+    """File name of what NCCL logs on one rank."""
+    return worker + NCCL_LOG_SUFFIX
 
 
 def check_free(run_dir: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _disable_profiler, _profiler_enabled
+from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import _run_on_profiler_stop
 from torch.nn.parallel import DistributedDataParallel
 
@@ -45,6 +46,11 @@ def drop_profiler() -> None:
 def kineto_has_stopped() -> bool:
     """Whether Kineto has stopped recording the device before it was told to; False where torch cannot tell."""
     return bool(getattr(torch.autograd, "_is_kineto_stopped", lambda: False)())
+
+
+def with_sync_events() -> Any:
+    """What `experimental_config` of a profiler is to be, for CUDA's synchronisations to be recorded, too."""
+    return _ExperimentalConfig(enable_cuda_sync_events=True)
 
 
 def process_group_configs() -> Sequence[Any]:

@@ -76,6 +76,10 @@ DATA_PARALLEL = ParallelMode(
     workers_help="GPUs to drive",
     leading_steps=LeadingSteps(1, "nn.DataParallel sets up NCCL in its first iteration"),
     drives_workers=True,
+    refused_options={
+        "amp": "the threads of nn.DataParallel cast to float16, whatever is asked for",
+        "channels_last": "nn.DataParallel copies weights to the other GPUs in their usual order",
+    },
     check_options=_check_options,
     check_ranks=_check_ranks,
     devices=_devices,

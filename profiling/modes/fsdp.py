@@ -89,6 +89,7 @@ FSDP = ParallelMode(
     "FSDP2, parameters sharded over the ranks",
     _build,
     leading_steps=LeadingSteps(1, "FSDP sets up its groups of parameters in its first iteration"),
+    refused_options={"channels_last": "FSDP2 shards contiguous parameters only"},
     end_test=_end_test,
     facts=_facts,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     Batch = tuple[Tensor, Tensor]
+    Autocast = Callable[[], AbstractContextManager[object]]
 
 
 class ModeOptions(Protocol):
@@ -72,9 +74,12 @@ def _per_rank(options: ModeOptions, ranks: int) -> str:  # noqa: ARG001  (of eve
     return "per rank"
 
 
-def _learn(model: nn.Module, batch: Batch, criterion: nn.Module, where: torch.device) -> Tensor | None:
+def _learn(
+    model: nn.Module, batch: Batch, criterion: nn.Module, where: torch.device, autocast: Autocast
+) -> Tensor | None:
     images, labels = (part.to(where, non_blocking=True) for part in batch)
-    loss = cast("Tensor", criterion(model(images), labels))
+    with autocast():
+        loss = cast("Tensor", criterion(model(images), labels))
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
@@ -104,8 +109,8 @@ class ParallelMode:
     if these do not mean a rank's batch and the ranks. `distributed` modes need a process group, even for one rank; the
     others are one process. `shares_batch`: all ranks work on the same batch; otherwise each has its own batches.
     `splits_model`: each rank has another part of the model. `drives_workers`: the single process drives --workers
-    devices; other modes of one process take no workers. `own_options` are options that no other mode takes, with the
-    reason.
+    devices; other modes of one process take no workers. `own_options` are options that no other mode takes, and
+    `refused_options` those that this one does not, with the reason.
     """
 
     name: str
@@ -120,6 +125,7 @@ class ParallelMode:
     workers_help: str | None = None
     leading_steps: LeadingSteps | None = None
     own_options: Mapping[str, str] = field(default_factory=dict)
+    refused_options: Mapping[str, str] = field(default_factory=dict)
     check_options: Callable[[ModeOptions], None] = _nothing_to_check
     """Raises UsageError for options that contradict each other."""
     check_ranks: Callable[[ModeOptions, int], None] = _any_number_of_ranks
@@ -128,8 +134,11 @@ class ParallelMode:
     """How many devices one rank drives. Raises DeviceError."""
     batch_share: Callable[[ModeOptions, int], str] = _per_rank
     """Whose batch --batch-size is, for the line that a run begins with; the number is that of ranks."""
-    learn: Callable[[nn.Module, Batch, nn.Module, torch.device], Tensor | None] = _learn
-    """Forward and backward pass with a criterion; the loss, detached, or None on ranks that do not compute it."""
+    learn: Callable[[nn.Module, Batch, nn.Module, torch.device, Autocast], Tensor | None] = _learn
+    """Forward and backward pass with a criterion; the loss, detached, or None on ranks that do not compute it.
+
+    Only the forward pass and the criterion are under autocast: the backward pass uses the types that these used.
+    """
     predict: Callable[[nn.Module, Tensor, torch.device], Tensor | None] = _predict
     """The model's outputs for images, on ranks that compute them; None elsewhere."""
     end_test: Callable[[nn.Module], None] = _nothing_to_clear

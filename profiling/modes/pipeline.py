@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from .mode import Batch
+    from .mode import Autocast, Batch
 
 # With two microbatches per stage, all stages of a pipeline are busy for about half of the time or more.
 _MICROBATCHES_PER_STAGE = 2
@@ -77,7 +77,13 @@ def _in_microbatches(options: ModeOptions, ranks: int) -> str:
     return f"in {microbatches_of(options, ranks)} microbatches"
 
 
-def _learn(model: Any, batch: Batch, criterion: nn.Module, where: torch.device) -> Tensor | None:  # noqa: ARG001
+def _learn(
+    model: Any,
+    batch: Batch,
+    criterion: nn.Module,
+    where: torch.device,  # noqa: ARG001
+    autocast: Autocast,  # noqa: ARG001  (refused)
+) -> Tensor | None:
     loss: Tensor | None = model.learn(*batch, criterion)
     return loss
 
@@ -104,6 +110,7 @@ PIPELINE = ParallelMode(
     splits_model=True,
     batch_help="of all ranks together, which share each batch",
     leading_steps=LeadingSteps(1, "the stages agree on the shapes they exchange in the first iteration"),
+    refused_options=dict.fromkeys(("amp", "channels_last"), "stages exchange contiguous arrays of float32"),
     own_options={"microbatches": "only a pipeline has them; add --parallel pipeline"},
     check_options=_check_options,
     check_ranks=check_stages,

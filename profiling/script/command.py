@@ -108,8 +108,8 @@ def run(
         schedule=WHOLE_RUN if limits.whole_run else profiled.schedule(),
         limits=Limits(limits.max_seconds, limits.max_memory_gb) if limits.whole_run else None,
         run_name=output.run_name,
+        **recording.settings(),
         keeping=kept.keeping(),
-        **vars(recording),
     )
     command_line = ctx.obj
 

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ..base.detail import SHAPES_ONLY, Detail
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
@@ -53,8 +54,7 @@ class RunConfig:
     schedule: Schedule = WHOLE_RUN
     limits: Limits | None = None
     run_name: str | None = None
-    with_stack: bool = False
-    profile_memory: bool = False
+    detail: Detail = SHAPES_ONLY
     keeping: Keeping = TRACES_ONLY
     flight_recorder: bool = False
 
@@ -85,6 +85,7 @@ class RunConfig:
             "target": Target(**state["target"]),
             "out": Path(state["out"]),
             "schedule": Schedule(**state["schedule"]),
+            "detail": Detail(**state["detail"]),
             "keeping": Keeping(**state["keeping"]),
             "limits": None if limits is None else Limits(**limits),
         }

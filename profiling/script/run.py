@@ -11,7 +11,8 @@ from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.flight_recorder import record_calls
 from ..base.program import PACKAGE, tied_program
-from ..errors import ProfilingError, TargetError, UsageError
+from ..errors import ProfilingError, RunDirError, TargetError, UsageError
+from ..ranks import nccl_log
 from ..ranks.places import local_place, one_of_several, speaks_for_all
 from . import main_module
 from .config import RunConfig
@@ -95,10 +96,13 @@ class _Watch:
         """The script is over."""
         if os.getpid() != self._pid:
             return
-        if self.observer is None:
-            say("nothing was captured: the script did not import torch")
-        else:
-            self.observer.finish(error)
+        try:
+            if self.observer is None:
+                say("nothing was captured: the script did not import torch")
+            else:
+                self.observer.finish(error)
+        finally:
+            nccl_log.tidy()
 
 
 def _run_here(config: RunConfig, command: Sequence[str]) -> int:
@@ -106,11 +110,16 @@ def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     if config.flight_recorder:
         record_calls()
     watch = _Watch(config, command)
+    try:
+        nccl_log.redirect(config.out, config.detail.nccl_debug)
+    except RunDirError as err:
+        say(f"error: {err}; NCCL logs where it usually does")
     after_import("torch", watch.begin)
     error: BaseException | None = None
     try:
         main_module.execute(config.target)
     except TargetError:
+        nccl_log.tidy()
         raise
     except BaseException as err:  # noqa: BLE001  (raised again below)
         error = err

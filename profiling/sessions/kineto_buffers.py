@@ -20,26 +20,32 @@ from . import gpu_reach
 _VARIABLE = "KINETO_CONFIG"
 _DEFAULT_FILE = Path("/etc/libkineto.conf")
 _KEY = "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB"
+_LIMIT = re.compile(rf"^\s*{_KEY}\s*=.*$", re.MULTILINE)
 # Memory of the host that a rank needs at most; Kineto takes it only as far as the trace needs it.
 _LIMIT_MB = 2048
 _ADVICE = "trace fewer steps"
 
 
-def raise_limit(env: MutableMapping[str, str] = os.environ) -> None:
-    """Have Kineto hold more, unless the user's own file already says how much.
+def raise_limit(asked_mb: int | None = None, env: MutableMapping[str, str] = os.environ) -> None:
+    """Have Kineto hold what is asked for; without that more than its default, unless the user's file says how much.
 
     What else that file says is kept. Ours is in memory only, and gone with the process. A child that inherits the
-    variable can read it as long as the parent lives, and makes its own if it captures. Where none of this works, the
-    limit stays as it is.
+    variable can read it as long as the parent lives, and makes its own if it captures. In one process what was asked
+    for holds until something else is. Where none of this works, the limit stays as it is.
     """
     given = Path(env.get(_VARIABLE, _DEFAULT_FILE))
     with suppress(OSError, AttributeError):  # no right to read theirs; no memfd on this system
         text = given.read_text(encoding="utf-8", errors="replace") if given.is_file() else ""
-        limited = re.search(rf"^\s*{_KEY}\s*=", text, re.MULTILINE) is not None
-        if limited and not given.is_relative_to("/proc"):
+        limited = _LIMIT.search(text) is not None
+        if limited and asked_mb is None and not given.is_relative_to("/proc"):
+            return
+        if asked_mb is not None or not limited:
+            text = f"{_LIMIT.sub('', text)}\n{_KEY}={asked_mb or _LIMIT_MB}\n"
+        if given.is_relative_to(f"/proc/{os.getpid()}/fd"):  # Kineto has asked for the name already
+            given.write_text(text, encoding="utf-8")
             return
         ours = os.memfd_create("commtrace-kineto")  # stays open
-        os.write(ours, (text if limited else f"{text}\n{_KEY}={_LIMIT_MB}\n").encode())
+        os.write(ours, text.encode())
         env[_VARIABLE] = f"/proc/{os.getpid()}/fd/{ours}"
 
 

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
@@ -20,13 +20,15 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
 from ..base.contract.rank import End, ProfilerOptions, RankFile, StepTime
+from ..base.detail import SHAPES_ONLY, Detail
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keep, Keeping
 from ..base.schedule import Schedule
-from ..base.torch_private import drop_profiler, profiler_is_on
+from ..base.torch_private import drop_profiler, profiler_is_on, with_sync_events
 from ..errors import CaptureError, ProfilingError, RunDirError
 from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
+from ..ranks import nccl_log
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
 from .afterwards.conclusion import Conclusion, Patience
@@ -43,15 +45,14 @@ _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "activ
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What is recorded besides times and shapes, and how a session begins.
+    """What is recorded besides times, and how a session begins.
 
     `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
     rank 0 to enter, for `patience`. `keeping` says what becomes of the traces, and `show` gets the summary of the run.
     `tell` gets a sentence on what became of it, from each rank that has one; None for a caller who says it.
     """
 
-    with_stack: bool = False
-    profile_memory: bool = False
+    detail: Detail = SHAPES_ONLY
     keeping: Keeping = TRACES_ONLY
     show: Callable[[str], None] = show
     create: Callable[[Path], None] = rundir.create_empty
@@ -70,10 +71,20 @@ class Session:
     all the same, and the side file says `"complete": false` and why. Signals that the program handles itself are left
     to it.
 
+    Tensor shapes are recorded unless `light`, which costs least: with NCCL the sizes of collectives are known all the
+    same, with gloo they are not. Source lines (`with_stack`), allocations (`profile_memory`) and, on GPUs, CUDA's
+    synchronisations (`sync_events`) are recorded on request. `kineto_buffer_mb` is the host memory in MiB that the
+    profiler may take for what a GPU did; 2048 without it. `model` adds parameter counts, DDP's buckets and FSDP2's
+    groups to the side files, `batch_size` is per rank, `config` is kept as it is. One line on stderr says at the end
+    what was written, or why it is not all that was asked for.
+
     After each cycle its trace is packed beside the training where `keep` is "recording", which removes the trace, or
     "both". With `analyse`, rank 0 gathers the recordings of all ranks when the block ends, shows the summary on stderr,
     and writes it and a report into the run directory: it waits for `analyse_max_seconds`, and takes `analyse_max_gb`
     from all of them. Nothing that fails there is an error of the training.
+
+    Entering raises RunDirError when the directory has files in it, and CaptureError when another profiler is running in
+    this process.
 
     With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
     the interpreter exits makes some runs abort there.
@@ -102,9 +113,8 @@ class Session:
         self.steps_done = 0
         self._device = device
         self._subject = subject
-        self._options = ProfilerOptions(
-            record_shapes=True, with_stack=options.with_stack, profile_memory=options.profile_memory
-        )
+        self._detail = options.detail
+        self._options = _profiler_options(options.detail, device)
         self._clock = StepClock(device)
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
@@ -134,6 +144,9 @@ class Session:
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
+            if self._device.type != "cuda" and self._detail.only_on_gpus:
+                say(f"{', '.join(self._detail.only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
+        self._keep_nccl_log()
         self._conclusion = Conclusion(self._keeping, who, self.run_dir, self._show)
         if self._with_recorder:
             self._recorder = FlightRecorder(self.run_dir, who.rank)
@@ -206,6 +219,7 @@ class Session:
                 self._refresh()
             self._look_at_gpu("end")
             self._save(self._why_incomplete(error))
+            self._keep_nccl_log()  # of communication that began inside the block
             self._probe_again(error)
 
     def outcome(self) -> Outcome:
@@ -242,7 +256,7 @@ class Session:
         # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         if self._device.type == "cuda":
-            raise_limit()
+            raise_limit(self._options.kineto_buffer_mb)
         self._profiler = self._new_profiler()
         self._profiler.start()
         self._clock.start()
@@ -253,7 +267,10 @@ class Session:
             activities=[ProfilerActivity.CPU, *cuda],
             schedule=self._action,
             on_trace_ready=self._write_trace,
-            **asdict(self._options),
+            record_shapes=self._options.record_shapes,
+            with_stack=self._options.with_stack,
+            profile_memory=self._options.profile_memory,
+            experimental_config=with_sync_events() if self._options.sync_events else None,
         )
 
     def _step_profiler(self) -> None:
@@ -306,6 +323,11 @@ class Session:
         modes = {mode: facts_of(model) for mode, facts_of in FACTS.items()} if model is not None else {}
         found: dict[str, Any] = {mode: facts for mode, facts in modes.items() if facts}
         self._facts = replace(self._facts, process_groups=groups, **found)
+
+    def _keep_nccl_log(self) -> None:
+        log = self.run_dir / rundir.nccl_log_name(self._worker)
+        if nccl_log.keep(log) and self._facts.rank == 0:
+            say(f"NCCL's log of each rank is {self.run_dir / rundir.nccl_log_name('*')}")
 
     def _look_at_gpu(self, at: End) -> None:
         state = gpu_state(self._facts.device.uuid, at)
@@ -420,6 +442,17 @@ class Session:
             os._exit(128 + signum)
 
 
+def _profiler_options(detail: Detail, device: torch.device) -> ProfilerOptions:
+    on_gpu = device.type == "cuda"
+    return ProfilerOptions(
+        record_shapes=not detail.light,
+        with_stack=detail.with_stack,
+        profile_memory=detail.profile_memory,
+        sync_events=detail.sync_events and on_gpu,
+        kineto_buffer_mb=detail.kineto_buffer_mb if on_gpu else None,
+    )
+
+
 def _ended_well(error: BaseException | None) -> bool:
     return error is None or (isinstance(error, SystemExit) and not error.code)
 
@@ -433,6 +466,9 @@ def capture(
     repeat: int = 1,
     with_stack: bool = False,
     profile_memory: bool = False,
+    light: bool = False,
+    sync_events: bool = False,
+    kineto_buffer_mb: int | None = None,
     device: torch.device | str | None = None,
     model: nn.Module | None = None,
     batch_size: int | None = None,
@@ -449,18 +485,15 @@ def capture(
                 ...                # one training step
                 session.step()     # the step is over
 
-    The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times; tensor shapes
-    are always recorded, source lines and allocations on request. DDP rebuilds its buckets before its second iteration:
-    there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is the current CUDA device where there is one.
-    `model` adds parameter counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank,
-    `config` is kept as it is. For `keep`, `analyse`, several ranks, and blocks that end early: see `Session`. One line
-    on stderr says at the end what was written, or why it is not all that was asked for.
+    The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times. DDP rebuilds
+    its buckets before its second iteration: there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is
+    the current CUDA device where there is one. For all other options, and blocks that end early: see `Session`.
 
-    Raises UsageError for a schedule or `keep` that cannot be; on entering, RunDirError when `out` has files in it, and
-    CaptureError when another profiler is running in this process.
+    Raises UsageError for options that cannot be; on entering, RunDirError and CaptureError, for which see there, too.
     """
     where = torch.device(device) if device is not None else parallel.current_device()
     subject = Subject(weakref.ref(model) if model is not None else None, None, batch_size, config, sys.argv)
     keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb)
-    options = SessionOptions(with_stack, profile_memory, keeping, tell=say)
+    detail = Detail(with_stack, profile_memory, light, sync_events, kineto_buffer_mb)
+    options = SessionOptions(detail, keeping, tell=say)
     return Session(Path(out), Schedule(wait, warmup, active, repeat), where, subject, options)

@@ -81,6 +81,10 @@ class _CellOptions:
     dataset_samples: Annotated[int | None, _shared("dataset_samples", "synthetic images in an epoch")] = None
     seed: Annotated[int | None, _shared("seed", "seed of weights and data")] = None
     device: Annotated[str | None, _shared("device", "auto, cpu or cuda")] = None
+    amp: Annotated[str | None, _shared("amp", "bf16: forward passes in bfloat16")] = None
+    channels_last: Annotated[
+        bool | None, typer.Option("--channels-last", help="channels last in memory", rich_help_panel=_EVERY_CELL)
+    ] = None
     bucket_cap_mb: Annotated[int | None, _shared("bucket_cap_mb", "MiB in a bucket of DDP's gradients")] = None
     memory_limit: Annotated[str | None, _shared("memory_limit", "for each rank: 4GiB, 500MB or bytes")] = None
     wait: Annotated[int | None, _shared("wait", "steps after the timed epoch, before the profiler warms up")] = None

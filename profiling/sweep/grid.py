@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from ..base.commands.choices import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, DataName, DeviceName, ModelName
+from ..base.commands.choices import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, AmpName, DataName, DeviceName, ModelName
 from ..base.contract.sweep import Status, SweepCell
 from ..base.schedule import Schedule
 from ..errors import UsageError
@@ -53,6 +53,8 @@ class SweepConfig:
     dataset_samples: _AtLeast1 = CIFAR10_SAMPLES
     seed: int = 0
     device: DeviceName = "auto"
+    amp: AmpName | None = None
+    channels_last: bool = False
     bucket_cap_mb: _AtLeast0 = TrainConfig.bucket_cap_mb
     memory_limit: str | None = None
     wait: _AtLeast1 = 1
@@ -130,6 +132,8 @@ def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
         optimizer=OptimizerConfig(FEW_STEPS_LR[one.model]),
         seed=config.seed,
         device=config.device,
+        amp=config.amp,
+        channels_last=config.channels_last,
         out=folder,
         run_name=one.run,
         dataset_samples=config.dataset_samples,
@@ -146,8 +150,12 @@ def train_arguments(config: SweepConfig, one: Cell, folder: Path) -> list[str]:
     own = {"model": one.model, "parallel": one.parallel, "workers": one.workers, "batch_size": one.batch_size_per_rank}
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in GRID}
     epochs = {"warmup_epochs": 1, "timed_epochs": 1, "steps": steps, "out": folder, "run_name": one.run}
-    given = {key: value for key, value in (own | shared | epochs).items() if value is not None}
-    return [part for key, value in given.items() for part in (option(key), str(value))]
+    given = {key: value for key, value in (own | shared | epochs).items() if value is not None and value is not False}
+    return [part for key, value in given.items() for part in _parts(key, value)]
+
+
+def _parts(key: str, value: object) -> list[str]:
+    return [option(key)] if value is True else [option(key), str(value)]
 
 
 def option(key: str) -> str:
@@ -213,7 +221,7 @@ def contradictions(recorded: SweepConfig, config: SweepConfig) -> list[str]:
 
 def _expected(kind: Any, message: str) -> str:
     """What msgspec's `message` says was expected of `kind`, in our words: of choices it does not name any."""
-    names = [name for name in get_args(kind) if isinstance(name, str)]
+    names = [name for one in (kind, *get_args(kind)) for name in get_args(one) if isinstance(name, str)]
     if names:
         return f"one of {', '.join(names)}"
     found = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)

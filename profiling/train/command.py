@@ -72,8 +72,8 @@ def train(
         **vars(parallel),
         **epochs.settings(),
         **place.settings(),
-        **vars(recording),
         **vars(output),
+        **recording.settings(),
         keeping=kept.keeping(),
         optimizer=optimizer.config(subject.model, epochs.epochs),
     )

@@ -9,11 +9,13 @@ from ..base.commands import options
 from ..base.commands.choices import (
     CIFAR10_SAMPLES,
     CIFAR_IMAGE_SIZE,
+    AmpName,
     DataName,
     DeviceName,
     ModelName,
     PipelineScheduleName,
 )
+from ..base.detail import SHAPES_ONLY, Detail
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule, check_leading_steps, check_steps, check_wait
 from ..errors import UsageError
@@ -61,6 +63,8 @@ class TrainConfig:
     data_root: Path = Path("data")
     image_size: int = CIFAR_IMAGE_SIZE
     parallel: ParallelName = DEFAULT_MODE
+    amp: AmpName | None = None
+    channels_last: bool = False
     batch_size: int = 32
     bucket_cap_mb: int = 25
     devices: int | None = None
@@ -71,8 +75,7 @@ class TrainConfig:
     device: DeviceName = "auto"
     out: Path = Path("traces")
     run_name: str | None = None
-    with_stack: bool = False
-    profile_memory: bool = False
+    detail: Detail = SHAPES_ONLY
     keeping: Keeping = TRACES_ONLY
     flight_recorder: bool = False
     dataset_samples: int = CIFAR10_SAMPLES
@@ -101,12 +104,15 @@ class TrainConfig:
         self.mode.check_options(self)
 
     def _check_own_options_of_modes(self) -> None:
-        """Raise UsageError for an option that only another mode takes."""
+        """Raise UsageError for an option that only other modes take."""
         for other in MODES.values():
             for name, why in other.own_options.items():
                 given = getattr(self, name)
                 if other is not self.mode and given is not None:
                     raise UsageError(f"--{name.replace('_', '-')} {given}: {why}")
+        for name, why in self.mode.refused_options.items():
+            if getattr(self, name):
+                raise UsageError(f"--parallel {self.parallel} --{name.replace('_', '-')}: {why}; use --parallel ddp")
 
     @property
     def mode(self) -> ParallelMode:

@@ -91,7 +91,9 @@ def train_in_epochs(run: TrainRun, trainee: Trainee, train_on: TrainOn, held_out
             reporter.begin_epoch(f"epoch {epoch.epoch} of {plan.epochs}", epoch.steps)
             time, train = _trained(trainee, reporter.counted(train_on), epoch, policy, batches.current)
             reporter.begin(f"epoch {epoch.epoch} of {plan.epochs}: {held_out.samples} test images")
-            test = scoring.total(scoring.tested(trainee.mode, trainee.model, held_out, trainee.where))
+            with trainee.autocast():
+                counts = scoring.tested(trainee.mode, trainee.model, held_out, trainee.where)
+            test = scoring.total(counts)
             times.append(time)
             slowest = _slowest(time, trainee.where)
             rows.append(_row(epoch, policy, epoch.batch_size * batches.workers, (train, test), slowest))

@@ -14,6 +14,7 @@ from ..base.contract.rank import EpochPhase
 from ..base.flight_recorder import record_calls
 from ..base.wording import counted
 from ..machine import memory
+from ..ranks import nccl_log
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
 from ..sessions.session import Session, SessionOptions
@@ -42,30 +43,32 @@ def train_rank(config: TrainConfig, command: Sequence[str]) -> Path:
     config.mode.check_world(who.world_size)
     if config.flight_recorder:
         record_calls()
+    if where.type == "cuda":
+        nccl_log.redirect(config.out, config.detail.nccl_debug)
     group = parallel.joined(parallel.default_backend(where), where) if config.mode.distributed else nullcontext()
     with group:
         if config.memory_limit_bytes is not None:
             torchvision("models")  # what a library takes when it is loaded does not count
             devices = config.mode.devices(config)  # several are numbered from the first
             memory.limit(config.memory_limit_bytes, *(range(devices) if devices > 1 else [where.index]))
-        return _train(config, who, where, command)
+        try:
+            return _train(config, who, where, command)
+        finally:
+            nccl_log.tidy()
 
 
 def _train(config: TrainConfig, who: Identity, where: torch.device, command: Sequence[str]) -> Path:
     torch.manual_seed(config.seed)  # the same weights on every rank
     devices, whole = config.mode.devices(config), MODELS[config.model]()
     size = model_size(whole)
+    if config.channels_last:
+        # Convolutions have their outputs follow their weights; images are copied into this order by the first one.
+        whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # its stubs lack the keyword
     model = config.mode.build(whole, where, config)
     del whole
     batch_size = None if config.mode.shares_batch else config.batch_size * devices
     subject = Subject(weakref.ref(model), config.model, batch_size, config.as_json(), command, size)
-    options = SessionOptions(
-        config.with_stack,
-        config.profile_memory,
-        config.keeping,
-        show=tell,
-        flight_recorder=config.flight_recorder,
-    )
+    options = SessionOptions(config.detail, config.keeping, show=tell, flight_recorder=config.flight_recorder)
     session = Session(config.run_dir(who.world_size * devices), config.schedule, where, subject, options)
     reporter = TrainReporter(rank=who.rank, steps=config.steps)
     with closing(_batches(config, who, where, devices)) as batches:
@@ -89,7 +92,7 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
 def _loop(run: TrainRun, model: nn.Module, where: torch.device) -> None:
     config, batches, session = run.config, run.batches, run.session
     optimizer = optimizer_of(model.parameters(), config.optimizer)
-    trainee = Trainee(config.mode, model, ScoredLoss(), optimizer, where)
+    trainee = Trainee(config.mode, model, ScoredLoss(), optimizer, where, config.amp)
 
     def train_on(batch: Batch) -> Tensor | None:
         return train_step(trainee, batch)

@@ -9,6 +9,7 @@ import typer
 from ..base.commands.choices import (
     CIFAR10_SAMPLES,
     CIFAR_IMAGE_SIZE,
+    AmpName,
     DataName,
     DeviceName,
     ModelName,
@@ -52,6 +53,13 @@ class SubjectOptions:
         typer.Option(help="training steps", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"),
     ] = None
     seed: Annotated[int, typer.Option(help="seed of weights and data")] = 0
+    amp: Annotated[
+        AmpName | None,
+        typer.Option(help="compute forward passes in bfloat16 where torch's autocast does; gradients stay float32"),
+    ] = None
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="channels last in memory, as tensor cores want convolutions")
+    ] = False
 
     def settings(self) -> dict[str, Any]:
         """As TrainConfig takes them, without the steps."""

@@ -32,7 +32,7 @@ def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Mo
     return model.to(where).bfloat16()
 
 
-def _learn(model: nn.Module, batch: Any, criterion: nn.Module, where: torch.device) -> Tensor | None:
+def _learn(model: nn.Module, batch: Any, criterion: nn.Module, where: torch.device, autocast: Any) -> Tensor | None:
     images, labels = batch
     loss = criterion(model(images.to(where).bfloat16()).float(), labels.to(where))
     loss.backward()

@@ -36,6 +36,7 @@ def test_lists_on_the_command_line_are_repeated_or_joined() -> None:
         ({"workers": ["0"]}, "--workers: expected a whole number >= 1, found 0"),
         ({"steps_per_epoch": -1}, "--steps-per-epoch: expected a whole number >= 0, found -1"),
         ({"data": "imagenet"}, "--data: expected one of synthetic, cifar10, found 'imagenet'"),
+        ({"amp": "fp8"}, "--amp: expected one of bf16, found 'fp8'"),
         ({"wait": 0}, "--wait: expected a whole number >= 1, found 0"),
     ],
 )
@@ -101,6 +102,7 @@ def test_arguments_of_a_cell_are_those_that_train_understands(tmp_path, monkeypa
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(training, "run_training", lambda config, workers, args: seen.append((config, workers)) or 0)
     config = SweepConfig(batch_size=(7,), workers=(3,), seed=9, memory_limit="2GiB", steps_per_epoch=0, active=5)
+    config = replace(config, amp="bf16", channels_last=True, bucket_cap_mb=0)
     (one,) = grid.cells(config)
     assert main(["train", *grid.train_arguments(config, one, tmp_path)]) == 0
     assert seen == [(grid.train_config(config, one, tmp_path), 3)]

@@ -131,20 +131,35 @@ def test_a_file_that_cannot_be_read_stays(tmp_path, monkeypatch) -> None:
     (tmp_path / "kineto.conf").write_text("")
     env = {"KINETO_CONFIG": str(tmp_path / "kineto.conf")}
     monkeypatch.setattr(Path, "read_text", refused)
-    kineto_buffers.raise_limit(env)
+    kineto_buffers.raise_limit(env=env)
     assert env == {"KINETO_CONFIG": str(tmp_path / "kineto.conf")}
 
 
 def test_a_child_has_a_limit_of_its_own(tmp_path) -> None:
     """It outlives its parent, whose memory the variable names."""
     env: dict[str, str] = {}
-    kineto_buffers.raise_limit(env)
-    first = env["KINETO_CONFIG"]
-    kineto_buffers.raise_limit(env)
+    kineto_buffers.raise_limit(env=env)
+    first = env["KINETO_CONFIG"].replace("/fd/", f"/task/{os.getpid()}/fd/")  # as if it were another process's
+    env["KINETO_CONFIG"] = first
+    kineto_buffers.raise_limit(env=env)
     assert env["KINETO_CONFIG"] != first
     assert Path(env["KINETO_CONFIG"]).read_text() == Path(first).read_text()
     for name in (first, env["KINETO_CONFIG"]):
         os.close(int(Path(name).name))
+
+
+def test_what_is_asked_for_goes_before_a_limit_of_the_users(tmp_path) -> None:
+    (tmp_path / "kineto.conf").write_text("FIRST=1\nACTIVITIES_MAX_GPU_BUFFER_SIZE_MB = 64\nLAST=2")
+    env = {"KINETO_CONFIG": str(tmp_path / "kineto.conf")}
+    kineto_buffers.raise_limit(512, env)
+    ours = env["KINETO_CONFIG"]
+    assert Path(ours).read_text().split() == ["FIRST=1", "LAST=2", "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=512"]
+    assert "= 64" in (tmp_path / "kineto.conf").read_text()
+    kineto_buffers.raise_limit(8, env)
+    kineto_buffers.raise_limit(env=env)
+    assert env["KINETO_CONFIG"] == ours, "Kineto asks for the name once in a process"
+    assert Path(ours).read_text().split() == ["FIRST=1", "LAST=2", "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=8"]
+    os.close(int(Path(ours).name))
 
 
 class OnCuda(sessions.Session):

@@ -5,6 +5,7 @@ from typing import Literal
 ModelName = Literal["resnet18", "vgg16", "vgg16-swapped"]
 DataName = Literal["synthetic", "cifar10"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+AmpName = Literal["bf16"]
 PipelineScheduleName = Literal["gpipe", "1f1b"]
 
 CIFAR_IMAGE_SIZE = 32

@@ -5,12 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
+from ..detail import Detail, NcclDebug
 from ..keeping import Keep, Keeping
 from ..schedule import Schedule
 
 
 def _profiler(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel="Profiler")
+
+
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel="Profiler")
 
 
 @dataclass(frozen=True)
@@ -29,13 +34,39 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """What is recorded in traced steps, besides times and shapes."""
+    """What is recorded in traced steps, besides times."""
 
     with_stack: Annotated[bool, _profiler("record source lines")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False
+    light: Annotated[
+        bool, _flag("--light", "record no shapes: least overhead; with NCCL, sizes of collectives are still known")
+    ] = False
+    sync_events: Annotated[bool, _flag("--sync-events", "record CUDA's synchronisations; on GPUs")] = False
+    kineto_buffer_mb: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel="Profiler",
+            help="MiB of host memory that the profiler may take for what a GPU did, per rank",
+            show_default="2048, or what KINETO_CONFIG says",
+        ),
+    ] = None
     flight_recorder: Annotated[
         bool, _profiler("record collectives, and dump them if a rank stands still, for commtrace hang")
     ] = False
+    nccl_debug: Annotated[
+        NcclDebug | None,
+        typer.Option(
+            rich_help_panel="Output",
+            case_sensitive=False,
+            help="keep what NCCL logs at this level, a file per rank",
+            show_default="what NCCL_DEBUG says",
+        ),
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """As the configurations of commands take them. Raises UsageError."""
+        given = vars(self).copy()
+        return {"flight_recorder": given.pop("flight_recorder"), "detail": Detail(**given)}
 
 
 def _output(text: str) -> Any:

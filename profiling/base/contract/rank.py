@@ -32,6 +32,10 @@ class ProfilerOptions:
     record_shapes: Annotated[bool, People("whether shapes of tensors are recorded")]
     with_stack: Annotated[bool, People("whether source lines are recorded")]
     profile_memory: Annotated[bool, People("whether allocations are recorded")]
+    sync_events: Annotated[bool, People("whether CUDA's synchronisations are recorded")]
+    kineto_buffer_mb: Annotated[
+        int | None, People("MiB that Kineto's buffers for a GPU may take; null if nobody said", unit="MiB")
+    ]
 
 
 @dataclass(frozen=True)

@@ -239,8 +239,7 @@ class Observer:
             device,
             subject,
             SessionOptions(
-                self._config.with_stack,
-                self._config.profile_memory,
+                self._config.detail,
                 self._config.keeping,
                 patience=PATIENCE,
                 flight_recorder=self._config.flight_recorder,

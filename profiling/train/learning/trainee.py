@@ -1,12 +1,14 @@
 """A model as a mode has spread it, and one step of its training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...base.commands.choices import AmpName
 from ...modes.mode import ParallelMode
 from ...workloads.data import Batch
 from .scoring import ScoredLoss
@@ -15,15 +17,23 @@ TrainOn = Callable[[Batch], Tensor | None]
 """Takes one step on a batch; the loss, still on the device, on ranks that compute it."""
 
 
+_TYPES: Mapping[AmpName, torch.dtype] = {"bf16": torch.bfloat16}
+
+
 @dataclass(frozen=True)
 class Trainee:
-    """A model that `mode` has built, and what trains it, on the device `where`."""
+    """A model that `mode` has built, and what trains it, on the device `where`, in float32 or with `amp`."""
 
     mode: ParallelMode
     model: nn.Module
     criterion: ScoredLoss
     optimizer: Optimizer
     where: torch.device
+    amp: AmpName | None = None
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """In the block torch casts what is safe to cast: not weights, nor gradients, nor what ranks communicate."""
+        return nullcontext() if self.amp is None else torch.autocast(self.where.type, _TYPES[self.amp])
 
 
 def train_step(trainee: Trainee, batch: Batch) -> Tensor | None:
@@ -32,6 +42,6 @@ def train_step(trainee: Trainee, batch: Batch) -> Tensor | None:
     The loss, still on the device; None on the stages of a pipeline that do not compute it.
     """
     trainee.optimizer.zero_grad(set_to_none=True)
-    loss = trainee.mode.learn(trainee.model, batch, trainee.criterion, trainee.where)
+    loss = trainee.mode.learn(trainee.model, batch, trainee.criterion, trainee.where, trainee.autocast)
     trainee.optimizer.step()
     return loss
