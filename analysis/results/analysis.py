@@ -58,6 +58,8 @@ _MOST_ATTRIBUTED = 16
 _WORTH_FIXING, _MOST_FIXED = 0.05, 3
 """Of all waiting, so much is caused by a rank whose lateness is taken away in a scenario; of at most so many ranks."""
 
+_WITH_DETAILS = "analyse(..., details=True) reads them, of recordings if they were packed with --details"
+
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
@@ -200,7 +202,7 @@ class Analysis:
         if not run.has_starts:
             raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
         if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without calls of the runtime; use analyse(..., details=True)")
+            raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {_WITH_DETAILS}")
         of_calls = (self.calls, self.participation, self.collectives)
         return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, run.stream_waits)
 
@@ -478,7 +480,7 @@ class Analysis:
         """The operator of each activity of the run. Raises NothingMeasured if operators were not read."""
         run = self.run
         if not run.details and not run.is_of_cpus:
-            raise NothingMeasured(f"{run.name}: was read without operators; use analyse(..., details=True)")
+            raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
         return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
 
     @property

@@ -40,7 +40,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = F
 
     It is some hundred times smaller than the JSON, and is read some twenty times faster. Every command takes a folder
     of recordings as it takes one of traces. Beside its trace, a recording is used in its place as long as the trace
-    stays as it is. Without --details, tables of operators, replay and prediction need the traces.
+    stays as it is. Without --details, tables of operators, replay, prediction and attribution need the traces.
 
     \b
     Examples:

@@ -285,7 +285,7 @@ class EventStream(Generic[P]):
         good = f"after {self.bytes_read:,} bytes ({counted(self.events_read, 'event')}, all good)"
         if self._broken is not None:
             error: DamagedTrace = DamagedTrace(
-                f"{self.path}: {self._broken} {good}, counted unpacked; capture or copy it again"
+                f"{self.path}: {self._broken} {good}, counted unpacked; capture, pack or copy it again"
             )
             error.__cause__ = self._broken
             return error
