@@ -71,5 +71,5 @@ def hang_command(
         writing.text(hang_table(hang, (by or HangBy.origin).value, writing.format.value, writing.screen))
     for failure in hang.dumps.failed:
         complain(failure)
-    if hang.found or hang.dumps.failed:
+    if hang.found or hang.dumps.failed or not hang.is_sure:
         raise typer.Exit(_FOUND)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core.escaping import printable
 from ..core.tables import hang as schemas
-from .answer import answer, notes
+from .answer import answer, notes, shows_nothing, unshown
 from .groups import JobGroup, groups_of
 from .mismatches import Mismatch
 from .origins import HangOrigin, origins_of
@@ -36,6 +36,11 @@ class Hang:
     def found(self) -> bool:
         """Whether anything hangs."""
         return bool(self.origins)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the dumps show enough to say that nothing hangs."""
+        return not (unshown(self.dumps.by_rank) or shows_nothing(self.dumps.by_rank))
 
     @property
     def answer(self) -> list[str]:

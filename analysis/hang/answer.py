@@ -12,6 +12,7 @@ from .origins import HangOrigin, Why
 from .tables import own_code
 from .waits import Wait
 
+_NOTHING_SHOWN = "Whether anything hangs cannot be told: the dumps hold no call; collect those that torch wrote."
 _NONE = "Nothing hangs: nobody waits for anybody in the {calls} that {ranks} recorded."
 _NS = 10**9
 _LONG_NS = 3600 * _NS
@@ -21,11 +22,38 @@ def answer(origins: Sequence[HangOrigin], waiting: Sequence[int], dumps: Mapping
     """One sentence or two for each set of ranks that is named; one that says so if nothing hangs."""
     if not origins:
         calls = sum(dump.records for dump in dumps.values())
+        if ranks := unshown(dumps):
+            return [_not_shown(ranks)]
+        if shows_nothing(dumps):
+            return [_NOTHING_SHOWN]
         return [_NONE.format(calls=counted(calls, "call"), ranks=counted(len(dumps), "rank"))]
     return [
         " ".join(filter(None, (_who(one), _others(one, count), _where(one, dumps))))
         for one, count in zip(origins, waiting, strict=True)
     ]
+
+
+def unshown(dumps: Mapping[int, Dump]) -> list[int]:
+    """Ranks that have not finished what they issued, by the status of a group of which their dump has no call."""
+    return [
+        rank
+        for rank, dump in sorted(dumps.items())
+        if any(status.issued > (status.done or 0) for status in dump.unplaced.values())
+    ]
+
+
+def shows_nothing(dumps: Mapping[int, Dump]) -> bool:
+    """Whether the dumps have neither calls nor the status of a group."""
+    return not any(dump.records or dump.unplaced for dump in dumps.values())
+
+
+def _not_shown(ranks: Sequence[int]) -> str:
+    """What to say where only the status of a group shows that somebody waits."""
+    they, have = ("it", "has") if len(ranks) == 1 else ("they", "have")
+    return (
+        f"Whether anything hangs cannot be told: {names_of(tuple(ranks))} {have} not finished all that {they} issued "
+        "in a group whose calls are no longer in the dumps; dump again with a larger TORCH_FR_BUFFER_SIZE."
+    )
 
 
 def _who(origin: HangOrigin) -> str:

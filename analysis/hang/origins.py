@@ -126,7 +126,7 @@ def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], wait
     for ranks, reason in whys:
         if reason is None:
             continue
-        if len(ranks) > 1:
+        if len(ranks) > 1 or reason[0] is Why.all_there:
             found.append(HangOrigin(tuple(sorted(ranks)), *reason))
         else:
             left[reason[0]] |= ranks

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..core.contract.rank import RankFile
 from ..core.contract.reader import OtherVersion, lenient, read_json
 from ..core.escaping import encodable, printable
+from ..core.places.place import is_remote
 from ..core.small_files import NotJson
 from ..core.wording import ranges_of
 from ..errors import NoTraces, UnreadableFile
@@ -61,9 +62,9 @@ def _ranks_in(files: list[Path]) -> RanksInFiles:
 
 
 def _may_be(path: Path, one: TraceFormat) -> bool:
-    """Whether a file is of this format: by its name, else by its first bytes, which may have to come from far away."""
-    named = format_named_like(path.name)
-    return named is one or (named is None and format_of(path) is one)
+    """Whether a file is of this format: by its first bytes, or if these are far away, by its name."""
+    named = format_named_like(path.name) if is_remote(path) else None
+    return format_of(path) is one if named is None else named is one
 
 
 def is_side_file(name: str) -> bool:

@@ -500,3 +500,43 @@ def test_it_is_in_the_public_interface(hung: Path) -> None:
     import analysis
 
     assert analysis.find_hang(hung).found
+
+
+# What is not in the dumps
+
+
+def test_a_group_of_one_rank_that_does_not_end(tmp_path: Path) -> None:
+    job = data_parallel(2)
+    job.groups["alone"] = ("tp", (0,))
+    write_job(tmp_path, job.run())
+    (path,) = (path for path in tmp_path.iterdir() if path.name.endswith("0"))
+    content = pickle.loads(path.read_bytes())
+    last = content["entries"][-1]
+    lone = last | {"process_group": ("alone", "tp"), "pg_id": 1, "collective_seq_id": 1, "state": "scheduled"}
+    lone |= {"record_id": last["record_id"] + 1, "retired": False, "time_discovered_completed_ns": None}
+    content["entries"].append(lone)
+    path.write_bytes(pickle.dumps(content))
+    hang = find_hang(tmp_path, workers=1)
+    assert whys(hang) == {(0,): "all there"}
+    assert hang.answer[0].startswith("Rank 0 has issued ")
+
+
+@pytest.mark.parametrize(("issued", "done", "sure"), [(3, 2, False), (1, -1, False), (2, 2, True), (-1, -1, True)])
+def test_a_status_without_calls_is_no_proof_that_nothing_hangs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], issued: int, done: int, sure: bool
+) -> None:
+    write_job(tmp_path, data_parallel(2).run(), Writing())
+    for path in tmp_path.iterdir():
+        content = pickle.loads(path.read_bytes())
+        content["pg_status"]["7"] = {"last_enqueued_collective": issued, "last_completed_collective": done}
+        path.write_bytes(pickle.dumps(content))
+    assert cli.main(["hang", str(tmp_path)]) == (0 if sure else 1)
+    assert ("cannot be told: ranks 0 and 1 have not finished all" in capsys.readouterr().out) == (not sure)
+
+
+def test_dumps_that_show_nothing_prove_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(2):
+        empty = {"version": "2.9", "pg_config": {}, "entries": [], "nccl_version": "2.27.3"}
+        (tmp_path / f"dump_{rank}").write_bytes(pickle.dumps(empty))
+    assert cli.main(["hang", str(tmp_path)]) == 1
+    assert "cannot be told" in capsys.readouterr().out

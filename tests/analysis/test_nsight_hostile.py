@@ -252,3 +252,18 @@ def test_an_export_of_several_ranks_is_not_one(tmp_path: Path) -> None:
     path = export.write(tmp_path / "several.sqlite")
     with pytest.raises(NotATrace, match="2 of its processes used GPUs"):
         read_nsight(path, ReadOptions())
+
+
+def test_kernels_of_no_process_are_not_left_out_silently(tmp_path: Path) -> None:
+    path = small().write(tmp_path / "report.sqlite")
+    changed(path, f"UPDATE {KERNELS} SET globalPid = NULL WHERE correlationId = 0")
+    with pytest.raises(DamagedTrace, match=r"KERNEL has rows of no process \(globalPid\)"):
+        read(path)
+    (left,) = read(path, keep_going=True)
+    assert left.damage is not None
+
+
+def test_an_export_may_have_any_name(tmp_path: Path) -> None:
+    path = small().write(tmp_path / "report.sqlite")
+    other = path.rename(tmp_path / "report.json")
+    assert len(analyse(other).run.activities)

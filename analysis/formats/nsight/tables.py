@@ -47,6 +47,12 @@ class ExportTables:
             return ""
         return f'({prefix}"{column}" >> 24) & {THREAD} = {self.pid}'
 
+    def _has_rows_of_nobody(self, table: str, owner: str) -> bool:
+        """Whether there are rows of which no process would be asked for."""
+        if self.pid is None or not self.database.has(table, owner):
+            return False
+        return any(self.database.rows(table, [owner], f'"{owner}" IS NULL LIMIT 1'))
+
     def columns(
         self, table: str, needed: Sequence[str], others: Sequence[str] = (), *, owner: str, keep: Keep | None = None
     ) -> dict[str, Int64s]:
@@ -61,6 +67,8 @@ class ExportTables:
         if lacking:
             self.complain(f"table {table} has no column {lacking[0]}")
             return {name: np.array([], dtype=np.int64) for name in names}
+        if self._has_rows_of_nobody(table, owner):
+            self.complain(f"table {table} has rows of no process ({owner})")
         for rows in self.rows(table, names, self.of_process(table, owner)):
             chunk = {name: whole_numbers(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
             chunk = self._sound(table, needed, chunk, rows)

@@ -76,7 +76,13 @@ _NOTHING_EXPOSED: Row = {"exposed_ns": None, "exposed_wait_frac": None, "hidden_
 
 def _reason(calls: pd.DataFrame, measured: Measured) -> str:
     ranks = set(measured.breakdown["rank"]) if measured.has_starts else set(measured.participation["rank"])
-    return reason(calls, measured.collectives, ranks, some_missing=bool(measured.missing))
+    return reason(
+        calls,
+        measured.collectives,
+        ranks,
+        some_missing=bool(measured.missing),
+        has_starts=measured.has_starts,
+    )
 
 
 def _measured(row: Row, calls: pd.DataFrame) -> Row:

@@ -16,22 +16,30 @@ _ADVICE = {
         "name them with --comm, or capture with torch 2.2 or later, which writes NCCL's arguments",
     ),
     "unlinked": ("the clocks of their hosts cannot be compared", "capture with `profiling`, which probes them"),
+    "durations": ("their durations do not tell who waited in them", "capture a trace of some steps, which does"),
     "unmatched": ("no call of another rank fits them for certain", f"capture whole steps with prof.step(), {_LOOK}"),
     "root": ("it is not known who needs whom in them", _LOOK),
 }
 
 
-def reason(participation: pd.DataFrame, collectives: pd.DataFrame, ranks: set[int], *, some_missing: bool) -> str:
+def reason(
+    participation: pd.DataFrame,
+    collectives: pd.DataFrame,
+    ranks: set[int],
+    *,
+    some_missing: bool,
+    has_starts: bool = True,
+) -> str:
     """`some ranks do not show them: capture the same steps on all ranks`, that of most of the time of unsplit calls.
 
-    `ranks` are those that have a trace; are there others?
+    `ranks` are those that have a trace; are there others? Without starts, only durations are known.
     """
     unsplit = participation[participation["wait_ns"].isna()][["collective_id", "dur_ns"]]
     if len(ranks) == 1:
         return _told("alone")
     columns = ["collective_id", "collective", "pg_ranks", "matched_by", "certain", "complete", "arrival_skew_ns"]
     joined = unsplit.merge(collectives[columns], on="collective_id")
-    kinds = joined.assign(why=[_why(row, ranks, some_missing) for row in records(joined)])
+    kinds = joined.assign(why=[_why(row, ranks, some_missing, has_starts) for row in records(joined)])
     return _told(str(kinds.groupby("why")["dur_ns"].sum().idxmax())) if len(kinds) else ""
 
 
@@ -39,7 +47,7 @@ def _told(why: str) -> str:
     return ": ".join(_ADVICE[why])
 
 
-def _why(collective: Row, ranks: set[int], some_missing: bool) -> str:
+def _why(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool) -> str:
     if {int(r) for r in (collective["pg_ranks"] or "").split()} - ranks:
         return "missing"
     if collective["collective"] is None:
@@ -48,4 +56,6 @@ def _why(collective: Row, ranks: set[int], some_missing: bool) -> str:
         return "unmatched"
     if not collective["complete"]:
         return "missing" if some_missing and collective["pg_ranks"] is None else "lost"
+    if not has_starts:
+        return "durations"
     return "unlinked" if collective["arrival_skew_ns"] is None else "root"
