@@ -28,7 +28,7 @@ from profiling import capture  # noqa: E402
 
 RANKS = 2
 MORE_FRAC = 0.1
-ROUNDS = {"A": 60, "again": 60, "slower": 66}  # of work in a step: MORE_FRAC more of it
+ROUNDS = {"A": 800, "again": 800, "slower": 880}  # of work in a step: MORE_FRAC more of it
 SCHEDULE = {"wait": 2, "warmup": 1, "active": 1}
 STEPS = sum(SCHEDULE.values()) + 10
 
