@@ -10,7 +10,7 @@ import numpy as np
 from .step_values import Capture, Values
 
 _PAIRS_NEEDED = 6  # of fewer, the differences tell less than the steps themselves
-# Of captures without anything in common, two of ten steps come below this once in 200 times.
+# Two captures of ten steps without anything in common come below this once in 400 times (simulated).
 _SAME_WORK_FRAC = 0.25
 
 

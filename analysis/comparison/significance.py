@@ -65,10 +65,8 @@ def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
     return _shift(float(np.median(b) - np.median(a)), error, freedom, assumed)
 
 
-def between_pairs(a: Values, b: Values, assumed: float) -> Shift | None:
-    """The same of steps that pair: the n-th of `a` did the same work as the n-th of `b`."""
-    if len(a) < STEPS_NEEDED:
-        return None
+def between_pairs(a: Values, b: Values, assumed: float) -> Shift:
+    """The same of steps that pair, four at least: the n-th of `a` did the same work as the n-th of `b`."""
     blocks = block_medians(b - a)
     return _shift(float(np.median(b - a)), pooled_spread(blocks), len(blocks) - 1, assumed)
 
