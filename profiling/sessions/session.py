@@ -118,7 +118,7 @@ class Session:
         self._clock = StepClock(device)
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
-        leaving = type(self).__exit__.__code__
+        leaving = Session.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._displaced = False
         self._cycles = 0
@@ -198,10 +198,13 @@ class Session:
                 self._conclude(failure)
                 if self._recorder is not None:
                     self._recorder.stop(failed=failure is not None)
-                self._interrupts.stop()
+                self._let_signals_be()
                 sentence = self.outcome().sentence() if self._tell else None
                 if self._tell and sentence:
                     self._tell(sentence)
+
+    def _let_signals_be(self) -> None:
+        self._interrupts.stop()
 
     def _close(self, error: BaseException | None) -> None:
         try:
@@ -350,13 +353,13 @@ class Session:
 
     def _conclude(self, error: BaseException | None) -> None:
         """What follows the traces."""
-        self._gather(error, self._interrupts)
-        self._analyse(error, self._interrupts)
+        self._gather(error)
+        self._analyse(error)
 
-    def _gather(self, error: BaseException | None, guard: Interrupts, *, together: bool = False) -> None:
-        """Have packing end, and bring recordings together on rank 0. Signals are those of `guard`."""
-        patience = self._patience_after(error, guard)
-        with self._not_its_fault(guard):
+    def _gather(self, error: BaseException | None, *, together: bool = False) -> None:
+        """Have packing end, and bring recordings together on rank 0."""
+        patience = self._patience_after(error)
+        with self._not_its_fault():
             self._conclusion.finish_packing(patience)
             self._settle(self._reason)
             why = self._conclusion.gather(self._record(self._reason), patience, together=together)
@@ -364,17 +367,17 @@ class Session:
                 self._facts = replace(self._facts, hand_over_reason=why)
                 self._save(self._reason)
 
-    def _analyse(self, error: BaseException | None, guard: Interrupts) -> None:
-        with self._not_its_fault(guard):
-            self._conclusion.analyse(self._patience_after(error, guard))
+    def _analyse(self, error: BaseException | None) -> None:
+        with self._not_its_fault():
+            self._conclusion.analyse(self._patience_after(error))
 
-    def _patience_after(self, error: BaseException | None, guard: Interrupts) -> Patience:
-        return Patience(lambda: guard.received or self.interrupted_by, failed=not _ended_well(error))
+    def _patience_after(self, error: BaseException | None) -> Patience:
+        return Patience(lambda: self.interrupted_by, failed=not _ended_well(error))
 
     @contextmanager
-    def _not_its_fault(self, guard: Interrupts) -> Iterator[None]:
+    def _not_its_fault(self) -> Iterator[None]:
         """Training is over: what fails after that is said, and ends nothing."""
-        with guard.busy():
+        with self._interrupts.busy():
             try:
                 yield
             except Exception as err:  # noqa: BLE001

@@ -22,6 +22,7 @@ from profiling.script.watch import limit_watchdog
 from profiling.script.watch import model as watched_model
 from profiling.script.watch.observer import Observer
 from profiling.sessions.afterwards import aside, conclusion, packing
+from profiling.sessions.session import Session
 
 UNTIL_OVER = 20 + TRAILING_STEPS
 """Steps after which every capture here is over."""
@@ -480,6 +481,38 @@ def test_once_a_capture_is_over_signals_still_let_it_come_to_its_verdict(watch, 
     observer.finish(stopped.value)
     assert said == [signal.SIGTERM]
     assert observer.stopped_by == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_signal_while_a_capture_ends_takes_nothing_from_its_verdict(watch, model, monkeypatch, capfd) -> None:
+    """A launcher sends SIGTERM within milliseconds of the error by which a rank learns that its peer died."""
+    said = []
+
+    def closed(self, error) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        close(self, error)
+
+    close = Session._close
+    monkeypatch.setattr(Session, "_close", closed)
+    monkeypatch.setattr(conclusion.Conclusion, "analyse", lambda self, patience: said.append(patience.received()))
+    observer = watch(keeping=Keeping(analyse=True))
+    train(model, sgd(model), 8)  # of 4 and those that trail
+    with pytest.raises(SystemExit) as stopped:
+        observer.finish(RuntimeError("Connection closed by peer"))
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert said == [signal.SIGTERM]
+    assert "done: 1 rank traced" in capfd.readouterr().err
+    assert observer.stopped_by == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("keeping", [TRACES_ONLY, Keeping("recording"), Keeping(analyse=True)])
+def test_signals_are_the_scripts_own_again_once_nothing_follows(watch, model, monkeypatch, keeping) -> None:
+    monkeypatch.setattr(conclusion, "run_aside", lambda *given: aside.Printed(why="not here"))
+    observer = watch(keeping=keeping)
+    train(model, sgd(model), UNTIL_OVER)
+    assert (signal.getsignal(signal.SIGTERM) is signal.SIG_DFL) == (keeping == TRACES_ONLY)
+    observer.finish(None)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...base.console.notices import say
-from ...base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError
@@ -74,7 +73,6 @@ class Observer:
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
         self._captured: ScriptSession | None = None  # also when that is over
-        self._guard: Interrupts | None = None
         self._begun = False
         self._hook_calls = 0
         self._used_gloo = False
@@ -110,9 +108,11 @@ class Observer:
             self._attempt(session.step)
         if session is not None and self._steps_in_graph and session.steps_done < self._config.schedule.total_steps:
             session.cut_short(_GRAPH)
-        self._end(error)
-        if self._captured is not None:
-            self._conclude(self._captured, error)
+        try:
+            self._end(error)
+        finally:  # a signal may have come meanwhile
+            if self._captured is not None:
+                self._conclude(self._captured, error)
         if not self._begun and not any(watch.taken for watch in self._started):
             say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
         if self._used_gloo:
@@ -121,39 +121,21 @@ class Observer:
     def _conclude(self, session: ScriptSession, error: BaseException | None) -> None:
         """Have packing end and the run analysed, while signals only shorten that."""
         self._until_over.undo()
-        guard = self._guarded()
         try:
-            with guard.shield():
-                session.conclude(error, guard)
+            session.conclude(error)
         finally:
-            guard.stop()
-            self.stopped_by = self.stopped_by or guard.received
-
-    def _await_conclusion(self) -> None:
-        """The capture is over, and the script is not: see that what follows comes, whichever way that ends."""
-        self._guarded()  # a launcher ends ranks whose peer died
-        if dist.is_available():
-            self._until_over.wrap(dist.distributed_c10d, DEFAULT_GROUP_SETTER, self._before_group_goes)
+            self.stopped_by = session.interrupted_by
 
     def _before_group_goes(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
         """Training is over, and its store still there.
 
         Held until the script ends, it would be what another process group finds at the same address.
         """
-        in_main = threading.current_thread() is threading.main_thread()  # not where `_guarded` aborts a group
+        in_main = threading.current_thread() is threading.main_thread()  # not where a signal has a group aborted
         session = self._captured
         if group is None and in_main and os.getpid() == self._pid and session is not None:
-            guard = self._guarded()
-            with guard.shield():
-                session.gather(sys.exc_info()[1], guard, together=True)
+            session.gather(sys.exc_info()[1], together=True)
         return original(group, *args, **kwargs)
-
-    def _guarded(self) -> Interrupts:
-        """Signals raise exceptions from now on, so that `finish` comes."""
-        if self._guard is None:
-            self._guard = Interrupts(parallel.abort_process_groups, _end_at_once, BLOCKED_GRACE_S)
-            self._guard.start()
-        return self._guard
 
     def leave(self) -> None:
         """In a forked child: watch nothing there, and have it end as it would without us."""
@@ -281,11 +263,11 @@ class Observer:
             self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
         finally:
             self.stopped_by = session.interrupted_by
-            if self._config.keeping.analyse:
-                self._await_conclusion()
-        sentence = session.outcome().sentence()
-        if sentence:
-            say(sentence)
+            if self._config.keeping.analyse and dist.is_available():
+                self._until_over.wrap(dist.distributed_c10d, DEFAULT_GROUP_SETTER, self._before_group_goes)
+            sentence = session.outcome().sentence()
+            if sentence:
+                say(sentence)
 
     def _before_other_profiler(self, original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:
         session = self._session
@@ -311,11 +293,6 @@ class Observer:
         if session is not None:
             with suppress(Exception):  # it has been said what is wrong
                 session.__exit__(type(error), error, None)
-
-
-def _end_at_once(signum: int) -> None:
-    """Give up a process that stays blocked after this signal."""
-    os._exit(128 + signum)
 
 
 def _leaver(observer: Observer) -> Callable[[], None]:

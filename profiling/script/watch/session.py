@@ -1,13 +1,15 @@
 """The session of a script that is not ours: profilers of its own go first, and nobody has to know the end of it."""
 
+import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from signal import Signals
 from typing import Any
 
 from torch.profiler import ProfilerAction, profile
 
-from ...base.interrupts import Interrupts
+from ...base.keeping import TRACES_ONLY
 from ...base.torch_private import drop_profiler, profiler_is_on
 from ...sessions.outcome import ONE_STEP
 from ...sessions.session import Session
@@ -25,6 +27,7 @@ class ScriptSession(Session):
     def __init__(self, *args: Any, say: Callable[[str], None]) -> None:
         super().__init__(*args)
         self._say = say
+        self._is_over = False
         self._gathered = False
         self._aside = False  # for the rest of this cycle
         self._own_call = False
@@ -35,16 +38,32 @@ class ScriptSession(Session):
     def _conclude(self, error: BaseException | None) -> None:
         """Not where the capture ends: the script goes on, and nothing of this may keep it waiting."""
 
-    def gather(self, error: BaseException | None, guard: Interrupts, *, together: bool = False) -> None:
+    def _let_signals_be(self) -> None:
+        """Not where something follows at the end of the script: a launcher ends ranks whose peer died."""
+        self._is_over = True
+        if self._keeping == TRACES_ONLY:
+            super()._let_signals_be()
+
+    def gather(self, error: BaseException | None, *, together: bool = False) -> None:
         """Bring recordings together on rank 0, once; `together`, the other ranks go on when that does."""
         if not self._gathered:
             self._gathered = True
-            self._gather(error, guard, together=together)
+            with self._interrupts.shield():
+                self._gather(error, together=together)
 
-    def conclude(self, error: BaseException | None, guard: Interrupts) -> None:
-        """What follows the traces, once the script is over; signals are those of `guard`."""
-        self.gather(error, guard)
-        self._analyse(error, guard)
+    def conclude(self, error: BaseException | None) -> None:
+        """What follows the traces, once the script is over."""
+        try:
+            with self._interrupts.shield():
+                self.gather(error)
+                self._analyse(error)
+        finally:
+            super()._let_signals_be()
+
+    def _leave_blocked(self, signum: Signals) -> None:
+        if self._is_over:
+            os._exit(128 + signum)
+        super()._leave_blocked(signum)
 
     def cut_short(self, why: str) -> None:
         """Note why this capture is less than was asked for; the first reason stays."""
