@@ -1,10 +1,10 @@
 """How often `compare` is wrong, on captures of two gloo ranks. See README.md beside this.
 
-python benchmarks/compare_pairs.py [PAIRS [CAPTURES]]
+python benchmarks/compare_pairs.py [PAIRS [CAPTURES [STEPS]]]
 
 For each pair, three configurations take turns: A, the same again, and one whose steps compute 10 % more. A false alarm
 is a significant difference between the equal ones; a miss is a slower one that is not found so. Every capture is made
-by processes of its own, forked from this one, which has torch imported and runs nothing itself.
+by processes of its own, forked from this one, which has torch imported and runs nothing itself; STEPS of it are timed.
 """
 
 import os
@@ -25,15 +25,15 @@ from analysis import analyse  # noqa: E402
 from analysis.comparison.analysis import Comparison, Judgement  # noqa: E402
 from analysis.core.schema import records  # noqa: E402
 from profiling import capture  # noqa: E402
+from profiling.base.schedule import TRAILING_STEPS  # noqa: E402
 
 RANKS = 2
 MORE_FRAC = 0.1
 ROUNDS = {"A": 800, "again": 800, "slower": 880}  # of work in a step: MORE_FRAC more of it
 SCHEDULE = {"wait": 2, "warmup": 1, "active": 1}
-STEPS = sum(SCHEDULE.values()) + 10
 
 
-def rank_of_capture(folder: Path, rank: int, rounds: int) -> None:
+def rank_of_capture(folder: Path, rank: int, rounds: int, steps: int) -> None:
     """Train as one rank, in a forked process."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
@@ -42,7 +42,7 @@ def rank_of_capture(folder: Path, rank: int, rounds: int) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(256, 256))
     inputs = torch.ones(64, 256)
     with capture(folder, **SCHEDULE) as session:
-        for _ in range(STEPS):
+        for _ in range(sum(SCHEDULE.values()) + steps):
             for _ in range(rounds - 1):
                 model.module(inputs)
             model(inputs).sum().backward()
@@ -50,7 +50,7 @@ def rank_of_capture(folder: Path, rank: int, rounds: int) -> None:
     dist.destroy_process_group()
 
 
-def captured(folder: Path, rounds: int) -> Path:
+def captured(folder: Path, rounds: int, steps: int) -> Path:
     """A capture by new processes. Raises RuntimeError."""
     children = []
     for rank in range(RANKS):
@@ -58,7 +58,7 @@ def captured(folder: Path, rounds: int) -> Path:
         if not child:
             code = 1
             try:
-                rank_of_capture(folder, rank, rounds)
+                rank_of_capture(folder, rank, rounds, steps)
                 code = 0
             finally:
                 os._exit(code)
@@ -76,7 +76,7 @@ def judged(a: list[Path], b: list[Path]) -> tuple[bool, Judgement, float]:
     return bool(step["significant"]), found.slower_by(MORE_FRAC / 2)[0], step["seen_frac"]
 
 
-def main(pairs: int, captures: int) -> None:
+def main(pairs: int, captures: int, steps: int) -> None:
     seen, counts = [], Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(1, pairs + 1):
@@ -85,7 +85,7 @@ def main(pairs: int, captures: int) -> None:
             sides: dict[str, list[Path]] = {name: [] for name in ROUNDS}
             for turn in range(captures):
                 for name, rounds in ROUNDS.items():
-                    sides[name].append(captured(place / f"{name}-{turn}", rounds))
+                    sides[name].append(captured(place / f"{name}-{turn}", rounds, steps))
             differs, judgement, of_equal = judged(sides["A"], sides["again"])
             found, gate, _ = judged(sides["A"], sides["slower"])
             shutil.rmtree(place)
@@ -96,8 +96,11 @@ def main(pairs: int, captures: int) -> None:
             counts += Counter({f"gate, equal: {judgement.value}": 1, f"gate, slower: {gate.value}": 1})
             middle = sorted(seen)[len(seen) // 2]
             told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-            print(f"{pair} pairs of {captures} captures: {told}; seen: median {middle:.1%}", flush=True)
+            print(
+                f"{pair} pairs of {captures} captures of {steps} steps: {told}; seen: median {middle:.1%}", flush=True
+            )
 
 
 if __name__ == "__main__":
-    main(*(int(arg) for arg in [*sys.argv[1:], *("100", "5")[len(sys.argv) - 1 :]][:2]))
+    given, defaults = [int(arg) for arg in sys.argv[1:]], (100, 5, 2 * TRAILING_STEPS)
+    main(*(*given, *defaults[len(given) :]))

@@ -8,8 +8,8 @@ from ..errors import UsageError
 Phase = Literal["idle", "warmup", "active"]
 
 # The default number of unprofiled steps after the schedule, with which the profiled ones are compared, and by which
-# two captures are: five blocks of two steps each.
-TRAILING_STEPS = 10
+# two captures are. On two cores that two ranks share, the medians of 10 steps spread by 2.8 %, of 20 by 1.9 %.
+TRAILING_STEPS = 20
 
 
 @dataclass(frozen=True)
