@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
+import torch._dynamo  # which DDP imports, for most of the time that a short capture takes
 import torch.distributed as dist
 from torch import nn
 
@@ -102,5 +103,5 @@ def main(pairs: int, captures: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    given, defaults = [int(arg) for arg in sys.argv[1:]], (100, 5, 2 * TRAILING_STEPS)
+    given, defaults = [int(arg) for arg in sys.argv[1:]], (100, 8, TRAILING_STEPS)
     main(*(*given, *defaults[len(given) :]))
