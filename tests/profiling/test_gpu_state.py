@@ -3,8 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+from capturing import metas
 
+from profiling import capture
 from profiling.machine.gpu_state import gpu_state
+from profiling.sessions import session as sessions
 
 
 class FakeNVMLError(Exception):
@@ -72,3 +75,10 @@ def test_what_a_driver_does_not_tell_is_not_known() -> None:
 def test_without_such_a_gpu_there_is_no_state(uuid) -> None:
     assert gpu_state(uuid, "start", library()) is None
     assert gpu_state("GPU-0", "start", None) is None
+
+
+def test_a_capture_has_the_state_at_both_ends(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sessions, "gpu_state", lambda uuid, at: gpu_state("GPU-0", at, library()))
+    with capture(tmp_path, device="cpu") as session:
+        session.step()
+    assert [state["at"] for state in metas(tmp_path)[0]["gpu_states"]] == ["start", "end"]

@@ -55,8 +55,10 @@ def test_a_schedule_that_is_longer_than_the_loop(tmp_path, capfd) -> None:
     assert any(why in note for note in analyse(tmp_path / "run").run.notes)
 
 
+@pytest.mark.parametrize("destroys", [False, True])
 @pytest.mark.parametrize("other", [True, False])
-def test_a_rank_that_took_no_part_is_named(tmp_path, monkeypatch, capfd, other) -> None:
+def test_a_rank_that_took_no_part_is_named(tmp_path, monkeypatch, capfd, other, destroys) -> None:
+    """Also where the group is gone before the block ends."""
     store = dist.HashStore()
     monkeypatch.setattr(parallel, "default_store", lambda: store)
     monkeypatch.setattr(parallel, "identity", lambda: Identity(0, 0, 2, "host"))
@@ -65,6 +67,8 @@ def test_a_rank_that_took_no_part_is_named(tmp_path, monkeypatch, capfd, other) 
     monkeypatch.setattr("profiling.sessions.clock_probe._PATIENCE_S", 0.01)
     with capture(tmp_path / "run", device="cpu") as session:
         steps(session, 5)
+        if destroys:
+            monkeypatch.setattr(parallel, "default_store", lambda: None)
     err = capfd.readouterr().err
     meta = metas(tmp_path / "run")[0]
     assert (meta["absent_ranks"], meta["complete"]) == ([] if other else [1], True)

@@ -71,6 +71,15 @@ def test_a_rank_needs_a_gpu_of_its_own(monkeypatch) -> None:
     assert parallel.default_workers("cpu") == 2
 
 
+@pytest.mark.parametrize(("visible", "expected"), [(4, "cuda:3"), (1, "cuda:0")])
+def test_the_gpu_of_a_rank_before_it_has_chosen_one(monkeypatch, visible, expected) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(parallel, "identity", lambda: who(3))
+    assert str(parallel.current_device()) == expected
+
+
 @pytest.mark.parametrize(
     ("env", "works"),
     [
