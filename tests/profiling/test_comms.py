@@ -19,6 +19,7 @@ from profiling.cli import main
 from profiling.comms.bus import bus_factor
 from profiling.comms.collectives import COLLECTIVES
 from profiling.comms.config import CollectiveName, CommsConfig, DtypeName, OpName, size_bytes
+from profiling.comms.facts import comms_head
 from profiling.comms.results import CommsRow
 
 SMALL = ["--device", "cpu", "--warmup", "1", "--iters", "2"]
@@ -160,6 +161,18 @@ def test_nothing_but_comms_json_is_left(everything) -> None:
 def test_both_packages_know_the_same_factors(ranks) -> None:
     for collective in get_args(CollectiveName):
         assert bus_factor(collective, ranks) == nccl_tests.bus_factor(collective, ranks)
+
+
+def test_the_file_says_on_which_stream_a_gpu_was_measured_and_how_it_was_set_up(monkeypatch) -> None:
+    """Without a GPU: the head alone."""
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    head = comms_head(CommsConfig(("all_reduce",)), torch.device("cuda"), None, ["comms"])
+    assert "current stream" in head.config.stream
+    assert head.config.maximum_bytes == 1 << 30
+    assert {"NCCL_ALGO": "Ring", "TORCH_NCCL_BLOCKING_WAIT": "1"}.items() <= head.settings.items()
+    assert comms_head(CommsConfig(("all_reduce",)), torch.device("cpu"), None, ["comms"]).config.stream is None
 
 
 def test_a_row_is_what_nccl_tests_printed() -> None:
