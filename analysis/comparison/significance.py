@@ -32,6 +32,7 @@ class Shift(NamedTuple):
     A true shift of `seen` has a p-value of at most `LEVEL` in nine of ten such comparisons.
     """
 
+    middle: float
     low: float
     high: float
     p_value: float
@@ -136,7 +137,7 @@ def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shi
     student, normal = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2)
     half = max(student * error, normal * least)
     seen = max(_seen(student, freedom) * error, (normal + NormalDist().inv_cdf(POWER)) * least)
-    return Shift(difference - half, difference + half, p_value, seen)
+    return Shift(difference, difference - half, difference + half, p_value, seen)
 
 
 def _seen(limit: float, freedom: int) -> float:
