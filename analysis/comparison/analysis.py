@@ -23,7 +23,7 @@ from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from . import step_values
-from .differences import MATTERS, Allowance, compared, judged, side_by_side
+from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
 from .significance import LEVEL, STEPS_NEEDED
 from .step_values import Capture
 
@@ -158,11 +158,12 @@ class Comparison:
             return Judgement.unknown, f"{self.verdict}{few}; {limit}"
         if step["significant"] and change > limit_frac:
             return Judgement.slower, f"{self.verdict}; {limit}"
-        high, seen = step["change_high_frac"], step["seen_frac"]
-        if high <= limit_frac or max(change, seen) <= limit_frac:
+        if surely_within(self._step, limit_frac):
             return Judgement.within, f"{self.verdict}; {limit}"
         more = "capture more of each, alternating" if self.separate else "capture each several times, alternating"
-        return Judgement.unknown, f"{self.verdict}; {limit}, but only {_seen(seen)} would be seen: {more}"
+        seen, most = step["seen_frac"], 100 * self._step["most_frac"]
+        why = f"but only {_seen(seen)} would be seen" if seen > limit_frac else f"but B may take {most:.3g}% longer"
+        return Judgement.unknown, f"{self.verdict}; {limit}, {why}: {more}"
 
     @cached_property
     def _step(self) -> Row:

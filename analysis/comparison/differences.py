@@ -31,6 +31,7 @@ PerCapture = Sequence[Capture]
 WORTH_A_TEST = 0.01
 # Two captures of one configuration differ by this part of a step in some kernel or other: memory is placed differently.
 MATTERS = 0.01
+_FOR_JUDGING = ("exceeds", "identical", "most_frac")
 # With one degree of freedom a bound may lie beyond every number: more than this is not told apart.
 _MOST_LOG = math.log(1e15)
 
@@ -99,7 +100,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     p_values = dict(zip(map(id, tested), corrected([row["p_value"] for row in tested]), strict=True))
     result = []
     for row in rows:
-        given = {key: value for key, value in row.items() if key not in ("exceeds", "identical")}
+        given = {key: value for key, value in row.items() if key not in _FOR_JUDGING}
         if row.get("identical") and row.get("p_value") is not None:
             given["significant"] = False
         if id(row) in p_values:
@@ -107,6 +108,16 @@ def judged(rows: Sequence[Row]) -> list[Row]:
             given |= {"p_value": p_value, "significant": bool(p_value <= LEVEL and row["exceeds"])}
         result.append(given)
     return result
+
+
+def surely_within(row: Row, limit_frac: float) -> bool:
+    """Whether `compared` found that B takes at most this part longer, so that more than that is missed once in ten.
+
+    Either the whole interval is within the limit, or what these captures would show is, and so is the change in nine of
+    ten.
+    """
+    high, most, seen = row["change_high_frac"], row["most_frac"], row["seen_frac"]
+    return bool(high <= limit_frac or max(most, seen) <= limit_frac)
 
 
 def side_by_side(
@@ -177,7 +188,7 @@ def _changes(shift: float, found: Shift | None, start: float | None) -> Row:
     row["change_frac"] = change(shift)
     if found is not None:
         row |= {"change_low_frac": change(found.low), "change_high_frac": change(found.high)}
-        row["seen_frac"] = change(found.seen)
+        row |= {"seen_frac": change(found.seen), "most_frac": change(found.most)}
     return row
 
 

@@ -20,6 +20,7 @@ from .step_values import Values
 LEVEL = 0.01
 POWER = 0.9
 """How often a change is seen that is called large enough to be seen."""
+_NORMAL_POWER = NormalDist().inv_cdf(POWER)
 _MOST_BLOCKS = 5
 _LEAST_BLOCK = 2
 STEPS_NEEDED = 2 * _LEAST_BLOCK
@@ -29,7 +30,8 @@ STEPS_NEEDED = 2 * _LEAST_BLOCK
 class Shift(NamedTuple):
     """How much larger the second side is: 99 % interval, p-value of no difference, and what else would be seen.
 
-    A true shift of `seen` has a p-value of at most `LEVEL` in nine of ten such comparisons.
+    A true shift of `seen` has a p-value of at most `LEVEL` in nine of ten such comparisons. The true shift is at most
+    `most` in nine of ten.
     """
 
     middle: float
@@ -37,6 +39,7 @@ class Shift(NamedTuple):
     high: float
     p_value: float
     seen: float
+    most: float
 
 
 def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None:
@@ -117,12 +120,12 @@ def student_p_value(t: float, freedom: int) -> float:
     return max(0.0, 1 - 2 / math.pi * (angle + more))
 
 
-def student_quantile(freedom: int) -> float:
+def student_quantile(freedom: int, level: float = LEVEL) -> float:
     """The t at which `student_p_value` equals the level."""
     low, high = 0.0, 1e3
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if student_p_value(middle, freedom) > LEVEL else (low, middle)
+        low, high = (middle, high) if student_p_value(middle, freedom) > level else (low, middle)
     return high
 
 
@@ -134,10 +137,11 @@ def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shi
     """
     least = assumed * math.sqrt(2)
     p_value = max(student_p_value(_ratio(difference, error), freedom), _normal_p_value(_ratio(difference, least)))
-    student, normal = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2)
+    student, normal, one_sided = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2), _NORMAL_POWER
     half = max(student * error, normal * least)
-    seen = max(_seen(student, freedom) * error, (normal + NormalDist().inv_cdf(POWER)) * least)
-    return Shift(difference, difference - half, difference + half, p_value, seen)
+    seen = max(_seen(student, freedom) * error, (normal + one_sided) * least)
+    most = difference + max(student_quantile(freedom, 2 * (1 - POWER)) * error, one_sided * least)
+    return Shift(difference, difference - half, difference + half, p_value, seen, most)
 
 
 def _seen(limit: float, freedom: int) -> float:
@@ -145,7 +149,7 @@ def _seen(limit: float, freedom: int) -> float:
 
     Source: the normal approximation of the noncentral t, Abramowitz and Stegun 26.7.10 (as above).
     """
-    return limit * (1 - 1 / (4 * freedom)) + NormalDist().inv_cdf(POWER) * math.sqrt(1 + limit**2 / (2 * freedom))
+    return limit * (1 - 1 / (4 * freedom)) + _NORMAL_POWER * math.sqrt(1 + limit**2 / (2 * freedom))
 
 
 def _normal_p_value(z: float) -> float:

@@ -353,6 +353,15 @@ def test_several_quiet_captures_see_a_small_change(capsys, tmp_path):
     assert found.power == f"with these captures a change of {100 * seen:.1f}% or more would be seen, nine times in ten"
 
 
+def test_a_change_too_near_the_limit_does_not_pass(capsys, tmp_path):
+    a, b = ([run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm * (1 + k / 1000)) for k in range(3)]
+            for n, gemm in (("a", 20), ("b", 21)))  # fmt: skip
+    change = 100 * measure(compare(a, b), "step")["change_frac"]
+    assert main(["compare", "--fail-above", f"{change + 0.001}", *map(str, a), "--against", *map(str, b)]) == 4
+    assert "but B may take 2.28% longer: capture more" in capsys.readouterr().err
+    assert main(["compare", "--fail-above", f"{change + 1}", *map(str, a), "--against", *map(str, b)]) == 0
+
+
 def test_no_interval_goes_below_nothing(tmp_path):
     found = compare(run(tmp_path / "a", gemm=60), run(tmp_path / "b", gemm=1, late=0, pause=1), run_spread_frac=0.5)
     for table in (found.comparison, found.changed_kernels, found.changed_operators):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.comparison.differences import Allowance, compared, judged
+from analysis.comparison.differences import Allowance, compared, judged, surely_within
 from analysis.comparison.step_values import Capture
 
 STEP_NS = 100e6
@@ -76,3 +76,40 @@ def test_bounds_that_no_number_holds_are_numbers():
     assert math.isfinite(found["seen_frac"])
     assert found["change_low_frac"] == pytest.approx(-1)
     assert not found["significant"]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (2, 2), (1, 5), (3, 3), (5, 5)], ids=str)
+@pytest.mark.parametrize("over", [1.001, 1.1, 1.3])
+def test_a_slowdown_beyond_the_limit_seldom_passes(counts, over):
+    """Of a normal spread of 1 %, whatever the limit is beside what these captures show."""
+    chance, limit = np.random.default_rng(4), 0.1
+    slower = np.repeat([0, math.log1p(over * limit)], counts)
+    sides = np.exp(slower + chance.normal(0, 0.01, (300, sum(counts))))
+    passed = 0
+    for one in sides:
+        values = [capture(STEP_NS * np.full(4, value)) for value in one]
+        passed += surely_within(compared(values[: counts[0]], values[counts[0] :], MEASURED), limit)
+    assert passed / 300 <= 0.14  # three standard deviations above a tenth
+
+
+def test_a_slowdown_beyond_the_limit_seldom_passes_of_one_capture_each():
+    chance, limit, passed = np.random.default_rng(5), 0.8, 0
+    for _ in range(400):
+        a, b = (
+            capture(STEP_NS * factor * chance.lognormal(0, 0.1) * chance.lognormal(0, 0.02, 12))
+            for factor in (1.0, 1.801)
+        )
+        passed += surely_within(compared([a], [b], Allowance(0.1)), limit)
+    assert 0.02 <= passed / 400 <= 0.14
+
+
+def test_equal_captures_pass_a_limit_that_they_would_show():
+    chance, limit, passed = np.random.default_rng(6), 0.1, 0
+    for _ in range(200):
+        a, b = ([capture(STEP_NS * chance.lognormal(0, 0.01, 4)) for _ in range(4)] for _ in "ab")
+        found = compared(a, b, MEASURED)
+        passed += surely_within(found, limit) == (found["seen_frac"] <= limit)
+    assert passed >= 198

@@ -47,7 +47,7 @@ FailAbove = Annotated[
         metavar="PERCENT",
         min=0,
         help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 4 if these "
-        "captures would not show it.",
+        "captures do not tell.",
     ),
 ]
 RunSpread = Annotated[
