@@ -38,6 +38,8 @@ _MEMORY_SPREAD_FRAC = 0.01
 # from next to nothing: it is assumed to differ by this part of a whole step.
 _SCALES_WITH_ITSELF = ("compute",)
 _OF_A_STEP = 0.5
+_BEYOND_WORDS = 10.0
+"""Of larger changes that are merely possible, no digits are said."""
 
 
 class Judgement(Enum):
@@ -130,12 +132,13 @@ class Comparison:
         """How much longer or shorter the steps of B are, and what follows from that, in one sentence."""
         step, *others = records(self.comparison)
         if step["change_frac"] is None:
-            return f"steps cannot be compared: {step['note']}"
+            why = f"the steps of A take no time ({step['note']})" if step["a_ns"] == 0 else step["note"]
+            return f"steps cannot be compared: {why}"
         change = 100 * step["change_frac"]
         said = f"the steps of B take {abs(change):.1f}% {'longer' if change >= 0 else 'less'} than those of A"
         if step["significant"] is None:
             return f"{said}; {step['note']}"
-        low, high = (f"{100 * step[f'change_{side}_frac']:+.1f}%" for side in ("low", "high"))
+        low, high = (_bound(step[f"change_{side}_frac"]) for side in ("low", "high"))
         said += f" ({1 - LEVEL:.0%} interval {low} to {high})"
         parts = [r for r in others if r["significant"] and r["difference_ns"]]
         because = ", ".join(f"{r['measure']} {r['difference_ns'] / 1e6:+.2f} ms" for r in parts)
@@ -223,7 +226,13 @@ class Comparison:
 
 
 def _seen(seen_frac: float) -> str:
+    if seen_frac > _BEYOND_WORDS:
+        return f"a change of far more than {_BEYOND_WORDS:,.0%}"
     return f"a change of {100 * seen_frac:.{1 if seen_frac < 0.1 else 0}f}% or more"
+
+
+def _bound(change_frac: float) -> str:
+    return f"{100 * change_frac:+.1f}%" if change_frac <= _BEYOND_WORDS else f"beyond {_BEYOND_WORDS:+,.0%}"
 
 
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))

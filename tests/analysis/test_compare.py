@@ -333,6 +333,22 @@ def test_the_exit_code_for_ci(capsys, known, b, percent, code):
     assert captured.err.count("\n") == 1
 
 
+def test_a_change_that_only_a_wide_interval_holds_is_said_in_few_digits(capsys, known):
+    main(["compare", "--fail-above", "5", "--run-spread", "1000", known["a"], known["a"]])
+    captured = capsys.readouterr()
+    assert "a change of far more than 1,000% would be seen" in captured.out
+    assert "99% interval -100.0% to beyond +1,000%" in captured.out
+    assert "but only a change of far more than 1,000% would be seen" in captured.err
+
+
+def test_steps_that_take_no_time_cannot_be_compared(tmp_path):
+    for name in ("a", "b"):
+        side_file(write_run(tmp_path / name, 1, [Collective((0,))]), [0] * 8)
+    found = compare(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "steps cannot be compared: the steps of A take no time (unprofiled steps)"
+    assert found.slower_by(0.1)[0] is Judgement.unknown
+
+
 def test_what_one_capture_each_could_not_see_is_said(capsys, known):
     main(["compare", "--fail-above", "5", known["a"], known["a"]])
     captured = capsys.readouterr()
@@ -434,6 +450,10 @@ def test_captures_of_both_sides(capsys, known, arguments):
         (("{a}", "{a}", "--against", "{slow}"), "given twice"),
         (("{a}", "{slow}", "--fail-above", "-1"), "--fail-above"),
         (("{a}", "{slow}", "--run-spread", "-1"), "--run-spread"),
+        (("{a}", "{slow}", "--fail-above", "nan"), "nan is not a percentage"),
+        (("{a}", "{slow}", "--fail-above", "inf"), "inf is not a percentage"),
+        (("{a}", "{slow}", "--run-spread", "nan"), "nan is not a percentage"),
+        (("{a}", "{slow}", "--run-spread", "1e300"), "--run-spread"),
     ],
 )
 def test_sides_that_are_none(capsys, known, arguments, message):

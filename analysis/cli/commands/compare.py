@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,12 @@ class ComparedBy(str, Enum):
     operator = "operator"
 
 
+def _percentage(value: float | None) -> float | None:
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"{value} is not a percentage")
+    return value
+
+
 Captures = Annotated[
     list[PathOrUrl],
     typer.Argument(
@@ -46,6 +53,7 @@ FailAbove = Annotated[
     typer.Option(
         metavar="PERCENT",
         min=0,
+        callback=_percentage,
         help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 4 if these "
         "captures do not tell.",
     ),
@@ -55,6 +63,8 @@ RunSpread = Annotated[
     typer.Option(
         metavar="PERCENT",
         min=0,
+        max=1000,
+        callback=_percentage,
         help="By so much (standard deviation) runs of one configuration are taken to differ, where there is one run of "
         "each.",
     ),
