@@ -80,6 +80,8 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
     of_a, of_b = pairs or ([one.values for one in _scaled(side, on_logs)] for side in (a, b))
     found = _shift(of_a, of_b, assumed, pair=pairs is not None)
     difference, spread = _middle(b) - _middle(a), max(_spread(of_a) or 0.0, _spread(of_b) or 0.0)
+    if found is not None:  # of many captures, the demand that it exceed the spreads is the greater one
+        found = found._replace(seen=max(found.seen, spread + found.most - found.middle))
     row: Row = {
         f"difference_{unit}": round(difference),
         "note": _note(a, b, pairs is not None, found),

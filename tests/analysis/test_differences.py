@@ -113,3 +113,19 @@ def test_equal_captures_pass_a_limit_that_they_would_show():
         found = compared(a, b, MEASURED)
         passed += surely_within(found, limit) == (found["seen_frac"] <= limit)
     assert passed >= 198
+
+
+# --- what would be seen ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (5, 5), (1, 5), (20, 20), (40, 40)], ids=str)
+def test_what_is_said_to_be_seen_is_significant_nine_times_in_ten(counts):
+    """Of many captures the difference must exceed their spread besides, which is the greater demand."""
+    chance, found = np.random.default_rng(7), 0
+    sides = np.exp(chance.normal(0, 0.03, (200, sum(counts))))
+    for one in sides:
+        a, b = ([capture(STEP_NS * np.full(4, v)) for v in side] for side in np.split(one, counts[:1]))
+        seen = compared(a, b, MEASURED)["seen_frac"]
+        slower = [capture(step.values * (1 + seen)) for step in b]
+        found += row(a, slower)["significant"]
+    assert 0.84 <= found / 200 <= 0.97
