@@ -9,7 +9,9 @@ block: what drifts from block to block drifts at least as much from capture to c
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -120,6 +122,7 @@ def student_p_value(t: float, freedom: int) -> float:
     return max(0.0, 1 - 2 / math.pi * (angle + more))
 
 
+@cache
 def student_quantile(freedom: int, level: float = LEVEL) -> float:
     """The t at which `student_p_value` equals the level."""
     low, high = 0.0, 1e3
@@ -132,16 +135,28 @@ def student_quantile(freedom: int, level: float = LEVEL) -> float:
 def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shift:
     """The shift for a difference with this standard error, with `freedom` degrees of freedom.
 
-    The captures of each side are assumed to spread by at least `assumed`, a standard deviation that was not measured:
-    of measured and assumed, the wider interval and the larger p-value are used.
+    The captures of each side are assumed to spread by at least `assumed` besides, a standard deviation that was not
+    measured: the half-widths of both add up as independent errors do.
     """
     least = assumed * math.sqrt(2)
-    p_value = max(student_p_value(_ratio(difference, error), freedom), _normal_p_value(_ratio(difference, least)))
-    student, normal, one_sided = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2), _NORMAL_POWER
-    half = max(student * error, normal * least)
-    seen = max(_seen(student, freedom) * error, (normal + one_sided) * least)
-    most = difference + max(student_quantile(freedom, 2 * (1 - POWER)) * error, one_sided * least)
+    student, normal = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2)
+    half = math.hypot(student * error, normal * least)
+    seen = math.hypot(_seen(student, freedom) * error, (normal + _NORMAL_POWER) * least)
+    most = difference + math.hypot(student_quantile(freedom, 2 * (1 - POWER)) * error, _NORMAL_POWER * least)
+    p_value = _p_value(abs(difference), error, freedom, least)
     return Shift(difference, difference - half, difference + half, p_value, seen, most)
+
+
+def _p_value(difference: float, error: float, freedom: int, least: float) -> float:
+    """The level at which the interval of `_shift` ends at 0."""
+    if not error:
+        return math.erfc(_ratio(difference, least) / math.sqrt(2))
+    low, high = 0.0, difference / error
+    for _ in range(60 if least else 0):
+        t = (low + high) / 2
+        z = -NormalDist().inv_cdf(max(student_p_value(t, freedom), sys.float_info.min) / 2)
+        low, high = (low, t) if math.hypot(t * error, z * least) > difference else (t, high)
+    return student_p_value(high, freedom)
 
 
 def _seen(limit: float, freedom: int) -> float:
@@ -150,10 +165,6 @@ def _seen(limit: float, freedom: int) -> float:
     Source: the normal approximation of the noncentral t, Abramowitz and Stegun 26.7.10 (as above).
     """
     return limit * (1 - 1 / (4 * freedom)) + _NORMAL_POWER * math.sqrt(1 + limit**2 / (2 * freedom))
-
-
-def _normal_p_value(z: float) -> float:
-    return math.erfc(abs(z) / math.sqrt(2))
 
 
 def _ratio(difference: float, error: float) -> float:

@@ -81,6 +81,16 @@ def test_several_captures_of_one_configuration_hardly_ever_differ(counts, steps,
     assert alarms_together(*counts, steps, how, 1.0) <= 0.03
 
 
+@pytest.mark.parametrize("steps", [6, 12])
+def test_what_a_capture_shows_adds_to_what_it_does_not(steps):
+    """Runs that spread as assumed, of steps that do, too: by neither alone are such captures told apart too often."""
+    how, found = {"drift": 0.05, "memory": 0.0, "offset": 0.1}, 0
+    pairs = zip(*(np.log(captures(seed, 2000, steps, **how)) for seed in (5, 6)), strict=True)
+    for a, b in pairs:
+        found += between_two(a, b, assumed=0.1).p_value <= LEVEL
+    assert found / 2000 <= 0.01
+
+
 def test_steps_taken_as_independent_would_differ_often():
     """Why it is done so: the test of Welch on the steps of two equal captures."""
     steps, how = 40, {"drift": 0.10, "memory": 0.98, "offset": 0.05}
