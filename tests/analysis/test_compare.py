@@ -448,6 +448,7 @@ def test_captures_of_both_sides(capsys, known, arguments):
         (("{a}", "--against"), "requires an argument"),
         (("--against", "{a}"), "Missing argument"),
         (("{a}", "{a}", "--against", "{slow}"), "given twice"),
+        (("{a}", "{slow}", "--against", "{slow}"), "is given on both sides"),
         (("{a}", "{slow}", "--fail-above", "-1"), "--fail-above"),
         (("{a}", "{slow}", "--run-spread", "-1"), "--run-spread"),
         (("{a}", "{slow}", "--fail-above", "nan"), "nan is not a percentage"),

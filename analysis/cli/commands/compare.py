@@ -130,6 +130,11 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
         if twice and against:
             raise typer.BadParameter(f"{twice[0]} is given twice, but is one capture", param_hint=AGAINST)
     if against:
+        of_a = [path.resolve() for path in runs]
+        both = [path for path in against if path.resolve() in of_a]
+        if both and len(runs) + len(against) > 2:  # of two, it is a run compared with itself
+            message = f"{both[0]} is given on both sides, which would hide a difference"
+            raise typer.BadParameter(message, param_hint=AGAINST)
         return runs, against
     if len(runs) != 2:
         message = f"takes two runs, found {len(runs)}; of several captures give those of B behind {AGAINST}"
