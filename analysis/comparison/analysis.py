@@ -188,7 +188,7 @@ class Comparison:
         """Without a known length of a step, everything is measured by itself."""
         lengths = [self._step.get(f"{side}_ns") or 0 for side in "ab"]
         part = None if scales_with_itself or not all(lengths) else _OF_A_STEP * max(lengths)
-        return Allowance(self.run_spread_frac, self.separate, MATTERS * lengths[0], part)
+        return Allowance(self.run_spread_frac, self.separate, MATTERS * min(filter(None, lengths), default=0), part)
 
     def _changed(self, keys: list[str], time: Callable[[Analysis], pd.DataFrame]) -> list[Row]:
         of_a, of_b = (

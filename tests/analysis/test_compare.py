@@ -31,7 +31,7 @@ def run(
     *,
     gemm: float = 20,
     late: int = 5,
-    pause: int = 10,
+    pause: float = 10,
     steps: int = STEPS,
     ranks: int = 2,
     cycles: int = 1,
@@ -46,7 +46,7 @@ def run(
     return folder
 
 
-def _cycle(folder: Path, cycle: int, gemm: float, late: int, pause: int, steps: int, ranks: int) -> None:
+def _cycle(folder: Path, cycle: int, gemm: float, late: int, pause: float, steps: int, ranks: int) -> None:
     length = round((gemm + late + 10 + pause) * MS)
     begins = [k * length + cycle * 1_000 * MS for k in range(steps)]
     grown = [round(gemm * MS * (1000 + JITTER[k % len(JITTER)]) / 1000) for k in range(steps)]
@@ -118,6 +118,17 @@ def test_a_kernel_of_one_run_only_is_0_in_the_other(tmp_path):
     turned = compare(tmp_path / "b", tmp_path / "a")
     (row,) = [row for row in records(turned.changed_kernels) if row["name"] == "straggler"]
     assert (row["difference_ns"], row["change_frac"], row["significant"]) == (2.5 * MS, None, True)
+
+
+def test_what_matters_does_not_depend_on_which_side_is_first(tmp_path):
+    # Steps of 45 and 86 ms: 0.6 ms more of idle is more than 1 % of the one, but not of the other.
+    a, b = (
+        [run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm, pause=pause) for k in range(2)]
+        for n, gemm, pause in (("a", 20, 10), ("b", 60, 10.6))
+    )
+    rows = [measure(compare(*sides), "idle") for sides in ((a, b), (b, a))]
+    assert [row["difference_ns"] for row in rows] == [0.6 * MS, -0.6 * MS]
+    assert [row["significant"] for row in rows] == [True, True]
 
 
 # --- captures --------------------------------------------------------------------------------------------------------
