@@ -113,7 +113,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
 
 
 def surely_within(row: Row, limit_frac: float) -> bool:
-    """Whether `compared` found that B takes at most this part longer, so that more than that is missed once in ten.
+    """Whether B takes at most this part longer, as `compared` found; of larger changes at most one in ten is missed.
 
     Either the whole interval is within the limit, or what these captures would show is, and so is the change in nine of
     ten.
