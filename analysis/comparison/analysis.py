@@ -23,7 +23,7 @@ from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from . import step_values
-from .differences import MATTERS, Allowance, compared, judged, side_by_side
+from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
 from .significance import LEVEL, STEPS_NEEDED
 from .step_values import Capture
 
@@ -38,6 +38,8 @@ _MEMORY_SPREAD_FRAC = 0.01
 # from next to nothing: it is assumed to differ by this part of a whole step.
 _SCALES_WITH_ITSELF = ("compute",)
 _OF_A_STEP = 0.5
+_BEYOND_WORDS = 10.0
+"""Of larger changes that are merely possible, no digits are said."""
 
 
 class Judgement(Enum):
@@ -130,12 +132,13 @@ class Comparison:
         """How much longer or shorter the steps of B are, and what follows from that, in one sentence."""
         step, *others = records(self.comparison)
         if step["change_frac"] is None:
-            return f"steps cannot be compared: {step['note']}"
+            why = f"the steps of A take no time ({step['note']})" if step["a_ns"] == 0 else step["note"]
+            return f"steps cannot be compared: {why}"
         change = 100 * step["change_frac"]
         said = f"the steps of B take {abs(change):.1f}% {'longer' if change >= 0 else 'less'} than those of A"
         if step["significant"] is None:
             return f"{said}; {step['note']}"
-        low, high = (f"{100 * step[f'change_{side}_frac']:+.1f}%" for side in ("low", "high"))
+        low, high = (_bound(step[f"change_{side}_frac"]) for side in ("low", "high"))
         said += f" ({1 - LEVEL:.0%} interval {low} to {high})"
         parts = [r for r in others if r["significant"] and r["difference_ns"]]
         because = ", ".join(f"{r['measure']} {r['difference_ns'] / 1e6:+.2f} ms" for r in parts)
@@ -158,11 +161,12 @@ class Comparison:
             return Judgement.unknown, f"{self.verdict}{few}; {limit}"
         if step["significant"] and change > limit_frac:
             return Judgement.slower, f"{self.verdict}; {limit}"
-        high, seen = step["change_high_frac"], step["seen_frac"]
-        if high <= limit_frac or max(change, seen) <= limit_frac:
+        if surely_within(self._step, limit_frac):
             return Judgement.within, f"{self.verdict}; {limit}"
         more = "capture more of each, alternating" if self.separate else "capture each several times, alternating"
-        return Judgement.unknown, f"{self.verdict}; {limit}, but only {_seen(seen)} would be seen: {more}"
+        seen, most = step["seen_frac"], 100 * self._step["most_frac"]
+        why = f"but only {_seen(seen)} would be seen" if seen > limit_frac else f"but B may take {most:.3g}% longer"
+        return Judgement.unknown, f"{self.verdict}; {limit}, {why}: {more}"
 
     @cached_property
     def _step(self) -> Row:
@@ -184,7 +188,7 @@ class Comparison:
         """Without a known length of a step, everything is measured by itself."""
         lengths = [self._step.get(f"{side}_ns") or 0 for side in "ab"]
         part = None if scales_with_itself or not all(lengths) else _OF_A_STEP * max(lengths)
-        return Allowance(self.run_spread_frac, self.separate, MATTERS * lengths[0], part)
+        return Allowance(self.run_spread_frac, self.separate, MATTERS * min(filter(None, lengths), default=0), part)
 
     def _changed(self, keys: list[str], time: Callable[[Analysis], pd.DataFrame]) -> list[Row]:
         of_a, of_b = (
@@ -222,7 +226,13 @@ class Comparison:
 
 
 def _seen(seen_frac: float) -> str:
+    if seen_frac > _BEYOND_WORDS:
+        return f"a change of far more than {_BEYOND_WORDS:,.0%}"
     return f"a change of {100 * seen_frac:.{1 if seen_frac < 0.1 else 0}f}% or more"
+
+
+def _bound(change_frac: float) -> str:
+    return f"{100 * change_frac:+.1f}%" if change_frac <= _BEYOND_WORDS else f"beyond {_BEYOND_WORDS:+,.0%}"
 
 
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.schema import Row
-from .pairing import paired
+from .pairing import paired, shared_steps
 from .significance import (
     LEVEL,
     STEPS_NEEDED,
@@ -31,6 +31,9 @@ PerCapture = Sequence[Capture]
 WORTH_A_TEST = 0.01
 # Two captures of one configuration differ by this part of a step in some kernel or other: memory is placed differently.
 MATTERS = 0.01
+_FOR_JUDGING = ("exceeds", "identical", "most_frac")
+# With one degree of freedom a bound may lie beyond every number: more than this is not told apart.
+_MOST_LOG = math.log(1e15)
 
 
 @dataclass(frozen=True)
@@ -62,25 +65,32 @@ class Allowance:
 
 
 def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = "ns") -> Row:
-    """Means over the captures of the median step, their spreads, and the difference; NA for a side without values."""
+    """Means over the captures of the median step, their spreads, and the difference; NA for a side without values.
+
+    Where steps pair, those that every capture has are compared, and no others: they do other work.
+    """
     a, b = [values for values in a if len(values)], [values for values in b if len(values)]
-    row: Row = {"steps_a": sum(map(len, a)), "steps_b": sum(map(len, b)), "captures_a": len(a), "captures_b": len(b)}
-    spreads = []
-    for side, captures in (("a", a), ("b", b)):
-        if captures:
-            spread = _spread(captures)
-            spreads.append(spread or 0.0)
-            row[f"{side}_{unit}"] = round(_middle(captures))
-            row |= {f"spread_{side}_ns": spread and round(spread)} if unit == "ns" else {}
     if not a or not b:
-        return row
-    difference = _middle(b) - _middle(a)
-    row |= {
+        return _medians_and_spreads(a, b, unit)
+    assumed, on_logs = allowance.assumed(a, b), allowance.on_logs(a, b)
+    pairs = paired(_scaled(a, on_logs), _scaled(b, on_logs))
+    if pairs is not None:
+        shared = shared_steps([*a, *b])
+        a, b = ([one.only(shared) for one in side] for side in (a, b))
+    of_a, of_b = pairs or ([one.values for one in _scaled(side, on_logs)] for side in (a, b))
+    found = _shift(of_a, of_b, assumed, pair=pairs is not None)
+    difference, spread = _middle(b) - _middle(a), max(_spread(of_a) or 0.0, _spread(of_b) or 0.0)
+    if found is not None:  # of many captures, the demand that it exceed the spreads is the greater one
+        found = found._replace(seen=max(found.seen, spread + found.most - found.middle))
+    row: Row = {
         f"difference_{unit}": round(difference),
+        "note": _note(a, b, pairs is not None, found),
         "identical": len(np.unique(np.concatenate([one.values for one in (*a, *b)]))) == 1,
-        "exceeds": abs(difference) > max(spreads) and abs(difference) >= allowance.least,
+        "exceeds": found is not None and abs(found.middle) > spread and abs(difference) >= allowance.least,
     }
-    return row | _tested(a, b, allowance)
+    start = _middle(_scaled(a, on_logs))
+    shift = _middle(_scaled(b, on_logs)) - start if found is None else found.middle
+    return _medians_and_spreads(a, b, unit) | row | _changes(shift, found, None if on_logs else start)
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
@@ -92,7 +102,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     p_values = dict(zip(map(id, tested), corrected([row["p_value"] for row in tested]), strict=True))
     result = []
     for row in rows:
-        given = {key: value for key, value in row.items() if key not in ("exceeds", "identical")}
+        given = {key: value for key, value in row.items() if key not in _FOR_JUDGING}
         if row.get("identical") and row.get("p_value") is not None:
             given["significant"] = False
         if id(row) in p_values:
@@ -100,6 +110,16 @@ def judged(rows: Sequence[Row]) -> list[Row]:
             given |= {"p_value": p_value, "significant": bool(p_value <= LEVEL and row["exceeds"])}
         result.append(given)
     return result
+
+
+def surely_within(row: Row, limit_frac: float) -> bool:
+    """Whether B takes at most this part longer, as `compared` found; of larger changes at most one in ten is missed.
+
+    Either the whole interval is within the limit, or what these captures would show is, and so is the change in nine of
+    ten.
+    """
+    high, most, seen = row["change_high_frac"], row["most_frac"], row["seen_frac"]
+    return bool(high <= limit_frac or max(most, seen) <= limit_frac)
 
 
 def side_by_side(
@@ -128,71 +148,72 @@ def side_by_side(
     return sorted(every, key=_most_different)
 
 
-def _tested(a: PerCapture, b: PerCapture, allowance: Allowance) -> Row:
-    """The change, its interval and p-value, and which change would be seen; or why they are not known."""
-    assumed, on_logs = allowance.assumed(a, b), allowance.on_logs(a, b)
-    if on_logs:
-        a, b = _logs(a), _logs(b)
-    middle = _middle(a)
-    found, note = _shift(a, b, assumed)
-    tested: Row = {} if note is None else {"note": note}
+def _medians_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
+    row: Row = {"steps_a": sum(map(len, a)), "steps_b": sum(map(len, b)), "captures_a": len(a), "captures_b": len(b)}
+    for side, captures in (("a", a), ("b", b)):
+        if captures:
+            row[f"{side}_{unit}"] = round(_middle(captures))
+            if unit == "ns":
+                spread = _spread([one.values for one in captures])
+                row[f"spread_{side}_ns"] = spread and round(spread)
+    return row
+
+
+def _shift(a: Sequence[Values], b: Sequence[Values], assumed: float, *, pair: bool) -> Shift | None:
+    """How far B is from A; None if there is one capture of each, of too few steps."""
+    if len(a) > 1 or len(b) > 1:
+        return between_captures(_medians(a), _medians(b), assumed)
+    return (between_pairs if pair else between_two)(a[0], b[0], assumed)
+
+
+def _note(a: PerCapture, b: PerCapture, pair: bool, found: Shift | None) -> str | None:
+    """How the shift was found, where that is worth a word, or why it is not known."""
+    if found is None:
+        return f"too few steps to tell: {len(a[0])} and {len(b[0])}, needs {STEPS_NEEDED} each, or several captures"
+    return "paired by number" if pair else None
+
+
+def _changes(shift: float, found: Shift | None, start: float | None) -> Row:
+    """The change as a part of A, its interval and p-value, and which change would be seen.
+
+    Shifts are in the unit of `start`, the value of A; of logarithms where that is None.
+    """
+
+    def change(of: float) -> float:
+        if start is None:
+            return math.expm1(min(of, _MOST_LOG))
+        return max(of / start, -1.0)  # no time is less than none
+
+    row: Row = {} if found is None else {"p_value": found.p_value}
+    if start == 0:
+        return row
+    row["change_frac"] = change(shift)
     if found is not None:
-        tested["p_value"] = found.p_value
-    if not on_logs and not middle:
-        return tested
-
-    def change(shift: float) -> float:
-        return math.expm1(shift) if on_logs else max(shift / middle, -1.0)  # no time is less than none
-
-    tested["change_frac"] = change(_middle(b) - middle)
-    if found is None:
-        return tested
-    low, high, seen = change(found.low), change(found.high), change(found.seen)
-    return tested | {"change_low_frac": low, "change_high_frac": high, "seen_frac": seen}
+        row |= {"change_low_frac": change(found.low), "change_high_frac": change(found.high)}
+        row |= {"seen_frac": change(found.seen), "most_frac": change(found.most)}
+    return row
 
 
-def _shift(a: PerCapture, b: PerCapture, assumed: float) -> tuple[Shift | None, str | None]:
-    """How far B is from A, and a note on how that was found, or on why it is not known."""
-    alone = len(a) == len(b) == 1
-    pairs = paired(a, b)
-    if pairs is not None:
-        (of_a, of_b), note = pairs, "paired by number"
-        if alone:
-            return between_pairs(of_a[0], of_b[0], assumed), note
-        return between_captures(_medians_of(of_a), _medians_of(of_b), assumed), note
-    if not alone:
-        return between_captures(_medians(a), _medians(b), assumed), None
-    found = between_two(a[0].values, b[0].values, assumed)
-    if found is None:
-        few = f"too few steps to tell: {len(a[0])} and {len(b[0])}, needs {STEPS_NEEDED} each, or several captures"
-        return None, few
-    return found, None
-
-
-def _logs(captures: PerCapture) -> list[Capture]:
-    return [replace(one, values=np.log(one.values)) for one in captures]
+def _scaled(captures: PerCapture, on_logs: bool) -> PerCapture:
+    return [replace(one, values=np.log(one.values)) for one in captures] if on_logs else captures
 
 
 def _most_different(row: Row) -> tuple[int, int]:
     return -abs(row.get("difference_ns") or 0), -max(row.get("a_ns") or 0, row.get("b_ns") or 0)
 
 
-def _medians(captures: PerCapture) -> Values:
-    return _medians_of([one.values for one in captures])
-
-
-def _medians_of(captures: Sequence[Values]) -> Values:
+def _medians(captures: Sequence[Values]) -> Values:
     return np.array([np.median(values) for values in captures])
 
 
 def _middle(captures: PerCapture) -> float:
     """The mean over the captures of the median over their steps."""
-    return float(_medians(captures).mean())
+    return float(_medians([one.values for one in captures]).mean())
 
 
-def _spread(captures: PerCapture) -> float | None:
+def _spread(captures: Sequence[Values]) -> float | None:
     """Standard deviation over the captures; of a single one over its blocks of steps; None for too few of those."""
-    values = _medians(captures) if len(captures) > 1 else block_medians(captures[0].values)
+    values = _medians(captures) if len(captures) > 1 else block_medians(captures[0])
     return pooled_spread(values) if len(values) > 1 else None
 
 

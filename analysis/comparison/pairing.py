@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .step_values import Capture, Values
 
@@ -14,16 +15,21 @@ _PAIRS_NEEDED = 6  # of fewer, the differences tell less than the steps themselv
 _SAME_WORK_FRAC = 0.25
 
 
+def shared_steps(captures: Sequence[Capture]) -> NDArray[np.int64]:
+    """The numbers of the steps that all captures have."""
+    return reduce(np.intersect1d, (one.steps for one in captures))
+
+
 def paired(a: Sequence[Capture], b: Sequence[Capture]) -> tuple[list[Values], list[Values]] | None:
     """The steps that all captures have, without what belongs to the number of a step; None if they do not pair.
 
     They pair if, once each capture is taken relative to its median, most of the variance goes with the number.
     """
     captures = [*a, *b]
-    shared = reduce(np.intersect1d, (one.steps for one in captures))
+    shared = shared_steps(captures)
     if len(captures) < 2 or len(shared) < _PAIRS_NEEDED:
         return None
-    steps = np.array([one.values[np.isin(one.steps, shared)] for one in captures])
+    steps = np.array([one.only(shared).values for one in captures])
     alone = steps - np.median(steps, axis=1, keepdims=True)
     by_number = alone.mean(axis=0)
     left = float(((alone - by_number) ** 2).sum()) * len(captures) / (len(captures) - 1)

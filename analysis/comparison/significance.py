@@ -9,7 +9,9 @@ block: what drifts from block to block drifts at least as much from capture to c
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from .step_values import Values
 LEVEL = 0.01
 POWER = 0.9
 """How often a change is seen that is called large enough to be seen."""
+_NORMAL_POWER = NormalDist().inv_cdf(POWER)
 _MOST_BLOCKS = 5
 _LEAST_BLOCK = 2
 STEPS_NEEDED = 2 * _LEAST_BLOCK
@@ -29,13 +32,16 @@ STEPS_NEEDED = 2 * _LEAST_BLOCK
 class Shift(NamedTuple):
     """How much larger the second side is: 99 % interval, p-value of no difference, and what else would be seen.
 
-    A true shift of `seen` has a p-value of at most `LEVEL` in nine of ten such comparisons.
+    A true shift of `seen` has a p-value of at most `LEVEL` in nine of ten such comparisons. The true shift is at most
+    `most` in nine of ten.
     """
 
+    middle: float
     low: float
     high: float
     p_value: float
     seen: float
+    most: float
 
 
 def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None:
@@ -116,27 +122,41 @@ def student_p_value(t: float, freedom: int) -> float:
     return max(0.0, 1 - 2 / math.pi * (angle + more))
 
 
-def student_quantile(freedom: int) -> float:
+@cache
+def student_quantile(freedom: int, level: float = LEVEL) -> float:
     """The t at which `student_p_value` equals the level."""
     low, high = 0.0, 1e3
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if student_p_value(middle, freedom) > LEVEL else (low, middle)
+        low, high = (middle, high) if student_p_value(middle, freedom) > level else (low, middle)
     return high
 
 
 def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shift:
     """The shift for a difference with this standard error, with `freedom` degrees of freedom.
 
-    The captures of each side are assumed to spread by at least `assumed`, a standard deviation that was not measured:
-    of measured and assumed, the wider interval and the larger p-value are used.
+    The captures of each side are assumed to spread by at least `assumed` besides, a standard deviation that was not
+    measured: the half-widths of both add up as independent errors do.
     """
     least = assumed * math.sqrt(2)
-    p_value = max(student_p_value(_ratio(difference, error), freedom), _normal_p_value(_ratio(difference, least)))
     student, normal = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2)
-    half = max(student * error, normal * least)
-    seen = max(_seen(student, freedom) * error, (normal + NormalDist().inv_cdf(POWER)) * least)
-    return Shift(difference - half, difference + half, p_value, seen)
+    half = math.hypot(student * error, normal * least)
+    seen = math.hypot(_seen(student, freedom) * error, (normal + _NORMAL_POWER) * least)
+    most = difference + math.hypot(student_quantile(freedom, 2 * (1 - POWER)) * error, _NORMAL_POWER * least)
+    p_value = _p_value(abs(difference), error, freedom, least)
+    return Shift(difference, difference - half, difference + half, p_value, seen, most)
+
+
+def _p_value(difference: float, error: float, freedom: int, least: float) -> float:
+    """The level at which the interval of `_shift` ends at 0."""
+    if not error:
+        return math.erfc(_ratio(difference, least) / math.sqrt(2))
+    low, high = 0.0, difference / error
+    for _ in range(60 if least else 0):
+        t = (low + high) / 2
+        z = -NormalDist().inv_cdf(max(student_p_value(t, freedom), sys.float_info.min) / 2)
+        low, high = (low, t) if math.hypot(t * error, z * least) > difference else (t, high)
+    return student_p_value(high, freedom)
 
 
 def _seen(limit: float, freedom: int) -> float:
@@ -144,11 +164,7 @@ def _seen(limit: float, freedom: int) -> float:
 
     Source: the normal approximation of the noncentral t, Abramowitz and Stegun 26.7.10 (as above).
     """
-    return limit * (1 - 1 / (4 * freedom)) + NormalDist().inv_cdf(POWER) * math.sqrt(1 + limit**2 / (2 * freedom))
-
-
-def _normal_p_value(z: float) -> float:
-    return math.erfc(abs(z) / math.sqrt(2))
+    return limit * (1 - 1 / (4 * freedom)) + _NORMAL_POWER * math.sqrt(1 + limit**2 / (2 * freedom))
 
 
 def _ratio(difference: float, error: float) -> float:

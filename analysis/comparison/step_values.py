@@ -39,6 +39,11 @@ class Capture:
     def __len__(self) -> int:
         return len(self.values)
 
+    def only(self, steps: NDArray[np.int64]) -> Capture:
+        """Its steps of these numbers."""
+        found = np.isin(self.steps, steps)
+        return Capture(self.steps[found], self.values[found])
+
 
 def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
     """Lengths of the steps in ns by source, the best source first; that of the slowest rank counts.

@@ -31,7 +31,7 @@ def run(
     *,
     gemm: float = 20,
     late: int = 5,
-    pause: int = 10,
+    pause: float = 10,
     steps: int = STEPS,
     ranks: int = 2,
     cycles: int = 1,
@@ -46,7 +46,7 @@ def run(
     return folder
 
 
-def _cycle(folder: Path, cycle: int, gemm: float, late: int, pause: int, steps: int, ranks: int) -> None:
+def _cycle(folder: Path, cycle: int, gemm: float, late: int, pause: float, steps: int, ranks: int) -> None:
     length = round((gemm + late + 10 + pause) * MS)
     begins = [k * length + cycle * 1_000 * MS for k in range(steps)]
     grown = [round(gemm * MS * (1000 + JITTER[k % len(JITTER)]) / 1000) for k in range(steps)]
@@ -118,6 +118,17 @@ def test_a_kernel_of_one_run_only_is_0_in_the_other(tmp_path):
     turned = compare(tmp_path / "b", tmp_path / "a")
     (row,) = [row for row in records(turned.changed_kernels) if row["name"] == "straggler"]
     assert (row["difference_ns"], row["change_frac"], row["significant"]) == (2.5 * MS, None, True)
+
+
+def test_what_matters_does_not_depend_on_which_side_is_first(tmp_path):
+    # Steps of 45 and 86 ms: 0.6 ms more of idle is more than 1 % of the one, but not of the other.
+    a, b = (
+        [run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm, pause=pause) for k in range(2)]
+        for n, gemm, pause in (("a", 20, 10), ("b", 60, 10.6))
+    )
+    rows = [measure(compare(*sides), "idle") for sides in ((a, b), (b, a))]
+    assert [row["difference_ns"] for row in rows] == [0.6 * MS, -0.6 * MS]
+    assert [row["significant"] for row in rows] == [True, True]
 
 
 # --- captures --------------------------------------------------------------------------------------------------------
@@ -333,6 +344,22 @@ def test_the_exit_code_for_ci(capsys, known, b, percent, code):
     assert captured.err.count("\n") == 1
 
 
+def test_a_change_that_only_a_wide_interval_holds_is_said_in_few_digits(capsys, known):
+    main(["compare", "--fail-above", "5", "--run-spread", "1000", known["a"], known["a"]])
+    captured = capsys.readouterr()
+    assert "a change of far more than 1,000% would be seen" in captured.out
+    assert "99% interval -100.0% to beyond +1,000%" in captured.out
+    assert "but only a change of far more than 1,000% would be seen" in captured.err
+
+
+def test_steps_that_take_no_time_cannot_be_compared(tmp_path):
+    for name in ("a", "b"):
+        side_file(write_run(tmp_path / name, 1, [Collective((0,))]), [0] * 8)
+    found = compare(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "steps cannot be compared: the steps of A take no time (unprofiled steps)"
+    assert found.slower_by(0.1)[0] is Judgement.unknown
+
+
 def test_what_one_capture_each_could_not_see_is_said(capsys, known):
     main(["compare", "--fail-above", "5", known["a"], known["a"]])
     captured = capsys.readouterr()
@@ -351,6 +378,15 @@ def test_several_quiet_captures_see_a_small_change(capsys, tmp_path):
     seen = measure(found, "step")["seen_frac"]
     assert 0 < seen < 0.01
     assert found.power == f"with these captures a change of {100 * seen:.1f}% or more would be seen, nine times in ten"
+
+
+def test_a_change_too_near_the_limit_does_not_pass(capsys, tmp_path):
+    a, b = ([run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm * (1 + k / 1000)) for k in range(3)]
+            for n, gemm in (("a", 20), ("b", 21)))  # fmt: skip
+    change = 100 * measure(compare(a, b), "step")["change_frac"]
+    assert main(["compare", "--fail-above", f"{change + 0.001}", *map(str, a), "--against", *map(str, b)]) == 4
+    assert "but B may take 2.28% longer: capture more" in capsys.readouterr().err
+    assert main(["compare", "--fail-above", f"{change + 1}", *map(str, a), "--against", *map(str, b)]) == 0
 
 
 def test_no_interval_goes_below_nothing(tmp_path):
@@ -423,8 +459,13 @@ def test_captures_of_both_sides(capsys, known, arguments):
         (("{a}", "--against"), "requires an argument"),
         (("--against", "{a}"), "Missing argument"),
         (("{a}", "{a}", "--against", "{slow}"), "given twice"),
+        (("{a}", "{slow}", "--against", "{slow}"), "is given on both sides"),
         (("{a}", "{slow}", "--fail-above", "-1"), "--fail-above"),
         (("{a}", "{slow}", "--run-spread", "-1"), "--run-spread"),
+        (("{a}", "{slow}", "--fail-above", "nan"), "nan is not a percentage"),
+        (("{a}", "{slow}", "--fail-above", "inf"), "inf is not a percentage"),
+        (("{a}", "{slow}", "--run-spread", "nan"), "nan is not a percentage"),
+        (("{a}", "{slow}", "--run-spread", "1e300"), "--run-spread"),
     ],
 )
 def test_sides_that_are_none(capsys, known, arguments, message):

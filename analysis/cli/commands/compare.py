@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,12 @@ class ComparedBy(str, Enum):
     operator = "operator"
 
 
+def _percentage(value: float | None) -> float | None:
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"{value} is not a percentage")
+    return value
+
+
 Captures = Annotated[
     list[PathOrUrl],
     typer.Argument(
@@ -46,8 +53,9 @@ FailAbove = Annotated[
     typer.Option(
         metavar="PERCENT",
         min=0,
+        callback=_percentage,
         help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 4 if these "
-        "captures would not show it.",
+        "captures do not tell.",
     ),
 ]
 RunSpread = Annotated[
@@ -55,6 +63,8 @@ RunSpread = Annotated[
     typer.Option(
         metavar="PERCENT",
         min=0,
+        max=1000,
+        callback=_percentage,
         help="By so much (standard deviation) runs of one configuration are taken to differ, where there is one run of "
         "each.",
     ),
@@ -120,6 +130,11 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
         if twice and against:
             raise typer.BadParameter(f"{twice[0]} is given twice, but is one capture", param_hint=AGAINST)
     if against:
+        of_a = [path.resolve() for path in runs]
+        both = [path for path in against if path.resolve() in of_a]
+        if both and len(runs) + len(against) > 2:  # of two, it is a run compared with itself
+            message = f"{both[0]} is given on both sides, which would hide a difference"
+            raise typer.BadParameter(message, param_hint=AGAINST)
         return runs, against
     if len(runs) != 2:
         message = f"takes two runs, found {len(runs)}; of several captures give those of B behind {AGAINST}"
