@@ -358,6 +358,8 @@ class Session:
 
     def _gather(self, error: BaseException | None, *, together: bool = False) -> None:
         """Have packing end, and bring recordings together on rank 0."""
+        if _ended_well(error):
+            self._interrupts.forget_caught()
         patience = self._patience_after(error)
         with self._not_its_fault():
             self._conclusion.finish_packing(patience)

@@ -484,6 +484,18 @@ def test_once_a_capture_is_over_signals_still_let_it_come_to_its_verdict(watch, 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_script_that_catches_ctrl_c_and_ends_well_comes_to_its_verdict(watch, model, monkeypatch) -> None:
+    """Training by hand often ends so; another Ctrl-C would still cut the verdict short."""
+    said = []
+    monkeypatch.setattr(conclusion.Conclusion, "analyse", lambda self, patience: said.append(patience.received()))
+    observer = watch(keeping=Keeping(analyse=True))
+    train(model, sgd(model), 20)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    observer.finish(None)
+    assert said == [None]
+
+
 def test_a_signal_while_a_capture_ends_takes_nothing_from_its_verdict(watch, model, monkeypatch, capfd) -> None:
     """A launcher sends SIGTERM within milliseconds of the error by which a rank learns that its peer died."""
     said = []
