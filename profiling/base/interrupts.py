@@ -29,7 +29,8 @@ class Interrupts:
     reach the next one. So a separate thread is told about the signal too: unless `stop()` is called within `grace_s`,
     it calls `free`, and after the same time again `give_up`. Time inside `busy()` does not count. A KeyboardInterrupt
     that has been raised is the program's own: what it then does, and for how long, it would also do without us. Only
-    inside a `shield()` the time runs again, anew for each: there it is we who may wait for peers that have stopped.
+    inside a `shield()` the time runs again, anew for each: there it is we who may wait for peers that have stopped. Nor
+    does it run for a signal that the program has come to handle itself meanwhile.
 
     Python drops exceptions raised in finalizers and similar callbacks; that thread has them raised again outside.
     """
@@ -98,6 +99,11 @@ class Interrupts:
             yield
         finally:
             self._busy = False
+
+    def forget_caught(self) -> None:
+        """The program has caught a KeyboardInterrupt and gone on: the next one counts as the first."""
+        if self._raised and self.received is signal.SIGINT:
+            self.received, self._raised = None, False
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.received is None:
@@ -174,7 +180,9 @@ class Interrupts:
         return True
 
     def _is_left_alone(self, signum: signal.Signals) -> bool:
-        """Whether a KeyboardInterrupt was raised, and what runs is the program's own."""
+        """Whether what runs is the program's own: its handler, or what follows a KeyboardInterrupt that was raised."""
+        if signal.getsignal(signum) != self._handle:
+            return True
         return signum is signal.SIGINT and self._raised and not self._shields
 
     def _forget(self) -> None:

@@ -12,7 +12,8 @@ from .step_clock import Overhead
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
 NEVER_STEPPED = "session.step() was never called, so no step was traced; call it at the end of every training step"
 ONE_STEP = "the script made one optimizer step, which opens the capture; none was left to trace"
-_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP)
+CYCLE_LOST = "the trace of that cycle is lost"
+_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, CYCLE_LOST)
 
 
 @dataclass(frozen=True)

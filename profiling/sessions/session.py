@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -35,11 +36,13 @@ from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord, raise_limit
-from .outcome import NEVER_STEPPED, TOO_SHORT, Outcome
+from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome
 from .side_files import Subject
 from .step_clock import StepClock, overhead
 
 _UNFINISHED = rundir.UNFINISHED
+# After twice `BLOCKED_GRACE_S`, and within the 30 s of torchrun.
+_LAST_WORDS_S = 10.0
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 
 
@@ -120,6 +123,7 @@ class Session:
         self._probe = ClockProbe()
         leaving = Session.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
+        self._concluding = threading.Lock()  # by the main thread, or `_last_words`
         self._displaced = False
         self._cycles = 0
         self._absent: list[int] | None = None  # not known
@@ -358,6 +362,8 @@ class Session:
 
     def _gather(self, error: BaseException | None, *, together: bool = False) -> None:
         """Have packing end, and bring recordings together on rank 0."""
+        if _ended_well(error):
+            self._interrupts.forget_caught()
         patience = self._patience_after(error)
         with self._not_its_fault():
             self._conclusion.finish_packing(patience)
@@ -377,7 +383,7 @@ class Session:
     @contextmanager
     def _not_its_fault(self) -> Iterator[None]:
         """Training is over: what fails after that is said, and ends nothing."""
-        with self._interrupts.busy():
+        with self._concluding, self._interrupts.busy():
             try:
                 yield
             except Exception as err:  # noqa: BLE001
@@ -437,12 +443,30 @@ class Session:
         parallel.abort_process_groups()
 
     def _leave_blocked(self, signum: Signals) -> None:
-        """End a process whose main thread is blocked for good, with what can still be written."""
-        lost = f"{signum.name} while blocked, in step {self.steps_done}; the trace of that cycle is lost"
+        """End a process whose main thread is blocked for good, with what can still be written and said."""
+        last = threading.Thread(target=self._last_words, args=(signum,), name="commtrace-last-words", daemon=True)
         try:
-            self._save(self._gpu.lost if self._all_traced else lost)
+            last.start()
+            last.join(_LAST_WORDS_S)
         finally:
             os._exit(128 + signum)
+
+    def _last_words(self, signum: Signals) -> None:
+        """What follows the traces that there are. The main thread, if it goes on after all, waits for the exit."""
+        with self._not_its_fault():
+            self._note_blocked(signum)
+            if self._cycles:
+                patience = Patience(lambda: signum)
+                self._conclusion.finish_packing(patience)
+                self._settle(self._reason)
+                self._conclusion.analyse(patience)
+
+    def _note_blocked(self, signum: Signals) -> None:
+        lost = f"{signum.name} while blocked, in step {self.steps_done}; {CYCLE_LOST}"
+        self._save(self._gpu.lost if self._all_traced else lost)
+        sentence = self.outcome().sentence()
+        if sentence:
+            (self._tell or say)(sentence)
 
 
 def _profiler_options(detail: Detail, device: torch.device) -> ProfilerOptions:

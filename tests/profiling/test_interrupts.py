@@ -145,6 +145,38 @@ def test_a_handler_that_the_program_sets_later_stays() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_handler_that_the_program_sets_later_has_all_the_time_it_takes() -> None:
+    """It saves a checkpoint, and we have no part in it."""
+    calls: list[object] = []
+    before = signal.getsignal(signal.SIGTERM)
+    found = Interrupts(lambda: calls.append("freed"), calls.append, grace_s=0.1)
+    found.start()
+    try:
+        signal.signal(signal.SIGTERM, lambda *args: calls.append("theirs"))
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(1)
+    finally:
+        found.stop()
+        signal.signal(signal.SIGTERM, before)
+    assert calls == ["theirs"]
+
+
+def test_once_a_caught_keyboard_interrupt_is_forgotten_the_next_counts_as_the_first(interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    interrupts.forget_caught()
+    assert interrupts.received is None
+    with pytest.raises(KeyboardInterrupt), interrupts.shield():
+        signal.raise_signal(signal.SIGINT)
+    assert interrupts.received is signal.SIGINT
+
+
+def test_a_signal_that_waits_in_a_shield_is_not_forgotten(interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts.shield():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        interrupts.forget_caught()
+
+
 def test_who_catches_a_keyboard_interrupt_has_time() -> None:
     calls: list[object] = []
     found = Interrupts(lambda: calls.append("freed"), calls.append, grace_s=0.1)

@@ -436,7 +436,7 @@ def test_packing_keeps_no_step_of_the_script_waiting(watch, model, tmp_path, mon
 
     monkeypatch.setattr(packing, "run_aside", packed)
     observer = watch(keeping=Keeping("recording"))
-    train(model, sgd(model), 20)
+    train(model, sgd(model), UNTIL_OVER)
     (trace_file,) = metas(tmp_path / "run")[0]["traces"]
     assert metas(tmp_path / "run")[0]["complete"]
     assert (tmp_path / "run" / trace_file).is_file()
@@ -457,7 +457,7 @@ def test_ranks_gather_before_their_group_goes_and_only_then(watch, model, tmp_pa
     observer = watch(keeping=Keeping(analyse=True))
     init("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        train(model, sgd(model), 20)
+        train(model, sgd(model), UNTIL_OVER)
         assert gathered == []
         subgroup = dist.new_group([0])
         destroy(subgroup)
@@ -475,13 +475,25 @@ def test_once_a_capture_is_over_signals_still_let_it_come_to_its_verdict(watch, 
     said = []
     monkeypatch.setattr(conclusion.Conclusion, "analyse", lambda self, patience: said.append(patience.received()))
     observer = watch(keeping=Keeping(analyse=True))
-    train(model, sgd(model), 20)
+    train(model, sgd(model), UNTIL_OVER)
     with pytest.raises(SystemExit) as stopped:
         signal.raise_signal(signal.SIGTERM)
     observer.finish(stopped.value)
     assert said == [signal.SIGTERM]
     assert observer.stopped_by == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_script_that_catches_ctrl_c_and_ends_well_comes_to_its_verdict(watch, model, monkeypatch) -> None:
+    """Training by hand often ends so; another Ctrl-C would still cut the verdict short."""
+    said = []
+    monkeypatch.setattr(conclusion.Conclusion, "analyse", lambda self, patience: said.append(patience.received()))
+    observer = watch(keeping=Keeping(analyse=True))
+    train(model, sgd(model), UNTIL_OVER)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    observer.finish(None)
+    assert said == [None]
 
 
 def test_a_signal_while_a_capture_ends_takes_nothing_from_its_verdict(watch, model, monkeypatch, capfd) -> None:

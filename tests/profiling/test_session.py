@@ -138,6 +138,19 @@ def test_a_rank_that_is_blocked_on_leaving_is_freed_and_writes(tmp_path, name) -
     assert 2 in traced_steps(trace(tmp_path / "run" / meta["traces"][0]))
 
 
+@pytest.mark.parametrize(
+    ("name", "end"),
+    with_slow([("SIGTERM", "the summary")], [("SIGINT", "commtrace: the run is not analysed: interrupted")]),
+)
+def test_a_rank_that_stays_blocked_says_what_is_lost_and_what_the_rest_shows(tmp_path, name, end) -> None:
+    run = tmp_path / "run"
+    done = python(SCRIPTS / "blocked_in_second_cycle.py", run, name)
+    why = f"{name} while blocked, in step 2; the trace of that cycle is lost"
+    assert done.stderr.splitlines() == [f"commtrace: rank 0: 1 trace in {run}, but incomplete: {why}", end]
+    assert done.returncode == 128 + signal.Signals[name]
+    assert metas(run)[0]["reason"] == why
+
+
 class LaggingMark(HostMark):
     """A stand-in for events of CUDA: the device is as many marks behind the host as `behind` says."""
 

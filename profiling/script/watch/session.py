@@ -1,6 +1,5 @@
 """The session of a script that is not ours: profilers of its own go first, and nobody has to know the end of it."""
 
-import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -60,10 +59,9 @@ class ScriptSession(Session):
         finally:
             super()._let_signals_be()
 
-    def _leave_blocked(self, signum: Signals) -> None:
-        if self._is_over:
-            os._exit(128 + signum)
-        super()._leave_blocked(signum)
+    def _note_blocked(self, signum: Signals) -> None:
+        if not self._is_over:  # else it is the script that is blocked, after all that is traced
+            super()._note_blocked(signum)
 
     def cut_short(self, why: str) -> None:
         """Note why this capture is less than was asked for; the first reason stays."""
