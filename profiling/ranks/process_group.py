@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ..base import torch_private
+from ..base.console.notices import say
 from ..base.contract.rank import GroupFacts
 from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
 from ..machine import gpus_here
@@ -22,6 +23,7 @@ from . import places
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
 ENTRY_PATIENCE = timedelta(minutes=5)
+_SAID_AFTER = timedelta(seconds=20)
 _ENTRIES = "commtrace/entries/{}"
 
 
@@ -156,16 +158,28 @@ def agree_on_run_dir(
         if error:
             raise RunDirError(error)
         return run_dir
-    try:
-        store.wait([key], patience)
-    except RuntimeError as err:
-        raise CaptureError(
-            f"rank {who.rank}: rank 0 did not enter capture() within {patience.total_seconds():g} s; every rank has to"
-        ) from err
+    _await_rank_0(store, key, who, patience)
     answer = json.loads(store.get(key))
     if answer["error"]:
         raise RunDirRefusedError(answer["error"])
     return Path(answer["path"])
+
+
+def _await_rank_0(store: Any, key: str, who: Identity, patience: timedelta) -> None:
+    """Wait for rank 0 to enter, and tell people if that takes long. Raises CaptureError."""
+    try:
+        try:
+            store.wait([key], min(_SAID_AFTER, patience))
+        except RuntimeError:
+            if patience <= _SAID_AFTER:
+                raise
+            if who.rank == 1:  # once for all ranks
+                say(f"ranks wait for rank 0 to enter capture(), {patience.total_seconds():g} s at most")
+            store.wait([key], patience - _SAID_AFTER)
+    except RuntimeError as err:
+        raise CaptureError(
+            f"rank {who.rank}: rank 0 did not enter capture() within {patience.total_seconds():g} s; every rank has to"
+        ) from err
 
 
 def default_store() -> Any:

@@ -60,6 +60,15 @@ def test_rank_0_that_never_comes_is_said(store, tmp_path) -> None:
         parallel.agree_on_run_dir(who(1), tmp_path, rundir.create_empty, timedelta(milliseconds=10))
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_ranks_that_wait_for_rank_0_say_so_once(store, tmp_path, monkeypatch, capfd, rank) -> None:
+    monkeypatch.setattr(parallel, "_SAID_AFTER", timedelta(milliseconds=10))
+    with pytest.raises(CaptureError, match=rf"rank {rank}: rank 0 did not enter capture\(\) within 0.05 s"):
+        parallel.agree_on_run_dir(who(rank, 3), tmp_path, rundir.create_empty, timedelta(milliseconds=50))
+    said = "commtrace: ranks wait for rank 0 to enter capture(), 0.05 s at most\n"
+    assert capfd.readouterr().err == (said if rank == 1 else "")
+
+
 def test_a_rank_needs_a_gpu_of_its_own(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
