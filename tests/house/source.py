@@ -1,9 +1,8 @@
-"""The packages as their source has it: modules, what each imports, its functions and the names it gives to others."""
+"""The packages as their source has it: modules, what each imports, and the names it gives to others."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -55,26 +54,6 @@ def imported_from_outside(package: str, module: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found.add((node.module or "").split(".")[0])
     return found
-
-
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function of a module, methods and inner ones too."""
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef, *, keywords: bool = True) -> list[str]:
-    """The names of its parameters, without `self` and `cls`, with or without those that are given by name only."""
-    given = function.args
-    found = [*given.posonlyargs, *given.args, *(given.kwonlyargs if keywords else ())]
-    return [one.arg for one in found if one.arg not in ("self", "cls")]
-
-
-def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether it is a command of a command line: it is named so, or typer hands it its context."""
-    given = function.args
-    annotations = (one.annotation for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
-    takes_context = any(one is not None and ast.unparse(one) == "typer.Context" for one in annotations)
-    return takes_context or function.name.endswith("_command")
 
 
 def exported(tree: ast.Module) -> set[str]:
