@@ -71,9 +71,14 @@ class Seeds(tuple[bytes, ...]):
 
 
 def peak_mib() -> int:
-    """The most this process has held; its ru_maxrss would begin with what the parent held."""
+    """The most this process has held since `forget_peak`; its ru_maxrss would begin with what the parent held."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) >> 10 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def forget_peak() -> None:
+    """Let the peak begin anew: unpacking the seeds may take more than reading any mutant."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def seeds() -> Seeds:
@@ -271,6 +276,7 @@ def fuzz(seconds: float, mutants_wanted: int, first_seed: int, folder: Path) -> 
     """
     texts, counts, until = seeds(), Counter[str](), time.monotonic() + seconds
     counts["seeds"] = len(texts)
+    forget_peak()
     path = folder / "rank0.json"
     signal.signal(signal.SIGALRM, _too_long)
 
