@@ -161,6 +161,15 @@ _ENTRIES = (
         ),
     ),
     TableEntry(
+        communication.STEPS,
+        Topic.time,
+        "How long each step took, what it consists of, and which steps count.",
+        "steps.md#which-steps-count",
+        command="steps",
+        none_measured="no activity belongs to a step; call profiler.step() in the loop",
+        narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
+    ),
+    TableEntry(
         communication.CALLS,
         Topic.communication,
         "Every communication call of every rank.",
@@ -444,12 +453,12 @@ _ENTRIES = (
     TableEntry(
         lateness.REMEDIES,
         Topic.overview,
-        "What to try, and by how much it shortens a step at most.",
+        "What to try, and how much of a step it is about.",
         "remedies.md#what-to-try",
         command="remedies",
         needs_starts=True,
         none_found="nothing here would shorten a step",
-        narrow=("remedy", "gain_ns", "gain_frac", "what"),
+        narrow=("remedy", "concerned_ns", "concerned_frac", "what"),
     ),
     TableEntry(
         replay.REPLAY_STEPS,

@@ -1,7 +1,8 @@
-"""What would shorten the steps, and by how much at most: an upper bound for each change by itself.
+"""What would shorten the steps, and how much of a step each change is about.
 
-A step of a job ends when its slowest device does, so a change can save no more than it saves the device that gains
-least from it. Bounds overlap: they must not be added up. Source of the rules: docs/metrics/remedies.md.
+That is not what it gains. A change can gain less, since a rank that waits less in one place waits in another; and more:
+behind a late rank, others' transfers and idle time go as well. Only a run played again tells (`predict`).
+Source of the rules: docs/metrics/remedies.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 class StepCosts(NamedTuple):
     """What remedies are computed from: tables of a run.
 
-    `steps` is `breakdown_steps`, or `breakdown` with a column `step` where no steps are marked; `ceiling` is
+    `steps` has the rows of `breakdown_steps` of which the typical step is a mean, or `breakdown` with a column `step`
+    where no steps are marked; `ranks` is of the same steps; `ceiling` is
     `bandwidth_ceiling`, without rows if there is none, and so is `path`, which is `critical_path`.
     """
 
@@ -38,34 +40,35 @@ class StepCosts(NamedTuple):
 
 
 def remedies(costs: StepCosts) -> pd.DataFrame:
-    """One row per change that saves anything, the largest gain first."""
+    """One row per change that is about some time, the largest first."""
     steps = costs.steps
     if not len(steps):
         return REMEDIES.empty()
-    lengths = steps.groupby("step")["window_ns"].max()
+    number, length_ns = steps["step"].nunique(), float(steps["window_ns"].mean())
     rows = []
     for row in _changes(costs):
-        gain = int(row.pop("gains").clip(lower=0).reindex(lengths.index).fillna(0).mean())
+        concerned = int(row.pop("by_step").clip(lower=0).sum() / number)
         on_path = row.pop("on_path", None)
         share = None if on_path is None or not len(costs.path) else float(costs.path["share_frac"][on_path].sum())
-        if gain > 0:
-            rows.append(row | {"gain_ns": gain, "gain_frac": gain / float(lengths.mean()), "path_frac": share})
-    rows.sort(key=lambda row: -row["gain_ns"])
+        if concerned > 0:
+            rows.append(row | {"concerned_ns": concerned, "concerned_frac": concerned / length_ns, "path_frac": share})
+    rows.sort(key=lambda row: -row["concerned_ns"])
     return REMEDIES.frame(rows)
 
 
 def _changes(costs: StepCosts) -> Iterator[Row]:
-    """Each change with its gain by step, and the rows of the critical path that it concerns."""
+    """Each change with the time it is about, by step, and the rows of the critical path that it concerns."""
     steps = costs.steps
     on_path = costs.path["kind"].isin
-    # What could not be split may be either, and counts for both: a bound must not be too small.
     unsplit = steps["exposed_unsplit_ns"]
-    waiting = steps["exposed_wait_ns"].fillna(0) + unsplit
+    # What could not be split may be either. Nobody is asked to be faster because of what may not be waiting; but what
+    # hides behind compute costs nothing, whether it moves data or waits.
+    yield from _without_waiting(costs, steps["exposed_wait_ns"].fillna(0))
     moving = steps["exposed_transfer_ns"].fillna(0) + unsplit
-    yield _without_waiting(costs, waiting)
     yield {
         "remedy": "overlap",
-        "gains": _least(steps, moving),
+        # Behind compute that nothing is hidden behind yet: there may be less of it than there is to hide.
+        "by_step": _mean(steps, moving.clip(upper=steps["compute_ns"] - steps["overlap_ns"])),
         "on_path": on_path(_MOVING),
         "what": "every transfer hidden behind compute",
         "how": "start collectives earlier (prefetch, smaller buckets), or give them independent compute",
@@ -73,28 +76,28 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
     if len(costs.ceiling):
         yield {
             "remedy": "faster_links",
-            "gains": _least(steps, _below_ceiling(costs)),
+            "by_step": _mean(steps, _below_ceiling(costs)),
             "on_path": on_path(_MOVING),
             "what": "links as fast as the ceiling",
             "how": "see `bandwidth --ceiling` for the sizes that fall short: NCCL settings, topology, message sizes",
         }
     yield {
         "remedy": "no_copies",
-        "gains": _least(steps, steps["exposed_memory_ns"]),
+        "by_step": _mean(steps, steps["exposed_memory_ns"]),
         "on_path": on_path(["copy"]),
         "what": "no copy or fill that nothing hides",
         "how": "pinned memory and non_blocking copies on a stream of their own; see `kernels`",
     }
     yield {
         "remedy": "no_idle",
-        "gains": _least(steps, steps["idle_ns"]),
+        "by_step": _mean(steps, steps["idle_ns"]),
         "on_path": on_path(["cpu", "launch"]),
         "what": "devices that always have work",
         "how": "launch ahead of the device: fewer synchronisations, CUDA graphs, a faster data loader",
     }
 
 
-def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Row:
+def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Iterator[Row]:
     """Nobody waits: since the ranks that stand out are no longer late, or since all are equally fast."""
     shares = costs.ranks.set_index("rank")["caused_wait_frac"].dropna().astype("float64")
     late = standing_out(shares)
@@ -102,26 +105,27 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Row:
     if late and others.any():
         several = len(late) > 1
         named = ", ".join(map(str, late[:4])) + (", ..." if len(late) > 4 else "")
-        return {
+        yield {
             "remedy": "no_straggler",
-            "gains": _least(costs.steps[others], waiting[others]),
+            "by_step": waiting[others].groupby(costs.steps["step"][others]).min().astype("float64"),
             "on_path": costs.path["rank"].isin(late) & ~costs.path["kind"].isin(_MOVING),
             "what": f"rank{'s' if several else ''} {named} as fast as the others",
             "how": "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
         }
-    if _between_stages(costs):
-        return {
+    elif _between_stages(costs):
+        yield {
             "remedy": "no_bubble",
-            "gains": waiting.groupby(costs.steps["step"]).mean(),
+            "by_step": _mean(costs.steps, waiting),
             "what": "no rank waits for what another one sends, as pipeline stages do",
             "how": "more microbatches, an interleaved schedule, or stages that take equally long",
         }
-    return {
-        "remedy": "no_jitter",
-        "gains": waiting.groupby(costs.steps["step"]).mean(),
-        "what": "every rank equally fast in every step",
-        "how": "even out the work of the ranks; see `rank_steps` for where waiting is",
-    }
+    else:
+        yield {
+            "remedy": "no_jitter",
+            "by_step": _mean(costs.steps, waiting),
+            "what": "every rank equally fast in every step",
+            "how": "even out the work of the ranks; see `rank_steps` for where waiting is",
+        }
 
 
 def _between_stages(costs: StepCosts) -> bool:
@@ -131,9 +135,9 @@ def _between_stages(costs: StepCosts) -> bool:
     return bool(2 * waited[kinds.isin(POINT_TO_POINT)].sum() > waited.sum())
 
 
-def _least(steps: pd.DataFrame, saved_ns: pd.Series[int]) -> pd.Series[float]:
-    """By step: what is saved on the device that gains least."""
-    return saved_ns.groupby(steps["step"]).min().astype("float64")
+def _mean(steps: pd.DataFrame, time_ns: pd.Series[int]) -> pd.Series[float]:
+    """By step: the mean over the devices."""
+    return time_ns.groupby(steps["step"]).mean().astype("float64")
 
 
 def _below_ceiling(costs: StepCosts) -> pd.Series[int]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -36,6 +36,7 @@ from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
 from ..metrics.rank_steps import rank_steps
 from ..metrics.remedies import StepCosts, remedies
+from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
@@ -59,6 +60,15 @@ _WORTH_FIXING, _MOST_FIXED = 0.05, 3
 """Of all waiting, so much is caused by a rank whose lateness is taken away in a scenario; of at most so many ranks."""
 
 _WITH_DETAILS = "analyse(..., details=True) reads them, of recordings if they were packed with --details"
+
+
+class _Waiting(NamedTuple):
+    """Who waited for whom: tables of the run, or their rows of some steps."""
+
+    participation: pd.DataFrame
+    lateness: pd.DataFrame
+    ranks: pd.DataFrame
+    hosts: pd.DataFrame
 
 
 @dataclass(frozen=True, repr=False)
@@ -333,6 +343,17 @@ class Analysis:
         return self._marked(self._work.breakdown_steps())
 
     @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per step, all devices together: how long it took, its parts, and whether it counts."""
+        cycles = [CycleSteps(ran.rank, ran.steps, ran.cpu_step_ns) for ran in self.run.tables.ran]
+        return self._marked(traced_steps(self.breakdown_steps, cycles))
+
+    @cached_property
+    def typical_step(self) -> TypicalStep:
+        """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
+        return typical_step(self.steps, self.breakdown)
+
+    @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
         return self._marked(bandwidth_module.bandwidth(self.collectives, self.participation))
@@ -382,14 +403,22 @@ class Analysis:
 
     @cached_property
     def remedies(self) -> pd.DataFrame:
-        """One row per change that would shorten the steps, with what it gains at most."""
+        """One row per change that would shorten the steps, with how much of a step it is about."""
         steps = self.breakdown_steps
-        whole = steps if len(steps) else self.breakdown.assign(step=0)
-        ceiling = self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty()
-        of_calls = (self.calls, self.collectives, self.participation)
-        path = self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty()
-        found = StepCosts(whole, self.ranks, *of_calls, ceiling, path)
-        return self._marked(remedies(found))
+        counted = steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.breakdown.assign(step=0)
+        return self._marked(
+            remedies(
+                StepCosts(
+                    steps=counted,
+                    ranks=self._of_typical_step.ranks,
+                    calls=self.calls,
+                    collectives=self.collectives,
+                    participation=self.participation,
+                    ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
+                    path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
+                )
+            )
+        )
 
     @cached_property
     def lateness(self) -> pd.DataFrame:
@@ -419,27 +448,24 @@ class Analysis:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
-        run, collectives = self.run, self.collectives
-        groups = collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
-        culprits = Culprits(
-            self.ranks,
-            self.hosts,
-            self.lateness,
-            groups.set_axis(collectives["collective_id"]),
-            len(run.steps),
-            run.is_of_cpus,
-        )
+        run = self.run
+        typical = self.typical_step if len(self.breakdown) else None
+        waiting = self._of_typical_step
         measured = Measured(
-            self.breakdown,
-            collectives,
-            self.participation,
-            self.fits,
-            self.hangs,
-            run.missing_ranks,
-            run.world_size,
-            run.has_starts,
+            collectives=self.collectives,
+            participation=self.participation,
+            fits=self.fits,
+            hangs=self.hangs,
+            ranks=run.ranks,
+            missing=run.missing_ranks,
+            world_size=run.world_size,
+            steps=self.steps,
+            typical=typical,
+            of_typical=None if typical is None else waiting.participation,
+            culprits=self._culprits(waiting, 0 if typical is None else len(typical.steps)),
+            culprits_in=lambda steps: self._culprits(self._waiting_in(steps), len(steps)),
         )
-        found = verdicts(measured, culprits)
+        found = verdicts(measured)
         found = self._marked(found)
         return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
 
@@ -482,6 +508,26 @@ class Analysis:
         if not run.details and not run.is_of_cpus:
             raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
         return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
+
+    @cached_property
+    def _of_typical_step(self) -> _Waiting:
+        """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
+        if not len(self.steps) or self.steps["left_out"].isna().all():
+            return _Waiting(self.participation, self.lateness, self.ranks, self.hosts)
+        return self._waiting_in(self.typical_step.steps)
+
+    def _waiting_in(self, steps: Collection[int]) -> _Waiting:
+        """Who waited for whom in these steps."""
+        of_call = self.calls.set_index("call_id")["step"]
+        own = self.participation[self.participation["call_id"].map(of_call).isin(steps)]
+        late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
+        ranks = ranks_module.ranks(self.run.traces, self.collectives, own, late)
+        return _Waiting(own, late, ranks, ranks_module.hosts(ranks))
+
+    def _culprits(self, waiting: _Waiting, steps: int) -> Culprits:
+        groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
+        of_collective = groups.set_axis(self.collectives["collective_id"])
+        return Culprits(waiting.ranks, waiting.hosts, waiting.lateness, of_collective, steps, self.run.is_of_cpus)
 
     @property
     def _members_at_most(self) -> int | None:

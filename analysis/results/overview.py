@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Any, Protocol
 
 import pandas as pd
@@ -11,23 +12,22 @@ from rich.cells import cell_len
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..core.wording import counted, ranges_of
+from ..metrics.typical_step import STEP_PARTS, TypicalStep
+from ..metrics.verdicts.of_run import first_verdict
 from ..render.fitting import shortened, shortened_kernel
 from ..render.people import styled, wrapped
 from ..render.screen import PAPER, Screen
 
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 38
 _BAR = 24
+_SHOWN_FROM = 0.0005
+"""Of a step: parts that would be shown as 0.0% say nothing."""
+_SAME_LENGTH = 0.02
+_MOST_LEFT_OUT = 3
+_WORTH_TRYING = 0.005
+"""Of a step: changes that are about less are left out."""
 _WORTH_NAMING = 0.02
 """Of all waiting, so much is caused by a rank that is named."""
-_PARTS = (
-    ("compute alone", "alone_ns"),
-    ("compute and communication", "overlap_ns"),
-    ("exposed transfer", "exposed_transfer_ns"),
-    ("exposed wait", "exposed_wait_ns"),
-    ("exposed, not split", "exposed_unsplit_ns"),
-    ("exposed copies", "exposed_memory_ns"),
-    ("idle", "idle_ns"),
-)
 
 
 class OverviewTables(Protocol):
@@ -37,6 +37,8 @@ class OverviewTables(Protocol):
     def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
     @property
     def ceiling(self) -> Any: ...  # noqa: D102
+    @property
+    def typical_step(self) -> TypicalStep: ...  # noqa: D102
     @property
     def warnings(self) -> list[str]: ...  # noqa: D102
     def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
@@ -57,16 +59,19 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], prog
     width, most = size
     yield from _cut(wrapped(_what(analysis), width), 2)
     yield ""
-    yield from (styled(line, "bold", screen) for line in _cut(wrapped(_verdict(analysis), width), 7))
+    hangs = len(analysis.table("hangs")) > 0
+    verdict, not_known = first_verdict(analysis.table("verdicts")) or ("Nothing was measured.", "")
+    yield from (styled(line, "bold", screen) for line in wrapped(printable(verdict), width))
+    yield from wrapped(printable(f"Not known: {not_known}"), width) if not_known else ()
     for title, found in (
         (_step_title(analysis), list(_step(analysis, screen, width))),
         ("Who makes the others wait", list(_who(analysis, width, most))),
-        ("What to try, and what a step gains by it at most", list(_try(analysis, width, most))),
+        ("What to try, and how much of a step it is about", [] if hangs else list(_try(analysis, width, most))),
         ("Bus bandwidth, where most time is spent", list(_bandwidth(analysis, width, most))),
     ):
         if found:
             yield ""
-            yield styled(title, "bold", screen)
+            yield from (styled(line, "bold", screen) for line in wrapped(title, width))
             yield from found
     yield ""
     yield from _warned(analysis, screen, width, most)
@@ -89,48 +94,46 @@ def _what(analysis: OverviewTables) -> str:
     return printable(f"{run.name}: {', '.join(part for part in parts if part)}")
 
 
-def _verdict(analysis: OverviewTables) -> str:
-    first = records(analysis.table("verdicts").head(1))
-    if first:
-        return printable(f"{first[0]['verdict']}: {first[0]['because']}")
-    return "no communication was traced" if len(analysis.table("breakdown")) else "nothing was measured"
-
-
 def _of_world(run: Any) -> str:
     return f" of {run.world_size}" if run.world_size not in (None, len(run.ranks)) else ""
-
-
-def _mean_step(analysis: OverviewTables) -> tuple[Row, bool]:
-    """Means over devices and steps in ns, and whether they are of steps; otherwise of the whole window."""
-    steps = analysis.table("breakdown_steps")
-    table = steps if len(steps) else analysis.table("breakdown")
-    known = table["exposed_wait_ns"].notna()
-    split = table.assign(
-        alone_ns=table["compute_ns"] - table["overlap_ns"],
-        exposed_unsplit_ns=table["exposed_unsplit_ns"].where(known, table["exposed_comm_ns"]),
-    )
-    columns = ["window_ns", *(column for _, column in _PARTS)]
-    return {column: float(split[column].fillna(0).mean()) for column in columns}, bool(len(steps))
 
 
 def _step_title(analysis: OverviewTables) -> str:
     if not len(analysis.table("breakdown")):
         return ""
-    mean, of_steps = _mean_step(analysis)
-    what = "A step takes" if of_steps else "The window is"
-    return f"{what} {mean['window_ns'] / 1e6:,.1f} ms (mean over devices{' and steps' if of_steps else ''})"
+    typical = analysis.typical_step
+    ms = typical.parts["window_ns"] / 1e6
+    lengths = [ns / 1e6 for ns in typical.lengths_ns]
+    devices = len(analysis.table("breakdown"))
+    of_devices = f", mean of {devices} devices" if devices > 1 else ""
+    if not lengths:
+        return f"The window is {ms:,.1f} ms{of_devices}"
+    if typical.differ:
+        each = ", ".join(f"{length:,.1f}" for length in lengths)
+        return f"Steps {ranges_of(typical.steps)} take {each} ms, on average {ms:,.1f} ms{of_devices}"
+    if len(lengths) == 1:
+        [row] = records(analysis.table("steps").query("step == @typical.steps[0]"))
+        between = f", {row['shortest_ns'] / 1e6:,.1f} to {row['longest_ns'] / 1e6:,.1f}" if devices > 1 else ""
+        return f"A step takes {ms:,.1f} ms (step {typical.steps[0]}{of_devices}{between})"
+    middle = median(lengths)
+    of_middle = f", median {middle:,.1f}" if abs(middle - ms) > _SAME_LENGTH * ms else ""
+    spread = f"{min(lengths):,.1f} to {max(lengths):,.1f}{of_middle}"
+    return f"A step takes {ms:,.1f} ms (steps {ranges_of(typical.steps)}: {spread}{of_devices})"
 
 
 def _step(analysis: OverviewTables, screen: Screen, width: int) -> Iterator[str]:
     if not len(analysis.table("breakdown")):
         return
-    mean, _ = _mean_step(analysis)
+    parts = analysis.typical_step.parts
     mark = "#" if screen.ascii_only else "\u2588"
-    for name, column in _PARTS:
-        share = mean[column] / mean["window_ns"] if mean["window_ns"] else 0.0
-        if mean[column] >= 0.5:
+    for column, name in STEP_PARTS.items():
+        share = parts[column] / parts["window_ns"] if parts["window_ns"] else 0.0
+        if share >= _SHOWN_FROM:
             bar = mark * round(min(_BAR, width - 51) * share)
-            yield f"  {name:<26}{mean[column] / 1e6:>10,.1f} ms {share:>6.1%}  {bar}"
+            yield f"  {name:<26}{parts[column] / 1e6:>10,.1f} ms {share:>6.1%}  {bar}"
+    steps = analysis.table("steps")
+    for row in records(steps[steps["left_out"].notna()].head(_MOST_LEFT_OUT)):
+        yield from wrapped(f"  Step {row['step']} is not counted: {row['note']}.", width)
 
 
 def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
@@ -153,7 +156,9 @@ def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
 def _try(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
     room = width - 26
     for row in records(analysis.table("remedies"))[:most]:
-        yield f"  {shortened(row['what'], room):<{room}}{row['gain_ns'] / 1e6:>11,.1f} ms {row['gain_frac']:>7.1%}"
+        if row["concerned_frac"] >= _WORTH_TRYING:
+            ms = row["concerned_ns"] / 1e6
+            yield f"  {shortened(row['what'], room):<{room}}{ms:>11,.1f} ms {row['concerned_frac']:>7.1%}"
 
 
 def _bandwidth(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:

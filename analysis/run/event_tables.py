@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import pandas as pd
 
+from ..core import markers
 from ..core.schema import Schema, grouped
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STREAM_WAITS
@@ -34,6 +35,8 @@ class RanInCycle(NamedTuple):
     outside_steps: int
     devices: tuple[str, ...]
     steps: tuple[int, ...]
+    cpu_step_ns: dict[int, int]
+    """How long the CPU took for each step: its ProfilerStep annotation."""
     ended_ns: int
 
 
@@ -70,11 +73,13 @@ class EventTables:
     @cached_property
     def ran(self) -> tuple[RanInCycle, ...]:
         """What the devices did, in order of rank and cycle."""
-        return tuple(ran_in_cycles(self.activities))
+        return tuple(ran_in_cycles(self.activities, self.annotations))
 
 
-def ran_in_cycles(activities: pd.DataFrame) -> Iterator[RanInCycle]:
+def ran_in_cycles(activities: pd.DataFrame, annotations: pd.DataFrame) -> Iterator[RanInCycle]:
     """The activities of each rank and cycle in short."""
+    marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP)]
+    cpu_steps = {key: marked_steps(own) for key, own in marks.groupby(["rank", "cycle"])}
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
         steps = own["step"].dropna()
         yield RanInCycle(
@@ -84,5 +89,12 @@ def ran_in_cycles(activities: pd.DataFrame) -> Iterator[RanInCycle]:
             outside_steps=len(own) - len(steps),
             devices=tuple(sorted(own["device"].unique().tolist())),
             steps=tuple(sorted(steps.astype("int64").unique().tolist())),
+            cpu_step_ns=cpu_steps.get((rank, cycle), {}),
             ended_ns=int((own["start_ns"] + own["dur_ns"]).max()),
         )
+
+
+def marked_steps(marks: pd.DataFrame) -> dict[int, int]:
+    """The duration of each ProfilerStep annotation by the number of its step, in ns."""
+    numbers = marks["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64")
+    return dict(zip(numbers.tolist(), marks["dur_ns"].tolist(), strict=True))

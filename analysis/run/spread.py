@@ -48,7 +48,7 @@ def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tupl
     """What is kept of a file, and the file with its tables. Raises TraceError."""
     raw, recording = _read(path, options, cache)
     file = with_activities(trace_file(path, raw))
-    return KeptFile(file.without_tables(), tuple(ran_in_cycles(file.ran)), recording), file
+    return KeptFile(file.without_tables(), tuple(ran_in_cycles(file.ran, file.annotations)), recording), file
 
 
 def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTrace, bytes]:

@@ -39,11 +39,11 @@ def cycle_row(tables: CycleTables) -> Row:
     """What `cycles` says of a cycle, but for its name, its number and the limits that it passed."""
     run = tables.run
     times = _times(tables)
-    verdict = records(tables.verdicts.head(1))
+    verdict, communicates, split = records(tables.verdicts.head(1)), len(tables.calls) > 0, times["exposed_wait_frac"]
     notes = [
         *([] if times["steps"] else ["no steps are marked"]),
-        *([] if verdict else ["no communication was traced"]),
-        *(["no call could be split into wait and transfer"] if verdict and times["exposed_wait_frac"] is None else []),
+        *([] if communicates else ["no communication was traced"]),
+        *(["no call could be split into wait and transfer"] if communicates and split is None else []),
         *run.failed,
     ]
     return {

@@ -23,7 +23,7 @@ UNITLESS = {
     "straggler_rank", "shared_cores",
     "times_last", "complete", "peer", "hot_rank", "linked", "sizes", "n_compute", "n_comm", "n_memory", "n_no_step",
     "cell", "workers", "batch_size_per_worker", "timed_steps", "epoch_steps", "traced_steps", "dataset_samples",
-    "blocks_per_sm", "ranks", "kernels", "steps_a", "steps_b", "captures_a", "captures_b", "p_value",
+    "blocks_per_sm", "ranks", "devices", "kernels", "steps_a", "steps_b", "captures_a", "captures_b", "p_value",
     "speedup_fixed_work", "speedup_scaled_work", "speedup_same_batch", "mistaken_factor",
     "training", "planned_epochs", "finished_epochs", "after_epochs", "global_batch_size", "lr", "steps",
     "train_loss", "test_loss", "test_loss_difference", "train_samples", "test_samples", "speedup_over_baseline",

@@ -20,19 +20,20 @@ def run_row(found: Analysis) -> Row:
 
 
 def made(folder, *, transfer: int, late: int = 0, behind: bool = False, count: int = 6, elems: int = 10**6) -> Analysis:
-    """Per 50 ms, 20 ms of compute and an all_reduce of 4 ranks, exposed or behind compute."""
+    """20 ms of compute and an all_reduce of 4 ranks, exposed or behind compute, again and again."""
+    every = 22 * MS + late + transfer + (4 * MS if behind else 0)
     truth = [
-        Collective([k * EVERY + 21 * MS + (late if rank == 2 else 0) for rank in range(4)], transfer, elems=elems)
+        Collective([k * every + 21 * MS + (late if rank == 2 else 0) for rank in range(4)], transfer, elems=elems)
         for k in range(count)
     ]
     traces = traces_of(4, truth, host="node")
     for rank, trace in enumerate(traces):
         for k in range(count):
-            trace.kernel("gemm", k * EVERY, 20 * MS)
+            trace.kernel("gemm", k * every, 20 * MS)
             if behind:
-                trace.kernel("gemm", k * EVERY + 20 * MS, transfer + late + 5 * MS)
+                trace.kernel("gemm", k * every + 20 * MS, transfer + late + 5 * MS)
             elif rank == 2 and late:
-                trace.kernel("void slow_kernel<float, 4>(float*)", k * EVERY + 21 * MS, late)
+                trace.kernel("void slow_kernel<float, 4>(float*)", k * every + 21 * MS, late)
     return analysed(folder, *traces)
 
 
@@ -60,7 +61,7 @@ def test_skew_bound_names_the_rank_and_why(tmp_path):
 
 def test_hidden(tmp_path):
     found = made(tmp_path, transfer=10 * MS, behind=True)
-    assert verdicts_of(found) == [("run", "hidden"), ("all_reduce", "hidden")]
+    assert verdicts_of(found) == [("run", "compute-bound"), ("all_reduce", "hidden")]
     assert records(found.verdicts)[1]["hidden_frac"] == 1
     assert records(found.verdicts)[0]["exposed_ns"] == 0
 
@@ -80,9 +81,12 @@ def test_latency_bound(tmp_path):
 
 def test_inconclusive_without_the_other_ranks(tmp_path):
     trace = Trace(0, 2, groups={"0": [0, 1]}).kernel("gemm", 0, 5 * MS)
-    found = analysed(tmp_path, *[trace.nccl("all_reduce", k * EVERY + 6 * MS, 9 * MS, Seq=k) for k in range(3)][:1])
+    for k in range(3):
+        trace.nccl("all_reduce", 6 * MS + k * 10 * MS, 9 * MS, Seq=k)
+    found = analysed(tmp_path, trace)
     assert verdicts_of(found) == [("run", "inconclusive"), ("all_reduce", "inconclusive")]
-    assert "0 of 3 calls" in run_row(found)["because"]
+    assert "takes 27.0 of 35.0 ms in the window (77%)." in run_row(found)["because"]
+    assert run_row(found)["not_known"].startswith("None of 3 calls could be split into waiting and transfer, because")
     assert run_row(found)["exposed_ns"] is None
 
 
@@ -95,8 +99,17 @@ def test_the_longest_exposed_comes_first(tmp_path):
     assert [row["exposed_ns"] for row in found] == [42 * MS, 12 * MS]
 
 
-def test_no_communication_no_verdict(tmp_path):
-    assert len(analysed(tmp_path, Trace().kernel("gemm", 0, 5 * MS)).verdicts) == 0
+def test_without_communication_the_verdict_is_about_the_largest_loss(tmp_path):
+    busy = analysed(tmp_path / "busy", Trace().kernel("gemm", 0, 5 * MS))
+    assert verdicts_of(busy) == [("run", "compute-bound")]
+    assert run_row(busy)["because"] == "Compute fills 5.0 of 5.0 ms in the window (100%). No communication was traced."
+    copying = Trace().kernel("gemm", 0, 1 * MS).memcpy("HtoD (Pageable -> Device)", 1 * MS, 9 * MS)
+    found = run_row(analysed(tmp_path / "copying", copying))
+    assert found["verdict"] == "copy-bound"
+    assert found["because"].startswith("Copies that nothing hides take 9.0 of 10.0 ms in the window (90%).")
+    idle = run_row(analysed(tmp_path / "idle", Trace().kernel("gemm", 0, 1 * MS).kernel("gemm", 9 * MS, 1 * MS)))
+    assert idle["verdict"] == "idle"
+    assert idle["because"].startswith("Devices are idle for 8.0 of 10.0 ms in the window (80%).")
 
 
 def test_exposed_parts_of_the_calls_add_up_to_those_of_the_breakdown(tmp_path):

@@ -105,7 +105,7 @@ def test_the_figures_of_the_run_in_the_repository() -> None:
         f"which is {rank['comm_ns'] / rank['window_ns']:.0%}".replace("%", " %"),
         f"{rank['overlap_ns'] / 1e6:.1f} ms ran behind compute",
         f"{rank['exposed_comm_ns'] / 1e6:.1f} ms, or {100 * rank['exposed_comm_frac']:.1f} %, is what it costs",
-        f"the verdict is `{found.verdicts['verdict'][0]}`: {found.verdicts['because'][0].split(';')[0]}.",
+        f"the verdict is `{found.verdicts['verdict'][0]}`: {found.verdicts['because'][0].split('. ')[0]}.",
     ]
     written += [
         f"| {row['collective']} | {row['size_bytes']:,} | {row['busbw_from_dur_gb_per_s']:.3f} GB/s "

@@ -22,6 +22,7 @@ from .columns import (
     GROUP,
     PARTIAL,
     PARTIAL_MEMBER,
+    PARTIAL_RUN,
     PG_RANKS,
     RANK,
     ROOT,
@@ -202,6 +203,31 @@ BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
     "device": DEVICE,
     "step": ("int64", "N of ProfilerStep#N"),
     **_BREAKDOWN,
+})  # fmt: skip
+
+STEPS = Schema("steps", "traced step, all devices together", {
+    "step": ("int64", "N of ProfilerStep#N"),
+    "devices": ("int64", "devices that show it"),
+    "window_ns": ("int64", "length of the step, mean over the devices; the parts below add up to it"),
+    "compute_alone_ns": ("int64", "mean over the devices: compute without communication beside it"),
+    "overlap_ns": ("int64", "mean over the devices: compute and communication at once"),
+    "exposed_transfer_ns": ("int64", "mean over the devices: exposed communication that moves data"),
+    "exposed_wait_ns": ("int64", "mean over the devices: exposed communication that waits for other ranks"),
+    "exposed_unsplit_ns": ("int64", "mean over the devices: exposed communication that may be waiting or transfer"),
+    "exposed_memory_ns": ("int64", "mean over the devices: copies and fills beside which nothing else runs"),
+    "idle_ns": ("int64", "mean over the devices: nothing runs"),
+    "shortest_ns": ("int64", "length of the step on the device where it is shortest"),
+    "longest_ns": ("int64", "length of the step on the device where it is longest"),
+    "cpu_ns": ("Int64", "how long the ProfilerStep annotation of the CPUs is, mean over the ranks; NA without one"),
+    "left_out": (
+        "string",
+        (
+            "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
+            "drain or end, if that part of its window is not the step's own, long or short"
+        ),
+    ),
+    "note": ("string", "the same in words"),
+    "partial": PARTIAL_RUN,
 })  # fmt: skip
 
 CALLS = Schema("calls", "rank and collective call", {

@@ -121,15 +121,22 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
     "exposed_ns": ("Int64", "exposed communication of the calls that could be split, all ranks together"),
     "exposed_wait_frac": ("Float64", "waiting / exposed_ns"),
     "hidden_frac": ("Float64", "part of the calls' time hidden behind compute"),
-    "verdict": ("string", "transfer-bound, skew-bound, latency-bound, hidden, inconclusive; for the run also hang"),
-    "because": ("string", "the numbers it rests on, in one sentence"),
+    "verdict": (
+        "string",
+        (
+            "transfer-bound, skew-bound, inconclusive, latency-bound or hidden; for the run not these two, but also "
+            "compute-bound, copy-bound, idle or hang"
+        ),
+    ),
+    "because": ("string", "the numbers it rests on; for the run in sentences, the largest loss first"),
+    "not_known": ("string", "of the run: what could not be measured, why, and what to do; NA if nothing"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
 REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "remedy": ("string", "no_straggler, no_jitter, no_bubble, overlap, faster_links, no_copies or no_idle"),
-    "gain_ns": ("int64", "by how much it shortens a step at most, mean over the steps; each change for itself"),
-    "gain_frac": ("Float64", "gain_ns / mean length of a step"),
+    "concerned_ns": ("int64", "time of a typical step that it is about; not what it gains"),
+    "concerned_frac": ("Float64", "concerned_ns / length of a typical step"),
     "path_frac": ("Float64", "share of the critical path that it concerns; NA where that is not known"),
     "what": ("string", "what would have to be different"),
     "how": ("string", "where to begin"),

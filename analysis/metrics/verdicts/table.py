@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -9,45 +10,48 @@ import pandas as pd
 
 from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
-from ...core.wording import counted
 from ..causes.blame import kernel_of
-from .culprits import Culprits, length
+from ..typical_step import TypicalStep
+from .culprits import Culprits
 from .durations import of_durations, run_of_durations
-from .thresholds import (
-    EXPOSED_BELOW,
-    HIDDEN_BELOW,
-    LATENCY_FACTOR,
-    LEAST_SPLIT,
-    MENTIONED_FROM,
-    NAMED_FROM,
-    SKEW_FROM,
-)
+from .of_run import KnownCalls, RunVerdict, hang, of_run
+from .thresholds import HIDDEN_BELOW, LATENCY_FACTOR, LEAST_SPLIT, SKEW_FROM
 from .unsplit import reason
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
-_SURELY_HANGS_NS = 1_000_000_000
 
 
 class Measured(NamedTuple):
     """The tables a verdict rests on; `missing` ranks of the job have no trace, `world_size` is None if not known.
 
-    If not `has_starts`, only durations are known, and nothing of what was exposed.
+    The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
+    Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
+    `culprits` made the others wait in these steps, `culprits_in` says who did in others.
     """
 
-    breakdown: pd.DataFrame
     collectives: pd.DataFrame
     participation: pd.DataFrame
     fits: pd.DataFrame
     hangs: pd.DataFrame
+    ranks: Collection[int]
     missing: list[int]
     world_size: int | None
-    has_starts: bool = True
+    steps: pd.DataFrame
+    typical: TypicalStep | None
+    of_typical: pd.DataFrame | None
+    culprits: Culprits
+    culprits_in: Callable[[Collection[int]], Culprits]
+
+    @property
+    def has_starts(self) -> bool:
+        """Whether it is known when calls started."""
+        return self.of_typical is not None
 
 
-def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
+def verdicts(measured: Measured) -> pd.DataFrame:
     """The run first, then one row per process group, collective, dtype and size, the longest exposed first."""
     calls = measured.participation.merge(measured.collectives[["collective_id", *_KEYS]], on="collective_id")
-    if not len(calls) and not len(measured.hangs):
+    if not len(calls) and not len(measured.hangs) and measured.typical is None:
         return VERDICTS.empty()
     rows: list[tuple[int, Row]] = []
     for keys, own in calls.groupby(_KEYS, dropna=False):
@@ -59,14 +63,12 @@ def verdicts(measured: Measured, culprits: Culprits) -> pd.DataFrame:
             row |= _NOTHING_EXPOSED
             latency_us = partial(_latency_us, row, measured.fits)
             row["verdict"], row["because"] = of_durations(row, own, why, latency_us)
-        rows.append((int(own["dur_ns"].sum()), row))
+        rows.append((row["exposed_ns"] or 0 if measured.has_starts else int(own["dur_ns"].sum()), row))
     run = _measured({"collective": "run"}, calls)
-    if measured.has_starts:
-        rows = [(row["exposed_ns"] or 0, row) for _, row in rows]
-        run["verdict"], run["because"] = _of_run(measured, culprits, run)
-    else:
+    if not measured.has_starts:
         run |= _NOTHING_EXPOSED
-        run["verdict"], run["because"] = run_of_durations(calls, culprits, _reason(calls, measured))
+    verdict = _of_run(measured, run, calls)
+    run |= {"verdict": verdict.verdict, "because": verdict.because, "not_known": verdict.not_known or None}
     rows.sort(key=lambda row: -row[0])
     return VERDICTS.frame([run, *(row for _, row in rows)])
 
@@ -75,11 +77,10 @@ _NOTHING_EXPOSED: Row = {"exposed_ns": None, "exposed_wait_frac": None, "hidden_
 
 
 def _reason(calls: pd.DataFrame, measured: Measured) -> str:
-    ranks = set(measured.breakdown["rank"]) if measured.has_starts else set(measured.participation["rank"])
     return reason(
         calls,
         measured.collectives,
-        ranks,
+        set(measured.ranks),
         some_missing=bool(measured.missing),
         has_starts=measured.has_starts,
     )
@@ -122,85 +123,50 @@ def _of_size(row: Row, latency_us: float | None, why: str) -> tuple[str, str]:
     return "transfer-bound", f"{1 - (waiting or 0):.0%} of its exposed time moves data"
 
 
-def _alone(participation: pd.DataFrame) -> str:
-    """What durations alone say: how much longer calls take than the fastest similar ones."""
+def _beyond_fastest(participation: pd.DataFrame) -> float | None:
+    """What durations alone say: the part of the calls' time that is more than the fastest similar call takes."""
     known = participation[participation["excess_ns"].notna()]
     spent = int(known["dur_ns"].sum())
-    if not spent:
-        return ""
-    more = int(known["excess_ns"].sum()) / spent
-    if more < MENTIONED_FROM:
-        return ""
-    return (
-        f"; not measured, but seen: {more:.0%} of the calls' time is beyond the fastest call like it, probably waiting"
-    )
+    return int(known["excess_ns"].sum()) / spent if spent else None
 
 
 def _unsplit_calls(row: Row) -> str:
     return f"only {row['split_calls']} of {row['calls']} calls could be split into wait and transfer"
 
 
-def _of_run(measured: Measured, culprits: Culprits, row: Row) -> tuple[str, str]:
+def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
     if len(measured.hangs):
-        return "hang", _hang(records(measured.hangs.head(1))[0])
-    sums = measured.breakdown[[f"exposed_{part}_ns" for part in ("comm", "wait", "transfer", "unsplit")]].sum()
-    comm, wait, transfer, unsplit = (float(ns) for ns in sums)
-    share = comm / max(float(measured.breakdown["window_ns"].astype("float64").sum()), 1.0)
-    text = f"{_of_job(measured)}{share:.0%} of the time is exposed communication"
-    if share < EXPOSED_BELOW:
-        return "hidden", f"{text}; the rest is hidden behind compute, or there is little of it"
-    waiting, moving, unknown = (ns / comm if comm else 0.0 for ns in (wait, transfer, unsplit))
-    unsplit_text = f", {unknown:.0%} could not be split" if unknown >= MENTIONED_FROM else ""
-    parts = f"{text}; {moving:.0%} of that moves data, {waiting:.0%} is waiting{unsplit_text}"
-    why = _reason(measured.participation, measured) if unknown >= MENTIONED_FROM else ""
-    at_least = _waited_at_least(measured, wait) / comm if comm else 0.0
-    if at_least >= SKEW_FROM > waiting:
-        return "skew-bound", f"{text}; at least {at_least:.0%} of that is waiting{culprits.named()} ({why})"
-    if not row["split_calls"]:
-        return "inconclusive", f"{text}; {_unsplit_calls(row)}, because {why}{_alone(measured.participation)}"
-    if unknown > abs(waiting - moving) or unknown > 1 - LEAST_SPLIT:
-        low = f", at least {at_least:.0%} in all is waiting" if at_least - waiting >= MENTIONED_FROM else ""
-        return "inconclusive", f"{parts}{low}, because {why}"
-    cost = wait / 1e6 / len(measured.breakdown) / max(culprits.steps, 1)
-    per = f" ({length(cost)} per step and rank)" if culprits.steps else ""
-    because = f" ({why})" if why else ""
-    if waiting < moving:
-        who = culprits.named() if waiting >= NAMED_FROM else ""
-        return "transfer-bound", parts.replace("is waiting", "is waiting" + (who or " for other ranks")) + because
-    told = f"{text}; {waiting:.0%} of that is waiting{per}{culprits.sentence()}"
-    return "skew-bound", told + (f"; {unknown:.0%} of the exposed time could not be split{because}" if because else "")
+        return hang(records(measured.hangs.head(1))[0])
+    if measured.typical is None or measured.of_typical is None:
+        return RunVerdict(*run_of_durations(calls, measured.culprits, _reason(calls, measured)))
+    communication = KnownCalls(
+        alone=len(measured.ranks) == 1,
+        calls=row["calls"],
+        split_calls=row["split_calls"],
+        why=_reason(measured.participation, measured),
+        waited_at_least_ns=measured.typical.parts["exposed_wait_ns"]
+        + _unsplit_waited_at_least(measured.of_typical) / measured.typical.windows,
+        beyond_fastest=_beyond_fastest(measured.participation),
+    )
+    return of_run(
+        typical=measured.typical,
+        steps=measured.steps,
+        communication=communication,
+        culprits=measured.culprits,
+        culprits_in=measured.culprits_in,
+        missing=_missing(measured),
+    )
 
 
-def _waited_at_least(measured: Measured, wait_ns: float) -> float:
-    """Exposed waiting, including the least that calls that could not be split waited, in ns."""
-    kernels = measured.participation[~kernel_of(measured.participation).duplicated()]
-    unsplit = kernels[kernels["wait_ns"].isna()]
-    return wait_ns + float(unsplit["exposed_wait_low_ns"].sum())
+def _unsplit_waited_at_least(participation: pd.DataFrame) -> float:
+    """The least that calls that could not be split waited without compute beside it, in ns."""
+    kernels = participation[~kernel_of(participation).duplicated()]
+    return float(kernels["exposed_wait_low_ns"][kernels["wait_ns"].isna()].sum())
 
 
-def _of_job(measured: Measured) -> str:
-    """`of 7 of 8 ranks: `, where traces are missing."""
+def _missing(measured: Measured) -> str:
+    """`Only 7 of 8 ranks have a trace.`, where traces are missing."""
     if not measured.missing:
         return ""
-    seen = measured.breakdown["rank"].nunique()
-    return f"of {seen} of {measured.world_size} ranks, the others have no trace: "
-
-
-def _hang(row: Row) -> str:
-    number = f" number {row['seq']}" if row["seq"] is not None else ""
-    group = f" of group {row['process_group']}" if row["process_group"] is not None else ""
-    step = f" in step {row['step']}" if row["step"] is not None else ""
-    waiting = row["waiting"].split()
-    what = f"{row['collective'] or 'a collective'}{number}{group}{step}"
-    usual = f", where {length(row['usual_ns'] / 1e6)} is the longest otherwise" if row["usual_ns"] else ""
-    longest = f"{length(row['waited_ns'] / 1e6)}{usual}"
-    if not row["missing"]:
-        return f"{what} was issued on all {counted(len(waiting), 'rank')} and did not end on any within {longest}"
-    missing = row["missing"].split()
-    who = f"rank {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
-    doubt = "" if row["waited_ns"] >= _SURELY_HANGS_NS else "; or the capture ended in a pause"
-    return f"{who} never issued {what}; {_count(len(waiting))} for it for {longest}{doubt}"
-
-
-def _count(ranks: int) -> str:
-    return f"{ranks} ranks wait" if ranks > 1 else "1 rank waits"
+    seen = len(measured.ranks)
+    return f"Only {seen} of {measured.world_size} ranks {'has' if seen == 1 else 'have'} a trace."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LEAST_SPLIT = 0.5  # of the calls' time must be split: below, too little is known
 HIDDEN_BELOW = 0.1  # of the calls' time is exposed: below, it is hidden
-EXPOSED_BELOW = 0.05  # of the window of a run is exposed communication: below, it does not matter
+LOSS_FROM = 0.05  # of a step is a loss: from there the verdict is about it; below, compute limits the run
 SKEW_FROM = 0.5  # of the exposed time is waiting: from there, skew
 LATENCY_FACTOR = 2.0  # a transfer that takes less than twice the latency counts as latency
 MENTIONED_FROM = 0.01

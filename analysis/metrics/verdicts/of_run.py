@@ -1,0 +1,268 @@
+"""What limits a run, in sentences: the largest part of a step outside compute first, and who or what is behind it.
+
+All numbers are those of a typical step (`metrics/typical_step`), which the first screen shows beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+import pandas as pd
+
+from ...core.schema import Row, records
+from ...core.wording import counted
+from ..typical_step import STEP_PARTS, TypicalStep
+from .culprits import Culprits, length
+from .thresholds import LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
+
+_SURELY_HANGS_NS = 1_000_000_000
+_NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
+
+
+class RunVerdict(NamedTuple):
+    """A verdict, the sentences that say why, and what is not known, with what to do about it; empty if all is."""
+
+    verdict: str
+    because: str
+    not_known: str = ""
+
+
+class Step(NamedTuple):
+    """A typical step in ms: how long it takes, and what of it is compute, communication, copies and idle time."""
+
+    whole: float
+    compute: float
+    transfer: float
+    wait: float
+    unsplit: float
+    copies: float
+    idle: float
+    has_steps: bool
+
+    @classmethod
+    def of(cls, typical: TypicalStep) -> Step:
+        """The parts of a step."""
+        ms = {part: ns / 1e6 for part, ns in typical.parts.items()}
+        return cls(
+            whole=ms["window_ns"],
+            compute=ms["compute_alone_ns"] + ms["overlap_ns"],
+            transfer=ms["exposed_transfer_ns"],
+            wait=ms["exposed_wait_ns"],
+            unsplit=ms["exposed_unsplit_ns"],
+            copies=ms["exposed_memory_ns"],
+            idle=ms["idle_ns"],
+            has_steps=bool(typical.steps),
+        )
+
+    @property
+    def comm(self) -> float:
+        """Exposed communication."""
+        return self.transfer + self.wait + self.unsplit
+
+    def share(self, ms: float) -> float:
+        """The part of the step that this is."""
+        return ms / self.whole if self.whole else 0.0
+
+    def of_whole(self, ms: float) -> str:
+        """`7.5 of 14.5 ms in a step (52%)`."""
+        where = "in a step" if self.has_steps else "in the window"
+        if self.whole < 1:
+            return f"{1000 * ms:.0f} of {1000 * self.whole:.0f} us {where} ({self.share(ms):.0%})"
+        return f"{ms:,.1f} of {self.whole:,.1f} ms {where} ({self.share(ms):.0%})"
+
+    def time(self, ms: float) -> str:
+        """`7.5 ms`, or in us beside a short step."""
+        return f"{1000 * ms:.0f} us" if self.whole < 1 else length(ms)
+
+    def with_share(self, ms: float) -> str:
+        """`7.5 ms (52%)`."""
+        return f"{self.time(ms)} ({self.share(ms):.0%})"
+
+
+class KnownCalls(NamedTuple):
+    """What is known of the calls of a run.
+
+    There is the trace of one rank `alone`. Of its `calls`, `split_calls` could be split into wait and transfer; `why`
+    says why not all could be, and what to do. `waited_at_least_ns` is how much of exposed communication surely is
+    waiting, in a typical step; `beyond_fastest` is the part of the calls' time that is more than the fastest call like
+    it takes, None if there is none like it.
+    """
+
+    alone: bool
+    calls: int
+    split_calls: int
+    why: str
+    waited_at_least_ns: float
+    beyond_fastest: float | None
+
+
+def hang(row: Row) -> RunVerdict:
+    """The verdict on a run with this row of `hangs`."""
+    number = f" number {row['seq']}" if row["seq"] is not None else ""
+    group = f" of group {row['process_group']}" if row["process_group"] is not None else ""
+    step = f" in step {row['step']}" if row["step"] is not None else ""
+    waiting = row["waiting"].split()
+    what = f"{row['collective'] or 'a collective'}{number}{group}{step}"
+    usual = f", where {length(row['usual_ns'] / 1e6)} is the longest otherwise" if row["usual_ns"] else ""
+    longest = f"{length(row['waited_ns'] / 1e6)}{usual}"
+    if not row["missing"]:
+        issued = f"{what} was issued on all {counted(len(waiting), 'rank')} and did not end on any within {longest}"
+        return RunVerdict("hang", f"{issued[0].upper()}{issued[1:]}.")
+    missing = row["missing"].split()
+    who = f"Rank{'s' if missing[1:] else ''} {', '.join(missing[:8])}{', ...' if missing[8:] else ''}"
+    wait = f"{len(waiting)} ranks wait" if waiting[1:] else f"rank {waiting[0]} waits" if waiting else "nobody waits"
+    doubt = "" if row["waited_ns"] >= _SURELY_HANGS_NS else "The capture may also have ended in a pause."
+    return RunVerdict("hang", f"{who} never issued {what}; {wait} for it for {longest}.", doubt)
+
+
+def of_run(
+    *,
+    typical: TypicalStep,
+    steps: pd.DataFrame,
+    communication: KnownCalls,
+    culprits: Culprits,
+    culprits_in: Callable[[Collection[int]], Culprits],
+    missing: str,
+) -> RunVerdict:
+    """The verdict on a run that does not hang, with the table `steps`.
+
+    `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps, and `missing` that
+    ranks of the job have no trace; it is empty if all have one.
+    """
+    step = Step.of(typical)
+    losses = [
+        Loss(step.idle, "idle", "Devices are idle for"),
+        Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
+        _of_communication(step, communication, culprits),
+    ]
+    losses.sort(key=lambda loss: -loss.ms)
+    largest = losses[0]
+    if step.share(largest.ms) >= LOSS_FROM:
+        verdict, [first, *rest] = largest.verdict, [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
+        sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
+    else:
+        verdict, rest = "compute-bound", losses[:1] if step.share(largest.ms) >= MENTIONED_FROM else []
+        sentences = [f"Compute fills {step.of_whole(step.compute)}."]
+    sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
+    if not communication.calls:
+        sentences.append("No communication was traced.")
+    sentences += _long_steps(steps, typical, culprits_in)
+    unsplit = _unsplit(step, communication)
+    unknown = [unsplit, "" if unsplit and communication.alone else missing]
+    return RunVerdict(verdict, " ".join(sentences), " ".join(filter(None, unknown)))
+
+
+class Loss(NamedTuple):
+    """A part of a step outside compute, in ms, the verdict if it is the largest, and a sentence.
+
+    That says `what` takes `of_ms`, which is this part or most of it, and `more`.
+    """
+
+    ms: float
+    verdict: str
+    what: str
+    more: str = ""
+    most_ms: float | None = None
+
+    @property
+    def of_ms(self) -> float:
+        """What the sentence is about."""
+        return self.ms if self.most_ms is None else self.most_ms
+
+
+def _of_communication(step: Step, known: KnownCalls, culprits: Culprits) -> Loss:
+    comm, at_least = step.comm or 1.0, known.waited_at_least_ns / 1e6
+    waiting, moving, unknown = step.wait / comm, step.transfer / comm, step.unsplit / comm
+    total = "Exposed communication takes"
+    if at_least / comm >= SKEW_FROM > waiting:
+        return Loss(step.comm, "skew-bound", total, f", at least {step.time(at_least)} of it waiting{culprits.named()}")
+    if unknown > abs(waiting - moving) or unknown > 1 - LEAST_SPLIT:
+        more = step.share(at_least - step.wait) >= MENTIONED_FROM
+        low = f", at least {step.time(at_least)} in all is waiting" if more else ""
+        split = f": {', '.join(_split_parts(step))}{low}" if known.split_calls else ""
+        return Loss(step.comm, "inconclusive", total, split)
+    if waiting >= _NEARLY_ALL:
+        return Loss(step.comm, "skew-bound", "Ranks wait", culprits.sentence(), step.wait)
+    if waiting >= moving:
+        split = ": " + ", ".join(
+            [f"{step.time(step.transfer)} move data", *_either(step), f"{step.time(step.wait)} wait"]
+        )
+        return Loss(step.comm, "skew-bound", total, split + culprits.sentence())
+    if step.comm - step.transfer < MENTIONED_FROM * comm:
+        return Loss(step.comm, "transfer-bound", "Exposed transfers take", "", step.transfer)
+    who = culprits.named() if waiting >= NAMED_FROM else ""
+    return Loss(step.comm, "transfer-bound", total, f": {', '.join(_split_parts(step))}{who}")
+
+
+def _split_parts(step: Step) -> Iterator[str]:
+    yield f"{step.time(step.transfer)} move data"
+    yield from _either(step)
+    if step.wait >= MENTIONED_FROM * step.comm:
+        yield f"{step.time(step.wait)} wait for other ranks"
+
+
+def _either(step: Step) -> Iterator[str]:
+    if step.share(step.unsplit) >= MENTIONED_FROM:
+        yield f"{step.time(step.unsplit)} may be either"
+
+
+def _unsplit(step: Step, known: KnownCalls) -> str:
+    """What could not be split into waiting and transfer, and why; empty if that does not matter."""
+    if step.share(step.unsplit) < MENTIONED_FROM:
+        return ""
+    what = f"{step.time(step.unsplit)} of exposed communication could not be split into waiting and transfer"
+    if not known.split_calls:
+        what = f"None of {counted(known.calls, 'call')} could be split into waiting and transfer"
+    beyond = known.beyond_fastest or 0.0
+    seen = f" {beyond:.0%} of the calls' time is beyond the fastest call like it: probably waiting."
+    return f"{what}, because {known.why}.{seen if beyond >= MENTIONED_FROM and not known.split_calls else ''}"
+
+
+def _long_steps(
+    steps: pd.DataFrame, typical: TypicalStep, culprits_in: Callable[[Collection[int]], Culprits]
+) -> Iterator[str]:
+    """What makes long steps long: those that are left out, or, where steps differ, the longest of them."""
+    whole = steps[steps["left_out"].isna()]
+    long = steps[steps["left_out"] == "long"]
+    if typical.differ:
+        longest = whole["window_ns"] == whole["window_ns"].max()
+        long, whole = whole[longest], whole[~longest]
+    if not len(long) or not len(whole):
+        return
+    usual_ms = float(whole["window_ns"].mean()) / 1e6
+    more = {part: float(long[part].mean() - whole[part].mean()) / 1e6 for part in STEP_PARTS}
+    part = max(more, key=lambda name: more[name])
+    numbers, several = long["step"].tolist(), len(long) > 1
+    lengths = _listed([f"{ns / 1e6:,.1f}" for ns in long["window_ns"]])
+    not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
+    who = culprits_in(numbers).named() if part == "exposed_wait_ns" else ""
+    yield (
+        f"Step{'s' if several else ''} {_listed([str(number) for number in numbers])} take{'' if several else 's'} "
+        f"{lengths} ms instead of {usual_ms:,.1f}{not_counted}: {_LONGER[part].format(length(more[part]))} longer"
+        f"{' on average' if several else ''}{who}."
+    )
+
+
+_LONGER = {
+    "compute_alone_ns": "devices compute {}",
+    "overlap_ns": "devices compute and communicate {}",
+    "exposed_transfer_ns": "exposed transfers take {}",
+    "exposed_wait_ns": "ranks wait {}",
+    "exposed_unsplit_ns": "exposed communication takes {}",
+    "exposed_memory_ns": "copies take {}",
+    "idle_ns": "devices are idle {}",
+}
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + f" and {words[-1]}" if words[1:] else words[0]
+
+
+def first_verdict(verdicts: pd.DataFrame) -> tuple[str, str] | None:
+    """What the run's row of `verdicts` says, as a person reads it, and what is not known; None without rows."""
+    rows = records(verdicts.head(1))
+    if not rows:
+        return None
+    because = rows[0]["because"]
+    return f"{rows[0]['verdict'].capitalize()}: {because[:1].lower()}{because[1:]}", rows[0]["not_known"] or ""
