@@ -109,6 +109,14 @@ _DEVICE_TIME = (
     "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
     "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
 )  # fmt: skip
+_IDLE = (
+    "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",
+    "operator_ns", "outside_ns", "drained_ns",
+)  # fmt: skip
+_IDLE_NARROW = (
+    "idle_ns", "starved_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "queued_ns",
+    "launching_ns", "unknown_ns", "drained_ns", "window_ns", "note",
+)  # fmt: skip
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
@@ -159,6 +167,27 @@ _ENTRIES = (
             "rank", "device", "step", "exposed_comm_ns", "exposed_comm_frac", "exposed_wait_ns", "exposed_transfer_ns",
             "window_ns", "compute_ns", "idle_ns", "comm_ns", "partial",
         ),
+    ),
+    TableEntry(
+        device_time.IDLE,
+        Topic.time,
+        "Why every device was idle: what the host did meanwhile.",
+        "idle.md#why-a-device-is-idle",
+        command="idle",
+        shown=("rank", "device", *_IDLE, "note", "partial"),
+        narrow=("rank", "device", *_IDLE_NARROW),
+        worst=Worst("idle_ns"),
+    ),
+    TableEntry(
+        device_time.IDLE_STEPS,
+        Topic.time,
+        "The same, by step.",
+        "idle.md#by-step",
+        command="idle --by step",
+        shown=("rank", "device", "step", *_IDLE, "note", "partial"),
+        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `idle` without "
+        "--by step",
+        narrow=("rank", "device", "step", *_IDLE_NARROW),
     ),
     TableEntry(
         communication.CALLS,

@@ -36,6 +36,7 @@ _OWN_MODULES = (
     "compare",
     "export",
     "hang",
+    "idle",
     "predict",
     "replay",
     "report",

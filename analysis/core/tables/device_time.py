@@ -114,3 +114,26 @@ GPUS = Schema("gpus", "rank and GPU", {
     "note": ("string", "why something is NA"),
     "partial": _PARTIAL,
 })  # fmt: skip
+
+# --- idle time -----------------------------------------------------------------------------------------------------
+
+_IDLE = {
+    "window_ns": ("int64", "as in `breakdown`"),
+    "idle_ns": ("int64", "part of it in which nothing ran: no kernel, no copy, no fill"),
+    "starved_ns": ("Int64", "the call that launched what ended the gap had not begun: the host was not there yet"),
+    "launching_ns": ("Int64", "in that call"),
+    "queued_ns": ("Int64", "after that call: the device was slow to begin, or waited for another stream"),
+    "unknown_ns": ("Int64", "no call in the trace launched what ended the gap"),
+    "sync_ns": ("Int64", "part of starved_ns: the launching thread was in a blocking call, cudaStreamSynchronize ..."),
+    "alloc_ns": ("Int64", "part of starved_ns: otherwise in a call that allocates or frees, cudaMalloc, cudaFree ..."),
+    "data_ns": ("Int64", "part of starved_ns: otherwise it was getting a batch from the DataLoader"),
+    "operator_ns": ("Int64", "part of starved_ns: otherwise it was in any other operator"),
+    "outside_ns": ("Int64", "part of starved_ns: it was in none of these; mostly Python of the user"),
+    "drained_ns": ("Int64", "starved_ns of gaps that began within a blocking call of that thread"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+}  # fmt: skip
+IDLE = Schema("idle", "rank and device", {"rank": _RANK, "device": _DEVICE, **_IDLE})
+IDLE_STEPS = Schema("idle_steps", "rank, device and step", {
+    "rank": _RANK, "device": _DEVICE, "step": ("int64", "N of ProfilerStep#N"), **_IDLE,
+})  # fmt: skip
