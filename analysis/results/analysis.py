@@ -28,6 +28,7 @@ from ..metrics.causes.program import PARTS
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
 from ..metrics.device import kernels as kernels_module
+from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.launches import launched_in
 from ..metrics.device.link_bytes import link_counters
@@ -346,6 +347,20 @@ class Analysis:
     @cached_property
     def _idle(self) -> IdleTables:
         return idle_tables(self.run.activities, self._hosts)
+
+    @cached_property
+    def syncs(self) -> pd.DataFrame:
+        """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
+        return self._marked(syncs_module.syncs(self._blocking_calls))
+
+    @cached_property
+    def syncs_steps(self) -> pd.DataFrame:
+        """The same by step."""
+        return self._marked(syncs_module.syncs_steps(self._blocking_calls))
+
+    @cached_property
+    def _blocking_calls(self) -> pd.DataFrame:
+        return syncs_module.blocking_calls(self.run.activities, self._hosts)
 
     @cached_property
     def _hosts(self) -> HostTables:

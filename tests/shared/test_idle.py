@@ -58,3 +58,21 @@ def test_the_parts_add_up_to_the_idle_time_of_the_breakdown(file: str) -> None:
             assert sum(row[f"{part}_ns"] for part in QUEUE) == row["idle_ns"]
             assert sum(row[f"{part}_ns"] for part in HOST) == row["starved_ns"]
             assert row["note"] is None
+
+
+@pytest.mark.parametrize("file", sorted({row["file"] for row in expected()}))
+def test_calls_cost_what_idle_time_they_cover(file: str) -> None:
+    found = detailed(TRACES / file)
+    for kind in ("sync", "alloc"):
+        for rows in (records(found.syncs), records(found.syncs_steps)):
+            assert sum(r["lost_ns"] for r in rows if r["kind"] == kind) == found.idle[f"{kind}_ns"].sum()
+
+
+def test_memory_freed_and_allocated_takes_most_of_a_step() -> None:
+    steps = records(analyse(TRACES / "torchrec-a2a3", details=True).syncs_steps)
+    for rank in range(4):
+        own = [row for row in steps if row["rank"] == rank and row["step"] == 4 and row["kind"] == "alloc"]
+        counts = {name: sum(r["calls"] for r in own if r["name"] == name) for name in ("cudaFree", "cudaMalloc")}
+        assert counts == {"cudaFree": 25, "cudaMalloc": 9}
+        assert (own[0]["name"], own[0]["operator"]) == ("cudaFree", "aten::cat")
+        assert 220e6 < sum(row["total_ns"] for row in own) < 260e6

@@ -137,3 +137,19 @@ IDLE = Schema("idle", "rank and device", {"rank": _RANK, "device": _DEVICE, **_I
 IDLE_STEPS = Schema("idle_steps", "rank, device and step", {
     "rank": _RANK, "device": _DEVICE, "step": ("int64", "N of ProfilerStep#N"), **_IDLE,
 })  # fmt: skip
+
+_SYNCS = {
+    "kind": ("string", "sync: it returns when the device has done something; alloc: it allocates or frees memory"),
+    "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ..."),
+    "operator": ("string", "innermost CPU operator around the call; NA outside of all"),
+    "annotation": ("string", "innermost annotation around it, steps excepted; NA outside of all"),
+    "calls": ("int64", "how often"),
+    "total_ns": ("int64", "sum of the durations"),
+    "longest_ns": ("int64", "longest"),
+    "lost_ns": ("int64", "starved time of devices during these calls, as in sync_ns and alloc_ns of `idle`"),
+    "partial": _PARTIAL,
+}  # fmt: skip
+SYNCS = Schema("syncs", "rank, call of the runtime that blocks or allocates, and operator", {"rank": _RANK, **_SYNCS})
+SYNCS_STEPS = Schema("syncs_steps", "rank, step, call of the runtime that blocks or allocates, and operator", {
+    "rank": _RANK, "step": ("Int64", "N of the ProfilerStep#N in which the call began; NA outside of all"), **_SYNCS,
+})  # fmt: skip

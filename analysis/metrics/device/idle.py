@@ -50,7 +50,8 @@ def is_alloc(call: str) -> bool:
     return _ALLOC.match(call) is not None
 
 
-_NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation"]
+NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation"]
+"""Columns of activities that idle time is measured from."""
 
 
 class HostCalls(NamedTuple):
@@ -307,7 +308,7 @@ def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
     """Idle time by cause, of every device."""
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
-    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
+    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], NEEDED):
         host, why_not = None, ON_CPU if device == "cpu" else NOT_READ
         if tables.is_read and device != "cpu":
             host = tables.host(rank, cycle)
