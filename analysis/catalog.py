@@ -109,6 +109,16 @@ _DEVICE_TIME = (
     "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
     "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
 )  # fmt: skip
+_IDLE = (
+    "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",
+    "operator_ns", "outside_ns", "drained_ns",
+)  # fmt: skip
+_IDLE_NARROW = (
+    "idle_ns", "starved_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "queued_ns",
+    "launching_ns", "unknown_ns", "drained_ns", "window_ns", "note",
+)  # fmt: skip
+_SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
+_SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
@@ -168,6 +178,49 @@ _ENTRIES = (
         command="steps",
         none_measured="no activity belongs to a step; call profiler.step() in the loop",
         narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
+    ),
+    TableEntry(
+        device_time.IDLE,
+        Topic.time,
+        "Why every device was idle: what the host did meanwhile.",
+        "idle.md#why-a-device-is-idle",
+        command="idle",
+        shown=("rank", "device", *_IDLE, "note", "partial"),
+        narrow=("rank", "device", *_IDLE_NARROW),
+        worst=Worst("idle_ns"),
+    ),
+    TableEntry(
+        device_time.IDLE_STEPS,
+        Topic.time,
+        "The same, by step.",
+        "idle.md#by-step",
+        command="idle --by step",
+        shown=("rank", "device", "step", *_IDLE, "note", "partial"),
+        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `idle` without "
+        "--by step",
+        narrow=("rank", "device", "step", *_IDLE_NARROW),
+    ),
+    TableEntry(
+        device_time.SYNCS,
+        Topic.time,
+        "Calls of the runtime that block or allocate, and what they cost.",
+        "idle.md#blocking-and-allocating-calls",
+        command="syncs",
+        shown=("rank", *_SYNCS, "partial"),
+        narrow=("rank", *_SYNCS_NARROW),
+        none_found="no call of the runtime blocked or allocated",
+        none_measured="no call of the runtime blocked or allocated",
+    ),
+    TableEntry(
+        device_time.SYNCS_STEPS,
+        Topic.time,
+        "The same, by step.",
+        "idle.md#blocking-and-allocating-calls",
+        command="syncs --by step",
+        shown=("rank", "step", *_SYNCS, "partial"),
+        narrow=("rank", "step", *_SYNCS_NARROW),
+        none_found="no call of the runtime blocked or allocated",
+        none_measured="no call of the runtime blocked or allocated",
     ),
     TableEntry(
         communication.CALLS,

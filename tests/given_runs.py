@@ -27,7 +27,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     ceiling = schema.CEILING.frame(given.pop("ceiling", []))
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
-        "step_times", "memory", "records", "process_groups",
+        "step_times", "memory", "records", "process_groups", "runtime_calls",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -44,10 +44,7 @@ def analysis_of_run(tables: Given) -> Analysis:
         launches=launches,
         annotations=annotations,
         comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
-        runtime_calls=RUNTIME_CALLS.frame(
-            {**row, "name": "cudaLaunchKernel", "thread": 1, "start_ns": row["issue_ns"], "dur_ns": 0}
-            for row in launched
-        ),
+        runtime_calls=RUNTIME_CALLS.frame(_runtime_calls(given, launched)),
         memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
         cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
     )
@@ -69,6 +66,17 @@ def analysis_of_run(tables: Given) -> Analysis:
 
 def _of_rank_0(row: Row) -> Row:
     return {"rank": 0, "cycle": 0, **row}
+
+
+def _runtime_calls(given: Given, launched: list[Row]) -> list[Row]:
+    """Those that are given; otherwise a launch of no length for each activity."""
+    rows = given.get("runtime_calls") or [
+        {**row, "name": "cudaLaunchKernel", "start_ns": row["issue_ns"], "dur_ns": 0} for row in launched
+    ]
+    return [
+        {"thread": 1, **row, "dur_ns": row["dur_ns"] if "dur_ns" in row else row["end_ns"] - row["start_ns"]}
+        for row in map(_of_rank_0, rows)
+    ]
 
 
 def _activities(given: Given) -> list[Row]:

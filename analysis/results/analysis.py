@@ -28,6 +28,8 @@ from ..metrics.causes.program import PARTS
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
 from ..metrics.device import kernels as kernels_module
+from ..metrics.device import syncs as syncs_module
+from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.launches import launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
@@ -352,6 +354,39 @@ class Analysis:
     def typical_step(self) -> TypicalStep:
         """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
         return typical_step(self.steps, self.breakdown)
+
+    @cached_property
+    def idle(self) -> pd.DataFrame:
+        """One row per rank and device: idle time by what the host did. The causes need a run with `details`."""
+        return self._marked(self._idle.whole)
+
+    @cached_property
+    def idle_steps(self) -> pd.DataFrame:
+        """The same by step."""
+        return self._marked(self._idle.steps)
+
+    @cached_property
+    def _idle(self) -> IdleTables:
+        return idle_tables(self.run.activities, self._hosts)
+
+    @cached_property
+    def syncs(self) -> pd.DataFrame:
+        """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
+        return self._marked(syncs_module.syncs(self._blocking_calls))
+
+    @cached_property
+    def syncs_steps(self) -> pd.DataFrame:
+        """The same by step."""
+        return self._marked(syncs_module.syncs_steps(self._blocking_calls))
+
+    @cached_property
+    def _blocking_calls(self) -> pd.DataFrame:
+        return syncs_module.blocking_calls(self.run.activities, self._hosts)
+
+    @cached_property
+    def _hosts(self) -> HostTables:
+        run = self.run
+        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details)
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:

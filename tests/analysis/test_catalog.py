@@ -85,5 +85,5 @@ def test_a_table_by_its_name() -> None:
     analysis = SimpleNamespace(calls="the calls")
     assert Analysis.table(analysis, "calls") == "the calls"
     for name in ("call", "run", "scaling", "activities"):
-        with pytest.raises(UnknownTable, match="those are breakdown, breakdown_steps, steps, calls"):
+        with pytest.raises(UnknownTable, match="those are breakdown, breakdown_steps, steps, idle"):
             Analysis.table(analysis, name)

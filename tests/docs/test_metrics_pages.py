@@ -49,6 +49,8 @@ NOT_COPIED = {
 # stands beside the columns of bandwidth.
 LIKE = {
     "breakdown_steps": "breakdown",
+    "idle_steps": "idle",
+    "syncs_steps": "syncs",
     "bandwidth_ceiling": "bandwidth",
     "kernels_devices": "kernels",
     "operators": "kernels",

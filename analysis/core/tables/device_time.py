@@ -114,3 +114,42 @@ GPUS = Schema("gpus", "rank and GPU", {
     "note": ("string", "why something is NA"),
     "partial": _PARTIAL,
 })  # fmt: skip
+
+# --- idle time -----------------------------------------------------------------------------------------------------
+
+_IDLE = {
+    "window_ns": ("int64", "as in `breakdown`"),
+    "idle_ns": ("int64", "part of it in which nothing ran: no kernel, no copy, no fill"),
+    "starved_ns": ("Int64", "the call that launched what ended the gap had not begun: the host was not there yet"),
+    "launching_ns": ("Int64", "in that call"),
+    "queued_ns": ("Int64", "after that call: the device was slow to begin, or waited for another stream"),
+    "unknown_ns": ("Int64", "no call in the trace launched what ended the gap"),
+    "sync_ns": ("Int64", "part of starved_ns: the launching thread was in a blocking call, cudaStreamSynchronize ..."),
+    "alloc_ns": ("Int64", "part of starved_ns: otherwise in a call that allocates or frees, cudaMalloc, cudaFree ..."),
+    "data_ns": ("Int64", "part of starved_ns: otherwise it was getting a batch from the DataLoader"),
+    "operator_ns": ("Int64", "part of starved_ns: otherwise it was in any other operator"),
+    "outside_ns": ("Int64", "part of starved_ns: it was in none of these; mostly Python of the user"),
+    "drained_ns": ("Int64", "starved_ns of gaps that began within a blocking call of that thread"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+}  # fmt: skip
+IDLE = Schema("idle", "rank and device", {"rank": _RANK, "device": _DEVICE, **_IDLE})
+IDLE_STEPS = Schema("idle_steps", "rank, device and step", {
+    "rank": _RANK, "device": _DEVICE, "step": ("int64", "N of ProfilerStep#N"), **_IDLE,
+})  # fmt: skip
+
+_SYNCS = {
+    "kind": ("string", "sync: it returns when the device has done something; alloc: it allocates or frees memory"),
+    "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ..."),
+    "operator": ("string", "innermost CPU operator around the call; NA outside of all"),
+    "annotation": ("string", "innermost annotation around it, steps excepted; NA outside of all"),
+    "calls": ("int64", "how often"),
+    "total_ns": ("int64", "sum of the durations"),
+    "longest_ns": ("int64", "longest"),
+    "lost_ns": ("int64", "starved time of devices during these calls, as in sync_ns and alloc_ns of `idle`"),
+    "partial": _PARTIAL,
+}  # fmt: skip
+SYNCS = Schema("syncs", "rank, call of the runtime that blocks or allocates, and operator", {"rank": _RANK, **_SYNCS})
+SYNCS_STEPS = Schema("syncs_steps", "rank, step, call of the runtime that blocks or allocates, and operator", {
+    "rank": _RANK, "step": ("Int64", "N of the ProfilerStep#N in which the call began; NA outside of all"), **_SYNCS,
+})  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.escaping import encodable
 from ...core.kinds import COMM, kernel_kind, memory_kind
-from ...core.markers import GRADIENT
+from ...core.markers import DETAILS
 from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
@@ -235,7 +235,7 @@ class _Reading:
         kept += [each for each in called if each[0].name.startswith(_LOADING)]
         kept += [each for each in called if each[0].name.startswith("c10d::")]
         if self.options.details:
-            kept += [each for each in called if each[0].name == GRADIENT]
+            kept += [each for each in called if each[0].name in DETAILS]
         found = annotations_of(kept)
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # There are several such events per thread; one may hold an earlier process name.

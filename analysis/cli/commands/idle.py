@@ -1,0 +1,71 @@
+"""Why devices were idle, and which calls made them wait."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..output import Writing, writes_tables
+from ..reading_options import Runs, analysis_of, reads_traces
+from ..tables import nothing_measured, print_table
+from .breakdown import BreakdownBy
+
+
+class SyncsBy(str, Enum):
+    """What a row of the calls is."""
+
+    rank = "rank"
+    step = "step"
+
+
+@reads_traces
+@writes_tables
+def idle_command(
+    runs: Runs,
+    by: Annotated[BreakdownBy, typer.Option(help="A row per device, or per device and step.")] = BreakdownBy.device,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Divide the idle time of every device by what the host did before it launched the next activity.
+
+    Idle time is starved (nothing was launched yet), launching (the launch was under way) or queued (the device had the
+    work and did not begin). What is starved divides by what the launching thread did: it was blocked (sync), allocated
+    (alloc), loaded data (data), ran an operator (operator) or ran Python outside of all operators (outside).
+
+    \b
+    Examples:
+      {prog} idle traces/my-run
+      {prog} idle --by step --format csv traces/my-run
+    """
+    name = "idle" if by is BreakdownBy.device else "idle_steps"
+    print_table(name, analysis_of(runs, reading, details=True), writing)
+
+
+@reads_traces
+@writes_tables
+def syncs_command(
+    runs: Runs,
+    by: Annotated[SyncsBy, typer.Option(help="Rows of a rank, or of a rank and step.")] = SyncsBy.rank,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """List the calls of the CUDA or HIP runtime that block or allocate, by name and operator.
+
+    A blocking call (sync: cudaStreamSynchronize, cudaMemcpy ...) lets the device run dry; cudaMalloc and cudaFree
+    (alloc) do so too, and in a step they mean that the caching allocator ran out of memory. `lost` is how long devices
+    had nothing to do while a call lasted, on the thread that was to launch the next activity.
+
+    \b
+    Examples:
+      {prog} syncs traces/my-run
+      {prog} syncs --by step --format csv traces/my-run
+    """
+    analysis = analysis_of(runs, reading, details=True)
+    if not analysis.run.details:
+        nothing_measured(analysis, "was read without calls of the runtime; recordings have them if packed --details")
+    print_table("syncs" if by is SyncsBy.rank else "syncs_steps", analysis, writing)

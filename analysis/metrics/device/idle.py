@@ -1,0 +1,339 @@
+"""Why a device was idle: what the host did before it launched the activity that ends each gap.
+
+The activity that ends a gap [g, a) was launched by the runtime or driver call [l, m) of the same correlation. Until l
+nothing was queued (`starved`), until m the call was at work (`launching`), and from m on the device had all it needs
+(`queued`). One launch of a CUDA graph is the call of all its kernels, so the gaps between them are queued.
+
+Source: HolisticTraceAnalysis, get_idle_time_breakdown, calls a gap host_wait if the call begins after the kernel before
+it ended, stream by stream and as a whole; here all streams together, and to the ns. Examples: docs/metrics/idle.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...core import markers
+from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
+from ...core.schema import Row, bare, grouped
+from ...core.steps import NO_STEP, Window, step_windows
+from ...core.tables.device_time import IDLE, IDLE_STEPS
+from ..clocks.frame import Flags, Ints
+
+NOT_READ = "the causes need runtime calls and operators, which were not read; a recording has them if packed --details"
+ON_CPU = "a run without a GPU has no launches"
+NO_CALLS = "no call of the runtime is in the trace, so nothing is known of launches"
+NO_OPERATORS = "no operators in the trace: capture with ProfilerActivity.CPU to tell data, operators and Python apart"
+
+_SYNC, _ALLOC = re.compile(markers.BLOCKING_CALL), re.compile(markers.ALLOCATING_CALL)
+_UNKNOWN = np.iinfo(np.int64).min
+_NEVER = np.iinfo(np.int64).max
+
+QUEUE = ("starved", "launching", "queued", "unknown")
+"""Parts of idle time: what was queued on the device."""
+HOST = ("sync", "alloc", "data", "operator", "outside")
+"""Parts of starved time: what the launching thread did. Where they nest, the first one counts."""
+
+
+def is_sync(call: str) -> bool:
+    """Whether a call of the runtime or driver returns only when the device has done something."""
+    return _SYNC.match(call) is not None
+
+
+def is_alloc(call: str) -> bool:
+    """Whether a call of the runtime or driver allocates or frees memory."""
+    return _ALLOC.match(call) is not None
+
+
+NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation"]
+"""Columns of activities that idle time is measured from."""
+
+
+class HostCalls(NamedTuple):
+    """Calls of the runtime and driver of one rank in one cycle, all of shape (calls,)."""
+
+    thread: Ints
+    correlation: Ints
+    start_ns: Times
+    end_ns: Times
+    is_sync: Flags
+    is_alloc: Flags
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the CPU of one rank did in one cycle, as tables."""
+
+    runtime_calls: pd.DataFrame
+    operators: pd.DataFrame
+    annotations: pd.DataFrame
+
+    @cached_property
+    def calls(self) -> HostCalls:
+        """Its calls of the runtime and driver."""
+        calls = self.runtime_calls
+        start = calls["start_ns"].to_numpy()
+        codes, names = pd.factorize(calls["name"])
+        sync, alloc = (np.array([*map(of, names), False], dtype=bool)[codes] for of in (is_sync, is_alloc))
+        return HostCalls(
+            thread=calls["thread"].to_numpy(),
+            correlation=calls["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN),
+            start_ns=start,
+            end_ns=start + calls["dur_ns"].to_numpy(),
+            is_sync=sync,
+            is_alloc=alloc & ~sync,
+        )
+
+    def spans_of(self, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
+        """When a thread was in a blocking call, in an allocating one, loading data, and in any operator."""
+        calls, here = self.calls, self.calls.thread == thread
+        sync, alloc = (
+            spans(calls.start_ns[own], calls.end_ns[own]) for own in (here & calls.is_sync, here & calls.is_alloc)
+        )
+        on_thread = self.annotations[bare(self.annotations["thread"]) == thread]
+        loading = on_thread["name"].str.startswith(markers.LOADING).to_numpy(dtype=bool)
+        own = self.operators[bare(self.operators["thread"]) == thread]
+        # Operators that hand a collective over are kept with the annotations.
+        handing = on_thread["name"].str.startswith((markers.C10D, markers.RECORD)).to_numpy(dtype=bool)
+        return sync, alloc, _spans(on_thread[loading]), union(_spans(own), _spans(on_thread[handing]))
+
+    @cached_property
+    def launches(self) -> Ints:
+        """The calls in order of correlation, the first one of each."""
+        order = np.lexsort((self.calls.start_ns, self.calls.correlation))
+        sorted_ids = self.calls.correlation[order]
+        first = np.ones(len(order), dtype=bool)
+        first[1:] = sorted_ids[1:] != sorted_ids[:-1]
+        launches: Ints = order[first & (sorted_ids != _UNKNOWN)]
+        return launches
+
+    def launch_of(self, correlation: Ints) -> Ints:
+        """The call that launched each activity, -1 for none."""
+        launches = self.launches
+        if not len(launches):
+            return np.full(len(correlation), -1)
+        known = self.calls.correlation[launches]
+        at = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+        return np.where(known[at] == correlation, launches[at], -1)
+
+    def was_blocked(self, thread: Ints, times: Times) -> Flags:
+        """Whether each thread was, at its time, in a blocking call that had begun before."""
+        result = np.zeros(len(times), dtype=bool)
+        for number in np.unique(thread):
+            here, own = thread == number, np.flatnonzero((self.calls.thread == number) & self.calls.is_sync)
+            own = own[np.argsort(self.calls.start_ns[own], kind="stable")]
+            if len(own):
+                until = np.maximum.accumulate(self.calls.end_ns[own])
+                before = np.searchsorted(self.calls.start_ns[own], times[here], side="left") - 1
+                result[here] = (before >= 0) & (until[before] > times[here])
+        return result
+
+
+class Gaps(NamedTuple):
+    """Idle time of a device in one cycle, in pieces that lie in one step each, all of shape (pieces,).
+
+    A piece is starved in [start_ns, begun_ns), launching in [begun_ns, done_ns), queued in [done_ns, end_ns), unless
+    it is not `is_known` which call ended it. `window` counts into the windows of the steps, -1 outside of them.
+    """
+
+    start_ns: Times
+    begun_ns: Times
+    done_ns: Times
+    end_ns: Times
+    thread: Ints
+    is_known: Flags
+    is_drained: Flags
+    window: Ints
+
+
+def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) -> tuple[int, Gaps]:
+    """Window in ns, and idle time, of these activities of a device in one cycle. Without a host no call is known."""
+    starts = activities["start_ns"].to_numpy()
+    ends = starts + activities["dur_ns"].to_numpy()
+    first, last = int(starts.min()), int(ends.max())
+    idle = clip(complement(spans(starts, ends)), first, last)
+    call = np.full(len(starts), -1)
+    if host is not None:
+        call = host.launch_of(activities["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
+    known = call >= 0
+    issued = np.full(len(starts), _NEVER)
+    if host is not None:
+        issued[known] = host.calls.start_ns[call[known]]
+    # Of several activities that begin at the end of a gap, the one issued first ends it; unknown calls come last.
+    order = np.lexsort((issued, starts))
+    ender = order[np.searchsorted(starts[order], idle.ends)]
+    known, call = known[ender], call[ender]
+    begun, done, thread = idle.ends.copy(), idle.ends.copy(), np.full(len(ender), -1)
+    drained = np.zeros(len(ender), dtype=bool)
+    if host is not None:
+        begun[known], done[known] = host.calls.start_ns[call[known]], host.calls.end_ns[call[known]]
+        thread[known] = host.calls.thread[call[known]]
+        drained[known] = host.was_blocked(thread[known], idle.starts[known])
+    return last - first, _cut(Gaps(idle.starts, begun, done, idle.ends, thread, known, drained, drained), windows)
+
+
+def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
+    """The gaps cut where steps begin and end."""
+    bounds = np.array([*(one.start_ns for one in windows), *(one.end_ns for one in windows[-1:])], dtype=np.int64)
+    inside = bounds[_is_within(bounds, gaps)]
+    start = np.unique(np.concatenate((gaps.start_ns, inside)))
+    of = np.searchsorted(gaps.start_ns, start, side="right") - 1
+    end = np.minimum(gaps.end_ns[of], np.append(start[1:], _NEVER))
+    begun = np.clip(gaps.begun_ns[of], start, end)
+    window = np.searchsorted(bounds, start, side="right") - 1
+    return Gaps(
+        start_ns=start,
+        begun_ns=begun,
+        done_ns=np.clip(gaps.done_ns[of], begun, end),
+        end_ns=end,
+        thread=gaps.thread[of],
+        is_known=gaps.is_known[of],
+        is_drained=gaps.is_drained[of],
+        window=np.where(window < len(windows), window, -1),
+    )
+
+
+def _is_within(times: Times, gaps: Gaps) -> Flags:
+    """Whether each time lies inside a gap."""
+    if not len(gaps.start_ns):
+        return np.zeros(len(times), dtype=bool)
+    of = np.maximum(np.searchsorted(gaps.start_ns, times, side="right") - 1, 0)
+    within: Flags = (gaps.start_ns[of] < times) & (times < gaps.end_ns[of])
+    return within
+
+
+def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
+    """How long each piece of idle time has each part, in ns; `drained` is all that is starved of gaps after a sync."""
+    start, begun = gaps.start_ns, gaps.begun_ns
+    known = gaps.is_known.astype(np.int64)
+    starved = (begun - start) * known
+    found = {
+        "idle": gaps.end_ns - start,
+        "starved": starved,
+        "launching": (gaps.done_ns - begun) * known,
+        "queued": (gaps.end_ns - gaps.done_ns) * known,
+        "unknown": (gaps.end_ns - start) * (1 - known),
+        "drained": starved * gaps.is_drained,
+        **{cause: np.zeros(len(start), dtype=np.int64) for cause in HOST},
+    }
+    for thread in np.unique(gaps.thread[starved > 0]).tolist():
+        here = (gaps.thread == thread) & (starved > 0)
+        before = np.zeros(int(here.sum()), dtype=np.int64)
+        so_far: list[Spans] = []
+        for cause, when in zip(HOST, host.spans_of(thread), strict=False):
+            so_far = [union(*so_far, when)]
+            within = covered(so_far[0], start[here], begun[here])
+            found[cause][here] = within - before
+            before = within
+        found["outside"][here] = starved[here] - before
+    return found
+
+
+class IdleRows(NamedTuple):
+    """Rows of a device in one cycle: of its whole window, and of each step."""
+
+    whole: Row
+    steps: list[Row]
+
+
+def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) -> IdleRows:
+    """The rows of these activities of a device in one cycle; `why_not` says why there is no host."""
+    starts = activities["start_ns"].to_numpy()
+    steps = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
+    windows = step_windows(starts, starts + activities["dur_ns"].to_numpy(), steps)
+    window_ns, gaps = gaps_of(activities, host, windows)
+    absent: tuple[str, ...] = ()
+    if host is None:
+        parts, absent, note = {"idle": gaps.end_ns - gaps.start_ns}, (*QUEUE, *HOST, "drained"), why_not
+    else:
+        parts, note = by_cause(gaps, host), None if len(host.calls.thread) else NO_CALLS
+        if len(host.calls.thread) and not len(host.operators):
+            absent, note = HOST[2:], NO_OPERATORS
+    missing = {f"{part}_ns": None for part in absent} | {"note": note}
+    sums = {f"{part}_ns": int(values.sum()) for part, values in parts.items()}
+    in_steps = {f"{part}_ns": _by_window(values, gaps.window, len(windows)) for part, values in parts.items()}
+    return IdleRows(
+        whole={"window_ns": window_ns, **sums, **missing},
+        steps=[
+            {
+                "step": window.step,
+                "window_ns": window.end_ns - window.start_ns,
+                **{part: values[number] for part, values in in_steps.items()},
+                **missing,
+            }
+            for number, window in enumerate(windows)
+        ],
+    )
+
+
+def _by_window(values: Times, window: Ints, windows: int) -> list[int]:
+    sums = np.zeros(windows + 1, dtype=np.int64)
+    np.add.at(sums, window, values)  # -1, which is outside, is the last one
+    found: list[int] = sums[:windows].tolist()
+    return found
+
+
+@dataclass(frozen=True)
+class HostTables:
+    """What CPUs of all ranks did; nothing of it was read unless `is_read`."""
+
+    calls: pd.DataFrame
+    operators: pd.DataFrame
+    annotations: pd.DataFrame
+    is_read: bool
+
+    def host(self, rank: int, cycle: int) -> Host:
+        """What the CPU of a rank did in one cycle."""
+        tables = (self.calls, self.operators, self.annotations)
+        return Host(*(part.get((rank, cycle), all_[:0]) for part, all_ in zip(self._parts, tables, strict=True)))
+
+    @cached_property
+    def _parts(self) -> list[dict[tuple[int, ...], pd.DataFrame]]:
+        return [dict(grouped(table, ["rank", "cycle"])) for table in (self.calls, self.operators, self.annotations)]
+
+
+class IdleTables(NamedTuple):
+    """A row per rank and device, over all cycles, and a row for each of their steps."""
+
+    whole: pd.DataFrame
+    steps: pd.DataFrame
+
+
+def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
+    """Idle time by cause, of every device."""
+    cycles: dict[tuple[int, str], list[Row]] = {}
+    steps: list[Row] = []
+    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], NEEDED):
+        host, why_not = None, ON_CPU if device == "cpu" else NOT_READ
+        if tables.is_read and device != "cpu":
+            host = tables.host(rank, cycle)
+        found = idle_of(own, host, why_not)
+        cycles.setdefault((rank, device), []).append(found.whole)
+        steps += [{"rank": rank, "device": device, **step} for step in found.steps]
+    return IdleTables(
+        IDLE.frame(
+            {"rank": rank, "device": device, **_summed(rows)} for (rank, device), rows in sorted(cycles.items())
+        ),
+        IDLE_STEPS.frame(steps),
+    )
+
+
+def _summed(cycles: list[Row]) -> Row:
+    """Sums over cycles; a part that is NA in one of them is NA in all."""
+    notes = dict.fromkeys(cycle["note"] for cycle in cycles if cycle["note"])
+    result: Row = {"note": "; ".join(notes) or None}
+    for part in cycles[0]:
+        if part != "note":
+            values = [cycle.get(part) for cycle in cycles]
+            result[part] = None if None in values else sum(values)
+    return result
+
+
+def _spans(events: pd.DataFrame) -> Spans:
+    starts = events["start_ns"].to_numpy()
+    return spans(starts, starts + events["dur_ns"].to_numpy())

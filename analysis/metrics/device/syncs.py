@@ -1,0 +1,127 @@
+"""Calls of the runtime that block or allocate: by which operator, how long, and how long a device was idle for them.
+
+A call costs a device what of its starved time falls into it, see `idle`: while the call lasted, nothing was queued, and
+the thread that was to launch the next activity was in the call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ...core import markers
+from ...core.intervals import Spans, Times, covered, spans, subtract
+from ...core.schema import bare, grouped
+from ...core.steps import NO_STEP, steps_at
+from ...core.tables.device_time import SYNCS, SYNCS_STEPS
+from ..clocks.frame import Flags, Ints
+from .idle import NEEDED, Host, HostTables, gaps_of
+from .launches import innermost
+
+_KEYS = ["kind", "name", "operator", "annotation"]
+_EVENT = ["thread", "name", "start_ns", "dur_ns"]
+
+
+def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
+    """One row per call that blocks or allocates, with its `kind`, `operator`, `annotation`, `step` and `lost_ns`."""
+    on_gpu = activities[bare(activities["device"]) != "cpu"]
+    devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
+    for (rank, _, cycle), own in grouped(on_gpu, ["rank", "device", "cycle"], NEEDED):
+        devices.setdefault((rank, cycle), []).append(own)
+    keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
+    parts = [_of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), [])) for (rank, cycle), _ in keys]
+    return pd.concat(parts, ignore_index=True) if parts else _of_none()
+
+
+def syncs(calls: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, call and operator, those that cost a rank most first."""
+    return SYNCS.conform(_summed(calls, ["rank"]))
+
+
+def syncs_steps(calls: pd.DataFrame) -> pd.DataFrame:
+    """The same by the step in which the call began."""
+    return SYNCS_STEPS.conform(_summed(calls, ["rank", "step"]))
+
+
+def _summed(calls: pd.DataFrame, over: list[str]) -> pd.DataFrame:
+    groups = calls.groupby([*over, *_KEYS], dropna=False, sort=True)
+    sums = groups.agg(
+        calls=("dur_ns", "size"), total_ns=("dur_ns", "sum"), longest_ns=("dur_ns", "max"), lost_ns=("lost_ns", "sum")
+    ).reset_index()
+    down = ["lost_ns", "total_ns"]
+    order = [*(True for _ in over), *(False for _ in down)]
+    return sums.sort_values([*over, *down], ascending=order, kind="stable", ignore_index=True)
+
+
+def _of_none() -> pd.DataFrame:
+    numbers = {"rank": "int64", "step": "Int64", "dur_ns": "int64", "lost_ns": "int64"}
+    return pd.DataFrame({name: pd.Series(dtype=numbers.get(name, "string")) for name in (*_KEYS, *numbers)})
+
+
+def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
+    calls = host.calls
+    chosen = np.flatnonzero(calls.is_sync | calls.is_alloc)
+    chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
+    if not len(chosen):
+        return _of_none()
+    thread, start, is_sync = calls.thread[chosen], calls.start_ns[chosen], calls.is_sync[chosen]
+    lost = np.zeros(len(chosen), dtype=np.int64)
+    for activities in devices:
+        lost += _lost(activities, host, thread, start, calls.end_ns[chosen], is_sync)
+    marks = host.annotations
+    name = marks["name"].astype("string").fillna("")
+    is_operator = name.str.startswith(markers.C10D)
+    of_others = name.str.startswith(markers.PROFILER_STEP) | name.isin(markers.DETAILS)
+    operators = pd.concat(
+        [table[_EVENT] for table in (host.operators, marks[is_operator]) if len(table)] or [marks[:0]]
+    )
+    step = steps_at(start, zip(name, marks["start_ns"].tolist(), marks["dur_ns"].tolist(), strict=True))
+    return pd.DataFrame({
+        "rank": rank,
+        "kind": pd.Series(np.where(is_sync, "sync", "alloc"), dtype="string"),
+        "name": host.runtime_calls["name"].astype("string").array.take(chosen),
+        "operator": _around(operators, thread, start),
+        "annotation": _around(marks[~(is_operator | of_others)], thread, start),
+        "step": pd.Series(step, dtype="Int64").mask(step == NO_STEP),
+        "dur_ns": calls.end_ns[chosen] - start,
+        "lost_ns": lost,
+    })  # fmt: skip
+
+
+def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, is_sync: Flags) -> Times:
+    """How long the device of these activities was starved during each call, each ns counted once."""
+    gaps = gaps_of(activities, host, [])[1]
+    lost = np.zeros(len(start), dtype=np.int64)
+    for number in np.unique(thread):
+        own = gaps.is_known & (gaps.thread == number) & (gaps.begun_ns > gaps.start_ns)
+        starved = Spans(gaps.start_ns[own], gaps.begun_ns[own])
+        for of_kind in (is_sync, ~is_sync):
+            here = of_kind & (thread == number)
+            # What two calls share, one within the other, belongs to the one that began first.
+            reach = np.maximum.accumulate(end[here])
+            begin = start[here].copy()
+            begin[1:] = np.maximum(begin[1:], reach[:-1])
+            lost[here] = covered(starved, begin, np.maximum(end[here], begin))
+            starved = subtract(starved, spans(start[here], end[here]))
+    return lost
+
+
+def _around(events: pd.DataFrame, thread: Ints, times: Times) -> pd.Series[str]:
+    """The name of the innermost of the events around each time of a thread, NA for none."""
+    found = pd.Series(pd.NA, index=range(len(times)), dtype="string")
+    of_thread = bare(events["thread"])
+    for number in np.unique(thread):
+        here, own = thread == number, events[of_thread == number]
+        starts = own["start_ns"].to_numpy()
+        ends = starts + own["dur_ns"].to_numpy()
+        at = np.sort(times[here])
+        # Only those that contain a call: of all operators of a thread there may be a hundred thousand.
+        used = np.searchsorted(at, ends, side="left") > np.searchsorted(at, starts, side="left")
+        if not used.any():
+            continue
+        starts, ends, names = starts[used], ends[used], own["name"].astype("string").array[used]
+        order = np.lexsort((-ends, starts))
+        # In traces with whole microseconds a call often begins when the operator before it ends: that is not around it.
+        inner = innermost(starts[order], ends[order] - 1, times[here])
+        found[here] = names[order].take(inner, allow_fill=True)
+    return found

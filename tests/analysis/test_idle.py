@@ -1,0 +1,394 @@
+"""Idle time by cause, and the calls behind it, on traces built in memory and against a count tick by tick."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from builders import MS, US, Trace, activities_table
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from analysis.cli.app import main
+from analysis.core.schema import Row, records
+from analysis.core.tables.communication import ANNOTATIONS
+from analysis.core.tables.device_time import CPU_OPERATORS, RUNTIME_CALLS
+from analysis.metrics.device.idle import HOST, QUEUE, HostTables, idle_tables, is_alloc, is_sync
+from analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse, load_run
+
+BACKWARD = 777
+
+
+def detailed(folder: Path, *traces: Trace) -> Analysis:
+    for trace in traces:
+        trace.write(folder)
+    return Analysis(load_run([folder], details=True))
+
+
+def call(trace: Trace, name: str, start: int, dur: int, *, tid: int = 4242, cat: str = "cuda_runtime") -> Trace:
+    return trace.event(cat, name, start, dur, tid=tid, correlation=90_000 + len(trace.events))
+
+
+def only(table: pd.DataFrame) -> Row:
+    (row,) = records(table)
+    return row
+
+
+def parts(row: Row) -> dict[str, int]:
+    """The parts of the idle time that are not 0, in us."""
+    return {name: row[f"{name}_ns"] // US for name in (*QUEUE, *HOST, "drained") if row[f"{name}_ns"]}
+
+
+def gap(*, launch: int | None = 190 * US, thread: int = 4242) -> Trace:
+    """A device that is idle from 100 to 200 us; the call that ends the gap takes 5 us."""
+    return Trace().kernel("gemm", 0, 100 * US).kernel("gemm", 200 * US, 50 * US, launch=launch, thread=thread)
+
+
+# --- what was queued ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("launch", "found"),
+    [
+        (190 * US, {"starved": 90, "launching": 5, "queued": 5, "outside": 90}),
+        (98 * US, {"launching": 3, "queued": 97}),
+        (95 * US, {"queued": 100}),
+        (20 * US, {"queued": 100}),
+        (198 * US, {"starved": 98, "launching": 2, "outside": 98}),
+        (230 * US, {"starved": 100, "outside": 100}),  # clocks of device and host differ
+        (None, {"unknown": 100}),
+    ],
+)
+def test_a_gap_divides_by_the_call_that_launched_what_ends_it(tmp_path, launch, found):
+    row = only(detailed(tmp_path, gap(launch=launch).op("aten::mm", 300 * US, US)).idle)
+    assert (row["window_ns"], row["idle_ns"], row["note"]) == (250 * US, 100 * US, None)
+    assert parts(row) == found
+
+
+def test_one_launch_of_a_graph_is_the_call_of_all_its_kernels(tmp_path):
+    trace = Trace().op("aten::mm", 0, US)
+    trace.event("cuda_runtime", "cudaGraphLaunch", 10 * US, 20 * US, tid=4242, correlation=5)
+    for number, start in enumerate((0, 50, 80, 100)):
+        own = {"device": 0, "stream": 7, "correlation": 5 if number else 0}
+        trace.event("kernel", "gemm", start * US, 5 * US, pid=0, tid=7, **own)
+    row = only(detailed(tmp_path, trace).idle)
+    assert parts(row) == {"starved": 5, "launching": 20, "queued": 20 + 25 + 15, "outside": 5}
+
+
+def test_of_activities_that_begin_together_the_one_launched_first_ends_the_gap(tmp_path):
+    trace = gap(launch=150 * US).op("aten::mm", 0, US).kernel("memset", 200 * US, 9 * US, launch=120 * US, stream=8)
+    assert parts(only(detailed(tmp_path, trace).idle))["starved"] == 20
+
+
+def test_a_copy_or_fill_ends_and_fills_gaps(tmp_path):
+    trace = gap().op("aten::mm", 0, US).memcpy("HtoD", 120 * US, 40 * US, launch=110 * US)
+    row = only(detailed(tmp_path, trace).idle)
+    assert row["idle_ns"] == 60 * US
+    assert parts(row) == {"starved": 10 + 30, "launching": 10, "queued": 10, "outside": 40}
+
+
+# --- what the host did -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sync", "alloc"),
+    [
+        ("cudaStreamSynchronize", True, False),
+        ("cudaDeviceSynchronize", True, False),
+        ("cudaEventSynchronize", True, False),
+        ("cudaStreamSynchronize_ptsz", True, False),
+        ("cuStreamSynchronize", True, False),
+        ("cuCtxSynchronize", True, False),
+        ("hipDeviceSynchronize", True, False),
+        ("cudaMemcpy", True, False),
+        ("cudaMemcpy2D", True, False),
+        ("cuMemcpyDtoH_v2", True, False),
+        ("hipMemcpy", True, False),
+        ("hipMemcpyWithStream", True, False),
+        ("cudaMemcpyAsync", False, False),
+        ("cudaMemcpy2DAsync", False, False),
+        ("cuMemcpyHtoDAsync_v2", False, False),
+        ("hipMemcpyAsync", False, False),
+        ("cudaMalloc", False, True),
+        ("cudaMallocAsync", False, True),
+        ("cudaFree", False, True),
+        ("cudaHostAlloc", False, True),
+        ("cudaHostRegister", False, True),
+        ("cuMemCreate", False, True),
+        ("cuMemUnmap", False, True),
+        ("cuMemAlloc_v2", False, True),
+        ("hipMalloc", False, True),
+        ("hipFree", False, True),
+        ("hipHostMalloc", False, True),
+        ("cudaMemsetAsync", False, False),
+        ("cuMemsetD8Async", False, False),
+        ("cudaLaunchKernel", False, False),
+        ("cudaStreamIsCapturing", False, False),
+        ("cudaEventQuery", False, False),
+        ("cudaFuncGetAttributes", False, False),
+    ],
+)
+def test_which_calls_block_and_which_allocate(name, sync, alloc):
+    assert (is_sync(name), is_alloc(name)) == (sync, alloc)
+
+
+def nested() -> Trace:
+    """Gap from 100 to 200 us in which operator, data, allocation and blocking call nest."""
+    trace = gap().op("aten::cat", 110 * US, 70 * US)
+    trace.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 120 * US, 50 * US)
+    call(trace, "cudaMalloc", 130 * US, 30 * US)
+    return call(trace, "cudaDeviceSynchronize", 140 * US, 10 * US)
+
+
+def test_where_causes_nest_the_first_of_them_counts(tmp_path):
+    row = only(detailed(tmp_path, nested()).idle)
+    assert parts(row) == {
+        "starved": 90, "launching": 5, "queued": 5,
+        "sync": 10, "alloc": 20, "data": 20, "operator": 20, "outside": 20,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["c10d::allreduce_", "record_param_comms"])
+def test_operators_that_hand_collectives_over_are_operators(tmp_path, name):
+    row = only(detailed(tmp_path, gap().op(name, 120 * US, 30 * US).op("aten::mm", 0, US)).idle)
+    assert parts(row) == {"starved": 90, "launching": 5, "queued": 5, "operator": 30, "outside": 60}
+
+
+def test_only_the_thread_that_launches_counts(tmp_path):
+    # The backward pass launches from a thread of its own, while the forward's waits for it.
+    trace = gap(thread=BACKWARD).op("MulBackward0", 150 * US, 30 * US, thread=BACKWARD)
+    call(trace.op("aten::backward", 100 * US, 100 * US), "cudaStreamSynchronize", 100 * US, 80 * US)
+    found = detailed(tmp_path, trace)
+    assert parts(only(found.idle)) == {"starved": 90, "launching": 5, "queued": 5, "operator": 30, "outside": 60}
+    assert only(found.syncs)["lost_ns"] == 0
+
+
+def test_calls_and_operators_that_reach_out_of_the_gap_count_within_it(tmp_path):
+    trace = gap().op("aten::mm", 150 * US, 200 * US)
+    found = detailed(tmp_path, call(trace, "cudaStreamSynchronize", 30 * US, 80 * US))
+    assert parts(only(found.idle)) == {
+        "starved": 90, "launching": 5, "queued": 5, "sync": 10, "operator": 40, "outside": 40, "drained": 90,
+    }  # fmt: skip
+    row = only(found.syncs)
+    assert (row["kind"], row["calls"], row["total_ns"], row["lost_ns"]) == ("sync", 1, 80 * US, 10 * US)
+
+
+@pytest.mark.parametrize(("start", "dur", "drains"), [(99, 2, True), (100, 5, False), (90, 10, False), (0, 500, True)])
+def test_a_gap_is_drained_if_it_begins_within_a_blocking_call(tmp_path, start, dur, drains):
+    trace = call(gap().op("aten::mm", 0, US), "cudaStreamSynchronize", start * US, dur * US)
+    assert only(detailed(tmp_path, trace).idle)["drained_ns"] == (90 * US if drains else 0)
+
+
+# --- what cannot be known ------------------------------------------------------------------------------------------
+
+
+def causes(row: Row) -> set[int | None]:
+    return {row[f"{name}_ns"] for name in (*QUEUE, *HOST, "drained")}
+
+
+def test_without_calls_the_causes_are_not_known(tmp_path):
+    gap().write(tmp_path)
+    found = analyse(tmp_path)
+    row = only(found.idle)
+    assert (row["idle_ns"], causes(row)) == (100 * US, {None})
+    assert "were not read" in row["note"]
+    assert not len(found.syncs)
+
+
+def test_a_cpu_has_no_launches(tmp_path):
+    trace = Trace(backend="gloo", device_names=()).op("aten::mm", 0, 10 * US).op("aten::mm", 30 * US, 10 * US)
+    row = only(detailed(tmp_path, trace).idle)
+    assert (row["device"], row["idle_ns"], causes(row)) == ("cpu", 20 * US, {None})
+    assert "without a GPU" in row["note"]
+
+
+def test_without_operators_it_is_not_known_what_the_host_did_besides_calls(tmp_path):
+    row = only(detailed(tmp_path, call(gap(), "cudaMalloc", 120 * US, 30 * US)).idle)
+    assert (row["starved_ns"], row["alloc_ns"], row["sync_ns"]) == (90 * US, 30 * US, 0)
+    assert [row[f"{name}_ns"] for name in ("data", "operator", "outside")] == [None] * 3
+    assert "no operators" in row["note"]
+
+
+def test_a_trace_without_any_call_says_so(tmp_path):
+    row = only(detailed(tmp_path, Trace().kernel("a", 0, 10, launch=None).kernel("b", 90, 10, launch=None)).idle)
+    assert (row["unknown_ns"], row["idle_ns"]) == (80, 80)
+    assert "no call of the runtime" in row["note"]
+
+
+def test_devices_of_one_process_are_kept_apart(tmp_path):
+    trace = gap().op("aten::mm", 0, US)
+    trace.kernel("gemm", 0, 150 * US, device=1).kernel("gemm", 200 * US, 50 * US, device=1, launch=20 * US)
+    rows = records(detailed(tmp_path, trace).idle)
+    assert [(row["device"], row["idle_ns"], row["starved_ns"]) for row in rows] == [
+        ("0", 100 * US, 90 * US),
+        ("1", 50 * US, 0),
+    ]
+
+
+# --- blocking and allocating calls ---------------------------------------------------------------------------------
+
+
+def test_calls_by_kind_operator_and_step(tmp_path):
+    trace = nested().step(3, 0, 145 * US).step(4, 145 * US, 400 * US)
+    call(trace, "cudaMalloc", 152 * US, 4 * US)
+    found = detailed(tmp_path, trace)
+    rows = [(r["step"], r["kind"], r["name"], r["operator"], r["calls"]) for r in records(found.syncs_steps)]
+    assert rows == [
+        (3, "alloc", "cudaMalloc", "aten::cat", 1),
+        (3, "sync", "cudaDeviceSynchronize", "aten::cat", 1),
+        (4, "alloc", "cudaMalloc", "aten::cat", 1),
+    ]
+    assert [(r["kind"], r["lost_ns"] // US, r["longest_ns"] // US) for r in records(found.syncs)] == [
+        ("alloc", 20, 30),  # the second call lies within the first: each ns counts once
+        ("sync", 10, 10),
+    ]
+
+
+def test_an_operator_that_ends_as_the_call_begins_is_not_around_it(tmp_path):
+    trace = gap().op("aten::mm", 100 * US, 80 * US).op("aten::view", 110 * US, 20 * US)
+    found = only(detailed(tmp_path, call(trace, "cudaFree", 130 * US, 20 * US)).syncs)
+    assert found["operator"] == "aten::mm"
+
+
+def test_the_commands(tmp_path, capsys):
+    nested().step(3, 0, 400 * US).write(tmp_path)
+    for command, rows in (("idle", 1), ("idle --by step", 1), ("syncs", 2), ("syncs --by step", 2)):
+        assert main([*command.split(), "--format", "csv", str(tmp_path)]) == 0
+        table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert len(table) == rows, command
+
+
+def test_no_blocking_call_is_a_result_and_calls_not_read_are_none(tmp_path, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    gap().nccl("all_reduce", 300 * US, MS).write(run)
+    assert main(["syncs", str(run)]) == 0
+    assert "no call of the runtime blocked" in capsys.readouterr().err
+    assert main(["pack", "-o", str(tmp_path / "packed"), str(run)]) == 0
+    assert main(["syncs", str(tmp_path / "packed")]) == 1
+    assert "--details" in capsys.readouterr().err
+    assert main(["idle", "--format", "csv", str(tmp_path / "packed")]) == 0
+
+
+# --- tick by tick --------------------------------------------------------------------------------------------------
+
+NAMES = ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "cudaMemcpy")
+TIMES = st.integers(0, 30)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[Row], list[Row]]:
+    """Activities, calls, operators and annotations of one rank, at small times."""
+    event = {"rank": 0, "cycle": 0}
+
+    def events(most: int) -> list[Row]:
+        return [
+            {
+                **event,
+                "thread": draw(st.sampled_from((1, 2))),
+                "start_ns": draw(TIMES),
+                "dur_ns": draw(st.integers(0, 9)),
+            }
+            for _ in range(draw(st.integers(0, most)))
+        ]
+
+    calls = [
+        {**row, "name": draw(st.sampled_from(NAMES)), "correlation": draw(st.none() | st.integers(1, 6))}
+        for row in events(8)
+    ]
+    operators = [{**row, "name": "aten::mm"} for row in events(4)]
+    marks = [{**row, "name": draw(st.sampled_from(("enumerate(DataLoader)#x", "c10d::send")))} for row in events(4)]
+    steps = st.none() | st.integers(1, 3)
+    activities = [
+        {
+            **event, "device": "0", "stream": 7, "kind": "compute", "name": "gemm", "start_ns": draw(TIMES),
+            "dur_ns": draw(st.integers(0, 6)), "correlation": draw(st.none() | st.integers(1, 6)), "step": draw(steps),
+        }
+        for _ in range(draw(st.integers(1, 7)))
+    ]  # fmt: skip
+    return activities, calls, operators, marks
+
+
+def within(row: Row, tick: int) -> bool:
+    return bool(row["start_ns"] <= tick < row["start_ns"] + row["dur_ns"])
+
+
+def ticks(activities: list[Row], calls: list[Row], operators: list[Row], marks: list[Row]) -> dict[int, Counter[str]]:
+    """What each tick of the window counts as."""
+    begin = min(row["start_ns"] for row in activities)
+    end = max(row["start_ns"] + row["dur_ns"] for row in activities)
+    idle = [t for t in range(begin, end) if not any(within(row, t) for row in activities)]
+    found: dict[int, Counter[str]] = {}
+    for tick in idle:
+        last = next(t for t in range(tick, end) if t + 1 not in idle) + 1
+        first = next(t for t in range(tick, begin - 1, -1) if t - 1 not in idle)
+        launches = [
+            min((c for c in calls if c["correlation"] == row["correlation"]), key=lambda c: c["start_ns"])
+            for row in activities
+            if row["start_ns"] == last and row["correlation"] in {c["correlation"] for c in calls} - {None}
+        ]
+        counts = found[tick] = Counter({"idle": 1})
+        if not launches:
+            counts["unknown"] += 1
+            continue
+        launch = min(launches, key=lambda c: c["start_ns"])
+        if tick >= launch["start_ns"]:
+            counts["launching" if within(launch, tick) else "queued"] += 1
+            continue
+        own = [row for row in (*calls, *operators, *marks) if row["thread"] == launch["thread"]]
+        counts[
+            next((cause for cause in HOST if any(_is(cause, row) and within(row, tick) for row in own)), "outside")
+        ] += 1
+        counts["starved"] += 1
+        counts["drained"] += any(
+            _is("sync", row) and row["start_ns"] < first < row["start_ns"] + row["dur_ns"] for row in own
+        )
+    return found
+
+
+def _is(cause: str, row: Row) -> bool:
+    sorts = {"cudaStreamSynchronize": "sync", "cudaMemcpy": "sync", "cudaMalloc": "alloc", "aten::mm": "operator",
+             "enumerate(DataLoader)#x": "data", "c10d::send": "operator"}  # fmt: skip
+    return sorts.get(row["name"]) == cause
+
+
+@given(tables())
+def test_every_tick_counts_once(drawn):
+    activities, calls, operators, marks = drawn
+    # Of several calls that begin together with one correlation, either may be the first.
+    known = [(c["correlation"], c["start_ns"]) for c in calls if c["correlation"]]
+    issued = [c["start_ns"] for c in calls if c["correlation"]]
+    assume(len(set(known)) == len(known) and len(set(issued)) == len(issued))
+    host = HostTables(
+        RUNTIME_CALLS.frame(calls),
+        CPU_OPERATORS.frame([*operators, {"rank": 0, "cycle": 0, "thread": 3, "name": "", "start_ns": 0, "dur_ns": 1}]),
+        ANNOTATIONS.frame(marks),
+        True,
+    )
+    table = activities_table(activities)
+    found, wanted = idle_tables(table, host), ticks(*drawn)
+    row, sums = only(found.whole), sum(wanted.values(), Counter())
+    if not calls:
+        assert row["note"]
+    for part in ("idle", *QUEUE, *HOST, "drained"):
+        assert row[f"{part}_ns"] == sums[part], part
+    stepped = [a for a in activities if a["step"]]
+    numbers = sorted({a["step"] for a in stepped})
+    begins = [min(a["start_ns"] for a in stepped if a["step"] >= number) for number in numbers]
+    ends = [*begins[1:], max((a["start_ns"] + a["dur_ns"] for a in stepped), default=0)][: len(numbers)]
+    for step, number, begin, end in zip(records(found.steps), numbers, begins, ends, strict=True):
+        assert (step["step"], step["window_ns"]) == (number, end - begin)
+        inside = sum((counts for tick, counts in wanted.items() if begin <= tick < end), Counter())
+        for part in ("idle", *QUEUE, *HOST, "drained"):
+            assert step[f"{part}_ns"] == inside[part], part
+    each = blocking_calls(table, host)
+    for rows in (records(syncs(each)), records(syncs_steps(each))):
+        for kind in ("sync", "alloc"):
+            assert sum(r["lost_ns"] for r in rows if r["kind"] == kind) == sums[kind]
+        assert sum(r["calls"] for r in rows) == sum(c["name"] != "cudaLaunchKernel" for c in calls)
