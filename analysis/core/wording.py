@@ -10,6 +10,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if words[1:] else "".join(words)
+
+
 def ranges_of(values: Sequence[int], most: int | None = 12) -> str:
     """`0-3, 5`; at `most` so many ranges."""
     runs: list[list[int]] = []

@@ -16,6 +16,7 @@ from ..ceilings.files import Ceiling
 from ..core.escaping import printable
 from ..core.schema import records
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
+from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
 from ..core.wording import counted
 from ..errors import NothingMeasured, UnknownTable
@@ -40,6 +41,7 @@ from ..metrics.rank_steps import rank_steps
 from ..metrics.remedies import StepCosts, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
+from ..metrics.verdicts.of_idle import idle_causes
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.run import Run
 from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed
@@ -366,6 +368,14 @@ class Analysis:
         return self._marked(self._idle.steps)
 
     @cached_property
+    def idle_causes(self) -> dict[str, float] | None:
+        """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
+        if not self.run.details:  # then nothing has to be looked at
+            return None
+        steps = self.idle_steps
+        return idle_causes(steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle)
+
+    @cached_property
     def _idle(self) -> IdleTables:
         return idle_tables(self.run.activities, self._hosts)
 
@@ -499,6 +509,8 @@ class Analysis:
             of_typical=None if typical is None else waiting.participation,
             culprits=self._culprits(waiting, 0 if typical is None else len(typical.steps)),
             culprits_in=lambda steps: self._culprits(self._waiting_in(steps), len(steps)),
+            idle=self.idle_causes,
+            syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
         )
         found = verdicts(measured)
         found = self._marked(found)

@@ -11,8 +11,9 @@ from rich.cells import cell_len
 
 from ..core.escaping import printable
 from ..core.schema import Row, records
-from ..core.wording import counted, ranges_of
+from ..core.wording import counted, listed, ranges_of
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
+from ..metrics.verdicts.of_idle import idle_rows
 from ..metrics.verdicts.of_run import first_verdict
 from ..render.fitting import shortened, shortened_kernel
 from ..render.people import styled, wrapped
@@ -39,6 +40,8 @@ class OverviewTables(Protocol):
     def ceiling(self) -> Any: ...  # noqa: D102
     @property
     def typical_step(self) -> TypicalStep: ...  # noqa: D102
+    @property
+    def idle_causes(self) -> dict[str, float] | None: ...  # noqa: D102
     @property
     def warnings(self) -> list[str]: ...  # noqa: D102
     def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
@@ -109,7 +112,7 @@ def _step_title(analysis: OverviewTables) -> str:
     if not lengths:
         return f"The window is {ms:,.1f} ms{of_devices}"
     if typical.differ:
-        each = ", ".join(f"{length:,.1f}" for length in lengths)
+        each = listed([f"{length:,.1f}" for length in lengths])
         return f"Steps {ranges_of(typical.steps)} take {each} ms, on average {ms:,.1f} ms{of_devices}"
     if len(lengths) == 1:
         [row] = records(analysis.table("steps").query("step == @typical.steps[0]"))
@@ -131,9 +134,11 @@ def _step(analysis: OverviewTables, screen: Screen, width: int) -> Iterator[str]
         if share >= _SHOWN_FROM:
             bar = mark * round(min(_BAR, width - 51) * share)
             yield f"  {name:<26}{parts[column] / 1e6:>10,.1f} ms {share:>6.1%}  {bar}"
+    for name, ns in idle_rows(analysis.idle_causes):
+        yield f"    {name:<24}{ns / 1e6:>10,.1f} ms {ns / parts['window_ns']:>6.1%}"
     steps = analysis.table("steps")
     for row in records(steps[steps["left_out"].notna()].head(_MOST_LEFT_OUT)):
-        yield from wrapped(f"  Step {row['step']} is not counted: {row['note']}.", width)
+        yield from (f"  {line}" for line in wrapped(f"Step {row['step']} is not counted: {row['note']}.", width - 2))
 
 
 def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:

@@ -11,12 +11,14 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...core.schema import Row, records
-from ...core.wording import counted
+from ...core.wording import counted, listed
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, length
+from .of_idle import idle_reasons, idle_verdict, longest_calls
 from .thresholds import LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 
 _SURELY_HANGS_NS = 1_000_000_000
+_PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 
 
@@ -123,16 +125,19 @@ def of_run(
     communication: KnownCalls,
     culprits: Culprits,
     culprits_in: Callable[[Collection[int]], Culprits],
+    idle: dict[str, float] | None,
+    syncs_steps: pd.DataFrame,
     missing: str,
 ) -> RunVerdict:
     """The verdict on a run that does not hang, with the table `steps`.
 
-    `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps, and `missing` that
-    ranks of the job have no trace; it is empty if all have one.
+    `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
+    parts of idle time in a typical step in ns, None if these are not known; `syncs_steps` is the table of that name.
+    `missing` says that ranks of the job have no trace; it is empty if all have one.
     """
     step = Step.of(typical)
     losses = [
-        Loss(step.idle, "idle", "Devices are idle for"),
+        Loss(step.idle, idle_verdict(idle), "Devices are idle for", idle_reasons(idle, step.time)),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         _of_communication(step, communication, culprits),
     ]
@@ -147,7 +152,7 @@ def of_run(
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
     if not communication.calls:
         sentences.append("No communication was traced.")
-    sentences += _long_steps(steps, typical, culprits_in)
+    sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
     unsplit = _unsplit(step, communication)
     unknown = [unsplit, "" if unsplit and communication.alone else missing]
     return RunVerdict(verdict, " ".join(sentences), " ".join(filter(None, unknown)))
@@ -220,7 +225,10 @@ def _unsplit(step: Step, known: KnownCalls) -> str:
 
 
 def _long_steps(
-    steps: pd.DataFrame, typical: TypicalStep, culprits_in: Callable[[Collection[int]], Culprits]
+    steps: pd.DataFrame,
+    typical: TypicalStep,
+    culprits_in: Callable[[Collection[int]], Culprits],
+    syncs_steps: pd.DataFrame,
 ) -> Iterator[str]:
     """What makes long steps long: those that are left out, or, where steps differ, the longest of them."""
     whole = steps[steps["left_out"].isna()]
@@ -234,13 +242,19 @@ def _long_steps(
     more = {part: float(long[part].mean() - whole[part].mean()) / 1e6 for part in STEP_PARTS}
     part = max(more, key=lambda name: more[name])
     numbers, several = long["step"].tolist(), len(long) > 1
-    lengths = _listed([f"{ns / 1e6:,.1f}" for ns in long["window_ns"]])
+    lengths = listed([f"{ns / 1e6:,.1f}" for ns in long["window_ns"]])
     not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
-    who = culprits_in(numbers).named() if part == "exposed_wait_ns" else ""
+    why, waited = "", more["exposed_wait_ns"]
+    if part == "idle_ns" and (calls := longest_calls(syncs_steps, numbers, whole["step"].tolist())):
+        why = f"; {calls}"
+    if waited >= _PART_OF_IT * sum(ms for ms in more.values() if ms > 0):
+        why += (
+            f"{'' if part == 'exposed_wait_ns' else f', and ranks wait {length(waited)}'}{culprits_in(numbers).named()}"
+        )
     yield (
-        f"Step{'s' if several else ''} {_listed([str(number) for number in numbers])} take{'' if several else 's'} "
+        f"Step{'s' if several else ''} {listed([str(number) for number in numbers])} take{'' if several else 's'} "
         f"{lengths} ms instead of {usual_ms:,.1f}{not_counted}: {_LONGER[part].format(length(more[part]))} longer"
-        f"{' on average' if several else ''}{who}."
+        f"{' on average' if several else ''}{why}."
     )
 
 
@@ -253,10 +267,6 @@ _LONGER = {
     "exposed_memory_ns": "copies take {}",
     "idle_ns": "devices are idle {}",
 }
-
-
-def _listed(words: list[str]) -> str:
-    return ", ".join(words[:-1]) + f" and {words[-1]}" if words[1:] else words[0]
 
 
 def first_verdict(verdicts: pd.DataFrame) -> tuple[str, str] | None:

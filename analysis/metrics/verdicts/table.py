@@ -26,7 +26,8 @@ class Measured(NamedTuple):
 
     The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
     Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
-    `culprits` made the others wait in these steps, `culprits_in` says who did in others.
+    `culprits` made the others wait in these steps, `culprits_in` says who did in others. `idle` says why devices were
+    idle in these steps, `syncs_steps` which calls of the runtime blocked or allocated.
     """
 
     collectives: pd.DataFrame
@@ -41,6 +42,8 @@ class Measured(NamedTuple):
     of_typical: pd.DataFrame | None
     culprits: Culprits
     culprits_in: Callable[[Collection[int]], Culprits]
+    idle: dict[str, float] | None
+    syncs_steps: pd.DataFrame
 
     @property
     def has_starts(self) -> bool:
@@ -154,6 +157,8 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         communication=communication,
         culprits=measured.culprits,
         culprits_in=measured.culprits_in,
+        idle=measured.idle,
+        syncs_steps=measured.syncs_steps,
         missing=_missing(measured),
     )
 

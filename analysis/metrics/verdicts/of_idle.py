@@ -1,0 +1,111 @@
+"""Why devices are idle in a typical step: the verdict and a sentence on the largest parts of that time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+
+from ...core.wording import listed
+from ..device.idle import HOST
+
+IDLE_CAUSES = {
+    "sync_ns": "CPU in blocking calls",
+    "alloc_ns": "CPU allocates or frees",
+    "data_ns": "CPU waits for a batch",
+    "operator_ns": "CPU in operators",
+    "outside_ns": "CPU outside of operators",
+    "launching_ns": "CPU launches the next",
+    "queued_ns": "queued, not begun",
+    "unknown_ns": "unknown",
+}
+"""Parts of idle time, columns of `idle`, and what people call them. They add up to it."""
+_SENTENCES = {
+    "sync_ns": "in blocking calls",
+    "alloc_ns": "allocating or freeing memory",
+    "data_ns": "waiting for a batch",
+    "operator_ns": "in operators",
+    "outside_ns": "in Python outside of operators",
+    "launching_ns": "launching what came next",
+}
+_MENTIONED = 0.1  # of idle time
+_MOST_CALLS = 2
+
+
+def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
+    """The parts of idle time, mean over rows of `idle` or `idle_steps`, in ns; None where some are not known."""
+    columns = [*IDLE_CAUSES, "drained_ns"]
+    if not len(idle) or idle[columns].isna().any(axis=None):
+        return None
+    return {column: float(idle[column].astype("float64").mean()) for column in columns}
+
+
+def idle_verdict(causes: dict[str, float] | None) -> str:
+    """What limits a run whose largest loss is idle time.
+
+    A blocking call that lets the queue run empty costs all of the time until the device has work again, although most
+    of that is spent launching: so it counts for the call.
+    """
+    if causes is None:
+        return "idle"
+    blocked = max(causes["sync_ns"], causes["drained_ns"])
+    by_host = sum(causes[f"{part}_ns"] for part in HOST) + causes["launching_ns"]
+    sizes = {
+        "sync-bound": blocked,
+        "allocator-bound": causes["alloc_ns"],
+        "input-bound": causes["data_ns"],
+        "launch-bound": by_host - blocked - causes["alloc_ns"] - causes["data_ns"],
+        "idle": causes["queued_ns"] + causes["unknown_ns"],
+    }
+    return max(sizes, key=lambda verdict: sizes[verdict])
+
+
+def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str]) -> str:
+    """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` says how long ms are."""
+    if causes is None:
+        return ""
+    total = sum(causes[cause] for cause in IDLE_CAUSES)
+    large = {cause: causes[cause] for cause in IDLE_CAUSES if total and causes[cause] >= _MENTIONED * total}
+    by_host = sorted((cause for cause in large if cause in _SENTENCES), key=lambda cause: -large[cause])
+    parts = [f"{_SENTENCES[cause]} ({time(large[cause] / 1e6)})" for cause in by_host]
+    text = f": their CPUs were {listed(parts)}" if parts else ""
+    if causes["drained_ns"] >= _MENTIONED * total and causes["drained_ns"] > causes["sync_ns"]:
+        text += f"; {time(causes['drained_ns'] / 1e6)} follow blocking calls that let the queue run empty"
+    if "queued_ns" in large:
+        text += f"{';' if text else ':'} for {time(large['queued_ns'] / 1e6)} work was queued, and had not begun"
+    return text
+
+
+def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int]) -> str:
+    """`25 cudaFree and 9 cudaMalloc take 250.7 ms on rank 0`, if these cost device time in some steps, unlike usual.
+
+    `syncs_steps` is the table of that name. A device's window ends where the next step begins on the device, so calls
+    at the beginning of the CPU's next step count. Empty if no call stands out.
+    """
+    after = {step + 1 for step in steps}
+    here = syncs_steps[syncs_steps["step"].isin({*steps, *after})]
+    there = syncs_steps[syncs_steps["step"].isin(set(usual) - after)]
+    if not len(here):
+        return ""
+    rank = here.groupby("rank")["lost_ns"].sum().idxmax()
+    own, before = (table[table["rank"] == rank].groupby("name") for table in (here, there))
+    looked_at, compared = here["step"].nunique(), max(there["step"].nunique(), 1)
+    usually = before["lost_ns"].sum() / compared * looked_at
+    more = own["lost_ns"].sum() - usually.reindex(list(own.groups)).fillna(0)
+    largest = more.sort_values(ascending=False).head(_MOST_CALLS)
+    names = largest.index[largest >= _MENTIONED * more.sum()].tolist()
+    if not names or largest[names].sum() <= 0:
+        return ""
+    taken = own[["calls", "total_ns"]].sum().loc[names]
+    calls = listed([f"{int(count):,} {name}" for name, count in taken["calls"].items()])
+    return f"{calls} take {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
+
+
+def idle_rows(causes: dict[str, float] | None) -> Iterator[tuple[str, float]]:
+    """What to show below idle time: each cause worth a line, in ns, the largest first."""
+    if causes is None:
+        return
+    total = sum(causes[cause] for cause in IDLE_CAUSES)
+    for cause in sorted(IDLE_CAUSES, key=lambda name: -causes[name]):
+        if total and causes[cause] >= _MENTIONED * total:
+            yield IDLE_CAUSES[cause], causes[cause]

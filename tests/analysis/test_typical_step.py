@@ -1,0 +1,153 @@
+"""Which steps count, what a step consists of, and what the verdict says of idle time and of long steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import MS, US, Collective, Trace, analysed, traces_of
+
+from analysis.core.schema import Row, records
+from analysis.metrics.typical_step import STEP_PARTS
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse
+from analysis.results.overview import overview
+
+DATA = Path(__file__).parents[1] / "data"
+PERIOD = 20 * MS
+
+
+def steps_of(found: Analysis) -> dict[int, str | None]:
+    return {row["step"]: row["left_out"] for row in records(found.steps)}
+
+
+def run_row(found: Analysis) -> Row:
+    return records(found.verdicts)[0]
+
+
+def stepped(busy: list[int], cpu: list[int] | None = None) -> Trace:
+    """A device busy for these times, step after step without a gap; its CPU takes as long, or `cpu`."""
+    trace, start, on_cpu = Trace(), 0, 0
+    for number, dur in enumerate(busy):
+        own = dur if cpu is None else cpu[number]
+        trace.step(number, on_cpu, on_cpu + own).kernel("gemm", start, dur, launch=on_cpu)
+        start, on_cpu = start + dur, on_cpu + own
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("busy", "cpu", "left_out"),
+    [
+        ([10, 10, 10, 10], None, {}),
+        ([10, 10, 10, 16], [10, 10, 10, 10], {3: "drain"}),
+        ([4, 10, 10, 10], [10, 10, 10, 10], {0: "beginning"}),
+        ([10, 10, 10, 6], [10, 10, 10, 10], {3: "end"}),
+        # The device runs behind its CPU in every step: that is no drain.
+        ([10, 10, 10, 10], [2, 2, 2, 2], {}),
+        ([10, 10, 60, 10, 10], None, {2: "long"}),
+        ([10, 3, 10, 10, 10], None, {1: "short"}),
+        # As many of one length as of the other: none is usual.
+        ([10, 30, 10, 30], None, {}),
+        ([10], None, {}),
+        # All there is, whatever it lacks.
+        ([4], [10], {}),
+    ],
+)
+def test_which_steps_count(tmp_path: Path, busy: list[int], cpu: list[int] | None, left_out: dict[int, str]) -> None:
+    found = analysed(tmp_path, stepped([ms * MS for ms in busy], cpu and [ms * MS for ms in cpu]))
+    assert {step: why for step, why in steps_of(found).items() if why} == left_out
+    lengths = [ms for step, ms in enumerate(busy) if step not in left_out]
+    assert found.typical_step.parts["window_ns"] == pytest.approx(sum(lengths) / len(lengths) * MS)
+
+
+def test_steps_that_differ_are_listed_one_by_one(tmp_path: Path) -> None:
+    text = overview(analysed(tmp_path, stepped([10 * MS, 30 * MS])))
+    assert "Steps 0-1 take 10.0 and 30.0 ms, on average 20.0 ms" in text
+    assert "Step 1 takes 30.0 ms instead of 10.0: devices compute 20.0 ms longer." in text.replace("\n", " ")
+
+
+def test_parts_add_up_to_the_step_on_every_run_of_the_tests() -> None:
+    for folder in sorted({file.parent for file in DATA.glob("*/*.pt.trace.json.gz")}):
+        for row in records(analyse(folder).steps):
+            assert sum(row[part] for part in STEP_PARTS) == row["window_ns"]
+            assert row["shortest_ns"] <= row["window_ns"] + 1
+            assert row["window_ns"] <= row["longest_ns"] + 1
+
+
+def test_an_event_says_who_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+    """Rank 1 is 50 ms late in one of six steps."""
+    late = [50 * MS if k == 2 else 0 for k in range(6)]
+    begins = [k * PERIOD + sum(late[:k]) for k in range(7)]
+    truth = [Collective([begins[k] + 15 * MS, begins[k] + 15 * MS + late[k]], 2 * MS) for k in range(6)]
+    traces = traces_of(2, truth, host="node")
+    for rank, trace in enumerate(traces):
+        for k in range(6):
+            trace.step(k, begins[k], begins[k + 1])
+            trace.kernel("gemm", begins[k], 14 * MS + (late[k] if rank == 1 else 0))
+            trace.kernel("adam", begins[k + 1] - 2 * MS, 2 * MS)
+    found = analysed(tmp_path, *traces)
+    assert steps_of(found) == {0: None, 1: None, 2: "long", 3: None, 4: None, 5: None}
+    run = run_row(found)
+    assert "Step 2 takes 70.0 ms instead of 20.0, and is not counted: " in run["because"]
+    assert "rank 1" in run["because"]
+    assert "rank 1" not in run["because"].partition("Step 2 takes")[0]
+    assert "A step takes 20.0 ms" in overview(found)
+
+
+# --- idle ------------------------------------------------------------------------------------------------------------
+
+
+def gaps(thread_does: str, *, count: int = 4) -> Trace:
+    """Every 10 ms the device computes for 2 ms; before the launch the CPU spends 7 ms on something."""
+    trace = Trace()
+    for k in range(count):
+        begin = k * 10 * MS
+        trace.step(k, begin, begin + 10 * MS).op("aten::empty", begin, 10 * US)
+        if thread_does == "data":
+            trace.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin + 2 * MS, 7 * MS)
+        elif thread_does.startswith("cuda"):
+            trace.event("cuda_runtime", thread_does, begin + 2 * MS, 7 * MS, tid=4242, correlation=90_000 + k)
+        elif thread_does:
+            trace.op(thread_does, begin + 2 * MS, 7 * MS)
+        trace.kernel("gemm", begin + 10 * MS, 2 * MS, launch=begin + 9 * MS + MS // 2)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("thread_does", "verdict", "words"),
+    [
+        ("cudaStreamSynchronize", "sync-bound", "in blocking calls"),
+        ("cudaMalloc", "allocator-bound", "allocating or freeing memory"),
+        ("data", "input-bound", "waiting for a batch"),
+        ("aten::item", "launch-bound", "in operators"),
+        ("", "launch-bound", "in Python outside of operators"),
+    ],
+)
+def test_idle_time_is_named_after_its_cause(tmp_path: Path, thread_does: str, verdict: str, words: str) -> None:
+    gaps(thread_does).write(tmp_path)
+    run = run_row(analyse(tmp_path, details=True))
+    assert run["verdict"] == verdict
+    assert run["because"].startswith("Devices are idle for ")
+    assert words in run["because"]
+
+
+def test_without_calls_of_the_runtime_idle_is_all_that_is_said(tmp_path: Path) -> None:
+    gaps("cudaMalloc").write(tmp_path)
+    run = run_row(analyse(tmp_path))
+    assert run["verdict"] == "idle"
+    assert "CPU" not in run["because"]
+
+
+def test_calls_that_make_a_step_long_are_counted(tmp_path: Path) -> None:
+    trace, start = Trace(), 0
+    for k in range(5):
+        more = 40 * MS if k == 2 else 0
+        trace.step(k, start, start + 10 * MS + more)
+        if more:
+            for n in range(4):
+                trace.event("cuda_runtime", "cudaFree", start + n * 10 * MS, 9 * MS, tid=4242, correlation=90_000 + n)
+        trace.kernel("gemm", start + more, 9 * MS, launch=start + more)
+        start += 10 * MS + more
+    trace.write(tmp_path)
+    found = analyse(tmp_path, details=True)
+    assert "4 cudaFree take 36.0 ms on rank 0" in run_row(found)["because"]
