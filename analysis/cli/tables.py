@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..catalog import CATALOG
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ..results.one_device import LoneDevice
     from ..timed_dumps.analysis import TimedDumps
 
+_AS_ON_SCREEN = ("verdicts", "remedies")
+"""Tables whose rows the first screen shows: they are made from what that reads, or the two might contradict."""
+
 
 def table_command(name: str) -> Callable[..., None]:
     """A command that prints this table of the catalog."""
@@ -32,7 +36,7 @@ def table_command(name: str) -> Callable[..., None]:
         if timed is not None:
             print_timed(name, timed, writing)
         else:
-            print_table(name, analysis_of(runs, reading), writing)
+            print_table(name, analysis_of(runs, replace(reading, details_if_small=name in _AS_ON_SCREEN)), writing)
 
     command.__doc__ = f"""Print the table.
 

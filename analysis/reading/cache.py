@@ -248,7 +248,8 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
         found = trace_of(content, f"{place}: what it holds", slot.options.limit_bytes)
     except (BadRecording, TooLarge) as err:
         raise _Unusable("is damaged") from err
-    if found.damage is not None or (slot.options.details and not found.detailed):
+    needs_details = slot.options.details and not slot.options.details_if_small
+    if found.damage is not None or (needs_details and not found.detailed):
         return None
     return found if slot.options.details else without_details(found)
 

@@ -43,6 +43,8 @@ WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # how many times larger a packed file is than it looks
 # Below this much JSON, all tables of a run fit into one process, and nothing needs to be looked at twice.
 SPREAD_FROM_BYTES = 1_000_000_000
+# The usual run of eight ranks and a few steps. Details of more would take long, and memory that may not be there.
+SMALL_BYTES = 300_000_000
 _RECORDED = 300  # how many times larger than a recording its trace is
 # A worker that is done early takes another part. Parts of a plain file are limited, so that copies of what is found in
 # them never exist in several places for long.
@@ -64,6 +66,15 @@ def is_worth_spreading(paths: Sequence[Path], options: ReadOptions) -> bool:
         return False
     fetch_begins(paths)
     return sum(map(_json_bytes, paths)) >= SPREAD_FROM_BYTES
+
+
+def with_details_if_small(paths: Sequence[Path], options: ReadOptions) -> ReadOptions:
+    """The options with `details` if they are wanted of small runs, and this is one. Otherwise they might not fit."""
+    is_limited = options.limit_bytes is not None or options.dask is not None
+    if not options.details_if_small or is_limited or not all(map(_is_for_all, paths)):
+        return options
+    fetch_begins(paths)
+    return replace(options, details=sum(map(_json_bytes, paths)) <= SMALL_BYTES)
 
 
 def check_calls(paths: Sequence[Path], options: ReadOptions) -> None:

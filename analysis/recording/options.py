@@ -33,7 +33,8 @@ class ReadOptions:
     """How to read the files of a run.
 
     `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
-    runs and allocations are read too. With `keep_going`, damaged files give what stands before the damage, and useless
+    runs and allocations are read too; with `details_if_small`, only of runs that are read quickly, and if recordings
+    have them. With `keep_going`, damaged files give what stands before the damage, and useless
     ones are left out. `workers` processes read, one per core if it is not given; 1 is this one. What was read of large
     files is kept in the folder `cache`, or (True) in a hidden one beside them. With `verify`, every event is decoded
     once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
@@ -45,6 +46,7 @@ class ReadOptions:
 
     comm_names: tuple[str, ...] = ()
     details: bool = False
+    details_if_small: bool = False
     keep_going: bool = False
     workers: int | None = None
     cache: str | bool = False

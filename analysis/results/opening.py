@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.places.place import path_named
 from ..errors import AnalysisError
 from ..reading.crew import LocalCrew
-from ..reading.pool import Reading, check_calls, cores, is_worth_spreading
+from ..reading.pool import Reading, check_calls, cores, is_worth_spreading, with_details_if_small
 from ..reading.trace_files import run_name, trace_files
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
 from ..run.chosen import worth_reading
@@ -57,6 +57,7 @@ class OpenRun:
         found = trace_files(self._paths)
         options = replace(options, beforehand=found.beforehand)
         files, left_out = worth_reading(found.paths, options)
+        options = with_details_if_small(files, options)
         self.name = run_name(self._paths)
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
         self._reading = _reading_of(files, options, start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -19,8 +20,9 @@ from analysis.core.tables.communication import ANNOTATIONS
 from analysis.core.tables.device_time import CPU_OPERATORS, RUNTIME_CALLS
 from analysis.metrics.device.idle import HOST, QUEUE, HostTables, idle_tables, is_alloc, is_sync
 from analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
+from analysis.recording.options import ReadOptions
 from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse, load_run
+from analysis.results.opening import analyse, analyse_with, load_run
 
 BACKWARD = 777
 
@@ -274,6 +276,33 @@ def test_no_blocking_call_is_a_result_and_calls_not_read_are_none(tmp_path, caps
     assert main(["syncs", str(tmp_path / "packed")]) == 1
     assert "--details" in capsys.readouterr().err
     assert main(["idle", "--format", "csv", str(tmp_path / "packed")]) == 0
+
+
+# --- the first screen ----------------------------------------------------------------------------------------------
+
+
+def test_details_of_small_runs_are_read_for_the_first_screen(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    run.mkdir()
+    nested().write(run)
+    wanted = ReadOptions(details_if_small=True)
+    assert only(analyse_with(run, wanted).idle)["sync_ns"] == 10 * US
+    assert not analyse_with(run, ReadOptions()).run.details
+    assert not analyse_with(run, replace(wanted, memory_gb=1.0)).run.details
+    monkeypatch.setattr("analysis.reading.pool.SMALL_BYTES", 100)
+    assert not analyse_with(run, wanted).run.details
+
+
+@pytest.mark.parametrize("kept", [[], ["--details"]])
+def test_a_recording_without_details_is_as_good_for_the_first_screen(tmp_path, kept):
+    run, packed = tmp_path / "run", tmp_path / "packed"
+    run.mkdir()
+    nested().write(run)
+    assert main(["pack", *kept, "-o", str(packed), str(run)]) == 0
+    found = analyse_with(packed, ReadOptions(details_if_small=True))
+    assert found.run.details == bool(kept)
+    assert not any("--details" in note for note in found.run.notes)
+    assert only(found.idle)["sync_ns"] == (10 * US if kept else None)
 
 
 # --- tick by tick --------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...recording.options import ReadOptions
 from ..output import Format, Writing, writes_tables
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
@@ -26,7 +28,7 @@ def summary_command(
       {prog} summary --all traces/my-run
       {prog} summary --format markdown --output summary.md traces/my-run
     """
-    analysis = analysis_of(runs, reading, ceiling)
+    analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
     if writing.format is Format.table and not writing.everything:
         from ...results.overview import overview
 

@@ -49,7 +49,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
     if not is_all:
         pattern = options.pattern
         trace.kinds = [_kind(name, kind, pattern) for name, kind in zip(trace.names, trace.kinds, strict=True)]
-    if options.details and not trace.detailed:
+    if options.details and not (trace.detailed or options.details_if_small):
         name = encodable(path.name)
         trace.notes.append(f"{name}: was packed without operators and runtime calls; pack with --details to keep them")
     if options.details or not trace.detailed:
