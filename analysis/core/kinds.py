@@ -16,8 +16,8 @@ transfer as NCCL's do. Source: what their kernels wait for.
 - NVSHMEM's collectives on streams: by their definition. torch's exchange of splits (nvshmem_extension.cu) ends with a
   barrier; the allToAllV that follows only fetches, and waits for no rank.
 
-For the rest it is not known whom they wait for: `send` (put, push) waits for no rank, `recv` for a peer that no trace
-names.
+For the rest, as for Intel's oneCCL (`oneccl_allreduce_pcie`), it is not known whom they wait for: `send` (put, push)
+waits for no rank, `recv` for a peer that no trace names.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
     ("all_reduce", r"\brdxn\w*_on_stream_kernel"),
     ("broadcast", r"\bbroadcast\w*_on_stream_kernel"),
     (None, r"nvshmem"),
+    (None, r"\boneccl_"),
 )
 _OTHERS = [(collective, re.compile(pattern, re.IGNORECASE)) for collective, pattern in _OTHER_LIBRARIES]
 

@@ -18,6 +18,8 @@ NCCL, GLOO = "nccl", "gloo"
 """Backends, as process groups name them."""
 NCCL_MARK, GLOO_MARK = "nccl:", "gloo:"
 """torch, around what a backend does: the collective follows."""
+OF_BACKENDS = (NCCL_MARK, "xccl:", "hccl:", "ccl:")
+"""The same of all backends of GPUs and other accelerators."""
 COALESCED = "nccl:coalesced"
 """torch, around several calls that are launched as one."""
 KERNEL_PREFIXES = ("nccl", "rccl")
@@ -28,3 +30,8 @@ COPY_BETWEEN_GPUS = "Memcpy PtoP"
 """Kineto's name of a copy from one GPU to another."""
 COPIES = ("Memcpy", "Memset")
 """How Kineto's names of copies and fills begin."""
+
+
+def operation(mark: str) -> str:
+    """What a backend does, by torch's annotation around it: `nccl:all_reduce` is `all_reduce`."""
+    return mark.partition(":")[2]

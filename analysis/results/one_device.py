@@ -66,7 +66,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
 
 
 def _ran(raw: RawTrace) -> Ran:
-    base_ns, columns, launches = raw.header.base_ns, raw.activities, raw.launches
+    base_ns, columns, launches = raw.zero_ns, raw.activities, raw.launches
     start_ns = in_ns(doubles(columns["ts"])) + base_ns
     launched_ns = launch_times(
         integers(columns["correlation"]),
