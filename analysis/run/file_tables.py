@@ -14,22 +14,19 @@ from numpy.typing import NDArray
 
 from ..core import markers
 from ..core.escaping import encodable
-from ..core.kinds import COMM
 from ..core.schema import Row
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STREAM_WAITS
-from ..core.wording import counted
 from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
 from .gpu_ends import Called, cut_notes
 from .rank_files import ReadFile
+from .unseen import unseen_communication
 
 _CPU = 0  # c10::DeviceType
-_PAIR = 2
-# Backends, other than NCCL, of devices that a job of several ranks uses to communicate.
-_MUST_COMMUNICATE = ("xccl", "hccl", "ccl:", "mtia")
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
@@ -108,7 +105,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
             *raw.notes,
             *negative_durations(path, raw),
             *_repairs(path, raw),
-            *_no_communication(path, raw),
+            *unseen_communication(path, raw),
             *(f"{encodable(path.name)}: {why}" for why in cut),
         ),
         has_known_clock=known_clock,
@@ -126,6 +123,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         first_device=int(activities["device"].iloc[0]) if len(activities) else None,
         gloo_beside_gpu=gloo,
         launched=raw.launched,
+        recorded_rank=recorded_rank(raw.comm_args),
     )
 
 
@@ -184,26 +182,6 @@ def _repairs(path: Path, raw: RawTrace) -> Iterator[str]:
             f"{encodable(path.name)}: {count:,} bytes are not JSON, and were taken as meant: quotes in names that are "
             "not escaped, NaN, commas too many, or damage that looks like these"
         )
-
-
-def _no_communication(path: Path, raw: RawTrace) -> Iterator[str]:
-    """A note on a GPU's part of a job of several ranks, none of whose kernels is known to communicate."""
-    world, backend = raw.header.world_size or 1, raw.header.backend or ""
-    if not raw.activities["ts"] or world < _PAIR or COMM in _kinds_used(raw):
-        return
-    issued = len({(row["thread"], row["ts"]) for row in raw.comm_args if row["source"] == markers.RECORD})
-    issued = issued or sum(one.name.startswith(markers.OF_BACKENDS) for one in raw.annotations)
-    if not issued and not any(known in backend for known in _MUST_COMMUNICATE):
-        return
-    handed = f"issued {counted(issued, 'collective')}" if issued else f"uses {backend}"
-    yield (
-        f"{encodable(path.name)}: {handed} in a job of {world:,} ranks, but none of its kernels is known to "
-        "communicate: some of the compute may be communication; name its kernels with --comm-kernel"
-    )
-
-
-def _kinds_used(raw: RawTrace) -> set[str]:
-    return {raw.kinds[name] for name in np.unique(integers(raw.activities["name"]))}
 
 
 def _is_absolute(*times_ns: pd.Series[int] | Int64s) -> bool:
