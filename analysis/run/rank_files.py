@@ -166,8 +166,8 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
         if not _follows(first, other):
             raise DuplicateRank(
                 f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}: "
-                "they are of two runs, or of two engines or jobs that each count ranks from 0; give each a folder of its "
-                "own, or name the files of one of them"
+                "they are of two runs, or of two engines or jobs that each count ranks from 0; give each a folder of "
+                "its own, or name the files of one of them"
             )
         told = {m.file.pid for m in (first, other) if m.file.damage is None or m.file.pid is not None}
         if len(told) > 1 and not first.file.header.communicators:
