@@ -177,6 +177,17 @@ def test_a_cpu_run_with_harmless_calls_is_a_cpu_run(tmp_path, layout):
     assert (row["device"], row["compute_ns"]) == ("cpu", 20 * 80 * US)
 
 
+def test_what_was_issued_without_a_device_is_no_hang(tmp_path):
+    for rank in (0, 1):
+        trace = calls(of_cpu(rank=rank, world=2, backend="nccl"), "cuda_runtime", "cudaLaunchKernel")
+        for number in range(5):
+            trace.record("all_reduce", number * 100 * US, external_id=number + 1, Seq=number)
+        trace.write(tmp_path, f"rank{rank}.json", gz=False)
+    found = the_run(tmp_path)
+    assert (len(found.hangs), len(found.pending), found.verdicts["verdict"].tolist()) == (0, 0, [])
+    assert main(["summary", str(tmp_path)]) == 0
+
+
 def test_other_ranks_are_still_measured(tmp_path):
     calls(of_cpu(world=2), "cuda_runtime", "cudaLaunchKernel").write(tmp_path, "rank0.json", gz=False)
     Trace(1, 2).kernel("gemm", 0, 1 * MS).write(tmp_path, "rank1.json", gz=False)

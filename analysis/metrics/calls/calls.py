@@ -73,6 +73,8 @@ def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, told: Met
 
 
 def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> tuple[list[Row], list[Row]]:
+    if not len(activities):  # without a device, nobody knows what ran of that which was issued
+        return [], []
     communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
     own = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
     if not own and not told.comm_args:
