@@ -31,7 +31,7 @@ class Operator:
     root: int | None = None
 
 
-OPERATORS = {
+C10D_OPERATORS = {
     "allreduce_": Operator("all_reduce", "all_reduce", input=0),
     "allreduce_coalesced_": Operator("all_reduce", "all_reduce", input=0),
     "broadcast_": Operator("broadcast", "broadcast", input=0, root=2),
@@ -110,7 +110,7 @@ def _named(prefix: str, annotations: list[Row]) -> list[Row]:
 
 
 def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
-    op = OPERATORS.get(annotation["name"].removeprefix(markers.C10D))
+    op = C10D_OPERATORS.get(annotation["name"].removeprefix(markers.C10D))
     if op is None:
         return None
     given, got = _tensors(annotation, op.input), _tensors(annotation, op.output)

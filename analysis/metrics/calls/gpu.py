@@ -15,7 +15,7 @@ from ...core import markers
 from ...core.kinds import COMPUTE, collective_in_name
 from ...core.nccl_tests import POINT_TO_POINT, collective_name, dtype_name, elements
 from ...core.schema import Row, records
-from .gloo import OPERATORS
+from .gloo import C10D_OPERATORS
 from .issued import coalesced_parts
 from .phases import with_phases
 
@@ -176,7 +176,7 @@ class Sources:
     def _got_elems(self, annotation: Row, in_elems: int | None) -> int | None:
         """The output elements that the c10d operator around an annotation has; None if it does not say, or differs."""
         operator = self.operator_of(annotation["thread"], annotation["start_ns"])
-        known = None if operator is None else OPERATORS.get(operator["name"].removeprefix(markers.C10D))
+        known = None if operator is None else C10D_OPERATORS.get(operator["name"].removeprefix(markers.C10D))
         dims = (operator["in_dims"] or []) if operator is not None else []
         if known is None or known.input is None or known.output is None or len(dims) <= max(known.input, known.output):
             return None
