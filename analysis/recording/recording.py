@@ -194,7 +194,7 @@ def raw_trace(
     if events.activities["ts"]:
         kept["pids"] = events.pids[:3]  # whether other operators are read depends on the layout
         kept["launched"] = 0
-    kept["processes"] = []  # whether these are read depends on the layout, too
+    kept["processes"], kept["unread"] = [], {}  # of these a reader makes notes, or errors
     # The order in which a reader finds them depends on how it divides the file.
     kept["annotations"] = sorted(events.annotations, key=_place_of)
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))

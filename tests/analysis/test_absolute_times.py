@@ -108,6 +108,15 @@ def test_a_time_far_from_all_others_does_no_harm(tmp_path):
     assert found == [now_us * 1000 + 500, 5000, now_us * 1000 + 7250]
 
 
+def test_the_end_of_the_window_and_points_without_a_time(tmp_path):
+    document: dict[str, Any] = Trace(base_ns=None).document()
+    for ts in (None, 1_694_128_201_426_557.048):
+        document["traceEvents"].append({"ph": "i", "name": "Record Window End", "ts": ts})
+    text = json.dumps(document).replace(str(1_694_128_201_426_557.048), "1694128201426557.048")
+    path = write_bytes(tmp_path / "rank0.json", text.encode())
+    assert trace_file(path, read_kineto(path, OPTIONS)).window_end_ns == NOW_NS
+
+
 def test_verify_sees_a_time_that_is_off_by_one_ns(tmp_path):
     path = write_bytes(tmp_path / "rank0.json", document_of(many(5), "kineto"))
     raw = read_kineto(path, OPTIONS)

@@ -226,6 +226,17 @@ def test_an_unknown_device_is_refused_by_its_categories(tmp_path, layout, named)
         load_run([path])
 
 
+def test_an_unknown_device_is_refused_in_a_damaged_file_as_well(tmp_path):
+    trace = of_cpu()
+    of_new_device(trace)
+    path = trace.op("aten::mm", 3 * MS, 1).write(tmp_path, "rank0.json", gz=False)
+    path.write_bytes(path.read_bytes()[:-150])
+    Trace(1, 2).kernel("gemm", 0, 1 * MS).write(tmp_path, "rank1.json", gz=False)
+    run = load_run([tmp_path], keep_going=True)
+    assert run.devices == {(1, "0")}
+    assert "xyz_kernel" in run.failed[0]
+
+
 @EVERY_LAYOUT
 def test_beside_known_kernels_an_unknown_category_is_a_note(tmp_path, layout):
     trace = of_cuda(1).event("xyz_memcpy", "copy", 4 * MS, 5 * US, pid=0, tid=7, stream=7)

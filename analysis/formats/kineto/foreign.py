@@ -26,12 +26,12 @@ _KEYS_OF_KINETO = frozenset(("schemaVersion", "deviceProperties", "distributedIn
 _EXPECTED = "expected a trace as torch.profiler writes it, of NVIDIA, AMD, Intel or MTIA devices, or of a CPU run"
 
 
-def check_device(path: Path, events: Events, around: Surrounding, *, has_events: bool) -> None:
+def check_device(path: Path, events: Events, around: Surrounding, *, is_whole: bool = True) -> None:
     """Raise NotATrace if a file without activities is of another tool, or of a device that is not known.
 
     Without this, such a file would be taken as one of a CPU run.
     """
-    if events.activities["ts"] or not has_events:
+    if events.activities["ts"]:
         return
     keys = _keys(around)
     for begin, writer in _WRITERS.items():
@@ -57,7 +57,7 @@ def check_device(path: Path, events: Events, around: Surrounding, *, has_events:
     is_nothing_known = not (
         events.annotations or events.comm_args or events.operators["ts"] or events.launches["ts"] or pids
     )
-    if is_nothing_known and events.window_end is None and not keys & _KEYS_OF_KINETO:
+    if is_whole and is_nothing_known and events.window_end is None and not keys & _KEYS_OF_KINETO:
         seen = f": their categories are {', '.join(sorted(events.unread)[:4])}" if events.unread else ""
         raise NotATrace(f"{path}: has events, but none that torch.profiler writes{seen}; {_EXPECTED}")
 

@@ -127,7 +127,7 @@ def joined_trace(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
-    check_device(path, events, around, has_events=True)
+    check_device(path, events, around)
     trace = raw_trace(events, header(path, around), Extent(around.file_bytes), details=options.details)
     trace.notes = notes_on_unread(path, events)
     return trace
@@ -158,8 +158,8 @@ def _read(
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
         return _read(path, _Reading(reading.options, True), progress, counted=counted)
     has_events, events = reading.good_bytes > 0, reading.result()
-    if damage is None:
-        check_device(path, events, stream.surrounding, has_events=has_events)
+    if has_events:
+        check_device(path, events, stream.surrounding, is_whole=damage is None)
     trace = raw_trace(events, around, extent, damage, details=reading.options.details)
     trace.notes = notes_on_unread(path, events)
     return trace
@@ -313,7 +313,8 @@ class _Reading:
             absolute = [] if self._has_no_zero else [each for each in timed if is_absolute(each[0])]
             if not any(have_decimals(events, texts) for events, texts in absolute):
                 return
-            self._move_zero(zero_us_near(max(event.ts for event in (absolute[0][0][0], absolute[0][0][-1]))))
+            first = absolute[0][0]
+            self._move_zero(zero_us_near(max(event.ts or 0.0 for event in (first[0], first[-1]))))
         try:
             found = [times_from(self.zero_us, events, texts) for events, texts in timed]
         except TooFarApart:
