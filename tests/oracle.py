@@ -44,6 +44,7 @@ def oracle_tables(document: bytes) -> Tables:
     activities = [_activity(e, base_ns) for e in spans if e.get("cat") in _ACTIVITIES]
     operators = [e for e in spans if e.get("cat") in _OPERATORS]
     marked = [e for e in spans if e.get("cat") == "user_annotation" and _is_mark(e.get("name", ""))]
+    marked += [e for e in operators if _is_step(e.get("name", ""))]
     handed = [e for e in operators if e.get("name", "").startswith("c10d::")]
     loads = [e for e in operators if e.get("name", "").startswith(_LOADING)]
     return {
@@ -131,9 +132,8 @@ def _number(value: Any) -> Decimal:
 def _ns(value: Any) -> int:
     """Microseconds -> nanoseconds, where a double holds them exactly enough."""
     us = _number(value)
-    exact = us == us.quantize(Decimal("0.001")) if abs(us) < 2**43 else us == int(us) if abs(us) < 2**52 else False
-    if not exact:
-        raise Incomparable(f"{value} us is no time that a double holds")
+    if abs(us) >= 2**52 or us != us.quantize(Decimal("0.001")):
+        raise Incomparable(f"{value} us is no whole number of ns, or out of range")
     return int(us * 1000)
 
 
@@ -201,18 +201,22 @@ def _launches(spans: list[Object], launched: set[int], base_ns: int) -> list[tup
 
 
 def _is_mark(name: str) -> bool:
-    return bool(re.match(r"ProfilerStep#[0-9]{1,18}\Z|nccl:|gloo:", name)) or name.startswith(_LOADING)
+    return _is_step(name) or bool(re.match(r"(nccl|xccl|hccl|ccl|gloo):", name)) or name.startswith(_LOADING)
+
+
+def _is_step(name: str) -> bool:
+    return bool(re.match(r"ProfilerStep#[0-9]{1,18}\Z", name))
 
 
 def _is_work(name: str) -> bool:
-    return not name.startswith(("c10d::", "record_param_comms"))
+    return not name.startswith(("c10d::", "record_param_comms")) and not _is_step(name)
 
 
 def _pid(spans: list[Object], operators: list[Object], *, with_work: bool) -> int | None:
     """The process of the first annotation that names one, else of a call that may launch something, else operator."""
     annotations = [e for e in spans if e.get("cat") == "user_annotation"]
     calls = [e for e in spans if e.get("cat") in _LAUNCHES and not _is_idle(e)]
-    handed = [e for e in operators if not _is_work(e.get("name", ""))]
+    handed = [e for e in operators if e.get("name", "").startswith(("c10d::", "record_param_comms"))]
     work = [e for e in operators if with_work and _is_work(e.get("name", ""))]
     named = [pid for e in (*annotations, *calls, *handed, *work) if _row_id(pid := e.get("pid", 0)) != -1]
     return _integer(named[0]) if named else None

@@ -12,12 +12,12 @@ transfer as NCCL's do. Source: what their kernels wait for.
   flags of all ranks at the end, combine at the start.
 - DeepEP: notify and clean_low_latency_buffer are barriers (intranode.cu, internode_ll.cu). dispatch waits for the token
   counts of every rank, even if they are 0. combine waits only for ranks that hold tokens of its own, which in all but
-  tiny batches are all. get_dispatch_layout counts, and epilogues copy, on their own GPU: these compute.
+  tiny batches are all. Layout kernels count, and epilogues copy, on their own GPU: these compute.
 - NVSHMEM's collectives on streams: by their definition. torch's exchange of splits (nvshmem_extension.cu) ends with a
   barrier; the allToAllV that follows only fetches, and waits for no rank.
 
-For the rest it is not known whom they wait for: `send` (put, push) waits for no rank, `recv` for a peer that no trace
-names.
+For the rest, as for Intel's oneCCL (`oneccl_allreduce_pcie`), it is not known whom they wait for: `send` (put, push)
+waits for no rank, `recv` for a peer that no trace names.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
     ("recv", r"kuserbuffers_(?:push|pull)(?:send)?recv"),
     ("barrier", rf"{_DEEP_EP}(?:(?:cached_)?notify\w*|barrier\w*|clean_low_latency_buffer)\b(?!::)"),
     ("all_to_all", rf"{_DEEP_EP}(?:hybrid_)?(?:dispatch|combine)(?:_ll|_impl)?\b(?!::)"),
-    (None, rf"{_DEEP_EP}(?!get_dispatch_layout|\w+_(?:epilogue|prologue))\w+\b(?!::)"),
+    (None, rf"(?![^<(]*layout){_DEEP_EP}(?!\w+_(?:epilogue|prologue))\w+\b(?!::)"),
     ("barrier", r"\b(?:barrier|sync)(?:_all)?_on_stream_kernel|nvshmem_extension::exchangeSplitAndOffset"),
     ("peer_copy", r"nvshmem_extension::allToAllV"),
     ("all_to_all", r"\balltoall\w*_on_stream_kernel"),
@@ -58,6 +58,7 @@ _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
     ("all_reduce", r"\brdxn\w*_on_stream_kernel"),
     ("broadcast", r"\bbroadcast\w*_on_stream_kernel"),
     (None, r"nvshmem"),
+    (None, r"\boneccl_"),
 )
 _OTHERS = [(collective, re.compile(pattern, re.IGNORECASE)) for collective, pattern in _OTHER_LIBRARIES]
 

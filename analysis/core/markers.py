@@ -20,6 +20,8 @@ NCCL, GLOO = "nccl", "gloo"
 """Backends, as process groups name them."""
 NCCL_MARK, GLOO_MARK = "nccl:", "gloo:"
 """torch, around what a backend does: the collective follows."""
+OF_BACKENDS = (NCCL_MARK, "xccl:", "hccl:", "ccl:")
+"""The same of all backends of GPUs and other accelerators."""
 COALESCED = "nccl:coalesced"
 """torch, around several calls that are launched as one."""
 KERNEL_PREFIXES = ("nccl", "rccl")
@@ -34,3 +36,8 @@ BLOCKING_CALL = r"(?:cuda|hip|cu)(?:\w+Synchronize|Memcpy(?!\w*Async)\w*)(?:_|$)
 """Matches names of calls of the runtime or driver that return when the device has done something."""
 ALLOCATING_CALL = r"(?:cuda|hip)(?:Malloc|Free|Host)|(?:cu|hip)Mem(?!cpy|set)"
 """Matches names of those that allocate or free memory."""
+
+
+def operation(mark: str) -> str:
+    """What a backend does, by torch's annotation around it: `nccl:all_reduce` is `all_reduce`."""
+    return mark.partition(":")[2]

@@ -60,5 +60,6 @@ def _is_header(trace: RawTrace) -> bool:
     return (
         all(0 <= rank <= PLAUSIBLE_RANKS for rank in ranks)
         and abs(header.base_ns) <= _MOST_BASE_NS
+        and abs(trace.zero_ns) <= _MOST_BASE_NS
         and all(-(2**63) <= rank < 2**63 for group in header.process_groups for rank in group.ranks)
     )

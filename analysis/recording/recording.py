@@ -77,6 +77,23 @@ else:
         peer: Int64 | None
 
 
+class Unread(msgspec.Struct, frozen=True):
+    """Events of a category that is not known: how many, whether any says that it is of a device, a process of them."""
+
+    events: int
+    is_of_device: bool
+    pid: int
+
+
+def with_unread(before: dict[str, Unread], more: dict[str, Unread]) -> dict[str, Unread]:
+    """Categories that are not known, with further events of them."""
+    found = dict(before)
+    for category, events in more.items():
+        old = found.get(category, Unread(0, is_of_device=False, pid=events.pid))
+        found[category] = Unread(old.events + events.events, old.is_of_device or events.is_of_device, old.pid)
+    return found
+
+
 class Events(msgspec.Struct, kw_only=True):
     """What is read from successive events. Times are in us since the header's zero; missing integers are MISSING.
 
@@ -86,7 +103,9 @@ class Events(msgspec.Struct, kw_only=True):
     processes of the first annotation, the first launch, the first operator that hands a collective over, and the first
     other one; None where there is none. `lists_bytes` is what shapes and other lists in `annotations` take at most;
     `repaired_bytes` are not JSON, and were read as they were meant. `window_end` is when the profiler stopped, if
-    Kineto says so.
+    Kineto says so. `launched` counts the calls that launched work of a device, in a file that shows no such work;
+    `unread` are the categories that are not known; `processes` are the names of processes. The zero of these times is
+    `zero_us` later than the header's.
     """
 
     pids: list[Int64 | None]
@@ -106,6 +125,10 @@ class Events(msgspec.Struct, kw_only=True):
     lists_bytes: int = 0
     repaired_bytes: int = 0
     window_end: Time | None = None
+    launched: int = 0
+    unread: dict[str, Unread] = {}
+    processes: list[str] = []
+    zero_us: int = 0
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -140,6 +163,11 @@ class RawTrace(Events, kw_only=True):
         return next((pid for pid in self.pids if pid is not None), None)
 
     @property
+    def zero_ns(self) -> int:
+        """When the times of events are 0, in unix time."""
+        return self.header.base_ns + self.zero_us * 1000
+
+    @property
     def needed_bytes(self) -> int:
         """The most memory that it takes, with all tables made from it."""
         return self.lists_bytes + tables_bytes(
@@ -165,6 +193,8 @@ def raw_trace(
         kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
     if events.activities["ts"]:
         kept["pids"] = events.pids[:3]  # whether other operators are read depends on the layout
+        kept["launched"] = 0
+    kept["processes"], kept["unread"] = [], {}  # of these a reader makes notes, or errors
     # The order in which a reader finds them depends on how it divides the file.
     kept["annotations"] = sorted(events.annotations, key=_place_of)
     kept["comm_args"] = sorted(events.comm_args, key=lambda args: str(args["source"]))

@@ -89,6 +89,14 @@ def warnings(analysis: FactTables) -> Iterator[str]:
             "where the others suffice"
         )
     without = sorted(set(run.ranks) - {rank for rank, _ in run.devices})
+    launched = [rank for rank in without if rank in run.launched]
+    if launched:
+        count = sum(run.launched[rank] for rank in launched)
+        yield (
+            f"rank {ranges_of(launched)}: no kernels were recorded, although {count:,} launches were, so nothing is "
+            "computed; end other profilers (Nsight, DCGM) or allow access to CUPTI, then capture again"
+        )
+    without = sorted(set(without) - set(launched))
     if without:
         yield f"rank {ranges_of(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
     impossible = _impossible(analysis.collectives)

@@ -18,10 +18,12 @@ from ..core.steps import launch_times, steps_at
 from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
 from ..metrics.device.breakdown import Ran, Split, device_profile, device_row, step_rows
 from ..recording.arrays import annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import RawTrace
 from ..recording.shared_files import file_of
 from ..run.rank_files import ReadFile, members_of, notes_on
 from ..run.side_files import side_content
+from ..run.unseen import unseen_communication
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     devices = integers(raw.activities["device"])
     if not raw.header.has_starts or not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
         return None
-    notes = (*raw.notes, *negative_durations(path, raw))
-    (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes)])
+    notes = (*raw.notes, *negative_durations(path, raw), *unseen_communication(path, raw))
+    known = recorded_rank(raw.comm_args)
+    (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes, recorded_rank=known)])
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:
         return None
     side_content(file_of(path).with_name("run.json"))  # a side file that cannot be read is an error, here as elsewhere
@@ -66,7 +69,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
 
 
 def _ran(raw: RawTrace) -> Ran:
-    base_ns, columns, launches = raw.header.base_ns, raw.activities, raw.launches
+    base_ns, columns, launches = raw.zero_ns, raw.activities, raw.launches
     start_ns = in_ns(doubles(columns["ts"])) + base_ns
     launched_ns = launch_times(
         integers(columns["correlation"]),

@@ -24,13 +24,13 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
     Compute is the outermost operators of every thread that is not gloo's, without c10d operators, which only hand a
     collective over. Communication is gloo's operations, from the beginning of the work on each; a send or receive from
     the beginning of its c10d operator. A file that shows only the CPU side of a GPU run has no activities, nor has one
-    that was damaged before they came.
+    that was damaged before they came, nor one that shows launches only.
     """
-    if len(file.activities):
+    if len(file.activities) or file.launched:
         return file.activities
     annotations = file.annotations
     names = annotations["name"].astype(str)
-    gpu_run = names.str.startswith(markers.NCCL_MARK).any() or (file.header.backend or markers.GLOO) == markers.NCCL
+    gpu_run = names.str.startswith(markers.OF_BACKENDS).any() or (file.header.backend or markers.GLOO) == markers.NCCL
     gpu_run |= file.damage is not None and bool(file.header.device_names or len(file.launches))
     if gpu_run:
         return file.activities

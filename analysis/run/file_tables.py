@@ -18,11 +18,13 @@ from ..core.schema import Row
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STREAM_WAITS
 from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
 from .gpu_ends import Called, cut_notes
 from .rank_files import ReadFile
+from .unseen import unseen_communication
 
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
@@ -34,7 +36,8 @@ class TraceFile(ReadFile):
     """The tables of one file. Their `rank` and `cycle` are 0: only the run knows the real ones.
 
     `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps. No sum of its
-    times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU.
+    times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU, `launched` calls
+    that launched work which the file does not show.
     """
 
     activities: pd.DataFrame
@@ -52,6 +55,7 @@ class TraceFile(ReadFile):
     times_ns: float = 0.0
     first_device: int | None = None
     gloo_beside_gpu: int = 0
+    launched: int = 0
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
 
     @cached_property
@@ -82,7 +86,7 @@ class TraceFile(ReadFile):
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
     """The tables of the file at `path`, from which `raw` was read."""
-    base_ns = raw.header.base_ns
+    base_ns = raw.zero_ns
     activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
     marked_ns = annotation_times(raw.annotations, base_ns)
     known_clock = raw.damage is None or bool(base_ns)
@@ -101,6 +105,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
             *raw.notes,
             *negative_durations(path, raw),
             *_repairs(path, raw),
+            *unseen_communication(path, raw),
             *(f"{encodable(path.name)}: {why}" for why in cut),
         ),
         has_known_clock=known_clock,
@@ -117,6 +122,8 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         times_ns=_times_ns(activities, cpu_ops, marked_ns[1]),
         first_device=int(activities["device"].iloc[0]) if len(activities) else None,
         gloo_beside_gpu=gloo,
+        launched=raw.launched,
+        recorded_rank=recorded_rank(raw.comm_args),
     )
 
 

@@ -26,7 +26,7 @@ class ReadFile:
     """What a file says about itself.
 
     `damage` says what ended the reading early, None for a sound file; `has_known_clock` is False for a damaged one
-    whose zero of times stood behind the damage.
+    whose zero of times stood behind the damage. `recorded_rank` is the rank according to its collectives.
     """
 
     path: Path
@@ -35,6 +35,7 @@ class ReadFile:
     damage: str | None = None
     notes: tuple[str, ...] = ()
     has_known_clock: bool = True
+    recorded_rank: int | None = None
 
 
 F = TypeVar("F", bound=ReadFile)
@@ -93,14 +94,16 @@ def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | 
         rank, source = file.header.rank, "communicator" if file.header.communicators else "trace"
     elif side.record.rank is not None:
         rank, source = side.record.rank, "side file"
+    elif file.recorded_rank is not None:
+        rank, source = file.recorded_rank, "collectives"
     elif in_name is not None:
         rank, source = in_name, "file name"
     elif alone:
         rank, source = 0, "only file"
     else:
         raise MixedJobs(
-            f"{file.path}: does not say which rank it is (no rank in distributedInfo, no side file, no rank<N> in its "
-            "name); analyse it alone, or rename it"
+            f"{file.path}: does not say which rank it is (no rank in distributedInfo, no side file, none in its "
+            "collectives, no rank<N> in its name); analyse it alone, or rename it"
         )
     return Member(file, rank, source, side, worker, name.cycle if name else file.header.first_us)
 
@@ -162,8 +165,9 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
     for other in members[1:]:
         if not _follows(first, other):
             raise DuplicateRank(
-                f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}; "
-                "keep the files of one run in the folder, or name them one by one"
+                f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}: "
+                "they are of two runs, or of two engines or jobs that each count ranks from 0; give each a folder of "
+                "its own, or name the files of one of them"
             )
         told = {m.file.pid for m in (first, other) if m.file.damage is None or m.file.pid is not None}
         if len(told) > 1 and not first.file.header.communicators:

@@ -38,7 +38,8 @@ class Run:
 
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
-    capture, in bytes, and in how many steps.
+    capture, in bytes, and in how many steps. `launched` are the calls of a rank that launched work which its trace does
+    not show.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Run:
     details: bool = False
     files: dict[int, list[Path]] = field(default_factory=dict)
     nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
+    launched: dict[int, int] = field(default_factory=dict)
 
     @property
     def activities(self) -> pd.DataFrame:
@@ -273,6 +275,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         notes=tuple(dict.fromkeys(note for m in members for note in notes_on(m, m.file.gloo_beside_gpu))),
         clock_probes=CLOCK_PROBES.frame(probed),
         nvlink={m.rank: sent for m in members if m.cycle == 0 and (sent := nvlink_bytes(m.side))},
+        launched={m.rank: m.file.launched for m in members if m.file.launched},
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
     )
 

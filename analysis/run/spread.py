@@ -127,5 +127,5 @@ def _without_calls(raw: RawTrace) -> RawTrace:
     """Without the arguments of collectives; and where GPUs did something without what marks collectives on CPUs."""
     if not raw.activities["ts"]:
         return raw
-    marked = [one for one in raw.annotations if not one.name.startswith((markers.NCCL_MARK, markers.C10D))]
+    marked = [one for one in raw.annotations if not one.name.startswith((*markers.OF_BACKENDS, markers.C10D))]
     return msgspec.structs.replace(raw, comm_args=[], annotations=marked)

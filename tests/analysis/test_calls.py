@@ -156,6 +156,44 @@ def test_nor_does_that_of_the_launch(tmp_path):
 # --- annotations -----------------------------------------------------------------------------------------------------
 
 
+def around(collective: str, operator: str, given: list[int], got: list[int], types: str = "float") -> Trace:
+    """A kernel under an annotation with its input, inside the c10d operator, which has both; old torch has no more."""
+    trace = Trace(world=16).kernel(KERNEL, 5 * MS, 1 * MS, launch=2 * MS)
+    trace.annotation(f"nccl:{collective}", 1 * MS + 50 * US, 2 * MS, dims=[given], types=[types])
+    return trace.c10d(operator, 1 * MS, 3 * MS, dims=[got, given, []], types=[types, types, ""])
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (around("_reduce_scatter_base", "_reduce_scatter_base_", [64, 3], [8, 3]), ("reduce_scatter", 192, 24, 8, 768)),
+        (around("_all_gather_base", "_allgather_base_", [8, 3], [64, 3]), ("all_gather", 24, 192, 8, 768)),
+        (around("all_to_all", "alltoall_base_", [10], [14]), ("all_to_all", 10, 14, None, 56)),
+        (around("all_to_all", "alltoall_base_", [14], [10]), ("all_to_all", 14, 10, None, 56)),
+    ],
+    ids=["reduce_scatter", "all_gather", "all_to_all that gets more", "all_to_all that gets less"],
+)
+def test_the_operator_around_an_annotation_tells_the_output(tmp_path, made, expected):
+    call = row_of(tmp_path, made)
+    columns = ("collective", "in_elems", "out_elems", "group_size", "size_bytes")
+    assert tuple(call[column] for column in columns) == expected
+
+
+def test_an_operator_of_another_shape_tells_nothing(tmp_path):
+    """Before torch 2.1, lists of tensors are `[]` there."""
+    trace = Trace(world=16).kernel(KERNEL, 5 * MS, 1 * MS, launch=2 * MS)
+    trace.annotation("nccl:all_gather", 1 * MS + 50 * US, 2 * MS, dims=[[6]], types=["float"])
+    call = row_of(tmp_path, trace.c10d("_allgather_base_", 1 * MS, 3 * MS, dims=[[], [], []], types=[]))
+    assert (call["in_elems"], call["out_elems"], call["size_bytes"]) == (6, None, None)
+
+
+def test_a_reduce_scatter_has_its_array_handed_in(tmp_path):
+    trace = Trace(world=16).kernel(KERNEL, 5 * MS, 1 * MS, launch=2 * MS)
+    trace.annotation("nccl:_reduce_scatter_base", 1 * MS, 2 * MS, dims=[[64, 3]], types=["float"])
+    call = row_of(tmp_path, trace)
+    assert (call["out_elems"], call["size_bytes"]) == (None, 768)
+
+
 def test_an_annotation_around_two_kernels_tells_no_size(tmp_path):
     trace = (
         Trace(world=2).kernel(KERNEL, 5 * MS, 1 * MS, launch=2 * MS).kernel(KERNEL, 7 * MS, 1 * MS, launch=2 * MS + 5)

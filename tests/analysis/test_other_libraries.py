@@ -91,6 +91,8 @@ COMPUTE = [
     "void flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport<float>()",  # the norm behind a two-shot all-reduce
     f"void {FUSION}::lamport_initialize_kernel<float>(float*, int)",
     "void deep_ep::layout::get_dispatch_layout<256, 4, 2>(long const*, int*)",
+    "void deep_ep::layout::count_tokens<256>(long const*, int*)",
+    "void deep_ep::internode::get_dispatch_layout<256>(long const*, int*)",
     "void dpsk::ep::cuda::get_dispatch_layout<256>(long const*)",
     "void deep_ep::elastic::dispatch_copy_epilogue_impl<true>(void*)",
     "void deep_ep::elastic::combine_reduce_epilogue_impl<8>(void*)",

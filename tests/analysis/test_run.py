@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import BASE_NS, MS, Trace, traces_table, write_bytes
@@ -394,3 +395,53 @@ def test_a_negative_duration_counts_as_0_and_is_said(tmp_path):
     run = load_run([trace.write(tmp_path)])
     assert (run.activities["dur_ns"].tolist(), run.annotations["dur_ns"].tolist()) == ([0], [0])
     assert run.notes == ("node_0.0001.pt.trace.json.gz: 2 events have a negative duration, which counts as 0",)
+
+
+# --- ranks that only collectives tell, as in files of dynolog --------------------------------------------------------
+
+
+def of_dynolog(folder: Path, name: str, *records: tuple[str, dict[str, Any]]) -> None:
+    trace = Trace(None, None, backend=None).kernel("gemm", 0, 1 * MS)
+    for number, (collective, more) in enumerate(records):
+        trace.record(collective, number * 100, external_id=number + 1, **more)
+    trace.write(folder, name)
+
+
+def test_collectives_say_the_rank_before_the_file_name(tmp_path):
+    for rank in (0, 1):
+        of_dynolog(tmp_path, f"dynolog_{rank}_rank{5 + rank}.json", ("all_reduce", {"Rank": rank}))
+    assert ranks_from(tmp_path) == [(0, "collectives"), (1, "collectives")]
+
+
+def test_a_place_in_a_group_is_that_of_its_list(tmp_path):
+    of_dynolog(tmp_path, "a.json", ("all_gather", {"Rank": 1, "group": "7", "ranks": (2, 6)}))
+    of_dynolog(tmp_path, "b.json", ("all_reduce", {"Rank": 2, "ranks": tuple(range(64))}))  # its list is cut
+    assert ranks_from(tmp_path) == [(2, "collectives"), (6, "collectives")]
+
+
+def test_roots_and_peers_are_no_ranks(tmp_path):
+    more = {"Rank": 1, "elems": 8}
+    of_dynolog(tmp_path, "a.json", *((name, more) for name in ("broadcast", "reduce", "gather", "send", "recv")))
+    assert ranks_from(tmp_path) == [(0, "only file")]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [("all_reduce", {"Rank": 0}), ("all_reduce", {"Rank": 1})],
+        [("all_reduce", {"Rank": 1, "group": None})],
+        [("all_reduce", {"Rank": 40, "group": "5", "ranks": tuple(range(64))})],
+        [("all_reduce", {"Rank": 9})],
+    ],
+    ids=["contradicting", "of a group without a name", "of a cut list", "beyond its group"],
+)
+def test_a_rank_that_is_not_certain_is_none(tmp_path, records):
+    of_dynolog(tmp_path, "a.json", *records)
+    assert ranks_from(tmp_path) == [(0, "only file")]
+
+
+def test_two_engines_in_one_folder_are_an_error_that_says_so(tmp_path):
+    for engine in ("a", "b"):
+        of_dynolog(tmp_path, f"{engine}.json", ("all_reduce", {"Rank": 0}))
+    with pytest.raises(DuplicateRank, match=r"a\.json and b\.json both claim rank 0: .* engines .* folder of its own"):
+        load_run([tmp_path])

@@ -64,7 +64,7 @@ TRACES = Schema("traces", "trace file", {
     "cycle": CYCLE,
     "trace": ("string", "file name"),
     "world_size": ("Int64", "ranks in the job"),
-    "rank_from": ("string", "where the rank was found: trace, communicator, side file, file name, or only file"),
+    "rank_from": ("string", "where it was found: trace, communicator, side file, collectives, file name, or only file"),
     "host": ("string", "host name, NA if neither trace nor side file names it"),
     "host_from": ("string", "where the host was found: side file, trace or file name"),
     "window_end_ns": ("Int64", "when the profiler stopped, on that rank's clock; NA where the trace does not say"),

@@ -51,9 +51,15 @@ def check_text(source: bytes, end: int | None = None) -> None:
             with_names_that_are_text(source[:end]).decode()
 
 
-def count_repairs(pieces: list[bytes]) -> int | None:
-    """How many bytes of whole array elements, each with its comma, need repair; None if they are not JSON."""
-    array = b"".join((b"[", *pieces, b"{}]"))  # copied only once
+class Repaired(NamedTuple):
+    """Whole array elements that are JSON, with an empty object behind them, and how many bytes had to be repaired."""
+
+    array: bytes
+    repaired_bytes: int = 0
+
+
+def repaired_array(array: bytes) -> Repaired | None:
+    """The array as JSON; None if it is none."""
     try:
         _ANY.decode(array)
     except NO_JSON:
@@ -62,8 +68,8 @@ def count_repairs(pieces: list[bytes]) -> int | None:
             _ANY.decode(whole)
         except NO_JSON:
             return None
-        return changed_bytes(array, whole)
-    return 0
+        return Repaired(whole, changed_bytes(array, whole))
+    return Repaired(array)
 
 
 def _mended(elements: bytes) -> bytes:

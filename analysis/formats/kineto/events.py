@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ...recording.recording import Unread, with_unread
 from ...recording.values import MISSING, NOT_KNOWN, Duration, Int64, Time
 from .cuts import NO_JSON
 
@@ -90,6 +91,18 @@ class ThreadEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class ProcessEvent(msgspec.Struct, gc=False):
+    """Metadata of a process, of any tool: nothing of it is relied on."""
+
+    args: Any = None
+
+    @property
+    def process(self) -> str | None:
+        """What the process is called."""
+        name = self.args.get("name") if isinstance(self.args, dict) else None
+        return name if isinstance(name, str) else None
+
+
 class AnnotationArgs(msgspec.Struct, gc=False):
     """Inputs of an annotation or operator, with record_shapes."""
 
@@ -153,8 +166,23 @@ class _Key(msgspec.Struct, gc=False):
     name: Any = ""
 
 
-# Categories, with the spelling of torch <= 1.12 behind the newer one.
+class OtherEvent(msgspec.Struct, gc=False):
+    """An event of a category that may not be known."""
+
+    ph: Any = ""
+    cat: Any = ""
+    pid: Any = None
+    args: Any = None
+
+
+# Categories, with the spelling of torch <= 1.12 behind the newer one. Source: kineto's ActivityType.h and its history.
 KERNEL_CATEGORIES = ("kernel", "Kernel")
+MTIA_ACTIVITIES = "mtia_ccp_events"
+"""Of MTIA, what kernels and copies are on other devices."""
+PRIVATE_DEVICES = ("privateuse1_runtime", "privateuse1_driver")
+"""Calls on the host, for kernels of category `kernel`; but some makers of devices let these be what the device did."""
+MTIA_COPY = "dma_request"
+"""The name of MTIA's copies."""
 OPERATOR_CATEGORIES = ("cpu_op", "Operator")
 RUNTIME = "cuda_runtime"
 IDLE_CALLS = ("cudaDevice", "cudaEvent", "cudaFunc", "cudaGet", "cudaStream", "cudaThread")
@@ -164,16 +192,36 @@ ROOMS = {
     **dict.fromkeys((RUNTIME, "cuda_driver", "Runtime"), "launches"),
     "user_annotation": "annotations",
     **dict.fromkeys(OPERATOR_CATEGORIES, "operators"),
+    MTIA_ACTIVITIES: "activities",
+    **dict.fromkeys(("mtia_runtime", "xpu_runtime", "xpu_driver", *PRIVATE_DEVICES), "launches"),
 }
 """Category of an event with a duration -> where its text belongs in `Sorted`."""
+RARE = frozenset(category for category in ROOMS if category.startswith(("mtia_", "xpu_", "privateuse1_")))
+"""Those of devices that few people have: a search for all categories at once would be slower."""
+NOT_COUNTED = (
+    "python_function", "gpu_user_annotation", "cpu_instant_event", "external_correlation", "overhead", "cuda_sync",
+    "cuda_event", "cuda_profiler_range", "xpu_scope_profiler", "gpu_pm_counter", "mtia_insight", "mtia_counters",
+    "collective_comm", "Trace", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "forward_backward",
+)  # fmt: skip
+"""What Kineto writes beside these: no work of a device, and no launch. `collective_comm` is the host's part of
+oneCCL."""
+_KNOWN = frozenset((*ROOMS, *NOT_COUNTED))
+# What an event of a device, or the call that launched it, says of itself, and an event of a CPU does not.
+_OF_DEVICES = frozenset(("device", "stream", "queue", "sycl queue", "correlation", "context"))
 WINDOW_END = "Record Window End"
-ROOMS_OF_POINTS = {"thread_name": "threads", "[memory]": "memory", WINDOW_END: "window_ends"}
+ROOMS_OF_POINTS = {
+    "thread_name": "threads", "process_name": "processes", "[memory]": "memory", WINDOW_END: "window_ends"
+}  # fmt: skip
 """The same of events without a duration, by name."""
 
 
 @dataclass
 class Sorted:
-    """Texts of wanted events by what they are, each in file order; in all others `repaired_bytes` were repaired."""
+    """Texts of wanted events by what they are, each in file order.
+
+    `unread` are categories that are not known, with their events. In all events that are not wanted, `repaired_bytes`
+    were repaired.
+    """
 
     activities: list[bytes] = field(default_factory=list)
     launches: list[bytes] = field(default_factory=list)
@@ -182,6 +230,8 @@ class Sorted:
     threads: list[bytes] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
     window_ends: list[bytes] = field(default_factory=list)
+    processes: list[bytes] = field(default_factory=list)
+    unread: dict[str, Unread] = field(default_factory=dict)
     repaired_bytes: int = 0
 
     def place(self, text: bytes, *, every_call: bool = False) -> None:
@@ -192,8 +242,18 @@ class Sorted:
         key = _one(_key, text)
         category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
         room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
-        if room is not None and (every_call or not is_idle(category, name)):
+        if room is None and key.ph == "X" and category not in _KNOWN:
+            self.note_unread(_one(_other, text))
+        elif room is not None and (every_call or not is_idle(category, name)):
             getattr(self, room).append(text)
+
+    def note_unread(self, event: OtherEvent) -> None:
+        """Count an event whose category is not known; other events are not counted."""
+        if event.ph == "X" and isinstance(event.cat, str) and event.cat and event.cat not in _KNOWN:
+            pid = event.pid if isinstance(event.pid, int) else -1
+            args = event.args if isinstance(event.args, dict) else {}
+            found = {event.cat: Unread(1, not _OF_DEVICES.isdisjoint(args), pid)}
+            self.unread = with_unread(self.unread, found)
 
 
 def is_idle(category: str, name: str) -> bool:
@@ -201,7 +261,7 @@ def is_idle(category: str, name: str) -> bool:
     return category == RUNTIME and name.startswith(IDLE_CALLS)
 
 
-_key = msgspec.json.Decoder(_Key)
+_key, _other = msgspec.json.Decoder(_Key), msgspec.json.Decoder(OtherEvent)
 
 E = TypeVar("E")
 

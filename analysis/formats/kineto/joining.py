@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ...recording.recording import INTEGERS, Columns, Events, latest
+from ...recording.recording import INTEGERS, Columns, Events, latest, with_unread
 from .stream import Surrounding
 
 
@@ -50,11 +50,12 @@ class Joining:
         events, others = part.events, self._others
         self.parts += 1
         if self.surrounding is None:
-            self.with_operators, self._state = part.with_operators, part.state
+            self.with_operators, self._state, others.zero_us = part.with_operators, part.state, events.zero_us
             follows = part.began_at is None
         else:
             follows = part.began_at is not None and part.began_at == self._ended_at
             follows = follows and part.surrounding.before == self.surrounding.before and part.state == self._state
+            follows = follows and (events.zero_us == others.zero_us)
         self._is_gapless = self._is_gapless and follows
         self.surrounding, self._ended_at = part.surrounding, part.ended_at
         _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])
@@ -66,6 +67,9 @@ class Joining:
                 columns.setdefault(name, bytearray()).extend(added.pop(name))
         others.pids = [new if old is None else old for old, new in zip(others.pids, events.pids, strict=True)]
         others.window_end = latest(others.window_end, events.window_end)
+        others.launched += events.launched
+        others.unread = with_unread(others.unread, events.unread)
+        others.processes = sorted({*others.processes, *events.processes})
         others.annotations += events.annotations
         others.comm_args += map(self._with_shared_texts, events.comm_args)
         others.lists_bytes += events.lists_bytes

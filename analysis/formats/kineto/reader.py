@@ -15,19 +15,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...core.escaping import encodable
-from ...core.kinds import COMM, kernel_kind, memory_kind
-from ...core.markers import DETAILS
+from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
+from ...core.markers import DETAILS, GLOO_MARK, OF_BACKENDS
 from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
 from ...recording.memory_limit import check_memory, shapes_bytes, tables_bytes
 from ...recording.options import Progress, ReadOptions
-from ...recording.recording import DOUBLES, INTEGERS, Annotation, Columns, Events, Extent, RawTrace, latest, raw_trace
+from ...recording.recording import (
+    DOUBLES,
+    INTEGERS,
+    Annotation,
+    Columns,
+    Events,
+    Extent,
+    RawTrace,
+    Unread,
+    latest,
+    raw_trace,
+    with_unread,
+)
 from ...recording.values import MISSING, NOT_KNOWN
+from .absolute import Timed, TooFarApart, have_decimals, is_absolute, times_from, zero_us_near
 from .arguments import annotations_of, call_records, comm_row, integer_id
 from .events import (
     KERNEL_CATEGORIES,
+    MTIA_ACTIVITIES,
+    MTIA_COPY,
+    PRIVATE_DEVICES,
     Activity,
     CommEvent,
     CpuEvent,
@@ -36,12 +54,14 @@ from .events import (
     MalformedEvent,
     MemoryEvent,
     PointEvent,
+    ProcessEvent,
     RuntimeCall,
     Sorted,
     ThreadEvent,
     is_idle,
     sorted_texts,
 )
+from .foreign import check_device, notes_on_unread
 from .header import header, header_so_far
 from .joining import Joining, Part
 from .part_stream import Indivisible, SpanStream
@@ -50,12 +70,18 @@ from .stream import Batch, EventStream, Pick, Surrounding
 
 # On disk. Counting the events of a smaller file costs less than reading a damaged one twice.
 SLOW_TO_COUNT_BYTES = 2 << 20
-_ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):|enumerate\(DataLoader\)#")
+_STEP = re.compile(r"ProfilerStep#[0-9]{1,18}\Z")
+_BACKENDS = "|".join((*OF_BACKENDS, GLOO_MARK))
+_ANNOTATION = re.compile(rf"{_STEP.pattern}|{_BACKENDS}|enumerate\(DataLoader\)#")
 _HANDING_OVER = ("c10d::", "record_param_comms")
+_OF_KERNELS = (*KERNEL_CATEGORIES, MTIA_ACTIVITIES)
+# Calls that a device has something to do for; those of CUDA and HIP that only ask, wait or allocate have other names.
+_LAUNCHING = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append|submit", re.IGNORECASE)
 _LOADING = "enumerate(DataLoader)#"  # an annotation or an operator, by version of torch
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
 _RUNTIME_CALLS = Decoder(RuntimeCall)
 _MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
+_PROCESSES = Decoder(ProcessEvent)
 
 
 def read_kineto(
@@ -101,7 +127,10 @@ def joined_trace(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
-    return raw_trace(events, header(path, around), Extent(around.file_bytes), details=options.details)
+    check_device(path, events, around)
+    trace = raw_trace(events, header(path, around), Extent(around.file_bytes), details=options.details)
+    trace.notes = notes_on_unread(path, events)
+    return trace
 
 
 def _read(
@@ -128,7 +157,12 @@ def _read(
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
         return _read(path, _Reading(reading.options, True), progress, counted=counted)
-    return raw_trace(reading.result(), around, extent, damage, details=reading.options.details)
+    has_events, events = reading.good_bytes > 0, reading.result()
+    if has_events:
+        check_device(path, events, stream.surrounding, is_whole=damage is None)
+    trace = raw_trace(events, around, extent, damage, details=reading.options.details)
+    trace.notes = notes_on_unread(path, events)
+    return trace
 
 
 def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
@@ -184,10 +218,15 @@ class _Reading:
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
     window_end: float | None = None
+    launched: int = 0
+    unread: dict[str, Unread] = field(default_factory=dict)
+    processes: set[str] = field(default_factory=set)
     pids: list[int | None] = field(default_factory=lambda: [None] * 4)
     events: int = 0
     good_bytes: int = 0
     repaired_bytes: int = 0
+    zero_us: int = 0
+    _has_no_zero: bool = False
     _lists_bytes: int = 0
     _letters: int = 0
 
@@ -224,15 +263,25 @@ class _Reading:
             launches = _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         threads = _THREADS.all(texts.threads)
-        window_ends = [event.ts for event in _POINTS.all(texts.window_ends) if event.ts is not None]
+        processes = _PROCESSES.all(texts.processes)
+        # Of files without activities, which operators are read of.
+        named = calls or (_RUNTIME_CALLS.all(texts.launches) if self.with_operators else [])
+        points = _POINTS.all(texts.window_ends)
         memory = _MEMORY.all(texts.memory) if self.options.details else []
+        timed: list[tuple[Sequence[Timed], list[bytes]]] = [
+            (activities, texts.activities), (calls or launches, texts.launches), (annotations, texts.annotations),
+            (operators, texts.operators), (points, texts.window_ends), (memory, texts.memory),
+        ]  # fmt: skip
+        self._count_from_zero([each for each in timed if each[0]])
+        window_ends = [event.ts for event in points if event.ts is not None]
         names = self._names(activities)
         comm_args = self._comm_args_of(activities, names, texts.activities)
         self.repaired_bytes += texts.repaired_bytes
         marked = zip(annotations, texts.annotations, strict=True)
         called = list(zip(operators, texts.operators, strict=True))
         kept = [each for each in marked if _ANNOTATION.match(each[0].name)]
-        kept += [each for each in called if each[0].name.startswith(_LOADING)]
+        # Up to torch 1.9, steps are operators.
+        kept += [each for each in called if _STEP.match(each[0].name) or each[0].name.startswith(_LOADING)]
         kept += [each for each in called if each[0].name.startswith("c10d::")]
         if self.options.details:
             kept += [each for each in called if each[0].name in DETAILS]
@@ -244,15 +293,46 @@ class _Reading:
         self.comm_args += comm_args + recorded
         self._lists_bytes += sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
         self.window_end = latest(self.window_end, *window_ends)
+        self.launched += sum(_LAUNCHING.search(call.name) is not None for call in named)
+        self.unread = with_unread(self.unread, _of_private_devices(named))
+        self.unread = with_unread(self.unread, texts.unread)
+        self.processes.update(name for name in (one.process for one in processes) if name is not None)
         self._extend_activities(activities, names)
         self._extend_launches(launches)
         self._extend_runtime(calls)
         self._extend_memory(memory)
         handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
-        work = [e for e in operators if not e.name.startswith(_HANDING_OVER)]
+        work = [e for e in operators if not e.name.startswith(_HANDING_OVER) and not _STEP.match(e.name)]
         self._extend_pids(annotations, launches, handed_over, work)
         if self.options.details or not self.activities["ts"]:  # else they matter on CPU runs only
             self._extend_operators(work)
+
+    def _count_from_zero(self, timed: Sequence[tuple[Sequence[Timed], list[bytes]]]) -> None:
+        """Let events, given with their texts, count from a zero near them, if doubles of their times are not exact."""
+        if not self.zero_us:
+            absolute = [] if self._has_no_zero else [each for each in timed if is_absolute(each[0])]
+            if not any(have_decimals(events, texts) for events, texts in absolute):
+                return
+            first = absolute[0][0]
+            self._move_zero(zero_us_near(max(event.ts or 0.0 for event in (first[0], first[-1]))))
+        try:
+            found = [times_from(self.zero_us, events, texts) for events, texts in timed]
+        except TooFarApart:
+            self._move_zero(0)
+            self._has_no_zero = True
+            return
+        for (events, _), times in zip(timed, found, strict=True):
+            for event, time in zip(events, times, strict=True):
+                event.ts = time
+
+    def _move_zero(self, zero_us: int) -> None:
+        """Let everything read so far count from another zero."""
+        later_us, self.zero_us = zero_us - self.zero_us, zero_us
+        for columns in (self.activities, self.launches, self.runtime, self.operators, self.memory):
+            columns["ts"] = array("d", [ts - later_us for ts in columns["ts"]])
+        self.annotations = [msgspec.structs.replace(one, ts=one.ts - later_us) for one in self.annotations]
+        self.comm_args = [row | {"ts": row["ts"] - later_us} if "ts" in row else row for row in self.comm_args]
+        self.window_end = None if self.window_end is None else self.window_end - later_us
 
     def result(self) -> Events:
         """Everything read, which is then handed over: nothing is left here."""
@@ -272,6 +352,10 @@ class _Reading:
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
             window_end=self.window_end,
+            launched=self.launched,
+            unread=self.unread,
+            processes=sorted(self.processes),
+            zero_us=self.zero_us,
             lists_bytes=self._lists_bytes,
             repaired_bytes=self.repaired_bytes,
         )
@@ -287,19 +371,23 @@ class _Reading:
                     self._new_name(event.cat, event.name)
         return [ids[event.cat][event.name] for event in events]
 
-    def _new_name(self, category: str, name: str) -> int:
-        number = self.ids.setdefault(category, {})[name] = len(self.names)
+    def _new_name(self, category: str, name: str) -> None:
+        self.ids.setdefault(category, {})[name] = len(self.names)
         self.names.append(name)
         self._letters += len(name)
-        self.kinds.append(kernel_kind(name, self.pattern) if category in KERNEL_CATEGORIES else memory_kind(name))
-        return number
+        self.kinds.append(self._kind(category, name))
+
+    def _kind(self, category: str, name: str) -> str:
+        if category == MTIA_ACTIVITIES and name == MTIA_COPY:
+            return MEMORY
+        return kernel_kind(name, self.pattern) if category in _OF_KERNELS else memory_kind(name)
 
     def _comm_args_of(self, events: list[Activity], names: list[int], texts: list[bytes]) -> list[dict[str, Any]]:
         rows = []
         of_comm = {name for name, kind in enumerate(self.kinds) if kind == COMM}
         for index in [index for index, name in enumerate(names) if name in of_comm]:
             args = _COMM.one(texts[index]).args
-            if events[index].cat not in KERNEL_CATEGORIES and args.bytes is not None:
+            if events[index].cat not in _OF_KERNELS and args.bytes is not None:
                 args.op, args.dtype, args.in_elems, args.out_elems = "peer_copy", "Byte", args.bytes, args.bytes
             if args.op is not None:
                 rows.append(comm_row("kernel", args))
@@ -351,6 +439,15 @@ class _Reading:
         for name in ("device_type", "device", "allocated", "reserved"):
             columns[name].fromlist(_integers([getattr(e.args, name) for e in events]))
         columns["ts"].fromlist([e.ts for e in events])
+
+
+def _of_private_devices(calls: Sequence[RuntimeCall]) -> dict[str, Unread]:
+    """Calls of the runtime of a device that only its maker's extension of torch knows, or what the device did."""
+    found: dict[str, Unread] = {}
+    for call in calls:
+        if call.cat in PRIVATE_DEVICES:
+            found = with_unread(found, {call.cat: Unread(1, is_of_device=True, pid=-1)})
+    return found
 
 
 def _arrays(sort: str) -> dict[str, array[Any]]:

@@ -7,11 +7,25 @@ at once, which takes less time than unpacking the bytes.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
+from typing import Literal
 
+import msgspec
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-from .cuts import NO_JSON, check_text, count_repairs
-from .events import IDLE_CALLS, OPERATOR_CATEGORIES, ROOMS, RUNTIME, WINDOW_END, MalformedEvent, Sorted
+from .cuts import NO_JSON, check_text, repaired_array
+from .events import (
+    IDLE_CALLS,
+    NOT_COUNTED,
+    OPERATOR_CATEGORIES,
+    RARE,
+    ROOMS,
+    RUNTIME,
+    WINDOW_END,
+    MalformedEvent,
+    OtherEvent,
+    Sorted,
+)
 from .stream import CLOSING, OPENING, SEPARATOR
 
 # What stands before the category, up to torch 2.12, and since.
@@ -34,6 +48,7 @@ class _Needles:
     """
 
     def __init__(self, categories: list[str], texts: list[bytes], *, every_call: bool = False) -> None:
+        self._searched = categories, texts
         self.every_call = every_call
         self.rooms = [ROOMS[category] for category in categories]
         self.texts = range(len(categories), len(categories) + len(texts))
@@ -43,14 +58,28 @@ class _Needles:
         needles += [] if every_call else _IDLE
         self.search = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostLongest).find_matches_as_indexes
 
+    @cached_property
+    def with_rare(self) -> _Needles:
+        """The same with categories that are rare; the search takes longer."""
+        categories, texts = self._searched
+        return _Needles([*categories, *(one for one in ROOMS if one in RARE)], texts, every_call=self.every_call)
 
-_OTHERS = [b"thread_name", b"[memory]", WINDOW_END.encode()]
-_ALL, _ALL_WITH_CALLS = _Needles(list(ROOMS), _OTHERS), _Needles(list(ROOMS), _OTHERS, every_call=True)
-# Of operators only those that hand a collective over, and those that load data.
+
+_USUAL = [category for category in ROOMS if category not in RARE]
+_OTHERS = [b"thread_name", b"process_name", b"[memory]", WINDOW_END.encode()]
+_ALL, _ALL_WITH_CALLS = _Needles(_USUAL, _OTHERS), _Needles(_USUAL, _OTHERS, every_call=True)
+# Of operators only those that hand a collective over, those that load data, and steps, which torch 1.9 has there.
 _WITHOUT_OPERATORS = _Needles(
-    [category for category in ROOMS if category not in OPERATOR_CATEGORIES],
-    [b"thread_name", b"c10d::", b"record_param_comms", b"enumerate(DataLoader)", WINDOW_END.encode()],
+    [category for category in _USUAL if category not in OPERATOR_CATEGORIES],
+    [b"thread_name", b"c10d::", b"record_param_comms", b"enumerate(DataLoader)", b"ProfilerStep#", WINDOW_END.encode()],
 )
+
+
+# Of an event that is not wanted: its category, which is known. Decoding any other fails, and looking costs no time.
+_LEFT_OUT_CATEGORIES = (*_USUAL, *NOT_COUNTED)
+_LeftOut = msgspec.defstruct("_LeftOut", [("cat", Literal[_LEFT_OUT_CATEGORIES], "")], gc=False)
+_LEFT_OUT = msgspec.json.Decoder(list[_LeftOut])  # type: ignore[valid-type]
+_OF_ANY_CATEGORY = msgspec.json.Decoder(list[OtherEvent])
 
 
 def picked(source: bytes, end: int, *, with_operators: bool, every_call: bool = False) -> Sorted | None:
@@ -65,18 +94,43 @@ def picked(source: bytes, end: int, *, with_operators: bool, every_call: bool = 
     if end > _LARGEST_BYTES:
         return None
     needles = (_ALL_WITH_CALLS if every_call else _ALL) if with_operators else _WITHOUT_OPERATORS
+    try:
+        check_text(source, end)
+        try:
+            return _found(source, end, needles)
+        except _RareCategory:
+            return _found(source, end, needles.with_rare)
+    except (*NO_JSON, MalformedEvent, _RareCategory):
+        return None
+
+
+class _RareCategory(Exception):
+    """An event is wanted, and its category was not searched for."""
+
+
+def _found(source: bytes, end: int, needles: _Needles) -> Sorted | None:
+    """What `picked` returns. Raises NO_JSON, MalformedEvent, _RareCategory."""
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:
         hits.pop()
     left_out: list[bytes] = []
-    try:
-        check_text(source, end)
-        result = _sorted(source, end, hits, needles, left_out)
-    except (*NO_JSON, MalformedEvent):
+    result = _sorted(source, end, hits, needles, left_out)
+    if result is None:
         return None
     # The caller decodes what was found, so every byte is checked.
-    repaired_bytes = None if result is None else count_repairs(left_out)
-    return None if result is None or repaired_bytes is None else replace(result, repaired_bytes=repaired_bytes)
+    array = b"".join((b"[", *left_out, b"{}]"))
+    try:
+        _LEFT_OUT.decode(array)
+    except NO_JSON:
+        repaired = repaired_array(array)
+        if repaired is None:
+            return None
+        for event in _OF_ANY_CATEGORY.decode(repaired.array):
+            if event.ph == "X" and isinstance(event.cat, str) and event.cat in RARE:
+                raise _RareCategory from None
+            result.note_unread(event)
+        return replace(result, repaired_bytes=repaired.repaired_bytes)
+    return result
 
 
 def _sorted(

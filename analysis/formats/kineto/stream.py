@@ -327,10 +327,29 @@ class EventStream(Generic[P]):
                 return buffer[start.end() :]
             if not data:
                 break
+            if (tool := _other_tool(buffer)) is not None:
+                raise NotATrace(f"{self.path}: {tool}")
             self._check_size(buffer, "what stands before the events")
         if self._broken is not None:
             raise self._cut_short()
         raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
+
+
+# The first key of a document that another tool wrote.
+_OTHER_TOOLS = {b"rocprofiler-sdk-tool": "rocprofv3"}
+_FIRST_KEY = re.compile(rb'\s*\{\s*"([^"\\]{1,80})"\s*:')
+
+
+def _other_tool(document: bytes) -> str | None:
+    """Why a document that begins like this is no Kineto trace, if another tool is known by that."""
+    key = _FIRST_KEY.match(document)
+    tool = None if key is None else _OTHER_TOOLS.get(key[1])
+    if key is None or tool is None:
+        return None
+    return (
+        f'was written by {tool}, as its "{key[1].decode()}" says, which is not read; '
+        "expected a Kineto trace as torch.profiler exports it"
+    )
 
 
 def _what_it_is(document: bytes) -> str:
@@ -341,6 +360,8 @@ def _what_it_is(document: bytes) -> str:
         content = msgspec.json.decode(document)
     except NO_JSON as err:
         return f"is neither JSON nor gzip ({err}); expected a Kineto trace as torch.profiler exports it"
+    if (tool := _other_tool(document)) is not None:
+        return tool
     if isinstance(content, dict) and "nodes" in content and "schema" in content:
         return (
             "is a PyTorch execution trace (ExecutionTraceObserver), which has no times; "

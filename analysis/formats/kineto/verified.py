@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ...recording.recording import RawTrace
 from .events import ROOMS, is_idle
 from .stream import EventStream
 
+_NS = Decimal("0.001")  # in us
+
 
 def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None = None) -> RawTrace:
     """What was read from a file, after decoding every event again by Python's own parser and comparing.
@@ -26,7 +29,7 @@ def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None
     """
     if not is_regular(path) or found.damage is not None:
         return found
-    second = _Second()
+    second = _Second(found.zero_us)
     stream: EventStream[Any] = EventStream(path, progress)
     for batch in stream:
         for index, text in enumerate(batch.texts):
@@ -45,7 +48,8 @@ def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None
 class _Second:
     """What the fast reading keeps as columns, as the slow one finds it: times of activities, number of launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, zero_us: int) -> None:
+        self._zero_us = zero_us
         self.starts = array("d")
         self.durations = array("d")
         self.launches = 0
@@ -57,17 +61,23 @@ class _Second:
         room = ROOMS.get(category) if event.get("ph") == "X" and isinstance(category, str) else None
         if room == "activities":
             # Numbers in quotes, which some tools write, count as numbers; the fast reading refuses all else.
-            self.starts.append(float(event["ts"]))
+            self.starts.append(float(event["ts"]) if not self._zero_us else self._since_zero_us(event["ts"]))
             self.durations.append(float(event.get("dur") or 0.0))
         elif room == "launches":
             self.launches += not is_idle(str(category), str(event.get("name", "")))
 
+    def _since_zero_us(self, ts: str | int) -> float:
+        try:
+            return float((Decimal(ts) - self._zero_us).quantize(_NS))
+        except ArithmeticError as err:
+            raise ValueError(f"{ts!r} is no time") from err
+
 
 def _decoded(text: bytes) -> dict[str, Any]:
     try:
-        decoded: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
+        decoded: dict[str, Any] = json.loads(text, object_pairs_hook=_unique, parse_float=str)
     except UnicodeDecodeError:
-        decoded = json.loads(with_names_that_are_text(text), object_pairs_hook=_unique)
+        decoded = json.loads(with_names_that_are_text(text), object_pairs_hook=_unique, parse_float=str)
     return decoded
 
 

@@ -46,10 +46,11 @@ class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     comm_names: tuple[str, ...] = ()
 
 
-class Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """All that was read from one trace file. `sorts` are tables: for each sort of events its columns.
 
-    The other fields are those of `recording.RawTrace`.
+    The other fields are those of `recording.RawTrace`. One with a default is written where it says something, so that
+    older versions read all other recordings.
     """
 
     version: int
@@ -71,6 +72,8 @@ class Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     window_end: Time | None
     damage: str | None
     notes: list[str]
+    launched: int = 0
+    zero_us: Int64 = 0
 
 
 class _Version(msgspec.Struct):
@@ -78,7 +81,7 @@ class _Version(msgspec.Struct):
 
 
 _PLAIN = ("header", "extent", "pids", "names", "kinds", "operator_names", "call_names", "gloo_threads", "lists_bytes",
-          "repaired_bytes", "window_end", "damage", "detailed")  # fmt: skip
+          "repaired_bytes", "window_end", "damage", "detailed", "launched", "zero_us")  # fmt: skip
 _CONTENT, _ROWS = msgspec.msgpack.Decoder(Content), msgspec.msgpack.Decoder(list[CommRow])
 _ANY_VERSION = msgspec.msgpack.Decoder(_Version)
 

@@ -1,8 +1,8 @@
 """Every communication activity of a rank with its metadata: which collective, over whom, how much.
 
 The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, for a coalesced
-launch, those before it; the `nccl:` annotation around the launch, with the input shapes; the kernel's name. Runs on
-gloo: `gloo.py`.
+launch, those before it; the `nccl:` annotation around the launch, with the input shapes, and the c10d operator around
+that, with those of the output; the kernel's name. Runs on gloo: `gloo.py`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def communication(
     marked = names.startswith(markers.PROFILER_STEP, na=False)
     if (activities["device"] == "cpu").any():
         marked |= True
-    else:  # what c10d says is of no use
-        marked |= names.startswith(markers.NCCL_MARK, na=False)
+    else:  # what c10d says is of use only where nothing better says it
+        marked |= names.startswith((*markers.OF_BACKENDS, *([] if len(comm_args) else [markers.C10D])), na=False)
     annotated, with_args = _rows_by(annotations[marked], _KEY), _rows_by(comm_args, _KEY)
     groups_of = _rows_by(process_groups, ["rank"])
     rows: list[Row] = []
@@ -73,6 +73,8 @@ def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, told: Met
 
 
 def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> tuple[list[Row], list[Row]]:
+    if not len(activities):  # without a device, nobody knows what ran of that which was issued
+        return [], []
     communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
     own = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
     if not own and not told.comm_args:
@@ -214,6 +216,10 @@ def _size_bytes(row: Mapping[str, Any], in_bytes: int | None, out_bytes: int | N
         return 0
     if collective is None:
         return None
+    if collective in ("reduce_scatter", "scatter"):
+        out_elems = in_elems  # the array is what is handed in, whatever comes out
+    elif collective in ("all_gather", "gather"):
+        in_elems = out_elems
     if dtype is not None and in_elems is not None and out_elems is not None:
         return size_elems(collective, in_elems, out_elems) * item_bytes(dtype)
     # As sizes, bytes are to each other what elements are.

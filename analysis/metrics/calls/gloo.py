@@ -21,8 +21,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
-class _Op:
-    """What a c10d operator becomes: its gloo operation, and which arguments are input, output and root."""
+class Operator:
+    """What a c10d operator does: its gloo operation, and which arguments are input, output and root."""
 
     collective: str
     gloo: str
@@ -31,28 +31,29 @@ class _Op:
     root: int | None = None
 
 
-_OPS = {
-    "allreduce_": _Op("all_reduce", "all_reduce", input=0),
-    "allreduce_coalesced_": _Op("all_reduce", "all_reduce", input=0),
-    "broadcast_": _Op("broadcast", "broadcast", input=0, root=2),
-    "reduce_": _Op("reduce", "reduce", input=0, root=3),
-    "allgather_": _Op("all_gather", "all_gather", input=1),
-    "allgather_coalesced_": _Op("all_gather", "all_gather", input=1),
-    "allgather_into_tensor_coalesced_": _Op("all_gather", "all_gather", input=1, output=0),
-    "_allgather_base_": _Op("all_gather", "all_gather", input=1, output=0),
-    "reduce_scatter_": _Op("reduce_scatter", "all_reduce", output=0),
-    "reduce_scatter_tensor_coalesced_": _Op("reduce_scatter", "all_reduce", input=1, output=0),
-    "_reduce_scatter_base_": _Op("reduce_scatter", "all_reduce", input=1, output=0),
-    "alltoall_base_": _Op("all_to_all", "all_to_all", input=1, output=0),
-    "alltoall_": _Op("all_to_all", "all_to_all", input=1, output=0),
-    "gather_": _Op("gather", "gather", input=1, root=3),
-    "scatter_": _Op("scatter", "scatter", output=0, root=3),
-    "barrier": _Op("barrier", "barrier"),
-    "monitored_barrier_": _Op("barrier", "barrier"),
-    "send": _Op("send", "send", input=0, root=2),
-    "recv_": _Op("recv", "recv", input=0, root=2),
-    "recv_any_source_": _Op("recv", "recvAnySource", input=0),
+C10D_OPERATORS = {
+    "allreduce_": Operator("all_reduce", "all_reduce", input=0),
+    "allreduce_coalesced_": Operator("all_reduce", "all_reduce", input=0),
+    "broadcast_": Operator("broadcast", "broadcast", input=0, root=2),
+    "reduce_": Operator("reduce", "reduce", input=0, root=3),
+    "allgather_": Operator("all_gather", "all_gather", input=1),
+    "allgather_coalesced_": Operator("all_gather", "all_gather", input=1),
+    "allgather_into_tensor_coalesced_": Operator("all_gather", "all_gather", input=1, output=0),
+    "_allgather_base_": Operator("all_gather", "all_gather", input=1, output=0),
+    "reduce_scatter_": Operator("reduce_scatter", "all_reduce", output=0),
+    "reduce_scatter_tensor_coalesced_": Operator("reduce_scatter", "all_reduce", input=1, output=0),
+    "_reduce_scatter_base_": Operator("reduce_scatter", "all_reduce", input=1, output=0),
+    "alltoall_base_": Operator("all_to_all", "all_to_all", input=1, output=0),
+    "alltoall_": Operator("all_to_all", "all_to_all", input=1, output=0),
+    "gather_": Operator("gather", "gather", input=1, root=3),
+    "scatter_": Operator("scatter", "scatter", output=0, root=3),
+    "barrier": Operator("barrier", "barrier"),
+    "monitored_barrier_": Operator("barrier", "barrier"),
+    "send": Operator("send", "send", input=0, root=2),
+    "recv_": Operator("recv", "recv", input=0, root=2),
+    "recv_any_source_": Operator("recv", "recvAnySource", input=0),
 }
+"""c10d operators by name, without the prefix."""
 
 
 _WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
@@ -62,7 +63,7 @@ _WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
 class _Issued:
     """One c10d operator that gloo has not started yet."""
 
-    op: _Op
+    op: Operator
     start_ns: int
     end_ns: int
     thread: int
@@ -109,7 +110,7 @@ def _named(prefix: str, annotations: list[Row]) -> list[Row]:
 
 
 def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
-    op = _OPS.get(annotation["name"].removeprefix(markers.C10D))
+    op = C10D_OPERATORS.get(annotation["name"].removeprefix(markers.C10D))
     if op is None:
         return None
     given, got = _tensors(annotation, op.input), _tensors(annotation, op.output)

@@ -15,6 +15,7 @@ from ...core import markers
 from ...core.kinds import COMPUTE, collective_in_name
 from ...core.nccl_tests import POINT_TO_POINT, collective_name, dtype_name, elements
 from ...core.schema import Row, records
+from .gloo import C10D_OPERATORS
 from .issued import coalesced_parts
 from .phases import with_phases
 
@@ -75,8 +76,9 @@ class Sources:
         self.ids_name_ops = any(map(_names_operator, activities)) or bool(
             (launches["external_id"] != launches["correlation"]).any()
         )
-        self.annotations = [a for a in annotations if (a["name"] or "").startswith(markers.NCCL_MARK)]
+        self.annotations = [a for a in annotations if (a["name"] or "").startswith(markers.OF_BACKENDS)]
         self.annotation_of = _enclosing(self.annotations)
+        self.operator_of = _enclosing(a for a in annotations if (a["name"] or "").startswith(markers.C10D))
         self.parts_under = coalesced_parts(self.records, self.annotations)
         self.activities = activities
         self.around = [self._around(activity["correlation"]) for activity in self.activities]
@@ -151,7 +153,7 @@ class Sources:
         return None if launch is None else self.annotation_of(launch["thread"], launch["start_ns"])
 
     def _from_annotation(self, annotation: Row) -> Row:
-        op = annotation["name"].removeprefix(markers.NCCL_MARK)
+        op = markers.operation(annotation["name"])
         row: Row = {
             **self.group,
             "collective": collective_name(op),
@@ -165,8 +167,21 @@ class Sources:
             elems = elements(shape for shape in annotation["in_dims"] if isinstance(shape, list))
             types = {t for t in annotation["in_types"] or () if t}
             row["dtype"] = dtype_name(types.pop()) if len(types) == 1 else None
-            row["in_elems"], row["out_elems"] = elems, _out_elems(row["collective"], elems, row.get("group_size"))
+            got = self._got_elems(annotation, elems)
+            row["group_size"] = row.get("group_size") or _group_size(row["collective"], elems, got)
+            row["in_elems"] = elems
+            row["out_elems"] = _out_elems(row["collective"], elems, row["group_size"]) if got is None else got
         return row
+
+    def _got_elems(self, annotation: Row, in_elems: int | None) -> int | None:
+        """The output elements that the c10d operator around an annotation has; None if it does not say, or differs."""
+        operator = self.operator_of(annotation["thread"], annotation["start_ns"])
+        known = None if operator is None else C10D_OPERATORS.get(operator["name"].removeprefix(markers.C10D))
+        dims = (operator["in_dims"] or []) if operator is not None else []
+        if known is None or known.input is None or known.output is None or len(dims) <= max(known.input, known.output):
+            return None
+        # Before torch 2.1, lists of tensors are `[]` there, which would be one element.
+        return elements([dims[known.output]]) if elements([dims[known.input]]) == in_elems else None
 
 
 _LAUNCH = ["correlation", "start_ns", "thread", "external_id"]
@@ -225,8 +240,16 @@ def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
 def _with_peer(told: Row, annotation: Row | None) -> Row:
     """The peer of a send or receive from its annotation, where its arguments do not tell: before torch 2.5."""
     if told["collective"] in ("send", "recv") and told["root"] is None and told["peer"] is None and annotation:
-        return told | {"root": _peer(annotation["name"].removeprefix(markers.NCCL_MARK))}
+        return told | {"root": _peer(markers.operation(annotation["name"]))}
     return told
+
+
+def _group_size(collective: str | None, in_elems: int | None, out_elems: int | None) -> int | None:
+    """How many ranks share out an array, of which each has an equal part; None if that does not follow."""
+    sizes = {"all_gather": (out_elems, in_elems), "reduce_scatter": (in_elems, out_elems)}.get(collective or "")
+    if sizes is None or not sizes[0] or not sizes[1] or sizes[0] % sizes[1]:
+        return None
+    return sizes[0] // sizes[1]
 
 
 def _out_elems(collective: str | None, in_elems: int | None, group_size: int | None) -> int | None:

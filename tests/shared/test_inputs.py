@@ -1,0 +1,59 @@
+"""Real traces of devices and versions that others take for something else."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from beside_checkout import TRACES, needs_shared
+from builders import write_bytes
+
+from analysis.core.schema import records
+from analysis.results.analysis import Analysis
+from analysis.results.opening import load_run
+
+pytestmark = needs_shared
+
+
+def the_run(path: Path, **options: bool) -> Analysis:
+    return Analysis(load_run([path], **options))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_an_mtia_was_busy_58_percent_of_the_time(verify):
+    found = the_run(TRACES / "hta-mtia", verify=verify)
+    (row,) = records(found.breakdown)
+    assert (row["device"], row["window_ns"] - row["idle_ns"]) == ("9", 7_701_827_312)
+    assert row["window_ns"] == 13_335_836_440
+    assert (row["comm_ns"], row["exposed_comm_ns"]) == (0, 0)
+    assert found.run.activities.groupby("kind", observed=True).size().to_dict() == {"compute": 3_453, "memory": 22_361}
+    assert found.run.steps == [1]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_steps_of_torch_1_9(verify):
+    assert the_run(TRACES / "kineto-resnet", verify=verify).run.steps == [5, 6, 7, 8, 9, 10]
+
+
+def test_sizes_that_stand_in_operators():
+    calls = the_run(TRACES / "hta-negq-r0of16").calls
+    unknown = calls[calls["size_bytes"].isna()]
+    assert unknown["metadata_from"].tolist() == ["none"] * 5  # launched before the window
+    shared_out = calls[calls["collective"].isin(["all_gather", "reduce_scatter"])]
+    assert shared_out["group_size"].tolist() == [8] * 20
+    assert sorted(shared_out["size_bytes"].unique()) == [65536 * 64 * 4, 65536 * 384 * 4]
+
+
+@pytest.mark.parametrize("traces", ["nanogpt-h100-w8", "moe-b200-r0of2"])
+def test_collectives_say_the_rank_that_the_header_says(tmp_path, traces):
+    """As files of dynolog are: without distributedInfo, and of names that tell nothing."""
+    told = {}
+    for number, path in enumerate(sorted((TRACES / traces).glob("*.json.gz"))):
+        content = gzip.decompress(path.read_bytes())
+        told[f"{chr(97 + number)}.json"] = json.loads(content)["distributedInfo"]["rank"]
+        renamed = content.replace(b'"distributedInfo"', b'"somethingElse12"')
+        assert renamed != content
+        write_bytes(tmp_path / f"{chr(97 + number)}.json", renamed)
+    found = load_run([tmp_path]).traces
+    assert dict(zip(found["trace"], found["rank"], strict=True)) == told
+    assert set(found["rank_from"]) == {"collectives"}
