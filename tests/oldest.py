@@ -11,6 +11,7 @@ except ModuleNotFoundError:  # Python 3.10, in an environment that holds only pi
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 if __name__ == "__main__":
-    for asked in [*PROJECT["dependencies"], *sum(PROJECT["optional-dependencies"].values(), [])]:
+    extras = [asked for extra in PROJECT["optional-dependencies"].values() for asked in extra]
+    for asked in [*PROJECT["dependencies"], *extras]:
         name, bound, marker = re.fullmatch(r"([\w.-]+)>=([\w.]+)(;.*)?", asked.replace(" ", "")).groups(default="")
         print(f"{name}=={bound}{marker.replace('python_version', ' python_version ')}")
