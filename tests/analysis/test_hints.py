@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,35 @@ def test_several_paths_stay_as_they_were_given(monkeypatch, capsys):
     files = sorted(path.name for path in RUN.glob("*.json.gz"))
     assert main(files) == 0
     assert f"summary --all {' '.join(files)}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("end", ["zip", "tar", "tgz", "tar.gz"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_archive_is_refused_with_commands_that_read_it(end, whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("my runs")
+    folder.mkdir()
+    archive = folder / f"it's.{end}"
+    if end == "zip":
+        shutil.make_archive("made", "zip", RUN.parent, RUN.name if whole else f"{RUN.name}/vm_0.0000.pt.trace.json.gz")
+        Path("made.zip").rename(archive)
+    else:
+        with tarfile.open(archive, "w:gz" if end.endswith("gz") else "w") as tar:
+            tar.add(RUN, "." if whole else RUN.name)
+    for given in (archive, folder):
+        assert main([str(given)]) == 1
+        said = capsys.readouterr().err
+        unpack, _, read = said.partition("unpack it: ")[2].strip().partition("; then: commtrace ")
+        assert str(archive) in said
+    assert subprocess.run(["bash", "-c", unpack], check=False).returncode == 0
+    (new,) = shlex.split(read)
+    assert main([new]) == 0 or "did you mean" in capsys.readouterr().err
+
+
+def test_a_hidden_folder_is_no_suggestion(tmp_path, capsys):
+    for name in (".git", "b", "a"):
+        (tmp_path / name).mkdir()
+    assert main([str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert ".git" not in said
+    assert "(a, b)" in said
