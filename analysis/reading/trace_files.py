@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ..core.escaping import encodable, for_shell, printable
 from ..core.places.place import is_remote
 from ..core.small_files import NotJson
 from ..core.wording import ranges_of
-from ..errors import NoTraces, UnreadableFile
+from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import RanksInFiles, TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, format_of, name_parts
@@ -23,6 +24,7 @@ from ..recording.shared_files import file_of, shared_rank
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
+_DEEPEST = 3
 _UNTAR = "tar -xf {archive} -C {folder}"
 _ARCHIVES = {
     ".zip": "python3 -m zipfile -e {archive} {folder}",  # not every machine has unzip
@@ -52,6 +54,34 @@ def trace_files(paths: Sequence[Path]) -> RanksInFiles:
             found.append(path)
     ranks = _ranks_in(list(dict.fromkeys(found)))
     return ranks._replace(notes=[*skipped, *ranks.notes])
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The folders inside a folder that hold a run each, if it holds none itself; hidden ones and links are left out."""
+    if is_remote(folder) or not folder.is_dir() or _holds_a_run(folder):
+        return []
+    runs: list[Path] = []
+    waiting = [(folder, 0)]
+    while waiting:
+        around, depth = waiting.pop()
+        with suppress(OSError):
+            for inner in around.iterdir():
+                if inner.name[0] != "." and inner.is_dir() and not inner.is_symlink():
+                    if _holds_a_run(inner):
+                        runs.append(inner)
+                    elif depth < _DEEPEST:
+                        waiting.append((inner, depth + 1))
+    return sorted(runs)
+
+
+def _holds_a_run(folder: Path) -> bool:
+    """Whether a folder holds traces, whether or not they can be used, or is one into which they were to come."""
+    if (folder / "run.json").exists():
+        return True
+    try:
+        return bool(_files_in(folder)[0])
+    except AnalysisError:
+        return False
 
 
 def _ranks_in(files: list[Path]) -> RanksInFiles:

@@ -76,3 +76,21 @@ def test_a_hidden_folder_is_no_suggestion(tmp_path, capsys):
     said = capsys.readouterr().err
     assert ".git" not in said
     assert "(a, b)" in said
+
+
+def test_a_folder_above_runs_lists_each(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(RUN, "above/deep er/good")
+    shutil.copytree(RUN, "above/.hidden")
+    shutil.copytree(RUN, "above/broken")
+    for file in Path("above/broken").glob("*.json.gz"):
+        file.write_bytes(b"{")
+    assert main(["above"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2 runs")
+    assert lines[2] == "above/broken"
+    assert lines[3].startswith("  error: ")
+    assert lines[4] == "above/deep er/good"
+    shutil.rmtree("above/broken")
+    assert main(["above"]) == 0  # the only one is the run
+    assert "summary --all 'above/deep er/good'" in capsys.readouterr().out
