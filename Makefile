@@ -13,11 +13,12 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo test test-all check bench gpu-check lock clean
+.PHONY: help demo test test-all test-newest test-oldest check bench gpu-check lock clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
-	@echo "make test-all  and the slow tests; SHARE=0/3, 1/3 or 2/3 runs those of every third file"
+	@echo "make test-all  and the slow tests"
+	@echo "make test-newest, test-oldest  the analysis as pip installs it, with the newest and the oldest libraries"
 	@echo "make check  lint and types only"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make gpu-check  on a machine with GPUs: what only these can show, as a table; minutes"
@@ -56,8 +57,21 @@ test: check
 
 # What the quick tests sample, in full, and those that compare times, beside which nothing else should run.
 test-all: test
-	$(BIN)/python -m pytest -m alone $(if $(SHARE),--share $(SHARE))
-	$(PYTEST) -m "slow and not alone" $(if $(SHARE),--share $(SHARE)) $(TESTS)
+	$(BIN)/python -m pytest -m alone
+	$(PYTEST) -m "slow and not alone" $(TESTS)
+
+# What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
+# Made anew each time: what is newest changes.
+test-newest: CONSTRAINED =
+test-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
+test-newest test-oldest: test-%:
+	rm -rf .venv-$* build
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python tests/oldest.py > .venv-$*/constraints.txt
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
+		hypothesis perfetto pytest pytest-xdist
+	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
+		-m "not slow and not alone" tests/installed tests/docs tests/shared tests/analysis
 
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }
@@ -78,4 +92,4 @@ lock:
 		--output-file requirements-s3.txt -
 
 clean:
-	rm -rf $(VENV) traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-oldest traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -25,7 +25,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what tests/analysis/test_golden.py compares with"
     )
-    parser.addoption("--share", metavar="K/N", help="of the slow tests only those of every N-th file, from the K-th on")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -33,24 +32,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the slow tests of files that are not in the share, if one is given."""
-    share = config.getoption("--share")
-    if share:
-        first, every = map(int, share.split("/"))
-        slow = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("alone")]
-        files = sorted({item.path.name for item in slow})
-        other = {id(item) for item in slow if files.index(item.path.name) % every != first % every}
-        config.hook.pytest_deselected(items=[item for item in items if id(item) in other])
-        items[:] = [item for item in items if id(item) not in other]
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A share may hold none of the tests that were asked for."""
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.getoption("--share"):
-        session.exitstatus = pytest.ExitCode.OK
 
 
 # What `gloo_run` captures: 2 traced steps, which are steps 2 and 3.

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from ..catalog import CATALOG, InputKind, Topic
 from ..core.process import start_no_blas_threads
 from ..errors import AnalysisError
+from .bugs import BUG, VERBOSE, report_of
 from .groups import CommandGroup, add_completion, listed_only, meant, print_version, words_to_complete
 from .inputs import SparingInputs
 from .output import complain, take_any_text
@@ -104,7 +105,8 @@ Examples:
 \b
 Exit codes: 0 done, 1 the input is at fault, or hang found one, 2 the
 command line is at fault, 3 compare --fail-above found B slower, or watch
-that a limit was passed, 4 compare could not have seen that.
+that a limit was passed, 4 compare could not have seen that, 70 commtrace
+itself is at fault: --verbose then shows where.
 """
 
 
@@ -166,12 +168,14 @@ def _root(
 
 
 def main(argv: Sequence[str] | None = None, program: str | None = None, others: Mapping[str, str] | None = None) -> int:
-    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is, 3 see `_HELP`.
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is, others: `_HELP`.
 
     `program` is what the user calls it, `others` are commands that somebody else runs, but that are listed here.
     """
     start_no_blas_threads()
     given = list(sys.argv[1:] if argv is None else argv)
+    verbose = VERBOSE in given
+    given = [word for word in given if word != VERBOSE]
     try:
         return _run(given, program or f"python -m {str(__package__).rpartition('.')[0]}", others or {})
     except SystemExit as stop:
@@ -184,6 +188,9 @@ def main(argv: Sequence[str] | None = None, program: str | None = None, others: 
         return 1
     except KeyboardInterrupt:  # before, or after, the command
         return _INTERRUPTED
+    except Exception as err:  # noqa: BLE001 - whatever it is, it is ours, and the user is to report it
+        complain(report_of(err, given, verbose=verbose))
+        return BUG
 
 
 def _run(given: list[str], program: str, others: Mapping[str, str]) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from shlex import quote
+
 
 def encodable(name: str) -> str:
     """The name, or a message that contains one, with what is not text escaped, so that it can be written anywhere."""
@@ -13,3 +16,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def for_shell(path: str) -> str:
+    """The path as a word that a shell takes back as it is, whatever it holds."""
+    word = f"./{path}" if path.startswith("-") else path
+    if word.isprintable():
+        return quote(word)
+    plain = (chr(b) if 32 <= b < 127 and chr(b) not in "'\\" else f"\\x{b:02x}" for b in os.fsencode(word))
+    return f"$'{''.join(plain)}'"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..core.contract.rank import RankFile
 from ..core.contract.reader import OtherVersion, lenient, read_json
-from ..core.escaping import encodable, printable
+from ..core.escaping import encodable, for_shell, printable
 from ..core.places.place import is_remote
 from ..core.small_files import NotJson
 from ..core.wording import ranges_of
-from ..errors import NoTraces, UnreadableFile
+from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import RanksInFiles, TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, format_of, name_parts
@@ -22,6 +23,13 @@ from ..recording.options import Beforehand
 from ..recording.shared_files import file_of, shared_rank
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
+
+_DEEPEST = 3
+_UNTAR = "tar -xf {archive} -C {folder}"
+_ARCHIVES = {
+    ".zip": "python3 -m zipfile -e {archive} {folder}",  # not every machine has unzip
+    **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".txz", ".tbz2", ".tar.zst"), _UNTAR),
+}
 
 
 def trace_files(paths: Sequence[Path]) -> RanksInFiles:
@@ -42,9 +50,38 @@ def trace_files(paths: Sequence[Path]) -> RanksInFiles:
             skipped += [f"{path.name}: left out {name}, which is not a file" for name in streams]
             skipped += [f"{path.name}: {note}" for note in notes]
         else:
+            _refuse_archive(path)
             found.append(path)
     ranks = _ranks_in(list(dict.fromkeys(found)))
     return ranks._replace(notes=[*skipped, *ranks.notes])
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The folders inside a folder that hold a run each, if it holds none itself; hidden ones and links are left out."""
+    if is_remote(folder) or not folder.is_dir() or _holds_a_run(folder):
+        return []
+    runs: list[Path] = []
+    waiting = [(folder, 0)]
+    while waiting:
+        around, depth = waiting.pop()
+        with suppress(OSError):
+            for inner in around.iterdir():
+                if inner.name[0] != "." and inner.is_dir() and not inner.is_symlink():
+                    if _holds_a_run(inner):
+                        runs.append(inner)
+                    elif depth < _DEEPEST:
+                        waiting.append((inner, depth + 1))
+    return sorted(runs)
+
+
+def _holds_a_run(folder: Path) -> bool:
+    """Whether a folder holds traces, whether or not they can be used, or is one into which they were to come."""
+    if (folder / "run.json").exists():
+        return True
+    try:
+        return bool(_files_in(folder)[0])
+    except AnalysisError:
+        return False
 
 
 def _ranks_in(files: list[Path]) -> RanksInFiles:
@@ -89,6 +126,28 @@ def _mode(path: Path) -> int | None:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
 
 
+def _refuse_archive(path: Path) -> None:
+    """Raise NoTraces for an archive, which is not read, with the commands that unpack it and then read it."""
+    unpacking = _unpacking(path)
+    if unpacking is None or is_remote(path) or shared_rank(path) is not None:
+        return
+    command, end = unpacking
+    folder = path.with_name(path.name[: -len(end)] or "unpacked")
+    if folder.exists():
+        folder = folder.with_name(f"{folder.name}-unpacked")
+    new, archive = for_shell(str(folder)), for_shell(str(path))
+    raise NoTraces(
+        f"{path}: is an archive, which is not read as it is; unpack it: "
+        f"mkdir -p {new} && {command.format(archive=archive, folder=new)}; then: commtrace {new}"
+    )
+
+
+def _unpacking(path: Path) -> tuple[str, str] | None:
+    """How to unpack an archive into a folder, and the end of its name; None for what is none by its name."""
+    name = path.name.lower()
+    return next(((how, end) for end, how in _ARCHIVES.items() if name.endswith(end)), None)
+
+
 def _is_stream(path: Path) -> bool:
     """Whether it is a pipe, socket or device, reading which may never end."""
     mode = _mode(path)
@@ -112,7 +171,9 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
             unread = [path.name for path in inside if any(fnmatchcase(path.name, name) for name in one.unread_names)]
             if unread:
                 raise NoTraces(f"{folder}: holds no {expected_files()}, but {unread[0]}; {one.how_to_make}")
-        inner = sorted(p.name for p in folder.iterdir() if stat.S_ISDIR(_mode(p) or 0))
+        for archive in (path for path in inside if _unpacking(path) is not None):
+            _refuse_archive(archive)
+        inner = [path.name for path in inside if stat.S_ISDIR(_mode(path) or 0)]
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
     notes, taken = [*said_better], set(files)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pandas as pd
 from rich.cells import cell_len
 
-from ..core.escaping import printable
+from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
 from ..core.wording import counted, listed, ranges_of
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
@@ -47,18 +47,23 @@ class OverviewTables(Protocol):
     def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
 
 
-def overview(analysis: OverviewTables, screen: Screen = PAPER, program: str = "commtrace") -> str:
-    """At most 40 lines of at most 100 columns; fewer rows of each kind where that would be more."""
+def overview(
+    analysis: OverviewTables, screen: Screen = PAPER, program: str = "commtrace", run: str | None = None
+) -> str:
+    """At most 40 lines of at most 100 columns; fewer rows of each kind where that would be more.
+
+    `run` names the run in a command to copy: its paths, quoted for a shell; where not given, its name does.
+    """
     width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
     lines: list[str] = []
     for most in (4, 3, 2, 1):
-        lines = list(_lines(analysis, screen, (width, most), program))
+        lines = list(_lines(analysis, screen, (width, most), program, run or for_shell(analysis.run.name)))
         if len(lines) <= _MOST_LINES:
             break
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], program: str) -> Iterator[str]:
+def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], program: str, named: str) -> Iterator[str]:
     width, most = size
     yield from _cut(wrapped(_what(analysis), width), 2)
     yield ""
@@ -78,10 +83,11 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], prog
             yield from found
     yield ""
     yield from _warned(analysis, screen, width, most)
-    run = shortened(printable(analysis.run.name), 24)
+    # On a line of its own and whole, however long: it is there to be copied.
+    yield f"More: {program} summary --all {named}"
     yield from wrapped(
-        f"More: `{program} summary --all {run}` has everything, `report` pictures, `lateness` and `ranks` who was late "
-        f"and why, `bandwidth` every size; `{program} --help` lists the rest.",
+        "has everything, `report` pictures, `lateness` and `ranks` who was late and why, `bandwidth` every size; "
+        f"`{program} --help` lists the rest.",
         width,
     )
 

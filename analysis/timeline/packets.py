@@ -46,7 +46,7 @@ class Writer:
         own = self._tracks + 1
         yield self._described(group.name, 0, place)
         places: dict[str, int] = {}
-        for track in group.tracks:
+        for track in filter(_has_content, group.tracks):
             unit = track.content.unit if isinstance(track.content, Counter) else None
             yield self._described(track.name, own, places.setdefault(track.name, len(places)), unit)
             yield self._content(track, self._tracks)
@@ -131,6 +131,11 @@ class Writer:
             known[value] = len(known) + 1
             self._new.append(submessage(kind, number(1, known[value]) + text(2, printable(value))))
         return known[value]
+
+
+def _has_content(track: Track) -> bool:
+    """Whether a track holds anything: where nobody waits, as in a run of one rank, the counter of that has no point."""
+    return len(track.content) > 0
 
 
 def _alike(slices: Slices) -> list[Mask]:

@@ -128,6 +128,9 @@ class Counter:
     value: NDArray[np.float64]
     unit: str
 
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
 
 @dataclass(frozen=True)
 class Track:

@@ -149,3 +149,13 @@ def test_ranks_in_runs_are_the_ranks(ranks):
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     assert found == ranks
+
+
+@given(st.lists(st.booleans(), max_size=6))
+def test_tracks_without_content_are_left_out(filled):
+    times = np.arange(3, dtype=np.int64)
+    full = [Counter(times, times * 1.5, "ranks"), Slices(times, times + 1, Texts.same("s", 3))]
+    empty = [Counter(times[:0], times[:0] * 1.5, "ranks"), Slices(times[:0], times[:0], Texts.same("s", 0))]
+    tracks = [Track(f"t{i}", (full if is_full else empty)[i % 2]) for i, is_full in enumerate(filled)]
+    read = tracks_of(b"".join([(writer := Writer(0)).begun(), *writer.group(Group("g", tuple(tracks)), 0)]))
+    assert [t.name for t in read] == [f"t{i}" for i, is_full in enumerate(filled) if is_full]

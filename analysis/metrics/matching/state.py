@@ -69,6 +69,8 @@ class State:
         self.rung = np.full(count, UNMATCHED, dtype=np.int64)
         self.certain = np.ones(count, dtype=bool)
         self.assumed = np.zeros(count, dtype=bool)
+        # Matching gives calls other groups, and pandas hands out columns that cannot be written into.
+        self.group, self.group_size = self.group.copy(), self.group_size.copy()
         self.groups = int(self.group.max(initial=0))
         self.note = np.full(count, None, dtype=object)
 

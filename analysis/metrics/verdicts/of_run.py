@@ -194,7 +194,7 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits) -> Loss
             [f"{step.time(step.transfer)} move data", *_either(step), f"{step.time(step.wait)} wait"]
         )
         return Loss(step.comm, "skew-bound", total, split + culprits.sentence())
-    if step.comm - step.transfer < MENTIONED_FROM * comm:
+    if step.share(step.comm - step.transfer) < MENTIONED_FROM:
         return Loss(step.comm, "transfer-bound", "Exposed transfers take", "", step.transfer)
     who = culprits.named() if waiting >= NAMED_FROM else ""
     return Loss(step.comm, "transfer-bound", total, f": {', '.join(_split_parts(step))}{who}")
@@ -203,7 +203,7 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits) -> Loss
 def _split_parts(step: Step) -> Iterator[str]:
     yield f"{step.time(step.transfer)} move data"
     yield from _either(step)
-    if step.wait >= MENTIONED_FROM * step.comm:
+    if step.share(step.wait) >= MENTIONED_FROM:
         yield f"{step.time(step.wait)} wait for other ranks"
 
 

@@ -1,0 +1,45 @@
+"""What is said of an error of the program itself: one line to report, and the traceback in a file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+from ..core.escaping import for_shell
+from ..version import version
+
+BUG = 70
+"""The exit code: EX_SOFTWARE of sysexits.h."""
+VERBOSE = "--verbose"
+
+
+def report_of(error: Exception, given: Sequence[str], *, verbose: bool) -> str:
+    """One line for whoever runs into this: what happened, where, and what to report."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    place = f" at {os.path.basename(last[0].filename)}:{last[0].lineno}" if last else ""  # noqa: PTH119 - a text
+    command = " ".join(map(for_shell, given))
+    versions = f"commtrace {version()}, Python {platform.python_version()}"
+    what = f"commtrace {command}\n{versions}\n{''.join(traceback.format_exception(error))}"
+    if verbose:
+        print(what.encode("utf-8", "backslashreplace").decode(), end="", file=sys.stderr)
+    file = _kept(what)
+    where = f"the traceback in {for_shell(file)}" if file else f"what {VERBOSE} shows"
+    return (
+        f"this is a bug of commtrace, not of the input: {type(error).__name__}{place} ({versions}) in "
+        f"`commtrace {command}`; please report this line and {where} where you got commtrace"
+    )
+
+
+def _kept(text: str) -> str | None:
+    """The file that the text was written to, for its owner alone; None where no folder takes one."""
+    try:
+        descriptor, file = tempfile.mkstemp(prefix="commtrace-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as written:
+            written.write(text)
+    except OSError:
+        return None
+    return file
