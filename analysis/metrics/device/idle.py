@@ -290,7 +290,7 @@ class HostTables:
     def host(self, rank: int, cycle: int) -> Host:
         """What the CPU of a rank did in one cycle."""
         tables = (self.calls, self.operators, self.annotations)
-        return Host(*(part.get((rank, cycle), all_[:0]) for part, all_ in zip(self._parts, tables, strict=True)))
+        return Host(*(part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, tables, strict=True)))
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], pd.DataFrame]]:
