@@ -13,7 +13,14 @@ from .layout import orders_of_ranks
 from .page import Head, ReportPage, page
 from .parts import Section, TableBlock, block, facts_block
 
-_MEASURES = ("exposed_wait_ns", "late_ns", "caused_wait_ns", "window_ns")
+# Who makes the others wait comes first. Each with the table that has it.
+_MAPS = (
+    ("caused_wait_ns", "rank_steps"),
+    ("exposed_wait_ns", "rank_steps"),
+    ("exposed_comm_ns", "breakdown_steps"),
+    ("late_ns", "rank_steps"),
+    ("window_ns", "rank_steps"),
+)
 
 
 class ReportedRun(Protocol):
@@ -29,6 +36,8 @@ class ReportedRun(Protocol):
     def facts(self) -> Any: ...  # noqa: D102
     @property
     def warnings(self) -> list[str]: ...  # noqa: D102
+    @property
+    def culprits(self) -> list[int]: ...  # noqa: D102
     def table(self, name: str) -> Any: ...  # noqa: D102
 
 
@@ -88,16 +97,18 @@ def _verdicts(analysis: ReportedRun) -> Section:
 
 
 def _heat(analysis: ReportedRun) -> Section:
-    table = analysis.table("rank_steps")
-    orders = orders_of_ranks(analysis.table("calls"), analysis.table("clocks")) if len(table) else {}
-    known = [measure for measure in _MEASURES if table[measure].notna().any()] if len(table) else []
-    figures = [heat.heatmap(table, measure, orders) for measure in known]
+    orders = orders_of_ranks(analysis.table("calls"), analysis.table("clocks"))
+    figures = [
+        heat.heatmap(analysis.table(name), measure, orders, analysis.culprits, table_name=name)
+        for measure, name in _MAPS
+        if (analysis.table(name)[measure].fillna(0) != 0).any()  # a map of zeros says nothing
+    ]
     return Section(
         "steps",
         "Ranks and steps",
         "",
         figures,
-        _blocks(analysis, "rank_steps", largest="exposed_wait_ns"),
+        _blocks(analysis, "rank_steps", largest="caused_wait_ns"),
         choose=True,
     )
 
