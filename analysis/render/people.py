@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Union
 
@@ -52,10 +52,10 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     values, omitted = worst_rows(name, whole) if screen.worst_only else (whole, [])
     if measure and values is not whole:
         worst = worst and (0, measure.column)
-    columns = _columns_of(name, values)
+    columns = _columns_of(name, values, screen.wanted)
     widths, left_out = {column.name: column.width for column in columns}, list[Column]()
     if screen.width is not None:
-        widths, left_out = fitted(columns, entry.narrow if entry else (), screen.width)
+        widths, left_out = fitted(columns, (*screen.wanted, *(entry.narrow if entry else ())), screen.width)
     if left_out:
         omitted.append(f"no room for {', '.join(column.header.replace('_', ' ') for column in left_out)}")
     shown = [column.within(widths[column.name]) for column in columns if column.name in widths]
@@ -159,11 +159,14 @@ def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[boo
     return [column.header for column in columns], [list(row) for row in rows], [c.is_number for c in columns]
 
 
-def _columns_of(name: str, values: PlainTable) -> list[Column]:
-    """The columns that people see, with their values as text."""
+def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> list[Column]:
+    """The columns that people see, and those that they want to see, with their values as text."""
     entry = CATALOG.get(name)
     columns = [c for c in (entry and entry.shown) or values.columns if c in values.columns]
-    if "partial" in columns and not any(values.columns["partial"]):  # as in nearly every run
+    columns += [c for c in wanted if c in values.columns and c not in columns]
+    if (
+        "partial" in columns and "partial" not in wanted and not any(values.columns["partial"])
+    ):  # as in nearly every run
         columns.remove("partial")
     unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
     found = []
@@ -172,7 +175,8 @@ def _columns_of(name: str, values: PlainTable) -> list[Column]:
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
         header, text = _seconds(column) if whole else _form(column, values, unit)
         if column in _POINTS_IN_TIME:
-            first = min((v for v in shown if v is not None), default=0)
+            moments = (values.whole or values).columns[column]
+            first = min((v for v in moments if v is not None), default=0)
             shown = [None if v is None else v - first for v in shown]
         texts = [_NOTHING if v is None else v.text if isinstance(v, Label) else printable(text(v)) for v in shown]
         found.append(Column(column, header, texts, values.is_number(column)))

@@ -58,11 +58,12 @@ def bandwidth_command(
       {prog} bandwidth --by time --every 5min nccl-inspector-1234
     """
     if by is BandwidthBy.size:
+        name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
+        writing.check(name)
         timed = timed_dumps_of(runs, reading) if ceiling is None else None
         if timed is not None:
-            print_timed("bandwidth", timed, writing)
+            print_timed(name, timed, writing)
             return
-        name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
         analysis = analysis_of(runs, reading, ceiling)
         if (counters := analysis.link_counters) is not None:
             complain(f"NVLinks {counters}", kind="note")
@@ -71,6 +72,7 @@ def bandwidth_command(
     every_ns = _interval_ns(every)
     if ceiling is not None:
         raise typer.BadParameter("cannot be given together with --by time", param_hint="--ceiling")
+    writing.check(_TABLE)
     files = _logs(runs)
     if files:
         _print_logs(files, every_ns, writing, reading)

@@ -31,6 +31,7 @@ def breakdown_command(
 ) -> None:
     """Print the breakdown."""
     name = "breakdown" if by is BreakdownBy.device else "breakdown_steps"
+    writing.check(name)
     with opened(runs, reading) as run:
         device = one_device(run)
         if device is None:

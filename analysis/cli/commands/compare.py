@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from math import isfinite
 from pathlib import Path
@@ -12,13 +13,15 @@ import typer
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
-from ..output import Format, Writing, complain, writes_tables
+from ..output import ALL_ROWS, Format, Writing, complain, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
-    from ...comparison.analysis import Comparison, Judgement
+    from ...comparison.analysis import Judgement
 
 _SLOWER, _UNSEEN = 3, 4
+_SHOWN_ROWS = 10
+_TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
 
 
 class ComparedBy(str, Enum):
@@ -69,7 +72,6 @@ RunSpread = Annotated[
         "each.",
     ),
 ]
-Rows = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of kernels and operators, for people.")]
 
 
 @reads_traces
@@ -80,7 +82,6 @@ def compare_command(
     by: OneTable = None,
     fail_above: FailAbove = None,
     run_spread: RunSpread = 10.0,
-    top: Rows = 10,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -101,26 +102,29 @@ def compare_command(
       {prog} compare --by kernel --format csv traces/before traces/after
       {prog} compare --fail-above 5 traces/main-* --against traces/candidate
     """
+    whole = by is None and writing.format not in (Format.csv, Format.latex)
+    if whole:
+        replace(writing, choice=replace(writing.choice, top=None)).needs_one_table()
+    name = _TABLES[(by or ComparedBy.measure).value]
+    writing.check(name)
     a, b = _sides(runs, against)
     analyses = [[analysis_of([path], reading, details=True) for path in side] for side in (a, b)]
     from ...comparison.analysis import Comparison
+    from ...comparison.summary import report, without_empty_memory
 
     comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
-    writing.text(_text(comparison, by, writing, top))
+    if whole:
+        top = writing.choice.top or _SHOWN_ROWS
+        writing.text(report(comparison, writing.format.value, top=top, screen=writing.screen))
+    else:
+        complain(comparison.basis, kind="note")
+        table = writing.chosen(name, getattr(comparison, name))
+        shown = without_empty_memory(table) if writing.for_people else table
+        replace(writing, choice=ALL_ROWS).table(name, shown)
     for analysis in (*analyses[0], *analyses[1]):
         finish(analysis)
     if fail_above is not None:
         _gate(*comparison.slower_by(fail_above / 100))
-
-
-def _text(comparison: Comparison, by: ComparedBy | None, writing: Writing, top: int) -> str:
-    """The report, or one table of it."""
-    from ...comparison.summary import one_table, report
-
-    if by is None and writing.format not in (Format.csv, Format.latex):
-        return report(comparison, writing.format.value, top=top, screen=writing.screen)
-    complain(comparison.basis, kind="note")
-    return one_table(comparison, (by or ComparedBy.measure).value, writing.format.value, writing.screen)
 
 
 def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], list[Path]]:

@@ -132,6 +132,7 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
     Examples:
       {prog} replay traces/my-run
     """
+    writing.check("replay_steps")
     analysis = analysis_of(runs, reading, details=True)
     steps = analysis.replay_steps
     if len(steps):
@@ -151,6 +152,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
     Examples:
       {prog} attribution traces/my-run
     """
+    writing.check("attribution")
     print_table("attribution", analysis_of(runs, reading, details=True), writing)
 
 
@@ -182,6 +184,7 @@ def critical_path_command(
       {prog} critical-path --by piece --format csv traces/my-run
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
+    writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing)
 
 
@@ -201,6 +204,7 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
       {prog} predict --without-straggler node03 --links between=2 traces/my-run
       {prog} predict --ranks 64 --batch shared traces/my-run
     """
+    writing.check("predictions")
     analysis = analysis_of(runs, reading, details=True)
     for note in analysis.run.notes:
         complain(note, kind="note")

@@ -26,6 +26,7 @@ def scaling_command(
       {prog} scaling --format latex --output scaling.tex traces/my-sweep
       {prog} scaling timings.csv
     """
+    writing.check("scaling")
     from ...sweeps.analysis import analyse_sweep
 
     analysis = analyse_sweep(*runs, keep_going=keep_going)

@@ -43,6 +43,8 @@ def subtraction_command(
       {prog} subtraction --mistake all --format markdown traces/my-sweep
     """
     names = _checked(mistake or [])
+    name = "mistakes" if names else "subtraction"
+    writing.check(name)
     from ...sweeps.analysis import sweep_analysis_of
 
     with progress() as report:
@@ -53,7 +55,7 @@ def subtraction_command(
             f"{analysis.sweep.name}: no cell has more than one worker, so there is nothing to subtract; add cells with "
             "2 or more workers, or use `scaling`"
         )
-    writing.table("mistakes" if names else "subtraction", table)
+    writing.table(name, table)
     finish_sweep(analysis)
 
 

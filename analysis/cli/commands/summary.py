@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ...recording.options import ReadOptions
-from ..output import Format, Writing, writes_tables
+from ..output import Format, Writing, writes_text
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 
 
 @reads_traces
-@writes_tables
+@writes_text
 def summary_command(
     runs: Runs,
     ceiling: CeilingFile = None,

@@ -69,13 +69,12 @@ def training_command(
     """
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter(f"{plot}: is drawn as HTML; name a file that ends with .html", param_hint="--plot")
+    name = "training" if by is TrainingBy.run else "training_epochs"
+    writing.check(name)
     from ...training.analysis import analyse_training
 
     analysis = analyse_training(*runs, baseline=baseline, after_epochs=epoch, keep_going=keep_going)
-    if by is TrainingBy.run:
-        writing.table("training", analysis.training)
-    else:
-        writing.table("training_epochs", analysis.training_epochs)
+    writing.table(name, analysis.training if by is TrainingBy.run else analysis.training_epochs)
     if plot is not None:
         from ...render.training_plot import training_plot
 
