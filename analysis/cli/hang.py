@@ -27,10 +27,10 @@ class HangBy(str, Enum):
 
 DumpPaths = Annotated[
     list[Path],
-    typer.Argument(metavar="DUMPS...", help="Dumps of the flight recorder, one per rank, or folders that hold some."),
+    typer.Argument(metavar="DUMPS...", help="Dumps of the flight recorder, one per rank, or folders of them."),
 ]
 OneHangTable = Annotated[
-    HangBy | None, typer.Option(help="Print only this table; without it, CSV and LaTeX hold the table of origins.")
+    HangBy | None, typer.Option(help="Print only this table. Without it, CSV and LaTeX hold the table of origins.")
 ]
 
 
@@ -45,11 +45,11 @@ def hang_command(
 ) -> None:
     """Print which ranks are missing from which collective, since when, and where their code stood.
 
-    Reads what PyTorch's flight recorder dumps when a collective times out: pickles, of which nothing is run, or JSON,
-    of NCCL or gloo, under any names that hold the rank. Where several groups wait, the chain is followed to the ranks
-    that wait for nobody. See docs/hang.md.
+    It reads the dumps that PyTorch's flight recorder writes when a collective times out: pickles (nothing in them is
+    executed) or JSON, of NCCL or gloo, under any names that contain the rank. If several groups wait, it follows the
+    chain to the ranks that wait for nobody. See docs/hang.md.
 
-    Exit codes: 0 nothing hangs, 1 something does, or a dump cannot be used, 2 the command line is at fault.
+    Exit codes: 0 nothing hangs, 1 something hangs or a dump cannot be used, 2 bad command line.
 
     \b
     Examples:

@@ -32,8 +32,10 @@ class BandwidthBy(str, Enum):
     time = "time"
 
 
-By = Annotated[BandwidthBy, typer.Option(help="A row per size, or per interval of time and size class.")]
-EveryInterval = Annotated[str, typer.Option(metavar="TIME", help="Length of an interval: 60s, 5min, 1h.")]
+By = Annotated[BandwidthBy, typer.Option(help="One row per size, or per time interval and size class.")]
+EveryInterval = Annotated[
+    str, typer.Option(metavar="TIME", help="With --by time: the length of an interval, such as 60s, 5min or 1h.")
+]
 
 
 @reads_traces
@@ -49,7 +51,7 @@ def bandwidth_command(
 ) -> None:
     """Print the bandwidth.
 
-    By time, logs of NCCL Inspector are read in one pass, whatever their size, in the same memory.
+    With --by time, logs of NCCL Inspector of any size are read in one pass, in constant memory.
 
     \b
     Examples:

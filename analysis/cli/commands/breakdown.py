@@ -24,7 +24,7 @@ class BreakdownBy(str, Enum):
 @writes_tables
 def breakdown_command(
     runs: Runs,
-    by: Annotated[BreakdownBy, typer.Option(help="A row per device, or per device and step.")] = BreakdownBy.device,
+    by: Annotated[BreakdownBy, typer.Option(help="One row per device, or per device and step.")] = BreakdownBy.device,
     *,
     writing: Writing,
     reading: ReadOptions,

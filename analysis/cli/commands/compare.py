@@ -41,15 +41,17 @@ def _percentage(value: float | None) -> float | None:
 Captures = Annotated[
     list[PathOrUrl],
     typer.Argument(
-        metavar="A...", parser=path_named, help="Two runs, A and B; or captures of A, with those of B behind --against."
+        metavar="A...",
+        parser=path_named,
+        help="Two runs, A and B; or several captures of A, with those of B after --against.",
     ),
 ]
 Against = Annotated[
     list[PathOrUrl] | None,
-    typer.Option(AGAINST, metavar="B...", parser=path_named, help="Captures of B, behind those of A."),
+    typer.Option(AGAINST, metavar="B...", parser=path_named, help="Captures of B."),
 ]
 OneTable = Annotated[
-    ComparedBy | None, typer.Option(help="One table only; CSV, which holds one, has that of the measures without it.")
+    ComparedBy | None, typer.Option(help="Print only this table. Without it, CSV and LaTeX hold the table of measures.")
 ]
 FailAbove = Annotated[
     float | None,
@@ -57,8 +59,8 @@ FailAbove = Annotated[
         metavar="PERCENT",
         min=0,
         callback=_percentage,
-        help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 4 if these "
-        "captures do not tell.",
+        help="Exit with 3 if steps of B are significantly slower by more than this, with 4 if these captures cannot "
+        "tell.",
     ),
 ]
 RunSpread = Annotated[
@@ -68,8 +70,8 @@ RunSpread = Annotated[
         min=0,
         max=1000,
         callback=_percentage,
-        help="By so much (standard deviation) runs of one configuration are taken to differ, where there is one run of "
-        "each.",
+        help="How much runs of one configuration are assumed to differ (standard deviation), where there is only one "
+        "run of each.",
     ),
 ]
 
@@ -86,14 +88,16 @@ def compare_command(
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Print what a step of B takes longer for.
+    """Print where steps of B spend more time.
 
-    Captures of one configuration differ, as whole machines drift. Several of each, alternating, show how much: give
-    those of A, then --against and those of B. Of one run each, the cycles of --repeat count as captures; a single
-    capture each shows large differences only.
+    Captures of one configuration differ, because machines drift. Several captures of each, taken in turns, show by how
+    much: give those of A, then --against and those of B. With one run of each, the cycles of --repeat count as
+    captures. A single capture of each shows only large differences.
 
-    The length of a step is that of the side files' unprofiled steps where there are enough; else of profiled ones,
-    else of the traces' step windows. The rest is measured in the traced steps: capture 10 or more.
+    Step times come from the unprofiled steps in the side files if there are enough of them, else from the profiled
+    steps there, else from the traces. Everything else is measured in the traced steps: capture 10 or more.
+
+    Without --by, --top sets how many kernels and operators are printed (10).
 
     \b
     Examples:
@@ -132,7 +136,7 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
     for side in (runs, against or []):
         twice = [path for number, path in enumerate(side) if path.resolve() in [p.resolve() for p in side[:number]]]
         if twice and against:
-            raise typer.BadParameter(f"{twice[0]} is given twice, but is one capture", param_hint=AGAINST)
+            raise typer.BadParameter(f"{twice[0]} is given twice", param_hint=AGAINST)
     if against:
         of_a = [path.resolve() for path in runs]
         both = [path for path in against if path.resolve() in of_a]
@@ -141,7 +145,7 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
             raise typer.BadParameter(message, param_hint=AGAINST)
         return runs, against
     if len(runs) != 2:
-        message = f"takes two runs, found {len(runs)}; of several captures give those of B behind {AGAINST}"
+        message = f"needs two runs, but got {len(runs)}; for several captures, give those of B after {AGAINST}"
         raise typer.BadParameter(message, param_hint="A B")
     return runs[:1], runs[1:]
 

@@ -30,11 +30,13 @@ class KernelsBy(str, Enum):
 def kernels_command(
     runs: Runs,
     by: Annotated[
-        KernelsBy, typer.Option(help="A row per kernel, or per operator that launched kernels.")
+        KernelsBy, typer.Option(help="One row per kernel, or per operator that launched kernels.")
     ] = KernelsBy.kernel,
     rank: Annotated[
         str | None,
-        typer.Option(metavar="N|all", help="Rows for each device of this rank, or of every rank, not of all together."),
+        typer.Option(
+            metavar="N|all", help="Show each device of this rank, or of all ranks, instead of the sum over all ranks."
+        ),
     ] = None,
     *,
     writing: Writing,

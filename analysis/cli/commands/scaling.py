@@ -18,7 +18,7 @@ def scaling_command(
     \b
     A CSV of timings has the header
       model,parallel,workers,batch_size_per_rank,epoch_s
-    and, if wanted, dataset_samples and parameters behind these.
+    and may have dataset_samples and parameters after these.
 
     \b
     Examples:

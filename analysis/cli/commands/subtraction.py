@@ -18,7 +18,7 @@ Mistakes = Annotated[
     typer.Option(
         "--mistake",
         metavar="NAME",
-        help=f"Instead show the bandwidth with this mistake, and without: {', '.join(KNOWN_MISTAKES)}, or all.",
+        help=f"Show how this mistake changes the bandwidth: {', '.join(KNOWN_MISTAKES)}, or all; repeatable.",
     ),
 ]
 
@@ -34,7 +34,7 @@ def subtraction_command(
 ) -> None:
     """Print communication by subtraction.
 
-    With --keep-going, a cell with damaged traces is shown without what they measured.
+    With --keep-going, a cell with damaged traces is shown without measured communication.
 
     \b
     Examples:
@@ -65,6 +65,6 @@ def _checked(names: list[str]) -> list[str]:
         return list(KNOWN_MISTAKES)
     for name in names:
         if name not in KNOWN_MISTAKES:
-            message = f"{name!r} is none of {', '.join(KNOWN_MISTAKES)}, all"
+            message = f"{name!r} is not one of {', '.join(KNOWN_MISTAKES)}, all"
             raise typer.BadParameter(message, param_hint="--mistake")
     return list(dict.fromkeys(names))

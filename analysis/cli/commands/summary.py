@@ -16,9 +16,10 @@ def summary_command(
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Print what limits the run, what it costs in a step, who is late and why, what to try: on one screen.
+    """Print the summary on one screen.
 
-    With --all, and in every other format, everything that was read and found follows: facts, warnings, main tables.
+    It says what limits the run, what that costs in a step, who is late and why, and what to try. --all, and every
+    other format, also print what was read, warnings, and the main tables.
 
     \b
     Examples:
