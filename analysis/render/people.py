@@ -85,9 +85,8 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
 
 def _without_zeros(values: PlainTable, columns: Sequence[str]) -> tuple[PlainTable, list[str]]:
     """The rows that have a value other than 0.0 % in one of the columns, and how many others there are, in words."""
-    zero = [
-        all(abs(values.columns[column][row] or 0) < _SHOWN_AS_ZERO for column in columns) for row in range(len(values))
-    ]
+    shares = list(zip(*(values.columns[column] for column in columns), strict=True))
+    zero = [all(share is not None and abs(share) < _SHOWN_AS_ZERO for share in row) for row in shares]
     if not any(zero) or all(zero):
         return values, []
     kept = {

@@ -82,7 +82,7 @@ def _what_to_try(analysis: ReportedRun) -> Section:
     return Section(
         "try",
         "What to try",
-        "By how much each change shortens a step at most, if nothing else changes. They overlap: do not add them up.",
+        "The most that each change can save in a step if nothing else changes. They overlap: do not add them up.",
         tables=_blocks(analysis, "remedies", shown=True),
     )
 
@@ -91,7 +91,7 @@ def _verdicts(analysis: ReportedRun) -> Section:
     return Section(
         "verdicts",
         "What limits it",
-        "The run first, then every process group, collective and size, the longest exposed first.",
+        "The run first, then every process group, collective and size, the longest exposed time first.",
         tables=[*_blocks(analysis, "hangs", shown=True), *_blocks(analysis, "verdicts", shown=True)],
     )
 
@@ -121,7 +121,7 @@ def _time(analysis: ReportedRun) -> Section:
 
 
 def _path(analysis: ReportedRun) -> Section:
-    about = "The chain of work that ends with the run and never waits. What is not on it made nothing longer."
+    about = "The chain of work that sets the length of the run; it never waits. Other work made nothing longer."
     try:
         table = analysis.table("critical_path")
     except (NothingMeasured, NotPredictable):

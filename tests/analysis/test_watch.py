@@ -79,7 +79,7 @@ def test_what_is_unusual_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert command(tmp_path / "run", *ONCE) == 0
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "note: cycle 0: no trace of rank 1"
-    assert said[-1] == "note: all that is there was looked at; 2 cycles reported"
+    assert said[-1] == "note: all existing cycles were processed; 2 cycles reported"
     assert not any(line.startswith("note: cycle 1") for line in said)
 
 
