@@ -454,8 +454,8 @@ def test_captures_of_both_sides(capsys, known, arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("{a}",), "takes two runs, found 1"),
-        (("{a}", "{slow}", "{one}"), "takes two runs, found 3"),
+        (("{a}",), "needs two runs, but got 1"),
+        (("{a}", "{slow}", "{one}"), "needs two runs, but got 3"),
         (("{a}", "--against"), "requires an argument"),
         (("--against", "{a}"), "Missing argument"),
         (("{a}", "{a}", "--against", "{slow}"), "given twice"),
