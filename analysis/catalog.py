@@ -511,6 +511,7 @@ _ENTRIES = (
         command="predict",
         none_measured="nothing ran on a device",
         narrow=("scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac"),
+        below="assumes",
     ),
     TableEntry(
         device_time.KERNELS,

@@ -68,7 +68,7 @@ def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str])
         "Where time goes",
         "Communication",
         "Who waits",
-        "What it would bring",
+        "What if",
         "Across runs",
         "Many ranks",
         "Capture",
