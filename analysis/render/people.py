@@ -49,8 +49,8 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     """A table for a terminal, words of a header above each other, no line wider than the screen.
 
     Of a table that does not fit, the columns that matter least are left out, and named below it. Sentences of a column
-    without room stand below their rows. Rows of zeros, columns without a value and a sentence that is the same in all
-    rows are said in a line instead.
+    without room stand below their rows. Rows of zeros are said in a line instead, and where there is no room for all,
+    so are columns without a value and a sentence that is the same in all rows.
     """
     entry, whole = CATALOG.get(name), plain(table)
     measure = entry.worst if entry else None
@@ -65,7 +65,7 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     said: list[str] = []
     below = None
     widths, no_room = {column.name: column.width for column in columns}, list[Column]()
-    if screen.width is not None:
+    if screen.width is not None and sum(widths.values()) + GAP * len(widths) >= screen.width:
         columns, said, empty = _worth_a_column(columns, screen.wanted)
         omitted += empty
         order = (*screen.wanted, *(entry.narrow if entry else ()))

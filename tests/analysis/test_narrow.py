@@ -196,7 +196,7 @@ def test_what_says_nothing_is_said_in_a_line() -> None:
     clocks = any_table(CATALOG["clocks"], 1)
     clocks.columns["basis"] = ["raw clocks agree"] * 6
     clocks.columns["host"] = [None] * 6
-    text = as_text("clocks", clocks, Screen(width=120))
+    text = as_text("clocks", clocks, Screen(width=60))
     assert text.count("raw clocks agree") == 1
     assert "basis of all rows: raw clocks agree" in text
     assert "empty columns: host" in text
