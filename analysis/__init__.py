@@ -61,6 +61,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import on first use (PEP 562): `import analysis` costs nothing, pandas half a second."""
+    name = name.replace("analyze", "analyse")  # both spellings are taken
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

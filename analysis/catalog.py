@@ -18,7 +18,7 @@ class Topic(str, Enum):
     time = "Where time goes"
     communication = "Communication"
     waiting = "Who waits"
-    foresight = "What it would bring"
+    foresight = "What if"
     across = "Across runs"
     scale = "Many ranks"
 
@@ -86,6 +86,10 @@ class TableEntry:
     """Those of them that matter most, in that order, where a terminal has not room for all; the others come after."""
     worst: Worst | None = None
     """Of a table with a row per rank: which ranks are shown where there are many."""
+    below: str | None = None
+    """A column of sentences, which stand below their rows on a terminal that has no room beside them."""
+    negligible: tuple[str, ...] = ()
+    """Columns by which people see no row in which all of them are shown as 0.0."""
     title: str | None = None
     """Its heading in the summary or report that shows it, too."""
     none_found: str | None = None
@@ -138,7 +142,7 @@ _ENTRIES = (
     TableEntry(
         communication.BREAKDOWN,
         Topic.time,
-        "Where every device's time went: compute, communication, idle.",
+        "Where each device's time went: compute, communication, idle.",
         "breakdown.md#window-and-breakdown",
         command="breakdown",
         shown=(
@@ -148,15 +152,15 @@ _ENTRIES = (
         ),
         title="Where the time went",
         narrow=(
-            "rank", "device", "exposed_comm_ns", "exposed_comm_frac", "exposed_wait_ns", "exposed_transfer_ns",
-            "window_ns", "compute_ns", "hidden_comm_frac", "idle_ns", "comm_ns", "partial",
+            "rank", "device", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_wait_ns",
+            "exposed_transfer_ns", "exposed_comm_frac", "exposed_memory_ns", "hidden_comm_frac", "comm_ns", "partial",
         ),
         worst=Worst("exposed_comm_ns"),
     ),
     TableEntry(
         communication.BREAKDOWN_STEPS,
         Topic.time,
-        "The same, by step.",
+        "The breakdown by step.",
         "breakdown.md#steps",
         command="breakdown --by step",
         shown=(
@@ -166,8 +170,8 @@ _ENTRIES = (
         none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without "
         "--by step",
         narrow=(
-            "rank", "device", "step", "exposed_comm_ns", "exposed_comm_frac", "exposed_wait_ns", "exposed_transfer_ns",
-            "window_ns", "compute_ns", "idle_ns", "comm_ns", "partial",
+            "rank", "device", "step", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_wait_ns",
+            "exposed_transfer_ns", "exposed_comm_frac", "exposed_memory_ns", "comm_ns", "partial",
         ),
     ),
     TableEntry(
@@ -257,7 +261,7 @@ _ENTRIES = (
     TableEntry(
         communication.PARTICIPATION,
         Topic.waiting,
-        "Every rank's wait and transfer in every collective.",
+        "Wait and transfer of every rank in every collective.",
         "wait-and-transfer.md#wait-transfer-and-arrival",
         command="participation",
         shown=(
@@ -272,7 +276,7 @@ _ENTRIES = (
     TableEntry(
         communication.BANDWIDTH,
         Topic.communication,
-        "Bandwidth as nccl-tests defines it, by collective and size.",
+        "Bandwidth by collective and size, as nccl-tests defines it.",
         "bandwidth.md#the-bandwidth-table",
         command="bandwidth",
         shown=(
@@ -291,7 +295,7 @@ _ENTRIES = (
     TableEntry(
         communication.BANDWIDTH_TIMES,
         Topic.communication,
-        "The same by time: bandwidth, waiting and the rank waited for in every minute.",
+        "Bandwidth, waiting, and the rank waited for, in every minute.",
         "over-time.md#by-time",
         command="bandwidth --by time",
         shown=(
@@ -307,7 +311,7 @@ _ENTRIES = (
     TableEntry(
         communication.BANDWIDTH_CEILING,
         Topic.communication,
-        "The same beside what the links reach without any training.",
+        "Bandwidth beside what the links reach without training.",
         "ceilings.md#bandwidth-against-a-ceiling",
         command="bandwidth --ceiling FILE",
         shown=(
@@ -325,23 +329,23 @@ _ENTRIES = (
     TableEntry(
         communication.TRAFFIC,
         Topic.communication,
-        "What each rank sends to each other one, by send or all_to_all.",
+        "How much each rank sends to each other rank.",
         "bandwidth.md#between-two-ranks",
         command="traffic",
-        none_found="no rank sends to a single other one, and there is no all_to_all",
+        none_found="no rank sends to a single other rank, and there is no all_to_all",
         narrow=("rank", "to_rank", "collective", "size_bytes", "algbw_gb_per_s", "calls", "transfer_ns"),
     ),
     TableEntry(
         communication.FITS,
         Topic.communication,
-        "Latency and bandwidth of every collective, fitted over sizes.",
+        "Latency and bandwidth of each collective, fitted over sizes.",
         "latency.md#latency-and-bandwidth",
         command="fits",
         shown=(
             "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s",
             "error_frac", "partial",
         ),
-        none_found="no collective was measured with three sizes or more",
+        none_found="no collective ran with three or more sizes, so nothing can be fitted",
         narrow=("collective", "process_group", "latency_us", "busbw_gb_per_s", "error_frac", "sizes", "calls"),
     ),
     TableEntry(
@@ -365,17 +369,17 @@ _ENTRIES = (
     TableEntry(
         lateness.HOSTS,
         Topic.waiting,
-        "Who waits, and for whom, by host: names a slow machine.",
+        "Who waits, and for whom: one row per host.",
         "ranks-and-hosts.md#hosts",
         command="hosts",
-        none_found="no trace tells its host",
+        none_found="no trace names its host, so ranks cannot be grouped by host",
         narrow=("host", "caused_wait_ns", "caused_wait_frac", "wait_ns"),
         worst=Worst("caused_wait_ns"),
     ),
     TableEntry(
         lateness.RANK_STEPS,
         Topic.waiting,
-        "Where waiting and lateness are: a row per rank and step.",
+        "Waiting and lateness: one row per rank and step.",
         "ranks-and-hosts.md#by-step",
         command="rank_steps",
         none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `ranks`",
@@ -384,10 +388,10 @@ _ENTRIES = (
     TableEntry(
         lateness.WAITS,
         Topic.waiting,
-        "Who waits because of whom: a row per pair of ranks.",
+        "Who waits because of whom: one row per pair of ranks.",
         "ranks-and-hosts.md#pairs",
         command="waits",
-        none_found="no rank waited, as far as calls could be split",
+        none_found="no rank waited in the calls that could be split",
         narrow=("rank", "blamed_rank", "wait_ns", "wait_frac", "calls"),
     ),
     TableEntry(
@@ -400,7 +404,7 @@ _ENTRIES = (
             "collective_id", "rank", "late_ns", "caused_wait_ns", "new_ns", "because", "origin_rank", "origin_because",
             "kernel", "kernel_extra_ns", "operator", "partial",
         ),
-        none_found="no rank was late by more than the clocks are uncertain",
+        none_found="no rank was later than the clocks are uncertain",
         narrow=(
             "collective_id", "rank", "late_ns", "caused_wait_ns", "because", "origin_rank", "origin_because", "kernel",
             "kernel_extra_ns", "operator",
@@ -418,7 +422,7 @@ _ENTRIES = (
     TableEntry(
         hang.HANG_ORIGINS,
         Topic.waiting,
-        "Who is missing from which collective, by dumps of the flight recorder.",
+        "Which ranks are missing from which collective, from dumps.",
         "flight-recorder.md#who-is-named",
         of=InputKind.dumps,
         command="hang --by origin",
@@ -429,7 +433,7 @@ _ENTRIES = (
     TableEntry(
         hang.HANG_WAITS,
         Topic.waiting,
-        "Every collective or transfer in which ranks wait, and for whom.",
+        "Every collective or transfer in which ranks wait, and for whom they wait.",
         "flight-recorder.md#who-waits-for-whom",
         of=InputKind.dumps,
         command="hang --by wait",
@@ -443,7 +447,7 @@ _ENTRIES = (
     TableEntry(
         hang.HANG_POSITIONS,
         Topic.waiting,
-        "Where each rank stands in groups in which ranks wait.",
+        "How far each rank got in the groups in which ranks wait.",
         "flight-recorder.md#positions",
         of=InputKind.dumps,
         command="hang --by group",
@@ -456,28 +460,28 @@ _ENTRIES = (
     TableEntry(
         hang.HANG_MISMATCHES,
         Topic.waiting,
-        "Where ranks of a group first called different things.",
+        "Where ranks of a group first made different calls.",
         "flight-recorder.md#mismatches",
         of=InputKind.dumps,
         command="hang --by mismatch",
         title="What does not match",
-        none_found="ranks called the same things, as far as the dumps go back",
+        none_found="ranks made the same calls in all that the dumps hold",
     ),
     TableEntry(
         hang.HANG_STACKS,
         Topic.waiting,
-        "Where code stands, ranks of equal stacks together.",
+        "Where the code of each rank stands, equal stacks together.",
         "flight-recorder.md#stacks",
         of=InputKind.dumps,
         command="hang --by stack",
         title="Where code stands",
-        none_measured="the dumps hold no stacks of ranks that wait or are named",
+        none_measured="the dumps hold no stacks of the ranks that wait or are missing",
         narrow=("ranks", "state", "stack", "collective", "seq", "process_group"),
     ),
     TableEntry(
         communication.CLOCKS,
         Topic.waiting,
-        "How far every rank's clock is off, and how uncertain that is.",
+        "How far each rank's clock is off, and how uncertain that is.",
         "clocks.md#where-offsets-come-from",
         command="clocks",
         shown=(
@@ -490,7 +494,7 @@ _ENTRIES = (
     TableEntry(
         lateness.VERDICTS,
         Topic.overview,
-        "What limits the run and every collective, in a sentence each.",
+        "What limits the run and each collective, one sentence each.",
         "verdicts.md#of-the-run",
         command="verdicts",
         shown=(
@@ -502,6 +506,7 @@ _ENTRIES = (
             "collective", "size_bytes", "process_group", "verdict", "exposed_ns", "because", "calls",
             "exposed_wait_frac", "hidden_frac", "dtype",
         ),
+        below="because",
     ),
     TableEntry(
         lateness.REMEDIES,
@@ -510,13 +515,15 @@ _ENTRIES = (
         "remedies.md#what-to-try",
         command="remedies",
         needs_starts=True,
-        none_found="nothing here would shorten a step",
+        none_found="no change that commtrace knows of is about any time of a step",
         narrow=("remedy", "concerned_ns", "concerned_frac", "what"),
+        below="how",
+        negligible=("concerned_frac",),
     ),
     TableEntry(
         replay.REPLAY_STEPS,
         Topic.foresight,
-        "Every step played again from what waits for what, beside the measured one.",
+        "Every step replayed from its dependencies, beside the measured one.",
         "replay.md#the-replay",
         command="replay",
         none_measured="nothing ran on a device",
@@ -524,44 +531,49 @@ _ENTRIES = (
     TableEntry(
         replay.ATTRIBUTION,
         Topic.foresight,
-        "How much slower the jitter of each part of the run makes a step.",
+        "How much slower jitter in each part makes a step.",
         "replay.md#attribution",
         command="attribution",
+        negligible=("slowdown_frac", "gain_frac"),
         none_measured="nothing ran on a device",
     ),
     TableEntry(
         replay.CRITICAL_PATH,
         Topic.foresight,
-        "The chain of work over all ranks that made the run as long as it was.",
+        "The chain of work over all ranks that sets the run's length.",
         "critical-path.md#the-critical-path",
         command="critical-path",
+        negligible=("share_frac",),
         none_measured="nothing ran on a device",
     ),
     TableEntry(
         replay.CRITICAL_PATH_STEPS,
         Topic.foresight,
-        "The same by step.",
+        "The critical path by step.",
         "critical-path.md#the-critical-path",
         command="critical-path --by step",
+        negligible=("share_frac",),
         none_measured="nothing ran on a device",
     ),
     TableEntry(
         replay.CRITICAL_PATH_PIECES,
         Topic.foresight,
-        "The ten longest pieces of it in every step.",
+        "The ten longest pieces of the critical path in every step.",
         "critical-path.md#pieces",
         command="critical-path --by piece",
+        negligible=("share_frac",),
         none_measured="nothing ran on a device",
         narrow=("step", "rank", "kind", "dur_ns", "share_frac", "name", "waiting_rank"),
     ),
     TableEntry(
         replay.PREDICTIONS,
         Topic.foresight,
-        "What a step would take without stragglers, with faster links, ...",
+        "Step time without stragglers, with faster links, and more.",
         "replay.md#scenarios",
         command="predict",
         none_measured="nothing ran on a device",
         narrow=("scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac"),
+        below="assumes",
     ),
     TableEntry(
         device_time.KERNELS,
@@ -575,7 +587,7 @@ _ENTRIES = (
     TableEntry(
         device_time.KERNELS_DEVICES,
         Topic.time,
-        "The same, by rank and device.",
+        "Device time by kernel, rank and device.",
         "kernels.md#by-kernel",
         command="kernels --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
@@ -593,7 +605,7 @@ _ENTRIES = (
     TableEntry(
         device_time.OPERATORS_DEVICES,
         Topic.time,
-        "The same, by rank and device.",
+        "Device time by operator, rank and device.",
         "kernels.md#by-operator",
         command="kernels --by operator --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
@@ -619,7 +631,7 @@ _ENTRIES = (
     TableEntry(
         comparison.COMPARISON,
         Topic.across,
-        "What a step of B takes longer for than one of A, and whether that is more than chance.",
+        "Where steps of B spend more time than steps of A, and whether that is more than chance.",
         "comparison.md#what-is-compared",
         of=InputKind.sides,
         command="compare --by measure",
@@ -632,7 +644,7 @@ _ENTRIES = (
     TableEntry(
         comparison.CHANGED_KERNELS,
         Topic.across,
-        "Kernels of A and B, those whose time changed most first.",
+        "Kernels of A and B, the largest change of time first.",
         "comparison.md#what-is-compared",
         of=InputKind.sides,
         command="compare --by kernel",
@@ -643,7 +655,7 @@ _ENTRIES = (
     TableEntry(
         comparison.CHANGED_OPERATORS,
         Topic.across,
-        "Operators of A and B, those whose time changed most first.",
+        "Operators of A and B, the largest change of time first.",
         "comparison.md#what-is-compared",
         of=InputKind.sides,
         command="compare --by operator",
@@ -661,7 +673,7 @@ _ENTRIES = (
     TableEntry(
         sweeps.SCALING,
         Topic.across,
-        "Speedups and efficiencies of every cell of a sweep.",
+        "Speedup and efficiency of every cell of a sweep.",
         "scaling.md#scaling",
         of=InputKind.sweep,
         command="scaling",
@@ -678,7 +690,7 @@ _ENTRIES = (
     TableEntry(
         sweeps.SUBTRACTION,
         Topic.across,
-        "Communication by subtraction, beside what traces measured.",
+        "Communication by subtraction, beside the measured one.",
         "subtraction.md#communication-by-subtraction",
         of=InputKind.sweep,
         command="subtraction",
@@ -696,7 +708,7 @@ _ENTRIES = (
     TableEntry(
         sweeps.MISTAKES,
         Topic.across,
-        "The bandwidth with a known mistake, and without.",
+        "The bandwidth with a known mistake and without it.",
         "subtraction.md#known-mistakes",
         of=InputKind.sweep,
         command="subtraction --mistake all",
@@ -728,7 +740,7 @@ _ENTRIES = (
     TableEntry(
         training.TRAINING_EPOCHS,
         Topic.across,
-        "The same, by epoch.",
+        "Loss, accuracy and time of trainings by epoch.",
         "training.md#comparing-trainings",
         of=InputKind.trainings,
         command="training --by epoch",
@@ -745,7 +757,7 @@ _ENTRIES = (
     TableEntry(
         cycles.CYCLES,
         Topic.scale,
-        "What every profiling cycle of a run cost, each for itself.",
+        "What each profiling cycle of a run cost.",
         "cycles.md#a-row-for-each-cycle",
         of=InputKind.cycles,
         command="watch",

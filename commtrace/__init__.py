@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
         from .analysis.version import version
 
         return version()
-    if name not in __all__:
+    if name.replace("analyze", "analyse") not in __all__:  # both spellings are taken
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "plots":
         from importlib import import_module

@@ -35,11 +35,16 @@ __all__ = [
 ]
 
 
-def heatmap(result: Analysis, measure: str = "exposed_wait_ns") -> Figure:
-    """Rank against step; `measure` is a column of `rank_steps`: exposed_wait_ns, late_ns, caused_wait_ns, window_ns."""
+def heatmap(result: Analysis, measure: str = "caused_wait_ns") -> Figure:
+    """Rank against step, with the ranks marked for which the others wait most.
+
+    `measure` is what the colours mean: caused_wait_ns, exposed_wait_ns, exposed_comm_ns, late_ns or window_ns.
+    """
     from .analysis.render.plots.heat import heatmap as drawn
 
-    return drawn(result.rank_steps, measure)
+    if measure in result.rank_steps:
+        return drawn(result.rank_steps, measure, culprits=result.culprits)
+    return drawn(result.breakdown_steps, measure, culprits=result.culprits, table_name="breakdown_steps")
 
 
 def time(result: Analysis) -> Figure:

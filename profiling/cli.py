@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Capture distributed training: one Kineto trace per rank, and what is needed to read them.",
+    help="Capture distributed training: one Kineto trace per rank, and side files that describe the run.",
 )
 
 

@@ -68,7 +68,7 @@ def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str])
         "Where time goes",
         "Communication",
         "Who waits",
-        "What it would bring",
+        "What if",
         "Across runs",
         "Many ranks",
         "Capture",
@@ -137,3 +137,10 @@ def test_help_names_the_command_as_it_was_called(command: str) -> None:
     assert f"Usage: python -m commtrace {command}" in shown
     assert "-m profiling" not in shown
     assert "-m analysis" not in shown
+
+
+def test_both_spellings_are_taken() -> None:
+    for name in ("analyse", "analyse_sweep", "analyse_training", "analyse_cycles"):
+        assert getattr(commtrace, name.replace("analyse", "analyze")) is getattr(commtrace, name)
+    with pytest.raises(AttributeError, match="'analyzer'"):
+        commtrace.analyzer  # noqa: B018 - whether it is there

@@ -156,13 +156,13 @@ def test_a_replay_that_misses_the_run_predicts_nothing(tmp_path: Path) -> None:
         trace.write(tmp_path, f"x{trace.rank}.json")
     found = analyse(tmp_path, details=True)
     if found.replay()["error_frac"].abs().median() > 0.1:
-        with pytest.raises(NotPredictable, match="not predictable: played again as it is, a step comes out"):
+        with pytest.raises(NotPredictable, match="not predictable: the unchanged replay is"):
             found.predict()
 
 
 def test_a_run_of_nothing_but_collectives_on_cpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["predict", str(DATA / "gloo-collectives")]) == 1
-    assert "its CPUs wait in ways that their traces do not show" in capsys.readouterr().err
+    assert "the traces do not show what its CPUs wait for" in capsys.readouterr().err
 
 
 def test_details_are_needed() -> None:
@@ -173,7 +173,7 @@ def test_details_are_needed() -> None:
 def test_the_command_tells_its_error_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["predict", "--without-straggler", "2", str(DATA / "nccl-straggler")]) == 0
     said = capsys.readouterr()
-    assert "note: played again as it is, a step comes out 0.0% off" in said.err
+    assert "note: the unchanged replay is 0.0% off the measured steps" in said.err
     assert "rank 2 as fast as the median" in said.out
     assert cli.main(["replay", str(DATA / "nccl-straggler"), "-f", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("step,ranks,measured_ns,with_delays_ns,replayed_ns")

@@ -15,14 +15,15 @@ from ..catalog import CATALOG, InputKind, Topic
 from ..core.process import start_no_blas_threads
 from ..errors import AnalysisError
 from .bugs import BUG, VERBOSE, report_of
+from .column_help import HelpWithColumns
 from .groups import CommandGroup, add_completion, listed_only, meant, print_version, words_to_complete
-from .inputs import SparingInputs
 from .output import complain, take_any_text
 
 # pandas takes half a second to import, so whatever needs it is imported where it is used: --help stays instant.
 
 _INTERRUPTED = 130
 _USAGE = 2
+_WIDEST_HELP = 100
 _DEFAULT = "summary"
 _FOR_ALL = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 _OWN_MODULES = (
@@ -63,27 +64,27 @@ _ELSEWHERE = {
     "watch": "scale.watch",
 }
 _WITHOUT_TABLE = {
-    "summary": (Topic.overview, "What was read, how far to trust it, the main tables (default)."),
-    "report": (Topic.look, "One page with pictures and tables, that needs no network."),
-    "hang": (Topic.waiting, "Who is missing from which collective, by dumps of the flight recorder."),
-    "timeline": (Topic.look, "All ranks on one clock, as a file that Perfetto opens."),
-    "tensorboard-copy": (Topic.look, "Traces on which TensorBoard's Distributed view counts right."),
-    "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, as curves in TensorBoard."),
-    "export": (Topic.look, "What was measured, for torch's compiler."),
-    "attribution": (Topic.foresight, "How much slower the jitter of each part of the run makes a step."),
-    "critical-path": (Topic.foresight, "The chain of work over all ranks that made the run as long as it was."),
-    "replay": (Topic.foresight, "Every step played again, beside the measured one."),
-    "predict": (Topic.foresight, "What a step would take without stragglers, with faster links, ..."),
-    "pack": (Topic.scale, "Recordings: all tables from files some hundred times smaller than the traces."),
-    "plan-ranks": (Topic.scale, "Which ranks of a large job to trace so that whole groups are seen."),
-    "watch": (Topic.scale, "A run while it runs: a line for each profiling cycle, limits, curves."),
-    "compare": (Topic.across, "What a step of B takes longer for than a step of A."),
+    "summary": (Topic.overview, "What limits the run, what it costs, what to try (default)."),
+    "report": (Topic.look, "One HTML page with pictures and tables; needs no network."),
+    "hang": (Topic.waiting, "Which ranks are missing from which collective, from dumps."),
+    "timeline": (Topic.look, "All ranks on one clock, as a file for Perfetto."),
+    "tensorboard-copy": (Topic.look, "A copy of the traces for TensorBoard's Distributed view."),
+    "tensorboard-scalars": (Topic.look, "Exposed time and bandwidth by step, for TensorBoard."),
+    "export": (Topic.look, "Measured times, for torch's compiler."),
+    "attribution": (Topic.foresight, "How much slower jitter in each part makes a step."),
+    "critical-path": (Topic.foresight, "The chain of work over all ranks that sets the run's length."),
+    "replay": (Topic.foresight, "Every step replayed, beside the measured one."),
+    "predict": (Topic.foresight, "Step time without stragglers, with faster links, and more."),
+    "pack": (Topic.scale, "Pack traces into recordings about 100 times smaller."),
+    "plan-ranks": (Topic.scale, "Which ranks of a large job to trace to see whole groups."),
+    "watch": (Topic.scale, "Follow a run while it is running, one line per cycle."),
+    "compare": (Topic.across, "Where steps of B spend more time than steps of A."),
 }
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
 
 \b
 RUN is a run directory, any folder of Kineto traces (one file per rank), or
-trace files. Without a command it is summarised.
+trace files. Without a command, the summary of RUN is printed.
 
 \b
 Examples:
@@ -103,10 +104,13 @@ Examples:
   {prog} breakdown --comm-kernel my_reduce rank*.json.gz
 
 \b
-Exit codes: 0 done, 1 the input is at fault, or hang found one, 2 the
-command line is at fault, 3 compare --fail-above found B slower, or watch
-that a limit was passed, 4 compare could not have seen that, 70 commtrace
-itself is at fault: --verbose then shows where.
+Exit codes:
+  0  done
+  1  bad input, or `hang` found a hang
+  2  bad command line
+  3  `compare --fail-above` found B slower, or `watch` saw a limit passed
+  4  `compare --fail-above` cannot tell from these captures
+ 70  commtrace itself is at fault: --verbose then shows where
 """
 
 
@@ -125,7 +129,7 @@ def command_group(first: str | None, program: str, others: Mapping[str, str]) ->
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDEST_HELP},
     )
     app.callback(help=_HELP.format(prog=program))(_root)
     known = commands()
@@ -135,7 +139,7 @@ def command_group(first: str | None, program: str, others: Mapping[str, str]) ->
         text, examples, listed = more.partition("\b\nExamples:")
         about = f"{known[first][1]}\n\n{text}".strip()
         epilog = f"{examples}{listed}".replace("{prog}", program) or None
-        app.command(first, help=about, epilog=epilog, cls=SparingInputs)(function)
+        app.command(first, help=about, epilog=epilog, cls=HelpWithColumns)(function)
     group = typer.main.get_group(app)
     if first not in known:
         for name, (topic, about) in known.items():
@@ -184,7 +188,7 @@ def main(argv: Sequence[str] | None = None, program: str | None = None, others: 
         complain(str(err))
         return 1
     except MemoryError:
-        complain("the memory does not suffice; give fewer runs or files at once, or fewer --workers")
+        complain("out of memory; read fewer runs or files at once, or use fewer --workers")
         return 1
     except KeyboardInterrupt:  # before, or after, the command
         return _INTERRUPTED

@@ -27,10 +27,10 @@ class HangBy(str, Enum):
 
 DumpPaths = Annotated[
     list[Path],
-    typer.Argument(metavar="DUMPS...", help="Dumps of the flight recorder, one per rank, or folders that hold some."),
+    typer.Argument(metavar="DUMPS...", help="Dumps of the flight recorder, one per rank, or folders of them."),
 ]
 OneHangTable = Annotated[
-    HangBy | None, typer.Option(help="One table only; CSV and LaTeX, which hold one, have that of origins without it.")
+    HangBy | None, typer.Option(help="Print only this table. Without it, CSV and LaTeX hold the table of origins.")
 ]
 
 
@@ -45,11 +45,11 @@ def hang_command(
 ) -> None:
     """Print which ranks are missing from which collective, since when, and where their code stood.
 
-    Reads what PyTorch's flight recorder dumps when a collective times out: pickles, of which nothing is run, or JSON,
-    of NCCL or gloo, under any names that hold the rank. Where several groups wait, the chain is followed to the ranks
-    that wait for nobody. See docs/hang.md.
+    It reads the dumps that PyTorch's flight recorder writes when a collective times out: pickles (nothing in them is
+    executed) or JSON, of NCCL or gloo, under any names that contain the rank. If several groups wait, it follows the
+    chain to the ranks that wait for nobody. See docs/hang.md.
 
-    Exit codes: 0 nothing hangs, 1 something does, or a dump cannot be used, 2 the command line is at fault.
+    Exit codes: 0 nothing hangs, 1 something hangs or a dump cannot be used, 2 bad command line.
 
     \b
     Examples:
@@ -58,17 +58,22 @@ def hang_command(
       {prog} hang --by group --format csv dumps/
       {prog} hang --keep-going dumps/
     """
+    whole = by is None and writing.format not in (Format.csv, Format.latex)
+    if whole:
+        writing.needs_one_table()
     with made_for_good():
         from ..hang.analysis import find_hang
-        from ..hang.report import hang_report, hang_table
+        from ..hang.report import HANG_TABLES, hang_report
 
+    name = HANG_TABLES[(by or HangBy.origin).value]
+    writing.check(name)
     hang = find_hang(runs, keep_going=keep_going, workers=workers)
-    if by is None and writing.format not in (Format.csv, Format.latex):
+    if whole:
         writing.text(hang_report(hang, writing.format.value, writing.screen))
     else:
         for text in (*hang.answer, *hang.notes):
             complain(text, kind="note")
-        writing.text(hang_table(hang, (by or HangBy.origin).value, writing.format.value, writing.screen))
+        writing.table(name, getattr(hang, name))
     for failure in hang.dumps.failed:
         complain(failure)
     if hang.found or hang.dumps.failed or not hang.is_sure:

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from ..catalog import CATALOG
 from ..core.disk import new_folder, replace_file, write_all
 from ..core.escaping import printable
 from ..core.places.place import is_remote
+from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
+from ..core.schema import plain
 from ..core.wording import counted
 from ..errors import UnreadableFile
 from .bundles import with_bundle
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from ..render import Table
     from ..render.screen import Screen
 
+ALL_ROWS = RowChoice()
 _QUIET_S = 1.0
 _STDOUT = 1
 
@@ -45,18 +49,40 @@ class Format(str, Enum):
     latex = "latex"
 
 
-OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="For people, or for programs.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout.")]
-Everything = Annotated[
-    bool, typer.Option("--all", help="Show every column and rank, on a terminal too narrow or short for them as well.")
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How the output is written.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
 ]
+Everything = Annotated[
+    bool, typer.Option("--all", help="Show every column and rank, even if they do not fit the terminal.")
+]
+RowConditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Only rows like 'rank=3', 'dur_ns>1ms' or 'name~gemm' (contains); with = != < <= > >= ~; repeatable.",
+    ),
+]
+SortColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sort",
+        metavar="COLUMN",
+        help="Sort by this column: numbers from the largest, text from A. COLUMN:asc and COLUMN:desc choose; "
+        "repeatable.",
+    ),
+]
+FirstRows = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="Only the first N rows.")]
 CommNames = Annotated[
     list[str] | None,
-    typer.Option("--comm-kernel", metavar="REGEX", help="Also count kernels with such names as communication."),
+    typer.Option(
+        "--comm-kernel", metavar="REGEX", help="Also count kernels with a matching name as communication; repeatable."
+    ),
 ]
 KeepGoing = Annotated[
     bool,
-    typer.Option("--keep-going", help="Use damaged files up to the damage, leave out useless ones; exits with 1 then."),
+    typer.Option("--keep-going", help="Use damaged files up to the damage, skip unreadable ones, and exit with 1."),
 ]
 
 
@@ -251,42 +277,104 @@ def _is_stdout(status: os.stat_result) -> bool:
 
 @dataclass(frozen=True)
 class Writing:
-    """In which format tables are written, and where to."""
+    """In which format tables are written, where to, and which of their rows."""
 
     format: Format
     output: Path | None
     everything: bool
+    choice: RowChoice = ALL_ROWS
 
     @property
     def screen(self) -> Screen:
-        """The terminal that text goes to, or what is none."""
+        """The terminal that is written to, or paper, which is as wide as need be."""
         from ..render.screen import Screen
 
         width = None if self.output is not None or self.everything else width_of_stdout()
         return Screen(
             width=width,
-            worst_only=width is not None,
+            worst_only=width is not None and self.choice == ALL_ROWS,
             everything=self.everything,
+            wanted=self.choice.columns,
             colour=self.output is None and has_colours(sys.stdout),
             ascii_only=takes_only_ascii(sys.stdout),
         )
+
+    @property
+    def for_people(self) -> bool:
+        """Whether the text is for people who may have no table at all."""
+        return self.format is Format.table
+
+    def check(self, name: str) -> None:
+        """Before anything is read: whether the table has the columns asked for. Raises BadParameter."""
+        for option, choice in (
+            ("--where", RowChoice(where=self.choice.where)),
+            ("--sort", RowChoice(sort=self.choice.sort)),
+        ):
+            try:
+                choice.check(CATALOG[name].schema)
+            except BadChoice as err:
+                raise typer.BadParameter(str(err), param_hint=option) from err
+
+    def needs_one_table(self) -> None:
+        """Raises BadParameter where rows are chosen, but of no single table."""
+        if self.choice != ALL_ROWS:
+            option = "--where" if self.choice.where else "--sort" if self.choice.sort else "--top"
+            raise typer.BadParameter("chooses rows of one table; name it by --by", param_hint=option)
+
+    def chosen(self, name: str, table: Table, top_for_each: Sequence[str] = ()) -> Table:
+        """The rows asked for. Raises BadParameter."""
+        self.check(name)
+        if self.choice == ALL_ROWS:
+            return table
+        rows = self.choice.of(plain(table), top_for_each)
+        if len(table) and not len(rows):
+            complain(f"no row of {name} fulfils every --where", kind="note")
+        return rows
 
     def text(self, text: str) -> None:
         """Write what is in the format already. Raises UnreadableFile."""
         write_out(text, self.output)
 
-    def table(self, name: str, table: Table) -> None:
-        """Write a table. Raises UnreadableFile."""
+    def table(self, name: str, table: Table, top_for_each: Sequence[str] = ()) -> None:
+        """Write the rows asked for; with `top_for_each`, --top counts for each combination of these columns.
+
+        Raises BadParameter if the table lacks a column that was asked for.
+        """
         from ..render import FORMATS, as_text
 
-        if self.format is Format.table:
-            self.text(as_text(name, table, self.screen))
-        else:
-            self.text(FORMATS[self.format.value](name, table))
+        rows = self.chosen(name, table, top_for_each)
+        if not self.for_people:
+            self.text(FORMATS[self.format.value](name, rows))
+        elif len(rows):
+            self.text(as_text(name, rows, self.screen))
 
 
 def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of its output, which it takes together as its argument `writing`."""
+    """The command with options for its output and the rows in it, which it takes together as its argument `writing`."""
+
+    def writing(
+        where: RowConditions = None,
+        sort: SortColumns = None,
+        top: FirstRows = None,
+        output_format: OutputFormat = Format.table,
+        output: Output = None,
+        everything: Everything = False,
+    ) -> Writing:
+        try:
+            conditions = tuple(map(Condition.parse, where or ()))
+        except BadChoice as err:
+            raise typer.BadParameter(str(err), param_hint="--where") from err
+        try:
+            orders = tuple(map(SortBy.parse, sort or ()))
+        except BadChoice as err:
+            raise typer.BadParameter(str(err), param_hint="--sort") from err
+        return Writing(output_format, output, everything, RowChoice(conditions, orders, top))
+
+    return with_bundle(command, "writing", writing)
+
+
+def writes_text(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with options for its output, which is more than one table, as its argument `writing`."""
 
     def writing(
         output_format: OutputFormat = Format.table, output: Output = None, everything: Everything = False

@@ -31,7 +31,7 @@ Runs = Annotated[
     typer.Argument(
         metavar="RUN...",
         parser=path_named,
-        help="A run directory, any folder of Kineto traces, or trace files; or its URL.",
+        help="A run directory, a folder of Kineto traces, trace files, or a URL of one of these.",
     ),
 ]
 CeilingFile = Annotated[
@@ -40,26 +40,27 @@ CeilingFile = Annotated[
         "--ceiling",
         metavar="FILE",
         parser=path_named,
-        help="Compare with what `commtrace comms` (comms.json or its folder) or nccl-tests (-J, or text) measured.",
+        help="Compare with the bandwidth that `commtrace comms` (comms.json or its folder) or nccl-tests (text, or "
+        "JSON by -J) measured.",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Processes that read.", show_default="one per core"),
+    typer.Option("--workers", min=1, help="Number of processes that read traces.", show_default="one per core"),
 ]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
         "--cache",
         metavar="DIR",
-        help="Keep what was read of large traces there.",
+        help="Cache large traces in this folder.",
         show_default="a hidden folder beside them",
     ),
 ]
 Verify = Annotated[
     bool,
     typer.Option(
-        "--verify", help="Decode every event once more by another parser, and compare; some ten times as slow."
+        "--verify", help="Decode every event a second time with another parser and compare; about ten times slower."
     ),
 ]
 Memory = Annotated[
@@ -68,7 +69,7 @@ Memory = Annotated[
         "--memory",
         metavar="GB",
         min=1e-6,
-        help="Memory that what is read may take, in 1e9 bytes.",
+        help="Memory that the traces may take, in GB (1e9 bytes).",
         show_default="four fifths of what is free",
     ),
 ]
@@ -77,7 +78,7 @@ OnDask = Annotated[
     typer.Option(
         "--dask",
         metavar="WHERE",
-        help="Let workers of Dask read: 'local', the scheduler's tcp://HOST:PORT, or the file that it wrote.",
+        help="Read with Dask workers: 'local', the scheduler's tcp://HOST:PORT, or its scheduler file.",
     ),
 ]
 OfHosts = Annotated[
@@ -85,9 +86,9 @@ OfHosts = Annotated[
 ]
 OfGroups = Annotated[
     list[str] | None,
-    typer.Option("--groups", metavar="GROUP", help="Read only ranks in a process group of this name; repeatable."),
+    typer.Option("--groups", metavar="GROUP", help="Read only the ranks of this process group; repeatable."),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew, and keep nothing.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew and cache nothing.")]
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
@@ -126,8 +127,8 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             groups=tuple(groups or ()),
         )
 
-    told = "Read only these, as in 0-7,64-71, as if the others were not there."
-    reading.__annotations__["of_ranks"] = Annotated[str | None, typer.Option(flag, metavar="RANKS", help=told)]
+    about = "Read only these ranks, such as 0-7,64-71, as if there were no others."
+    reading.__annotations__["of_ranks"] = Annotated[str | None, typer.Option(flag, metavar="RANKS", help=about)]
     return with_bundle(command, "reading", reading)
 
 

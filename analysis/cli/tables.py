@@ -32,6 +32,7 @@ def table_command(name: str) -> Callable[..., None]:
         writing: Writing,
         reading: ReadOptions,
     ) -> None:
+        writing.check(name)
         timed = timed_dumps_of(runs, reading) if name in TIMED_TABLES else None
         if timed is not None:
             print_timed(name, timed, writing)
@@ -55,8 +56,7 @@ def print_table(name: str, analysis: Analysis, writing: Writing) -> None:
     if not len(table) and not is_result:
         nothing_measured(analysis, _why_empty(name, analysis))
     notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
-    none = () if len(table) else (found_none or "",)
-    _print_with_notes(name, table, (*notes, *analysis.run.notes, *none), writing)
+    _print_with_notes(name, table, (*notes, *analysis.run.notes), writing, found_none or "")
     finish(analysis)
 
 
@@ -84,9 +84,16 @@ def nothing_measured(analysis: Analysis, why: str) -> None:
     raise NothingMeasured(f"{analysis.run.name}: {why}")
 
 
-def _print_with_notes(name: str, table: Table, notes: Iterable[str], writing: Writing) -> None:
+def _print_with_notes(name: str, table: Table, notes: Iterable[str], writing: Writing, found_none: str = "") -> None:
+    """Print the table; where it has no rows, people get the sentence that says so, programs the header."""
     for note in notes:
         complain(note, kind="note")
+    if not len(table) and writing.for_people:
+        writing.check(name)
+        writing.text(f"{found_none}\n")
+        return
+    if not len(table):
+        complain(found_none, kind="note")
     writing.table(name, table)
 
 

@@ -169,7 +169,8 @@ def _shift(a: Sequence[Values], b: Sequence[Values], assumed: float, *, pair: bo
 def _note(a: PerCapture, b: PerCapture, pair: bool, found: Shift | None) -> str | None:
     """How the shift was found, where that is worth a word, or why it is not known."""
     if found is None:
-        return f"too few steps to tell: {len(a[0])} and {len(b[0])}, needs {STEPS_NEEDED} each, or several captures"
+        few = f"too few steps to tell: {len(a[0])} and {len(b[0])}"
+        return f"{few}; each side needs {STEPS_NEEDED}, or several captures"
     return "paired by number" if pair else None
 
 

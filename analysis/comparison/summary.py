@@ -6,20 +6,18 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import pandas as pd
-
 from ..catalog import CATALOG
 from ..core.contract.reader import lenient
 from ..core.contract.run import RunFile
 from ..core.escaping import printable
-from ..core.schema import Row, records
+from ..core.schema import PlainTable, Row, plain, records
 from ..core.wording import counted
-from ..render import FORMATS, as_markdown, as_text
+from ..render import Table, as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen
 from ..results.analysis import Analysis
 
-_TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
+_TABLES = ("comparison", "changed_kernels", "changed_operators")
 
 
 class TwoSides(Protocol):
@@ -39,19 +37,21 @@ class TwoSides(Protocol):
     def on_cpu(self) -> bool: ...  # noqa: D102
 
 
-def one_table(comparison: TwoSides, by: str, output_format: str, screen: Screen = PAPER) -> str:
-    """Only the table of the measures, kernels or operators."""
-    name = _TABLES[by]
-    table: pd.DataFrame = getattr(comparison, name)
-    if output_format == "table":
-        return as_text(name, _for_people(table), screen)
-    return FORMATS[output_format](name, table)
+def without_empty_memory(table: Table) -> PlainTable:
+    """The table for people: without the columns of memory if none was recorded."""
+    values = plain(table)
+    kept = {
+        name: column
+        for name, column in values.columns.items()
+        if "_bytes" not in name or any(value is not None for value in column)
+    }
+    return PlainTable(kept, values.dtypes, values.whole)
 
 
 def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
     """What was compared, the verdict, and all tables; for people, only the `top` rows of kernels and operators."""
     known = list(comparison_facts(comparison))
-    tables = {name: getattr(comparison, name) for name in _TABLES.values()}
+    tables = {name: getattr(comparison, name) for name in _TABLES}
     if output_format == "json":
         content: Row = {"table": "compare", "facts": [{"item": i, "value": v} for i, v in known]}
         return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
@@ -62,18 +62,13 @@ def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen
     for name, table in tables.items():
         if not len(table):
             continue
-        shown = _for_people(table if name == "comparison" else table.head(top))
+        shown = without_empty_memory(table if name == "comparison" else table.head(top))
         title = CATALOG[name].title or name
         text = as_markdown(name, shown) if markdown else as_text(name, shown, screen)
         parts.append(f"### {title}\n\n{text}" if markdown else f"{styled(title, 'bold', screen)}\n\n{text}")
         if len(table) > len(shown):
             parts.append(f"{counted(len(table) - len(shown), 'more row')}: use --top, or --by.\n")
     return "\n".join(parts)
-
-
-def _for_people(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without the columns of memory if none was recorded."""
-    return table.drop(columns=[column for column in table if "_bytes" in str(column) and table[column].isna().all()])
 
 
 def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,8 @@ class PlainTable:
 
     columns: dict[str, list[Any]]
     dtypes: dict[str, str]
+    whole: PlainTable | None = None
+    """The table that these rows were chosen from, if they were: moments are shown as the time since its first."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

@@ -27,7 +27,7 @@ def small_file(path: Path) -> bytes:
     with plain_file(path)[0] as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES >> 20} MiB, which no such file is")
+        raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES >> 20} MiB, the most that such a file may have")
     return content
 
 
@@ -39,7 +39,7 @@ def json_file(path: Path) -> Any:
 def json_of(content: bytes) -> Any:
     """The content of a JSON text, as `json_file`. Raises NotJson."""
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise NotJson(f"holds more than {MOST_VALUES:,} values, which no such file does")
+        raise NotJson(f"holds more than {MOST_VALUES:,} values, the most that such a file may hold")
     if b"NaN" in content or b"Infinity" in content:
         content = without_numbers_that_are_none(content)
     try:

@@ -12,8 +12,8 @@ from .origins import HangOrigin, Why
 from .tables import own_code
 from .waits import Wait
 
-_NOTHING_SHOWN = "Whether anything hangs cannot be told: the dumps hold no call; collect those that torch wrote."
-_NONE = "Nothing hangs: nobody waits for anybody in the {calls} that {ranks} recorded."
+_NOTHING_SHOWN = "It is not known whether anything hangs: the dumps hold no call; collect those that torch wrote."
+_NONE = "Nothing hangs: no rank waits in the {calls} that {ranks} recorded."
 _NS = 10**9
 _LONG_NS = 3600 * _NS
 
@@ -51,7 +51,7 @@ def _not_shown(ranks: Sequence[int]) -> str:
     """What to say where only the status of a group shows that somebody waits."""
     they, have = ("it", "has") if len(ranks) == 1 else ("they", "have")
     return (
-        f"Whether anything hangs cannot be told: {names_of(tuple(ranks))} {have} not finished all that {they} issued "
+        f"It is not known whether anything hangs: {names_of(tuple(ranks))} {have} not finished all that {they} issued "
         "in a group whose calls are no longer in the dumps; dump again with a larger TORCH_FR_BUFFER_SIZE."
     )
 
@@ -141,7 +141,7 @@ def notes(
     """What nobody can know from these dumps, or only under a condition."""
     named = {rank for one in origins for rank in one.ranks}
     if len(named) > 1 and not all(one.why in (Why.all_there, Why.circle) for one in origins):
-        yield "which of the ranks named stopped first cannot be told: clocks of hosts differ, and dumps hold no end"
+        yield "it is not known which of these ranks stopped first: clocks of hosts differ, and dumps hold no end times"
     gone = sorted(set(range(world_of(dumps, (group.members for group in groups)))) - dumps.keys())
     if gone:
         yield f"there is no dump of {names_of(gone)}: what they did, and whether they were alive, is not known"
@@ -162,7 +162,7 @@ def notes(
     if any(wait.peers for wait in waits):
         yield "sends and receives are matched in order, from the last ones back, as their numbers differ by rank"
     if waits and not any(dump.has_frames for dump in dumps.values()):
-        yield "the dumps hold no stacks, so that nothing tells where code stood (JSON never does)"
+        yield "the dumps hold no stacks, so that it is not known where the code stood (JSON dumps never hold stacks)"
     vague = [group for group in groups if not group.is_sure]
     if vague:
         yield (

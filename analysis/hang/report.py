@@ -11,7 +11,7 @@ from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..core.wording import counted
-from ..render import FORMATS, as_markdown, as_text
+from ..render import as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen
 from .analysis import Hang
@@ -25,13 +25,6 @@ HANG_TABLES = {
 }
 _SHOWN_ROWS = 20
 _ANSWERED = "hang_origins"  # in words, for people
-
-
-def hang_table(hang: Hang, by: str, output_format: str, screen: Screen = PAPER) -> str:
-    """One table."""
-    name = HANG_TABLES[by]
-    table: pd.DataFrame = getattr(hang, name)
-    return as_text(name, table, screen) if output_format == "table" else FORMATS[output_format](name, table)
 
 
 def hang_report(hang: Hang, output_format: str, screen: Screen = PAPER) -> str:

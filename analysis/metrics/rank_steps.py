@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ..core.tables.lateness import RANK_STEPS
-from .causes.blame import blamed
+from .causes.blame import blamed, standing_out
 
 _DEVICE, _RANK = ["rank", "device", "step"], ["rank", "step"]
 
@@ -38,3 +38,21 @@ def _at(values: pd.Series[int], keys: pd.MultiIndex) -> pd.Series[int]:
     """The value of each rank and step, 0 where there is none."""
     of = dict(zip(values.index, values, strict=True))
     return pd.Series([of.get(key, 0) for key in keys], dtype="Int64")
+
+
+def culprits(ranks: pd.DataFrame, hosts: pd.DataFrame) -> list[int]:
+    """The ranks for which the others wait most; all ranks of a host where no single rank stands out, but the host does.
+
+    Empty if all ranks are late in turn.
+    """
+    of_hosts = _shares(hosts, "host")
+    of_ranks = _shares(ranks, "rank")
+    late = standing_out(of_ranks)
+    if not late and len(of_hosts) > 1:
+        members = dict(zip(hosts["host"], hosts["ranks"].str.split(), strict=True))
+        late = [rank for host in standing_out(of_hosts) for rank in members[host]]
+    return sorted(map(int, late))
+
+
+def _shares(table: pd.DataFrame, key: str) -> pd.Series[float]:
+    return table.set_index(key)["caused_wait_frac"].dropna().astype("float64")

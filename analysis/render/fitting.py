@@ -12,7 +12,7 @@ GAP = 2
 _ELLIPSIS = "..."
 # Narrower than that, neither says much.
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
-_SENTENCES = frozenset({"because", "note", "basis", "ceiling_note"})
+_SENTENCES = frozenset({"because", "note", "basis", "ceiling_note", "what", "how", "assumes"})
 _KERNELS = frozenset({"name", "operator", "kernel", "part"})
 
 
@@ -37,19 +37,19 @@ class Column:
 
     @property
     def width(self) -> int:
-        """So wide is it in full."""
+        """Full width."""
         return max(map(cell_len, (*self.words, *self.texts)))
 
     @property
     def least(self) -> int:
-        """So wide it has to be, if it is there at all."""
+        """Minimum width."""
         if self.is_number:
             return self.width
         of_text = _LEAST_KERNEL if self.name in _KERNELS else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
         return min(self.width, max(*map(cell_len, self.words), of_text))
 
     def within(self, width: int) -> Column:
-        """The column no wider than that; sentences as they are, as they can be wrapped."""
+        """The column with names shortened to that width; sentences stay whole, since they are wrapped."""
         if self.is_sentence:
             return self
         short = shortened_kernel if self.name in _KERNELS else shortened
@@ -57,10 +57,10 @@ class Column:
 
 
 def fitted(columns: Sequence[Column], order: Sequence[str], width: int) -> tuple[dict[str, int], list[Column]]:
-    """How wide each column is to be, and those that are left out, for a table of that width.
+    """The width of each column that fits into a table of that width, and the columns that do not.
 
-    They are taken in `order`, and then in theirs, as long as there is room for the least that they need. What room is
-    left then goes to names and sentences, again in that order. The first one always stays.
+    Columns are taken in `order`, then in their own, while there is room for their minimum width. What is left goes to
+    names and sentences, in the same order. The first column always stays.
     """
     ranked = sorted(columns, key=lambda column: order.index(column.name) if column.name in order else len(order))
     room, widths = width - 1, dict[str, int]()
@@ -87,6 +87,11 @@ def shortened(text: str, width: int) -> str:
     return f"{head}{_ELLIPSIS}{_beginning(text[::-1], room - cell_len(head))[::-1]}"
 
 
+def around(before: str, name: str, after: str, width: int) -> str:
+    """`before`, the name and `after` in at most that width: the name loses its middle, never a number beside it."""
+    return f"{before}{shortened(name, max(width - cell_len(before) - cell_len(after), len(_ELLIPSIS)))}{after}"
+
+
 def shortened_kernel(name: str, width: int) -> str:
     """The name of a function, without its arguments if it is wider than that; then as any other text."""
     if cell_len(name) <= width:
@@ -103,7 +108,7 @@ def shortened_kernel(name: str, width: int) -> str:
 
 
 def _beginning(text: str, width: int) -> str:
-    """As many characters as that is wide."""
+    """The longest beginning that fits the width."""
     end = used = 0
     for character in text:
         used += cell_len(character)

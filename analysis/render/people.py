@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Union
 
@@ -16,6 +16,7 @@ from rich.text import Text
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import PlainTable, plain
+from ..core.wording import counted
 from .fitting import GAP, Column, fitted, shortened, shortened_kernel
 from .screen import MOST_RANKS, PAPER, WORST, Screen
 from .worst import Label, worst_of
@@ -35,6 +36,9 @@ _POINTS_IN_TIME = (
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
 _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
 _NOTHING = "-"
+_INDENT = "      "
+_LEAST_SENTENCE = 20
+_SHOWN_AS_ZERO = 0.0005  # a share below this is shown as 0.0 %
 _STYLES = {"verdict": "bold"}
 _FACT_STYLES = {"verdict": "bold", "hang": "bold red", "warning": "red"}
 # Underscores mark up at the edge of a word only.
@@ -44,7 +48,9 @@ _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     """A table for a terminal, words of a header above each other, no line wider than the screen.
 
-    Of a table that does not fit, the columns that matter least are left out, and named below it.
+    Of a table that does not fit, the columns that matter least are left out, and named below it. Sentences of a column
+    without room stand below their rows. Rows of zeros are said in a line instead, and where there is no room for all,
+    so are columns without a value and a sentence that is the same in all rows.
     """
     entry, whole = CATALOG.get(name), plain(table)
     measure = entry.worst if entry else None
@@ -52,16 +58,60 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     values, omitted = worst_rows(name, whole) if screen.worst_only else (whole, [])
     if measure and values is not whole:
         worst = worst and (0, measure.column)
-    columns = _columns_of(name, values)
-    widths, left_out = {column.name: column.width for column in columns}, list[Column]()
-    if screen.width is not None:
-        widths, left_out = fitted(columns, entry.narrow if entry else (), screen.width)
-    if left_out:
-        omitted.append(f"no room for {', '.join(column.header.replace('_', ' ') for column in left_out)}")
+    if entry and entry.negligible and not screen.everything:
+        values, left_out = _without_zeros(values, entry.negligible)
+        omitted += left_out
+    columns = _columns_of(name, values, screen.wanted)
+    said: list[str] = []
+    below = None
+    widths, no_room = {column.name: column.width for column in columns}, list[Column]()
+    if screen.width is not None and sum(widths.values()) + GAP * len(widths) >= screen.width:
+        columns, said, empty = _worth_a_column(columns, screen.wanted)
+        omitted += empty
+        order = (*screen.wanted, *(entry.narrow if entry else ()))
+        widths, no_room = fitted(columns, order, screen.width)
+        below = next((c for c in columns if entry and c.name == entry.below and widths.get(c.name, 0) < c.width), None)
+        if below is not None:
+            columns = [column for column in columns if column is not below]
+            widths, no_room = fitted(columns, order, screen.width)
+    if no_room:
+        omitted.append(f"no room for {', '.join(column.header.replace('_', ' ') for column in no_room)}")
     shown = [column.within(widths[column.name]) for column in columns if column.name in widths]
-    lines = _drawn(shown, widths, worst, screen)
+    lines = _drawn(shown, widths, worst, screen, below)
+    lines += "".join(f"{line}\n" for text in said for line in wrapped(text, screen.width))
     hint = wrapped(f"{'; '.join(omitted)} ({screen.how_to_see_all})", screen.width) if omitted else []
     return lines + "".join(f"{styled(line, 'dim', screen)}\n" for line in hint)
+
+
+def _without_zeros(values: PlainTable, columns: Sequence[str]) -> tuple[PlainTable, list[str]]:
+    """The rows that have a value other than 0.0 % in one of the columns, and how many others there are, in words."""
+    shares = list(zip(*(values.columns[column] for column in columns), strict=True))
+    zero = [all(share is not None and abs(share) < _SHOWN_AS_ZERO for share in row) for row in shares]
+    if not any(zero) or all(zero):
+        return values, []
+    kept = {
+        name: [v for v, left_out in zip(column, zero, strict=True) if not left_out]
+        for name, column in values.columns.items()
+    }
+    return PlainTable(kept, values.dtypes, values.whole), [f"left out {counted(sum(zero), 'row')} of 0.0 %"]
+
+
+def _worth_a_column(columns: list[Column], wanted: Sequence[str]) -> tuple[list[Column], list[str], list[str]]:
+    """The columns that tell rows apart; what all rows share as a sentence; and which have no value at all, in words."""
+    empty = [c for c in columns if c.texts and c.name not in wanted and all(text == _NOTHING for text in c.texts)]
+    if len(empty) == len(columns):
+        empty = []
+    equal = [
+        c
+        for c in columns
+        if c.is_sentence and c.name not in wanted and c not in empty and len(c.texts) > 2 and len(set(c.texts)) == 1
+    ]
+    left = [column for column in columns if column not in empty and column not in equal]
+    if not left:
+        return columns, [], []
+    said = [f"{column.header.replace('_', ' ')} of all rows: {column.texts[0]}" for column in equal]
+    names = ", ".join(column.header.replace("_", " ") for column in empty)
+    return left, said, [f"empty columns: {names}"] if empty else []
 
 
 def worst_rows(name: str, table: Table) -> tuple[PlainTable, list[str]]:
@@ -104,8 +154,14 @@ def styled(text: str, style: str, screen: Screen) -> str:
     return written
 
 
-def _drawn(columns: list[Column], widths: dict[str, int], worst: tuple[int, str] | None, screen: Screen) -> str:
-    """The lines of a table; `worst` is the row and column of the value to stand out."""
+def _drawn(
+    columns: list[Column],
+    widths: dict[str, int],
+    worst: tuple[int, str] | None,
+    screen: Screen,
+    below: Column | None = None,
+) -> str:
+    """The lines of a table; `worst` is the row and column of the value to stand out, `below` is said below each row."""
     grid = Grid(
         box=box.ASCII2 if screen.ascii_only else box.SIMPLE_HEAD,
         pad_edge=False,
@@ -133,7 +189,29 @@ def _drawn(columns: list[Column], widths: dict[str, int], worst: tuple[int, str]
     )
     console.print(grid)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    if below is not None:
+        lines = _with_sentences(lines, columns, widths, below, screen)
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def _with_sentences(
+    lines: list[str], columns: list[Column], widths: dict[str, int], below: Column, screen: Screen
+) -> list[str]:
+    """The lines of a table with the text of `below` after those of each row."""
+    wrapping = [column for column in columns if column.is_sentence]
+    heights = [
+        max([1, *(len(wrapped(column.texts[row], widths[column.name])) for column in wrapping)])
+        for row in range(len(below.texts))
+    ]
+    *_, bottom = lines  # the lower edge
+    first = len(lines) - 1 - sum(heights)
+    result = lines[:first]
+    room = max((screen.width or 0) - len(_INDENT), _LEAST_SENTENCE)
+    for height, text in zip(heights, below.texts, strict=True):
+        result += lines[first : first + height]
+        result += [f"{_INDENT}{line}" for line in wrapped(text, room)] if text != _NOTHING else []
+        first += height
+    return [*result, bottom]
 
 
 def as_markdown(name: str, table: Table) -> str:
@@ -159,11 +237,14 @@ def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[boo
     return [column.header for column in columns], [list(row) for row in rows], [c.is_number for c in columns]
 
 
-def _columns_of(name: str, values: PlainTable) -> list[Column]:
-    """The columns that people see, with their values as text."""
+def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> list[Column]:
+    """The columns that people see, and those that they want to see, with their values as text."""
     entry = CATALOG.get(name)
     columns = [c for c in (entry and entry.shown) or values.columns if c in values.columns]
-    if "partial" in columns and not any(values.columns["partial"]):  # as in nearly every run
+    columns += [c for c in wanted if c in values.columns and c not in columns]
+    if (
+        "partial" in columns and "partial" not in wanted and not any(values.columns["partial"])
+    ):  # as in nearly every run
         columns.remove("partial")
     unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
     found = []
@@ -172,7 +253,8 @@ def _columns_of(name: str, values: PlainTable) -> list[Column]:
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
         header, text = _seconds(column) if whole else _form(column, values, unit)
         if column in _POINTS_IN_TIME:
-            first = min((v for v in shown if v is not None), default=0)
+            moments = (values.whole or values).columns[column]
+            first = min((v for v in moments if v is not None), default=0)
             shown = [None if v is None else v - first for v in shown]
         texts = [_NOTHING if v is None else v.text if isinstance(v, Label) else printable(text(v)) for v in shown]
         found.append(Column(column, header, texts, values.is_number(column)))
@@ -195,34 +277,40 @@ def _seconds(column: str) -> _Form:
 
 def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
     if column in _POINTS_IN_TIME:
-        return f"{column.removesuffix('_ns')} (ms)", lambda v: f"{v / 1e6:.3f}"
+        return f"{column.removesuffix('_ns')} (ms)", lambda v: _fixed(v / 1e6, 3, "")
     if column.endswith("_ns"):
         digits = 0 if unit[0] == "ns" else 1
-        return f"{column.removesuffix('_ns')} ({unit[0]})", lambda v: f"{v / unit[1]:,.{digits}f}"
+        return f"{column.removesuffix('_ns')} ({unit[0]})", lambda v: _fixed(v / unit[1], digits)
     if column.endswith("_gb_per_s"):
         return f"{column.removesuffix('_gb_per_s')} (GB/s)", _significant
     if column.endswith("_per_s"):
-        return f"{column.removesuffix('_per_s')} (1/s)", lambda v: f"{v:,.1f}"
+        return f"{column.removesuffix('_per_s')} (1/s)", lambda v: _fixed(v, 1)
     if column.startswith("speedup_") or column.endswith("_factor"):
         return column, _significant
     if "_loss" in column:
-        return column, lambda v: f"{v:.4f}"
+        return column, lambda v: _fixed(v, 4, "")
     if column == "lr":
         return column, lambda v: f"{v:.4g}"
     if "accuracy" in column:  # as reports give it
-        return f"{column.removesuffix('_frac')} (%)", lambda v: f"{100 * v:.2f}"
+        return f"{column.removesuffix('_frac')} (%)", lambda v: _fixed(100 * v, 2, "")
     if column.endswith("_frac"):
-        return f"{column.removesuffix('_frac')} (%)", lambda v: f"{100 * v:.1f}"
+        return f"{column.removesuffix('_frac')} (%)", lambda v: _fixed(100 * v, 1, "")
     if column == "p_value":
         return column, lambda v: f"{v:.2g}"
     if column in ("name", "operator", "part"):
         return column, lambda v: shortened_kernel(v, _LONGEST_NAME)
     if "_us" in column and values.is_number(column) and not values.is_integer(column):
-        return f"{column.replace('_us', '')} (us)", lambda v: f"{v:,.1f}"
+        return f"{column.replace('_us', '')} (us)", lambda v: _fixed(v, 1)
     if column.endswith(("_bytes", "_elems")) and values.is_integer(column):
         unit_name = column[-5:].strip("_")
         return f"{column.removesuffix('_bytes').removesuffix('_elems')} ({unit_name})", lambda v: f"{v:,}"
     return column, str
+
+
+def _fixed(value: float, digits: int, separator: str = ",") -> str:
+    """With that many decimals; a number that rounds to zero has no sign."""
+    text = f"{value:{separator}.{digits}f}"
+    return text.lstrip("-") if not text.strip("-0.") else text
 
 
 def _significant(value: float) -> str:

@@ -19,6 +19,8 @@ class Screen:
     """Of many ranks the worst only, with minimum, median and maximum of all."""
     everything: bool = False
     """All rows, however many, where otherwise only the first, or the worst, are shown."""
+    wanted: tuple[str, ...] = ()
+    """Columns that somebody asked for, which are shown before all others."""
     how_to_see_all: str = "--all shows all"
     """What is said where something is left out."""
     colour: bool = False

@@ -109,8 +109,8 @@ class Replay:
             raise NothingMeasured(f"{self.name}: nothing ran on a device, so there is no step to predict")
         if self.error_frac > MOST_ERROR_FRAC:
             raise NotPredictable(
-                f"{self.name}: not predictable: played again as it is, a step comes out {self.error_frac:.0%} off "
-                f"(median; at most {MOST_ERROR_FRAC:.0%} would do). {self._why()}"
+                f"{self.name}: not predictable: the unchanged replay is {self.error_frac:.0%} off the measured steps "
+                f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._why()}"
             )
 
     def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
@@ -152,7 +152,7 @@ class Replay:
         later = (spent - usual) / 1e6 / len(members)
         said = f"Activities begin {later:,.1f} ms per rank later than all that they are known to wait for"
         if not on_gpus:
-            return f"{said}: its CPUs wait in ways that their traces do not show."
+            return f"{said}: the traces do not show what its CPUs wait for."
         unknown = np.concatenate([m.program.launch < 0 for m in members]).mean()
         return f"{said}, and of {unknown:.0%} of them the launch is not in the trace."
 

@@ -13,7 +13,14 @@ from .layout import orders_of_ranks
 from .page import Head, ReportPage, page
 from .parts import Section, TableBlock, block, facts_block
 
-_MEASURES = ("exposed_wait_ns", "late_ns", "caused_wait_ns", "window_ns")
+# Who makes the others wait comes first. Each with the table that has it.
+_MAPS = (
+    ("caused_wait_ns", "rank_steps"),
+    ("exposed_wait_ns", "rank_steps"),
+    ("exposed_comm_ns", "breakdown_steps"),
+    ("late_ns", "rank_steps"),
+    ("window_ns", "rank_steps"),
+)
 
 
 class ReportedRun(Protocol):
@@ -29,6 +36,8 @@ class ReportedRun(Protocol):
     def facts(self) -> Any: ...  # noqa: D102
     @property
     def warnings(self) -> list[str]: ...  # noqa: D102
+    @property
+    def culprits(self) -> list[int]: ...  # noqa: D102
     def table(self, name: str) -> Any: ...  # noqa: D102
 
 
@@ -73,7 +82,7 @@ def _what_to_try(analysis: ReportedRun) -> Section:
     return Section(
         "try",
         "What to try",
-        "By how much each change shortens a step at most, if nothing else changes. They overlap: do not add them up.",
+        "The most that each change can save in a step if nothing else changes. They overlap: do not add them up.",
         tables=_blocks(analysis, "remedies", shown=True),
     )
 
@@ -82,22 +91,24 @@ def _verdicts(analysis: ReportedRun) -> Section:
     return Section(
         "verdicts",
         "What limits it",
-        "The run first, then every process group, collective and size, the longest exposed first.",
+        "The run first, then every process group, collective and size, the longest exposed time first.",
         tables=[*_blocks(analysis, "hangs", shown=True), *_blocks(analysis, "verdicts", shown=True)],
     )
 
 
 def _heat(analysis: ReportedRun) -> Section:
-    table = analysis.table("rank_steps")
-    orders = orders_of_ranks(analysis.table("calls"), analysis.table("clocks")) if len(table) else {}
-    known = [measure for measure in _MEASURES if table[measure].notna().any()] if len(table) else []
-    figures = [heat.heatmap(table, measure, orders) for measure in known]
+    orders = orders_of_ranks(analysis.table("calls"), analysis.table("clocks"))
+    figures = [
+        heat.heatmap(analysis.table(name), measure, orders, analysis.culprits, table_name=name)
+        for measure, name in _MAPS
+        if (analysis.table(name)[measure].fillna(0) != 0).any()  # a map of zeros says nothing
+    ]
     return Section(
         "steps",
         "Ranks and steps",
         "",
         figures,
-        _blocks(analysis, "rank_steps", largest="exposed_wait_ns"),
+        _blocks(analysis, "rank_steps", largest="caused_wait_ns"),
         choose=True,
     )
 
@@ -110,7 +121,7 @@ def _time(analysis: ReportedRun) -> Section:
 
 
 def _path(analysis: ReportedRun) -> Section:
-    about = "The chain of work that ends with the run and never waits. What is not on it made nothing longer."
+    about = "The chain of work that sets the length of the run; it never waits. Other work made nothing longer."
     try:
         table = analysis.table("critical_path")
     except (NothingMeasured, NotPredictable):

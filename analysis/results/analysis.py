@@ -37,7 +37,7 @@ from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
-from ..metrics.rank_steps import rank_steps
+from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.remedies import StepCosts, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
@@ -430,6 +430,11 @@ class Analysis:
         if not self.run.has_starts:  # nor is it known what ran at the same time
             found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
         return self._marked(found)
+
+    @cached_property
+    def culprits(self) -> list[int]:
+        """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
+        return culprits(self.ranks, self.hosts)
 
     @cached_property
     def rank_steps(self) -> pd.DataFrame:

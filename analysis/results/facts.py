@@ -17,6 +17,7 @@ from ..metrics.matching.times import SAME_CLOCK_SLACK_NS
 from ..run.run import Run
 
 _MOST_GROUPS = 12
+_NO_OTHER_RANK = "no other rank has a trace"
 
 
 class FactTables(Protocol):
@@ -82,11 +83,12 @@ def warnings(analysis: FactTables) -> Iterator[str]:
     damaged = set(run.traces["incomplete_reason"][run.traces["partial"].fillna(False)])
     yield from (f"{'used in part' if f in damaged else 'left out'}: {f}" for f in run.failed)
     if run.partial_ranks:
-        yield f"rank {ranges_of(run.partial_ranks)} is partial: nothing behind the damage of its file is counted"
+        yield f"rank {ranges_of(run.partial_ranks)} is partial: nothing after the damage in its file is counted"
     if run.missing_ranks:
+        has = "has" if len(run.missing_ranks) == 1 else "have"
         yield (
-            f"no trace of rank {ranges_of(run.missing_ranks)}: of their collectives wait and transfer are known only "
-            "where the others suffice"
+            f"rank {ranges_of(run.missing_ranks)} {has} no trace: wait and transfer of their collectives are known "
+            "only where the other ranks show enough"
         )
     without = sorted(set(run.ranks) - {rank for rank, _ in run.devices})
     launched = [rank for rank in without if rank in run.launched]
@@ -108,8 +110,8 @@ def warnings(analysis: FactTables) -> Iterator[str]:
     for row in records(analysis.clocks[analysis.clocks["basis"].str.startswith(CONTRADICTION)]):
         yield f"rank {row['rank']}: {row['basis']}; one of them is wrong, and the uncertainty covers both"
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
-    for note, count in unmatched["note"].value_counts().items():
-        yield f"{counted(int(count), 'call')} unmatched: {note}"
+    whys = unmatched["note"].value_counts().items() if len(run.ranks) > 1 else [(_NO_OTHER_RANK, len(unmatched))]
+    yield from (f"{counted(int(count), 'call')} unmatched: {why}" for why, count in whys if count)
     no_size = int(analysis.collectives["size_bytes"].isna().sum())
     if no_size:
         count = len(analysis.collectives)
@@ -134,7 +136,7 @@ def _completeness(traces: pd.DataFrame) -> str:
 
 def _bytes(traces: pd.DataFrame) -> str:
     read, unknown = int(traces["read_bytes"].sum()), traces["not_understood_bytes"]
-    hidden = "; behind broken packing nobody knows how many" if unknown.isna().any() else ""
+    hidden = "; an unknown number behind broken compression" if unknown.isna().any() else ""
     verified = traces["verified_events"]
     decoded = f"; all {counted(int(verified.sum()), 'event')} decoded twice" if verified.notna().all() else ""
     return f"{read:,} read, {int(unknown.sum()):,} not understood{hidden}{decoded}"
@@ -142,7 +144,7 @@ def _bytes(traces: pd.DataFrame) -> str:
 
 def _ranks(analysis: FactTables) -> str:
     run = analysis.run
-    of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say of how many)"
+    of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say how many there were)"
     return f"{len(run.ranks)} {of}: {ranges_of(run.ranks)}"
 
 
@@ -157,7 +159,7 @@ def _steps(analysis: FactTables) -> str:
 def _calls(analysis: FactTables) -> str:
     calls = analysis.calls
     if not len(calls):
-        return "none: this run does not communicate, or not in the profiled window"
+        return "none: no communication in the profiled window"
     sources = calls["metadata_from"].value_counts().to_dict()
     return f"{len(calls):,}, metadata from " + ", ".join(f"{source} {count:,}" for source, count in sources.items())
 
@@ -203,9 +205,9 @@ def _clocks(analysis: FactTables) -> str:
     if not analysis.run.has_starts:
         return str(clocks["basis"].iloc[0])
     if len(clocks) < 2:
-        return "one rank only: nothing to compare, so no wait and transfer"
+        return "only one rank has a trace, so wait and transfer are not known"
     if clocks["linked"].nunique() == len(clocks):
-        return "not comparable, so no wait and transfer: no collective links two ranks, and no clock probe"
+        return "not comparable, so no wait and transfer: no collective links two ranks, and no clock probe ran"
     bases = ", ".join(dict.fromkeys(clocks["basis"]))
     moved = clocks["offset_ns"].abs().max() / 1e6
     uncertain = clocks["uncertainty_ns"].max() / 1e3

@@ -36,7 +36,7 @@ class Ending(str, Enum):
     """Why a watch ended."""
 
     complete = "the run has ended"
-    once = "all that is there was looked at"
+    once = "all existing cycles were processed"
     idle = "nothing new came"
     limit = "a limit was passed"
 
@@ -92,7 +92,7 @@ class Watch:
             self._attempts, self._done = Attempts(), {}
             other = self._ledger.begin(self._folder.name, run_json)
             if other is not None:
-                self._say(f"what was remembered is about another run, called {other.run}; this one is begun anew")
+                self._say(f"what was remembered is about another run, called {other.run}; this run starts anew")
             if not self._ledger.state.has_locks:
                 self._say("the file system has no locks: two watches of this run would not notice each other")
             listing = self._listed()

@@ -38,7 +38,7 @@ class _StackOptions:
         str | None,
         typer.Option(
             metavar="CONV+LINEAR",
-            help="split this stack over --devices instead of searching for the largest, as in 138+62",
+            help="split this stack over --devices instead of searching for the largest one; 138+62, for example",
         ),
     ] = None
     devices: Annotated[int, typer.Option(help="GPUs, or on CPU processes with a memory limit each")] = 1

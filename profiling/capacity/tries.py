@@ -146,11 +146,15 @@ def _exhausted(ended: _Ended, killed: str | None) -> str | None:
 def _said(ended: _Ended, share: Share) -> Mapping[str, Any]:
     if ended.said is None:
         assert ended.code is not None
-        how = f"ended by {signal.Signals(-ended.code).name}" if ended.code < 0 else f"exit code {ended.code}"
+        how = (
+            f"was ended by {signal.Signals(-ended.code).name}"
+            if ended.code < 0
+            else f"ended with exit code {ended.code}"
+        )
         last = _last_line(ended.errors)
         raise MeasurementError(
-            f"a try of {share} layers: expected that it fits or runs out of memory, found {how}"
-            f"{': ' if last else ''}{last}; nothing can be said about larger or smaller ones"
+            f"a try of {share} layers {how} instead of fitting or running out of memory"
+            f"{': ' if last else ''}{last}; so larger and smaller stacks are not known either"
         )
     return ended.said
 

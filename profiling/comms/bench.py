@@ -101,7 +101,7 @@ class Bench:
             return
         if self._who.rank != 0:
             raise SystemExit(MeasurementError.exit_code)  # rank 0 says why
-        raise MeasurementError(f"nothing that was asked for can be measured here: {self._results.skipped[0].line()}")
+        raise MeasurementError(f"none of these collectives can be measured here: {self._results.skipped[0].line()}")
 
     def trace(self) -> None:
         """Capture a few calls of every measured case, each of them timed."""

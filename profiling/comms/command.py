@@ -109,7 +109,7 @@ class _WhatOptions:
 class _HowOptions:
     """How they are measured, and where."""
 
-    warmup: Annotated[int, typer.Option("--warmup", "-w", help="untimed calls before the timed ones")] = 5
+    warmup: Annotated[int, typer.Option("--warmup", "-w", help="untimed calls before the timed calls")] = 5
     iters: Annotated[int, typer.Option("--iters", "-n", help="timed calls, back to back")] = 20
     backend: Annotated[str, typer.Option(help="gloo, nccl, ...", show_default="auto: nccl on GPUs, gloo on CPU")] = (
         "auto"
@@ -125,10 +125,10 @@ class _OutputOptions:
     """What is captured besides, and where everything goes."""
 
     trace: Annotated[
-        bool, typer.Option("--trace", rich_help_panel="Output", help="also capture some calls after the measurement")
+        bool, typer.Option("--trace", rich_help_panel="Output", help="also trace some calls after the measurement")
     ] = False
     trace_iters: Annotated[
-        int, typer.Option(min=1, rich_help_panel="Output", help="captured calls per size with --trace")
+        int, typer.Option(min=1, rich_help_panel="Output", help="traced calls per size with --trace")
     ] = 5
     out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[

@@ -61,7 +61,7 @@ class _GridOptions:
         bool | None,
         typer.Option(
             "--batch-size-until-oom",
-            help="go on from the largest batch, 4 times as large each time, until memory or the data set is exhausted",
+            help="after the largest batch size, keep multiplying it by 4 until memory or the data set is exhausted",
             rich_help_panel="Grid",
         ),
     ] = None
@@ -73,7 +73,7 @@ class _CellOptions:
 
     steps_per_epoch: Annotated[
         int | None,
-        _shared("steps_per_epoch", "steps of the warm-up epoch and of the timed one; 0: the whole data set"),
+        _shared("steps_per_epoch", "steps in the warm-up epoch and in the timed epoch; 0: the whole data set"),
     ] = None
     data: Annotated[str | None, _shared("data", "synthetic, or cifar10 from --data-root")] = None
     data_root: Annotated[str | None, _shared("data_root", "folder that holds cifar-10-batches-py")] = None
@@ -113,7 +113,7 @@ class _PlaceOptions:
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="a sweep's directory: go on with its options; options given here may extend the grid",
+            help="continue the sweep in this directory with its options; options given here may extend the grid",
             rich_help_panel=_OUT,
         ),
     ] = None

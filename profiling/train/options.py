@@ -97,17 +97,18 @@ class ParallelOptions:
     ] = DEFAULT_MODE
     bucket_cap_mb: Annotated[
         int,
-        typer.Option(min=0, help="MiB in a bucket of DDP's gradients; 0: torch's default, 25 after a first one of 1"),
+        typer.Option(min=0, help="MiB in each bucket of DDP's gradients; 0: torch's default (25, the first one 1)"),
     ] = TrainConfig.bucket_cap_mb
     microbatches: Annotated[
         int | None,
         typer.Option(
-            help="of a pipeline: parts of a batch; must divide it", show_default="up to 2 per stage that divide it"
+            help="pipeline: number of parts of a batch; must divide the batch size",
+            show_default="up to 2 per stage that divide it",
         ),
     ] = None
     pipeline_schedule: Annotated[
         PipelineScheduleName,
-        typer.Option(help="of a pipeline; gpipe: all forward passes first; 1f1b: forward and backward alternate"),
+        typer.Option(help="pipeline: gpipe: all forward passes first; 1f1b: forward and backward passes alternate"),
     ] = TrainConfig.pipeline_schedule
 
 
@@ -130,7 +131,8 @@ class PlaceOptions:
     captures: Annotated[
         int,
         typer.Option(
-            min=1, help="run it this many times, as NAME-1, NAME-2, ...: `compare` then sees how much runs differ"
+            min=1,
+            help="train this many times, as NAME-1, NAME-2, ...; `compare` then knows how much runs differ",
         ),
     ] = 1
 
@@ -160,13 +162,14 @@ class EpochOptions:
     epochs: Annotated[
         int,
         _epochs(
-            "train for this many and test after each: loss and accuracy go to training.json and TensorBoard", min=0
+            "train for this many epochs and test after each; loss and accuracy go to training.json and TensorBoard",
+            min=0,
         ),
     ] = TrainingPlan.epochs
     warmup_epochs: Annotated[
         int,
         _epochs(
-            "epochs before the timed ones; the first of --epochs, in which --lr-scaling raises the rate step by step",
+            "epochs before the timed ones; with --epochs, the first ones, in which --lr-scaling raises the rate",
             min=0,
         ),
     ] = 0
@@ -175,7 +178,8 @@ class EpochOptions:
         int, _epochs("at most this many steps in each of them; 0: the whole data set", min=0)
     ] = 0
     test_samples: Annotated[
-        int, _epochs("images to test on after each of --epochs; 0: all; synthetic data have a fifth of an epoch", min=0)
+        int,
+        _epochs("images to test on after each of --epochs; 0: all (with synthetic data, a fifth of an epoch)", min=0),
     ] = TrainingPlan.test_samples
     lr_scaling: Annotated[
         LrScaling,

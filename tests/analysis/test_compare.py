@@ -245,7 +245,7 @@ def test_too_few_steps_are_no_evidence(tmp_path):
     few = ("idle", 2, [100, 101, 102])
     row = lengths(tmp_path, a=[few], b=[("idle", 2, [900, 901, 902, 903])])
     assert (row["change_frac"], row["p_value"], row["significant"]) == (pytest.approx(800.5 / 101), None, None)
-    assert row["note"] == "unprofiled steps; too few steps to tell: 3 and 4, needs 4 each, or several captures"
+    assert row["note"] == "unprofiled steps; too few steps to tell: 3 and 4; each side needs 4, or several captures"
 
 
 def test_the_slowest_rank_is_the_step_and_steps_that_a_rank_lacks_are_none(tmp_path):
@@ -454,8 +454,8 @@ def test_captures_of_both_sides(capsys, known, arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("{a}",), "takes two runs, found 1"),
-        (("{a}", "{slow}", "{one}"), "takes two runs, found 3"),
+        (("{a}",), "needs two runs, but got 1"),
+        (("{a}", "{slow}", "{one}"), "needs two runs, but got 3"),
         (("{a}", "--against"), "requires an argument"),
         (("--against", "{a}"), "Missing argument"),
         (("{a}", "{a}", "--against", "{slow}"), "given twice"),

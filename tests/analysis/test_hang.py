@@ -461,7 +461,7 @@ def test_the_command_says_it_and_exits_with_1(hung: Path, capsys: pytest.Capture
 def test_it_exits_with_0_where_nothing_hangs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_job(tmp_path, data_parallel(4).run())
     assert cli.main(["hang", str(folder)]) == 0
-    assert "Nothing hangs: nobody waits for anybody in the 32 calls that 4 ranks recorded." in capsys.readouterr().out
+    assert "Nothing hangs: no rank waits in the 32 calls that 4 ranks recorded." in capsys.readouterr().out
 
 
 def test_the_formats(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:

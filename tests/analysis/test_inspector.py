@@ -329,7 +329,8 @@ def test_lines_never_go_to_the_communicator_of_a_broken_marker(tmp_path):
     path.write_text(text.replace('"id":"0xtwo"', '"id":0xtwo'))
     found = load_run([path], keep_going=True)
     assert len(found.activities) == 4
-    assert any("4 calls left out, as no marker before them gives them a communicator" in note for note in found.notes)
+    why = "4 calls left out, because no marker before them names their communicator"
+    assert any(why in note for note in found.notes)
 
 
 def test_repeated_lines_count_once(tmp_path):

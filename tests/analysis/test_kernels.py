@@ -163,8 +163,8 @@ def test_what_a_gpu_does_not_tell_is_na_and_why(tmp_path):
     (row,) = records(analysed(tmp_path, Trace().kernel("gemm", 0, MS).kernel("gemm", 3 * MS, MS)).gpus)
     assert (row["utilisation_frac"], row["sm_efficiency_frac"], row["occupancy_frac"]) == (0.5, None, None)
     assert row["note"] == (
-        "no step is marked: from the first to the last activity; the kernels do not tell their blocks per SM; "
-        "the kernels do not tell their occupancy"
+        "no step is marked: from the first to the last activity; the traces do not show the kernels' blocks per SM; "
+        "the traces do not show the kernels' occupancy"
     )
 
 

@@ -18,7 +18,7 @@ from analysis.cli.app import command_group, commands
 from analysis.core.escaping import printable
 from analysis.core.schema import PlainTable
 from analysis.render import as_text
-from analysis.render.fitting import shortened_kernel
+from analysis.render.fitting import around, shortened_kernel
 from analysis.render.people import fact_lines
 from analysis.render.screen import Screen
 
@@ -159,3 +159,78 @@ def test_help_fits_80_columns(
     group = command_group(command or None, "commtrace", {})
     group.main(args=[*([command] if command else []), "--help"], prog_name="commtrace", standalone_mode=False)
     assert widest(capsys.readouterr().out) <= 80
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_sentence_without_room_stands_below_its_row_in_full(width: int) -> None:
+    rows = any_table(CATALOG["verdicts"], 3)
+    rows.columns["because"] = [f"{number} ms of waiting for rank {number}, word by word " * 4 for number in range(6)]
+    text = as_text("verdicts", rows, Screen(width=width))
+    assert widest(text) <= width
+    below = " ".join(text.split())
+    for number, because in enumerate(rows.columns["because"]):
+        assert " ".join(because.split()) in below, number
+
+
+def test_advice_is_wrapped_and_never_loses_its_middle() -> None:
+    rows = any_table(CATALOG["remedies"], 5)
+    rows.columns["remedy"], rows.columns["gain_frac"] = ["no_idle"] * 6, [0.5] * 6
+    for column in ("what", "how"):
+        rows.columns[column] = [
+            f"{column} {number}: fewer synchronisations, a faster data loader" for number in range(6)
+        ]
+    for width in (60, 80, 200):
+        text = as_text("remedies", rows, Screen(width=width))
+        assert "..." not in text
+        for number in range(6):
+            assert f"how {number}: fewer synchronisations, a faster data loader" in " ".join(text.split())
+
+
+def test_what_says_nothing_is_said_in_a_line() -> None:
+    """Rows of 0.0 %, columns without a value, and one sentence for all rows; with --all they are there."""
+    path = any_table(CATALOG["critical_path"], 1)
+    path.columns["share_frac"] = [0.7, 0.2999, 0.0, 0.0001, None, -0.0]
+    short = as_text("critical_path", path, Screen(width=80))
+    assert "left out 3 rows of 0.0 % (--all shows all)" in short
+    assert len(as_text("critical_path", path, Screen(everything=True)).splitlines()) > len(short.splitlines())
+    clocks = any_table(CATALOG["clocks"], 1)
+    clocks.columns["basis"] = ["raw clocks agree"] * 6
+    clocks.columns["host"] = [None] * 6
+    text = as_text("clocks", clocks, Screen(width=60))
+    assert text.count("raw clocks agree") == 1
+    assert "basis of all rows: raw clocks agree" in text
+    assert "empty columns: host" in text
+    assert as_text("clocks", clocks).count("raw clocks agree") == 6
+
+
+def test_no_number_is_minus_zero() -> None:
+    for entry in CATALOG.values():
+        rows = any_table(entry, 2)
+        for column in rows.columns:
+            if rows.is_number(column) and not rows.is_integer(column) and rows.dtypes[column] != "boolean":
+                rows.columns[column] = [-1e-9] * 6
+            elif column.endswith("_ns"):
+                rows.columns[column] = [-1] * 3 + [10**9] * 3
+        words = as_text(entry.name, rows, Screen(everything=True)).split()
+        assert not [word for word in words if re.fullmatch(r"-0(\.0+)?", word)], entry.name
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_the_columns_that_matter_are_there(width: int) -> None:
+    """Where the time went: compute, communication and idle on every terminal; verdicts with their sentence."""
+    values = any_table(CATALOG["breakdown"], 4)
+    for column in values.columns:
+        if column.endswith("_ns"):
+            values.columns[column] = [200_000_000] * 6
+    values.columns["device"] = [str(number) for number in range(6)]
+    head = " ".join(as_text("breakdown", values, Screen(width=width)).partition("─")[0].split())
+    for word in ("window", "compute", "idle", "wait", "transfer"):
+        assert word in head, (word, head)
+
+
+def test_a_name_is_shortened_and_not_the_number_beside_it() -> None:
+    for width in range(40, 120):
+        text = around("  rank 2 (", "ip-172-31-16-248.us-east-2.compute.internal", "): 995.5 ms, 100% of it", width)
+        assert text.startswith("  rank 2 (ip") or "(..." in text
+        assert text.endswith("): 995.5 ms, 100% of it")
+        assert cell_len(text) <= max(width, 37)

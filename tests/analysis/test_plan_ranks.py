@@ -53,9 +53,9 @@ def test_the_example_of_the_documentation(capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--order", "tp-dp"], "does not name each of tp, cp, dp, pp once"),
+        (["--order", "tp-dp"], "must name each of tp, cp, dp, pp once"),
         (["--tp", "0"], "--tp"),
-        (["--dp", "2000000"], "1,048,576 at most"),
+        (["--dp", "2000000"], "the most is 1,048,576"),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys, options, told):
@@ -65,7 +65,7 @@ def test_what_makes_no_sense_is_refused(capsys, options, told):
 
 def test_one_rank_and_one_group(capsys):
     assert main(["plan-ranks"]) == 0
-    assert "nobody to communicate with" in capsys.readouterr().out
+    assert "communicates with nobody" in capsys.readouterr().out
     assert main(["plan-ranks", "--dp", "16"]) == 0
     shown = capsys.readouterr().out
     assert "0-15" in shown

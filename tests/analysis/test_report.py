@@ -128,6 +128,44 @@ def test_the_culprit_is_in_the_figures(tmp_path) -> None:
     assert run_figures(result)["waits"].data.startswith('{"rows":["2"')
 
 
+@pytest.mark.parametrize("late", [0, 2, 3])
+def test_heat_maps_open_on_waiting_caused_and_each_accuses_whom_its_caption_says(tmp_path, late) -> None:
+    """The late rank is the bright row of waiting caused and of lateness, and the dark one of waiting itself."""
+    collectives = [
+        Collective({rank: begin + (20 * MS if rank == late else 0) for rank in range(4)}, 5 * MS, elems=10**6)
+        for begin in (0, 50 * MS)
+    ]
+    traces = traces_of(4, collectives)
+    for trace in traces:
+        trace.step(0, 0, 45 * MS).step(1, 45 * MS, 50 * MS)
+    result = analysed(tmp_path, *traces)
+    maps = {name: figure for name, figure in run_figures(result).items() if name.startswith("heat-")}
+    assert next(iter(maps)) == "heat-caused-wait"
+    assert set(maps) == {"heat-caused-wait", "heat-exposed-wait", "heat-exposed-comm", "heat-late", "heat-window"}
+    assert len({figure.about for figure in maps.values()}) == len(maps)
+    order = {}
+    for name, figure in maps.items():
+        assert f"The frame marks rank {late}, for which the others wait most." in figure.about
+        assert figure.svg.count('class="frame"') == 1
+        order[name] = [sum(row) for row in json.loads(figure.data)["values"]]
+    assert result.culprits == [late]
+    for name in ("heat-caused-wait", "heat-late"):
+        assert order[name].index(max(order[name])) == late
+    for name in ("heat-exposed-wait", "heat-exposed-comm"):
+        assert order[name].index(min(order[name])) == late
+        assert "a dark row" in maps[name].about or "usually has less" in maps[name].about
+
+
+def test_no_rank_is_marked_and_no_map_of_zeros_is_drawn_where_nobody_is_late(tmp_path) -> None:
+    traces = traces_of(2, [Collective((10 * MS, 10 * MS), 5 * MS, elems=10**6)])
+    for trace in traces:
+        trace.step(0, 0, 40 * MS)
+    result = analysed(tmp_path, *traces)
+    maps = {name: figure for name, figure in run_figures(result).items() if name.startswith("heat-")}
+    assert set(maps) == {"heat-exposed-comm", "heat-window"}
+    assert not any("rame" in figure.svg or "rame" in figure.about for figure in maps.values())
+
+
 def test_another_step_can_be_drawn_and_one_that_is_not_there_is_an_error(tmp_path) -> None:
     result = analyse(DATA / "nccl-straggler")
     steps = sorted(set(result.rank_steps["step"]))

@@ -79,7 +79,7 @@ def test_what_is_unusual_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert command(tmp_path / "run", *ONCE) == 0
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "note: cycle 0: no trace of rank 1"
-    assert said[-1] == "note: all that is there was looked at; 2 cycles reported"
+    assert said[-1] == "note: all existing cycles were processed; 2 cycles reported"
     assert not any(line.startswith("note: cycle 1") for line in said)
 
 
@@ -132,7 +132,7 @@ def test_a_limit_that_cannot_be_checked_is_an_error(tmp_path: Path, capsys: pyte
 
     Trace(0, 1).kernel("gemm", 0, 1000).write(tmp_path, name_of(0, 0))
     assert command(tmp_path, *ONCE, "--fail-above", "step-ms=1", "--fail-above", "exposed=5") == 1
-    assert "error: not known in any cycle, so not compared with its limit: step-ms\n" in capsys.readouterr().err
+    assert "error: no cycle shows step-ms, so nothing was compared with that limit\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_damaged_files_end_it_with_1(run_dir: Path, capsys: pytest.CaptureFixtur
         (run_dir / name_of(rank, 2)).write_bytes(b"no trace")
     assert command(run_dir, *ONCE) == 1
     assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["2", "-", "0/?"]
-    assert printed.err.endswith("error: 1 cycle had files that could not be used; see above, or their `note`\n")
+    assert printed.err.endswith("error: 1 cycle had unusable files; see the messages above, or the column `note`\n")
     assert [row["partial"] for row in rows_in(tmp_path / "rows.jsonl")] == [True]
 
 

@@ -19,10 +19,10 @@ HEAD = """<!-- Generated. Do not edit: run `python tests/docs/screens_page.py`. 
 
 # What terminals show
 
-Text for people fits the terminal. Where it is narrow, names lose their middle, sentences are wrapped, and the columns
-that matter least are left out and named below the table. Of more than 16 ranks the worst are shown, with minimum,
-median and maximum of all. `--all` shows everything. In a pipe or a file tables are as wide as they need to be, and
-`--format csv` and `json` are always whole.
+Text for people fits the terminal. Where it is narrow, names lose their middle, sentences are wrapped or stand below
+their rows, and the columns that matter least are left out and named below the table, as are columns without a value.
+Of more than 16 ranks the worst are shown, with minimum, median and maximum of all. `--all` shows everything. In
+a pipe or a file tables are as wide as they need to be, and `--format csv` and `json` are always whole.
 
 On a terminal headers are bold and the worst value is red. `NO_COLOR=1` turns both off, `FORCE_COLOR=1` turns them on in
 a pipe.

@@ -31,6 +31,11 @@ how they are computed.
   gets one more `'` in front.
 - **For people**, `--format table` (the default), `--format markdown` and `--format latex` show the main columns, in
   units that keep the numbers short.
+- **Rows** are chosen with `--where CONDITION`, sorted with `--sort COLUMN` and cut with `--top N`, in every format:
+  `commtrace calls RUN --where rank=3 --where 'dur_ns>1ms' --sort dur_ns --top 10`. A condition is a column, one of
+  `=`, `!=`, `<`, `<=`, `>`, `>=` and `~` (contains, whatever the case), and a value: a number, for `_ns` also with its
+  unit (`1ms`), for `_frac` in percent (`50%`), a text, `true`, or `NA` for what is not known. Numbers are sorted from
+  the largest, texts from A; `COLUMN:asc` and `COLUMN:desc` choose. `--help` of a command explains its columns.
 - **In Python**, `commtrace.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. Those of operators
   need `commtrace.analyse(RUN, details=True)`, which takes longer to read. `commtrace.analyse_sweep(SWEEP)` has the
   tables across runs, and `commtrace.compare(A, B)` those of two sides, each one run or a list of captures. `workers`,
@@ -39,9 +44,9 @@ how they are computed.
 - **DIR** is a run directory, also one that is still being written; in Python, `commtrace.analyse_cycles(DIR)` has the
   table of its cycles.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
-- **RUNS** are run directories of `commtrace train --epochs`, or folders that hold some; in Python,
+- **RUNS** are run directories of `commtrace train --epochs`, or folders of them; in Python,
   `commtrace.analyse_training(RUNS)` has their tables.
-- **DUMPS** are dumps of PyTorch's flight recorder, or folders that hold some; in Python,
+- **DUMPS** are dumps of PyTorch's flight recorder, or folders of them; in Python,
   `commtrace.find_hang(DUMPS)` has their tables.
 
 The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,

@@ -263,7 +263,7 @@ def test_a_stage_is_not_blamed_for_being_ended_with_another(monkeypatch) -> None
             found = tries.run_stages(stages)
             assert (found.fits, found.failed, found.reason) == (False, 1, "full")
         else:
-            with pytest.raises(MeasurementError, match=r"a try of 1\+2 layers: .* exit code 1: RuntimeError: broken"):
+            with pytest.raises(MeasurementError, match=r"a try of 1\+2 layers ended .*: RuntimeError: broken"):
                 tries.run_stages(stages)
 
 

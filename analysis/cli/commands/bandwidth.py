@@ -32,8 +32,10 @@ class BandwidthBy(str, Enum):
     time = "time"
 
 
-By = Annotated[BandwidthBy, typer.Option(help="A row per size, or per interval of time and size class.")]
-EveryInterval = Annotated[str, typer.Option(metavar="TIME", help="Length of an interval: 60s, 5min, 1h.")]
+By = Annotated[BandwidthBy, typer.Option(help="One row per size, or per time interval and size class.")]
+EveryInterval = Annotated[
+    str, typer.Option(metavar="TIME", help="With --by time: the length of an interval, such as 60s, 5min or 1h.")
+]
 
 
 @reads_traces
@@ -49,7 +51,7 @@ def bandwidth_command(
 ) -> None:
     """Print the bandwidth.
 
-    By time, logs of NCCL Inspector are read in one pass, whatever their size, in the same memory.
+    With --by time, logs of NCCL Inspector of any size are read in one pass, in constant memory.
 
     \b
     Examples:
@@ -58,11 +60,12 @@ def bandwidth_command(
       {prog} bandwidth --by time --every 5min nccl-inspector-1234
     """
     if by is BandwidthBy.size:
+        name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
+        writing.check(name)
         timed = timed_dumps_of(runs, reading) if ceiling is None else None
         if timed is not None:
-            print_timed("bandwidth", timed, writing)
+            print_timed(name, timed, writing)
             return
-        name = "bandwidth" if ceiling is None else "bandwidth_ceiling"
         analysis = analysis_of(runs, reading, ceiling)
         if (counters := analysis.link_counters) is not None:
             complain(f"NVLinks {counters}", kind="note")
@@ -71,6 +74,7 @@ def bandwidth_command(
     every_ns = _interval_ns(every)
     if ceiling is not None:
         raise typer.BadParameter("cannot be given together with --by time", param_hint="--ceiling")
+    writing.check(_TABLE)
     files = _logs(runs)
     if files:
         _print_logs(files, every_ns, writing, reading)

@@ -24,13 +24,14 @@ class BreakdownBy(str, Enum):
 @writes_tables
 def breakdown_command(
     runs: Runs,
-    by: Annotated[BreakdownBy, typer.Option(help="A row per device, or per device and step.")] = BreakdownBy.device,
+    by: Annotated[BreakdownBy, typer.Option(help="One row per device, or per device and step.")] = BreakdownBy.device,
     *,
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print the breakdown."""
     name = "breakdown" if by is BreakdownBy.device else "breakdown_steps"
+    writing.check(name)
     with opened(runs, reading) as run:
         device = one_device(run)
         if device is None:

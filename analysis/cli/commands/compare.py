@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from math import isfinite
 from pathlib import Path
@@ -12,13 +13,15 @@ import typer
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
-from ..output import Format, Writing, complain, writes_tables
+from ..output import ALL_ROWS, Format, Writing, complain, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
-    from ...comparison.analysis import Comparison, Judgement
+    from ...comparison.analysis import Judgement
 
 _SLOWER, _UNSEEN = 3, 4
+_SHOWN_ROWS = 10
+_TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
 
 
 class ComparedBy(str, Enum):
@@ -38,15 +41,17 @@ def _percentage(value: float | None) -> float | None:
 Captures = Annotated[
     list[PathOrUrl],
     typer.Argument(
-        metavar="A...", parser=path_named, help="Two runs, A and B; or captures of A, with those of B behind --against."
+        metavar="A...",
+        parser=path_named,
+        help="Two runs, A and B; or several captures of A, with those of B after --against.",
     ),
 ]
 Against = Annotated[
     list[PathOrUrl] | None,
-    typer.Option(AGAINST, metavar="B...", parser=path_named, help="Captures of B, behind those of A."),
+    typer.Option(AGAINST, metavar="B...", parser=path_named, help="Captures of B."),
 ]
 OneTable = Annotated[
-    ComparedBy | None, typer.Option(help="One table only; CSV, which holds one, has that of the measures without it.")
+    ComparedBy | None, typer.Option(help="Print only this table. Without it, CSV and LaTeX hold the table of measures.")
 ]
 FailAbove = Annotated[
     float | None,
@@ -54,8 +59,8 @@ FailAbove = Annotated[
         metavar="PERCENT",
         min=0,
         callback=_percentage,
-        help="Exit with 3 if the steps of B take longer by more than this, and significantly so; with 4 if these "
-        "captures do not tell.",
+        help="Exit with 3 if steps of B are significantly slower by more than this, with 4 if these captures cannot "
+        "tell.",
     ),
 ]
 RunSpread = Annotated[
@@ -65,11 +70,10 @@ RunSpread = Annotated[
         min=0,
         max=1000,
         callback=_percentage,
-        help="By so much (standard deviation) runs of one configuration are taken to differ, where there is one run of "
-        "each.",
+        help="How much runs of one configuration are assumed to differ (standard deviation), where there is only one "
+        "run of each.",
     ),
 ]
-Rows = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of kernels and operators, for people.")]
 
 
 @reads_traces
@@ -80,19 +84,20 @@ def compare_command(
     by: OneTable = None,
     fail_above: FailAbove = None,
     run_spread: RunSpread = 10.0,
-    top: Rows = 10,
     *,
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Print what a step of B takes longer for.
+    """Print where steps of B spend more time.
 
-    Captures of one configuration differ, as whole machines drift. Several of each, alternating, show how much: give
-    those of A, then --against and those of B. Of one run each, the cycles of --repeat count as captures; a single
-    capture each shows large differences only.
+    Captures of one configuration differ, because machines drift. Several captures of each, taken in turns, show by how
+    much: give those of A, then --against and those of B. With one run of each, the cycles of --repeat count as
+    captures. A single capture of each shows only large differences.
 
-    The length of a step is that of the side files' unprofiled steps where there are enough; else of profiled ones,
-    else of the traces' step windows. The rest is measured in the traced steps: capture 10 or more.
+    Step times come from the unprofiled steps in the side files if there are enough of them, else from the profiled
+    steps there, else from the traces. Everything else is measured in the traced steps: capture 10 or more.
+
+    Without --by, --top sets how many kernels and operators are printed (10).
 
     \b
     Examples:
@@ -101,26 +106,29 @@ def compare_command(
       {prog} compare --by kernel --format csv traces/before traces/after
       {prog} compare --fail-above 5 traces/main-* --against traces/candidate
     """
+    whole = by is None and writing.format not in (Format.csv, Format.latex)
+    if whole:
+        replace(writing, choice=replace(writing.choice, top=None)).needs_one_table()
+    name = _TABLES[(by or ComparedBy.measure).value]
+    writing.check(name)
     a, b = _sides(runs, against)
     analyses = [[analysis_of([path], reading, details=True) for path in side] for side in (a, b)]
     from ...comparison.analysis import Comparison
+    from ...comparison.summary import report, without_empty_memory
 
     comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
-    writing.text(_text(comparison, by, writing, top))
+    if whole:
+        top = writing.choice.top or _SHOWN_ROWS
+        writing.text(report(comparison, writing.format.value, top=top, screen=writing.screen))
+    else:
+        complain(comparison.basis, kind="note")
+        table = writing.chosen(name, getattr(comparison, name))
+        shown = without_empty_memory(table) if writing.for_people else table
+        replace(writing, choice=ALL_ROWS).table(name, shown)
     for analysis in (*analyses[0], *analyses[1]):
         finish(analysis)
     if fail_above is not None:
         _gate(*comparison.slower_by(fail_above / 100))
-
-
-def _text(comparison: Comparison, by: ComparedBy | None, writing: Writing, top: int) -> str:
-    """The report, or one table of it."""
-    from ...comparison.summary import one_table, report
-
-    if by is None and writing.format not in (Format.csv, Format.latex):
-        return report(comparison, writing.format.value, top=top, screen=writing.screen)
-    complain(comparison.basis, kind="note")
-    return one_table(comparison, (by or ComparedBy.measure).value, writing.format.value, writing.screen)
 
 
 def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], list[Path]]:
@@ -128,7 +136,7 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
     for side in (runs, against or []):
         twice = [path for number, path in enumerate(side) if path.resolve() in [p.resolve() for p in side[:number]]]
         if twice and against:
-            raise typer.BadParameter(f"{twice[0]} is given twice, but is one capture", param_hint=AGAINST)
+            raise typer.BadParameter(f"{twice[0]} is given twice", param_hint=AGAINST)
     if against:
         of_a = [path.resolve() for path in runs]
         both = [path for path in against if path.resolve() in of_a]
@@ -137,7 +145,7 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
             raise typer.BadParameter(message, param_hint=AGAINST)
         return runs, against
     if len(runs) != 2:
-        message = f"takes two runs, found {len(runs)}; of several captures give those of B behind {AGAINST}"
+        message = f"needs two runs, but got {len(runs)}; for several captures, give those of B after {AGAINST}"
         raise typer.BadParameter(message, param_hint="A B")
     return runs[:1], runs[1:]
 

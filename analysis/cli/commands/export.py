@@ -13,7 +13,7 @@ from ...recording.options import ReadOptions
 from ..output import check_new_folder, complain, replace_among, write_folder, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 
-NewFolder = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.", show_default=False)]
+NewFolder = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.", show_default=False)]
 InFolder = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="DIR", help="Write into this folder.", show_default="RUN itself"),
@@ -24,12 +24,12 @@ InFolder = Annotated[
 def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions) -> None:
     """Write traces on which the Distributed view of torch-tb-profiler counts right.
 
-    On those that torch captures with NCCL it does not. The copy has steps, kernels, copies and collectives, as all
-    commands here count them; for operators, modules and memory look at the traces themselves.
+    In traces of NCCL that view (of torch-tb-profiler) counts most communication wrongly; in the copy it counts
+    correctly. The copy holds steps, kernels, copies and collectives. For operators, modules and memory, open the traces
+    themselves.
 
-    The charts of time agree with `breakdown --by step`. Waiting is shown only for collectives in which all ranks take
-    part, and of the five kinds that the view knows: no groups, no send/recv, no all_to_all. Who was late, and why, it
-    cannot show at all.
+    The charts of time agree with `breakdown --by step`. The view shows waiting only for collectives of all ranks, and
+    of five kinds: no smaller groups, no send/recv, no all_to_all. It cannot show who was late, or why.
 
     \b
     Examples:
@@ -52,8 +52,8 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
     )
     if compared < all_:
         complain(
-            f"{compared:,} of {all_:,} collectives are in its charts of waiting and of operations; the others are not "
-            "of all ranks, or of a kind that it does not know, and only their time counts",
+            f"{compared:,} of {all_:,} collectives are in its charts of waiting and of operations; of the others, "
+            "which are not of all ranks or of a kind that it does not know, it shows only the time",
             kind="note",
         )
     finish(analysis)
@@ -63,8 +63,9 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
 def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading: ReadOptions) -> None:
     """Write an event file that TensorBoard shows under Scalars, beside the curves of the training.
 
-    By step: its length, exposed communication, waiting and transfer in ms, as the median over all devices and as the
-    maximum; and the bus bandwidth of each collective in GB/s. An earlier file of this command is replaced.
+    The curves show, by step, its length, exposed communication, waiting and transfer in ms, each as the median and the
+    maximum over all devices, and the bus bandwidth of each collective in GB/s. They replace those that this command
+    wrote before.
 
     \b
     Examples:
@@ -97,10 +98,11 @@ class ExportTo(str, Enum):
 Receiver = Annotated[ExportTo, typer.Argument(metavar="inductor", help="For torch's compiler.", show_default=False)]
 ProfileFile = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there.", show_default="RUN.inductor.json"),
+    typer.Option("--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.inductor.json"),
 ]
 OperatorsOf = Annotated[
-    int | None, typer.Option("--rank", metavar="N", help="Whose operators and kernels.", show_default="the first")
+    int | None,
+    typer.Option("--rank", metavar="N", help="Take operators and kernels from this rank.", show_default="the first"),
 ]
 
 
@@ -113,12 +115,12 @@ def export_command(
     *,
     reading: ReadOptions,
 ) -> None:
-    """Write a profile by which torch.compile estimates how long operators and collectives take.
+    """Write a profile for torch.compile.
 
-    Give it as torch._inductor.config.aten_distributed_optimizations.profile_guided_estimations_profile_path, the same
-    file on all ranks. In a trace a collective takes as long as its kernel, waiting included; here it takes its
-    transfer, the median for each size and group of all ranks. Operators are those of one rank, if they were captured
-    with their shapes.
+    torch.compile uses it to estimate how long operators and collectives take. Set
+    torch._inductor.config.aten_distributed_optimizations.profile_guided_estimations_profile_path to the same file on
+    all ranks. The time of a collective is its transfer without waiting: the median over all ranks, for each size and
+    group. Operators come from one rank, if it was captured with shapes.
 
     \b
     Examples:
@@ -138,7 +140,10 @@ def export_command(
     write_out(f"{target}: {told}\n", None) if output is None else complain(f"{target}: {told}", kind="note")
     if found.left_out:
         left_out = counted(found.left_out, "call")
-        complain(f"{left_out} of collectives left out: no size in the trace, or not split from waiting", kind="note")
+        complain(
+            f"{left_out} of collectives left out: the trace has no size, or wait and transfer could not be split",
+            kind="note",
+        )
     if not found.operators:
-        complain("no operator has shapes: capture with record_shapes=True to have these estimated, too", kind="note")
+        complain("no operator has shapes; capture with record_shapes=True to include operators", kind="note")
     finish(analysis)

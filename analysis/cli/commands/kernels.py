@@ -25,26 +25,26 @@ class KernelsBy(str, Enum):
     operator = "operator"
 
 
-Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="Only the N longest rows of each device.")]
-
-
 @reads_traces
 @writes_tables
 def kernels_command(
     runs: Runs,
     by: Annotated[
-        KernelsBy, typer.Option(help="A row per kernel, or per operator that launched kernels.")
+        KernelsBy, typer.Option(help="One row per kernel, or per operator that launched kernels.")
     ] = KernelsBy.kernel,
     rank: Annotated[
         str | None,
-        typer.Option(metavar="N|all", help="Rows for each device of this rank, or of every rank, not of all together."),
+        typer.Option(
+            metavar="N|all", help="Show each device of this rank, or of all ranks, instead of the sum over all ranks."
+        ),
     ] = None,
-    top: Top = None,
     *,
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
     """Print device time: share, calls, and how much of communication waited, moved data, was hidden.
+
+    Rows with the most time come first. With --rank, --top N takes the first N rows of each device.
 
     \b
     Examples:
@@ -54,11 +54,11 @@ def kernels_command(
     """
     if rank is not None and rank != "all" and not (rank.isascii() and rank.isdecimal()):
         raise typer.BadParameter(f"{rank!r} is neither a rank nor all", param_hint="--rank")
+    name = f"{by.value}s" if rank is None else f"{by.value}s_devices"
+    writing.check(name)
     analysis = analysis_of(runs, reading, details=by is KernelsBy.operator)
     table = _device_time(analysis, by, rank)
-    if top is not None:
-        table = table.head(top) if rank is None else table.groupby(["rank", "device"]).head(top)
-    _show(f"{by.value}s" if rank is None else f"{by.value}s_devices", table, analysis, writing)
+    _show(name, table, analysis, writing)
 
 
 def _device_time(analysis: Analysis, by: KernelsBy, rank: str | None) -> pd.DataFrame:
@@ -78,5 +78,5 @@ def _device_time(analysis: Analysis, by: KernelsBy, rank: str | None) -> pd.Data
 def _show(name: str, table: pd.DataFrame, analysis: Analysis, writing: Writing) -> None:
     for note in analysis.run.notes:
         complain(note, kind="note")
-    writing.table(name, table)
+    writing.table(name, table, ["rank", "device"] if "rank" in table else ())
     finish(analysis)

@@ -39,39 +39,54 @@ class BatchKind(str, Enum):
 
 Without = Annotated[
     list[str] | None,
-    typer.Option("--without-straggler", metavar="WHO", help="These ranks (5, 0-3), a host, or all, as the median."),
+    typer.Option(
+        "--without-straggler",
+        metavar="WHO",
+        help="Make these ranks (5 or 0-3), a host, or all ranks as fast as the median rank.",
+    ),
 ]
 LinkSpeeds = Annotated[
     list[str] | None,
     typer.Option(
         "--links",
         metavar="[GROUP=]FACTOR",
-        help="So much faster links, of all process groups or of one; `between` are those over several hosts.",
+        help="Make links this many times faster: of all process groups, of one, or, with GROUP `between`, of those "
+        "over several hosts.",
     ),
 ]
-NoJitter = Annotated[bool, typer.Option("--no-jitter", help="Compute as its mean, transfer as its median.")]
+NoJitter = Annotated[bool, typer.Option("--no-jitter", help="Replace compute by its mean and transfer by its median.")]
 Latencies = Annotated[
     list[str] | None,
-    typer.Option("--latency", metavar="[GROUP=]FACTOR", help="The same for the fitted latency of collectives."),
+    typer.Option("--latency", metavar="[GROUP=]FACTOR", help="Divide the fitted latency of collectives by this."),
 ]
 Overlap = Annotated[
-    OverlapKind | None, typer.Option("--overlap", help="Compute never waits for communication: a bound.")
+    OverlapKind | None,
+    typer.Option("--overlap", help="Let compute never wait for communication; the gain is an upper bound."),
 ]
-Fuse = Annotated[bool, typer.Option("--fuse", help="Collectives of one kind that could be one are.")]
+Fuse = Annotated[bool, typer.Option("--fuse", help="Merge collectives that could be issued as one.")]
 BucketSizes = Annotated[
     list[float] | None,
-    typer.Option("--bucket-mb", metavar="MIB", help="DDP's gradients in buckets of this size (bucket_cap_mb)."),
+    typer.Option("--bucket-mb", metavar="MIB", help="Put DDP's gradients into buckets of this size (bucket_cap_mb)."),
 ]
 MoreRanks = Annotated[
     list[str] | None,
-    typer.Option("--ranks", metavar="[GROUP=]N", help="So many ranks in all; the data-parallel groups grow."),
+    typer.Option(
+        "--ranks", metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."
+    ),
 ]
 WhichBatch = Annotated[
-    BatchKind, typer.Option("--batch", help="With --ranks: as large a batch on each, or one that they share.")
+    BatchKind,
+    typer.Option(
+        "--batch", help="With --ranks: every rank keeps its batch size (kept), or all share the global batch (shared)."
+    ),
 ]
 ScenarioFile = Annotated[
     Path | None,
-    typer.Option("--scenario", metavar="FILE.toml", help="Scenarios of several changes at once: docs/predict.md."),
+    typer.Option(
+        "--scenario",
+        metavar="FILE.toml",
+        help="Read scenarios from this file, each of one or more changes; see docs/predict.md.",
+    ),
 ]
 
 
@@ -116,41 +131,46 @@ def _in_file(path: Path) -> list[dict[str, Any]]:
         raise typer.BadParameter(f"{path}: {err}", param_hint="--scenario") from err
     found = content.pop("scenario", None)
     if content or not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise typer.BadParameter(f"{path}: holds no tables called [[scenario]], or others", param_hint="--scenario")
+        raise typer.BadParameter(
+            f"{path}: must hold tables called [[scenario]], and nothing else", param_hint="--scenario"
+        )
     return found
 
 
 @reads_traces
 @writes_tables
 def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> None:
-    """Play the run again: everything begins when all that it waits for is done.
+    """Replay the run.
 
-    What waits for what is found in the order on each stream, launches, calls of the runtime, and collectives over all
-    ranks. How far the steps come out as measured says how far `predict` can be trusted.
+    In the replay, each activity starts as soon as everything it waits for is done. What waits for what follows from
+    the order on each stream, launches, runtime calls, and collectives over all ranks. The closer the replayed steps
+    come to the measured ones, the more you can trust `predict`.
 
     \b
     Examples:
       {prog} replay traces/my-run
     """
+    writing.check("replay_steps")
     analysis = analysis_of(runs, reading, details=True)
     steps = analysis.replay_steps
     if len(steps):
-        complain(f"played again, a step comes out {steps['error_frac'].abs().median():.1%} off (median)", kind="note")
+        complain(f"the replay is {steps['error_frac'].abs().median():.1%} off the measured steps (median)", kind="note")
     print_table("replay_steps", analysis, writing)
 
 
 @reads_traces
 @writes_tables
 def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> None:
-    """Tell which part of the run makes it slower than it were without jitter: compute, collectives, ranks, hosts.
+    """Print how much jitter costs, by compute, collectives, ranks and hosts.
 
-    Slowdown: a step with that part as it is and all else without jitter, over one without any jitter. Gain: by how much
-    a step would be shorter if that part alone had none. Neither adds up.
+    Slowdown: step time with the jitter of this part only, divided by step time without any jitter. Gain: how much
+    shorter a step would be if only this part had no jitter. Neither adds up over parts.
 
     \b
     Examples:
       {prog} attribution traces/my-run
     """
+    writing.check("attribution")
     print_table("attribution", analysis_of(runs, reading, details=True), writing)
 
 
@@ -166,15 +186,16 @@ class PathBy(str, Enum):
 @writes_tables
 def critical_path_command(
     runs: Runs,
-    by: Annotated[PathBy, typer.Option(help="A row per rank; per step and rank; or per long piece.")] = PathBy.rank,
+    by: Annotated[PathBy, typer.Option(help="One row per rank, per step and rank, or per long piece.")] = PathBy.rank,
     *,
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Follow the run back from its end: from each activity to what it waited for last, on whatever rank.
+    """Print the critical path.
 
-    What is not on this path made nothing longer. It runs through compute, copies, transfers, launches, and what a CPU
-    did before them, but never through waiting: there it goes on with the rank that was waited for.
+    The path is followed back from the end of the run: from each activity to the one it waited for last, on any rank.
+    It runs through compute, copies, transfers, launches, and the CPU's work before them. It never runs through
+    waiting: there it continues on the rank that was waited for. Work that is not on the path made nothing longer.
 
     \b
     Examples:
@@ -182,6 +203,7 @@ def critical_path_command(
       {prog} critical-path --by piece --format csv traces/my-run
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
+    writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing)
 
 
@@ -189,10 +211,11 @@ def critical_path_command(
 @writes_tables
 @with_scenarios
 def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Writing, reading: ReadOptions) -> None:
-    """Tell what a step would take if something were different: a row for each option, without any for the usual ones.
+    """Print step times under changes.
 
-    The run is played again as it is, and then changed. The first says how far the second can be trusted: where it is
-    more than 10 % off (median over steps), nothing is predicted. Gains are of one change each, and do not add up.
+    There is one row for each option below; without options, the usual changes are tried. The run is first replayed
+    unchanged. If that is more than 10 % off the measured steps (median), nothing is predicted. Each gain is that of
+    one change alone: do not add gains up.
 
     \b
     Examples:
@@ -201,6 +224,7 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
       {prog} predict --without-straggler node03 --links between=2 traces/my-run
       {prog} predict --ranks 64 --batch shared traces/my-run
     """
+    writing.check("predictions")
     analysis = analysis_of(runs, reading, details=True)
     for note in analysis.run.notes:
         complain(note, kind="note")
@@ -209,6 +233,6 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
     except BadScenario as err:
         raise typer.BadParameter(str(err)) from err
     error = table["replay_error_frac"].max()
-    complain(f"played again as it is, a step comes out {error:.1%} off (median over steps)", kind="note")
+    complain(f"the unchanged replay is {error:.1%} off the measured steps (median)", kind="note")
     writing.table("predictions", table)
     finish(analysis)

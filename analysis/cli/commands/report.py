@@ -29,7 +29,9 @@ AfterRuns = Annotated[
 ]
 ReportFile = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there.", show_default="RUN.html, in this folder"),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.html in the current folder"
+    ),
 ]
 DrawnStep = Annotated[
     int | None,
@@ -48,11 +50,11 @@ def report_command(
     *,
     reading: ReadOptions,
 ) -> None:
-    """Write one page that needs no network: what was found, pictures, and the tables behind them.
+    """Write one page that needs no network.
 
-    Of a run: what to try, heat maps of ranks and steps, where the time went, the critical path, bandwidth, one step on
-    all ranks, who waits for whom. Of a sweep, scaling; of trainings, loss and accuracy; with --against, before and
-    after.
+    For a run it shows what to try, heat maps of ranks and steps, where the time went, the critical path, bandwidth, one
+    step on all ranks, and who waits for whom; for a sweep scaling; for trainings loss and accuracy; and with --against
+    both sides of a comparison.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ def scaling_command(
     \b
     A CSV of timings has the header
       model,parallel,workers,batch_size_per_rank,epoch_s
-    and, if wanted, dataset_samples and parameters behind these.
+    and may have dataset_samples and parameters after these.
 
     \b
     Examples:
@@ -26,6 +26,7 @@ def scaling_command(
       {prog} scaling --format latex --output scaling.tex traces/my-sweep
       {prog} scaling timings.csv
     """
+    writing.check("scaling")
     from ...sweeps.analysis import analyse_sweep
 
     analysis = analyse_sweep(*runs, keep_going=keep_going)

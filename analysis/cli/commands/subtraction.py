@@ -18,7 +18,7 @@ Mistakes = Annotated[
     typer.Option(
         "--mistake",
         metavar="NAME",
-        help=f"Instead show the bandwidth with this mistake, and without: {', '.join(KNOWN_MISTAKES)}, or all.",
+        help=f"Show how this mistake changes the bandwidth: {', '.join(KNOWN_MISTAKES)}, or all; repeatable.",
     ),
 ]
 
@@ -34,7 +34,7 @@ def subtraction_command(
 ) -> None:
     """Print communication by subtraction.
 
-    With --keep-going, a cell with damaged traces is shown without what they measured.
+    With --keep-going, a cell with damaged traces is shown without measured communication.
 
     \b
     Examples:
@@ -43,6 +43,8 @@ def subtraction_command(
       {prog} subtraction --mistake all --format markdown traces/my-sweep
     """
     names = _checked(mistake or [])
+    name = "mistakes" if names else "subtraction"
+    writing.check(name)
     from ...sweeps.analysis import sweep_analysis_of
 
     with progress() as report:
@@ -53,7 +55,7 @@ def subtraction_command(
             f"{analysis.sweep.name}: no cell has more than one worker, so there is nothing to subtract; add cells with "
             "2 or more workers, or use `scaling`"
         )
-    writing.table("mistakes" if names else "subtraction", table)
+    writing.table(name, table)
     finish_sweep(analysis)
 
 
@@ -63,6 +65,6 @@ def _checked(names: list[str]) -> list[str]:
         return list(KNOWN_MISTAKES)
     for name in names:
         if name not in KNOWN_MISTAKES:
-            message = f"{name!r} is none of {', '.join(KNOWN_MISTAKES)}, all"
+            message = f"{name!r} is not one of {', '.join(KNOWN_MISTAKES)}, all"
             raise typer.BadParameter(message, param_hint="--mistake")
     return list(dict.fromkeys(names))

@@ -12,14 +12,14 @@ from ...core.wording import counted
 from ...errors import AnalysisError
 from ...reading.trace_files import runs_below
 from ...recording.options import ReadOptions
-from ..output import Format, Writing, writes_tables
+from ..output import Format, Writing, writes_text
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 
 _MOST_LETTERS = 400
 
 
 @reads_traces
-@writes_tables
+@writes_text
 def summary_command(
     context: typer.Context,
     runs: Runs,
@@ -28,10 +28,11 @@ def summary_command(
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Print what limits the run, what it costs in a step, who is late and why, what to try: on one screen.
+    """Print the summary on one screen.
 
-    A folder above several runs lists these, with a line each; exits with 1 if one of them cannot be read.
-    With --all, and in every other format, everything that was read and found follows: facts, warnings, main tables.
+    It says what limits the run, what that costs in a step, who is late and why, and what to try. --all, and every
+    other format, also print what was read, warnings, and the main tables. A folder above several runs lists these, with
+    a line each; the exit code is 1 if one of them cannot be read.
 
     \b
     Examples:

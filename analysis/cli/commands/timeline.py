@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 
 TimelineFile = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there.", show_default="RUN.pftrace, in this folder"),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.pftrace in the current folder"
+    ),
 ]
-SomeSteps = Annotated[str | None, typer.Option("--step", metavar="N|A-B", help="Only this step, or these.")]
-SomeRanks = Annotated[str | None, typer.Option("--ranks", metavar="RANKS", help="Only these, as in 0-7,64-71.")]
+SomeSteps = Annotated[str | None, typer.Option("--step", metavar="N|A-B", help="Draw only this step, or these.")]
+SomeRanks = Annotated[
+    str | None, typer.Option("--ranks", metavar="RANKS", help="Draw only these ranks, such as 0-7,64-71.")
+]
 WithTraces = Annotated[
-    bool, typer.Option("--bundle", help="Write a TAR of the traces as well, with the offsets of their clocks.")
+    bool, typer.Option("--bundle", help="Write a TAR that also holds the traces and their clock offsets.")
 ]
 InBrowser = Annotated[
-    bool, typer.Option("--open", help="Open the viewer in a browser, and hand it the file, from 127.0.0.1:9001.")
+    bool, typer.Option("--open", help="Open the file in the viewer, in a browser; served from 127.0.0.1:9001.")
 ]
 
 
@@ -47,8 +51,8 @@ def timeline_command(
 ) -> None:
     """Write a file for https://ui.perfetto.dev, or its offline viewers.
 
-    For each rank: steps, compute, communication with wait and transfer, copies, where it was late and why. Arrows lead
-    from a late rank to those that waited for it.
+    It shows for each rank: steps, compute, communication with wait and transfer, copies, and where it was late and why.
+    Arrows lead from a late rank to the ranks that waited for it.
 
     \b
     Examples:

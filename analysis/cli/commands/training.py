@@ -23,7 +23,7 @@ class TrainingBy(str, Enum):
 TrainingRuns = Annotated[
     list[PathOrUrl],
     typer.Argument(
-        metavar="RUNS...", parser=path_named, help="Run directories of `train --epochs`, or folders that hold some."
+        metavar="RUNS...", parser=path_named, help="Run directories of `train --epochs`, or folders of them."
     ),
 ]
 Baseline = Annotated[
@@ -49,7 +49,7 @@ Plot = Annotated[
 @writes_tables
 def training_command(
     runs: TrainingRuns,
-    by: Annotated[TrainingBy, typer.Option(help="A row per run, or per run and epoch.")] = TrainingBy.run,
+    by: Annotated[TrainingBy, typer.Option(help="One row per run, or per run and epoch.")] = TrainingBy.run,
     baseline: Baseline = None,
     epoch: AfterEpochs = None,
     plot: Plot = None,
@@ -59,7 +59,7 @@ def training_command(
 ) -> None:
     """Print loss, accuracy and time.
 
-    All are those after the same number of epochs.
+    All trainings are compared after the same number of epochs.
 
     \b
     Examples:
@@ -68,14 +68,13 @@ def training_command(
       {prog} training --by epoch --format csv traces/large-batch
     """
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
-        raise typer.BadParameter(f"{plot}: is drawn as HTML; name a file that ends with .html", param_hint="--plot")
+        raise typer.BadParameter(f"{plot}: the plot is HTML; name a file that ends with .html", param_hint="--plot")
+    name = "training" if by is TrainingBy.run else "training_epochs"
+    writing.check(name)
     from ...training.analysis import analyse_training
 
     analysis = analyse_training(*runs, baseline=baseline, after_epochs=epoch, keep_going=keep_going)
-    if by is TrainingBy.run:
-        writing.table("training", analysis.training)
-    else:
-        writing.table("training_epochs", analysis.training_epochs)
+    writing.table(name, analysis.training if by is TrainingBy.run else analysis.training_epochs)
     if plot is not None:
         from ...render.training_plot import training_plot
 

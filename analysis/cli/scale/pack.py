@@ -27,20 +27,21 @@ PackedInto = Annotated[
         "-o",
         metavar="DIR",
         parser=path_named,
-        help="Write there, with the run's side files: a run directory like any other.",
+        help="Write to this folder, together with the run's side files.",
         show_default="beside each trace",
     ),
 ]
-KeptDetails = Annotated[bool, typer.Option("--details", help="Keep operators, runtime calls and allocations as well.")]
+KeptDetails = Annotated[bool, typer.Option("--details", help="Also keep operators, runtime calls and allocations.")]
 
 
 @reads_traces
 def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = False, *, reading: ReadOptions) -> None:
-    """Write one small file for each trace, a recording, from which all tables come out as from the trace.
+    """Write a recording of each trace.
 
-    It is some hundred times smaller than the JSON, and is read some twenty times faster. Every command takes a folder
-    of recordings as it takes one of traces. Beside its trace, a recording is used in its place as long as the trace
-    stays as it is. Without --details, tables of operators, replay, prediction and attribution need the traces.
+    A recording gives the same tables as its trace, is about 100 times smaller than the JSON, and is read about 20 times
+    faster. Every command takes a folder of recordings like a folder of traces. A recording beside its trace is read
+    instead of it, until the trace changes. Without --details, tables of operators, replay, predictions and attribution
+    still need the traces.
 
     \b
     Examples:
@@ -67,7 +68,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = F
             else:
                 failed.append(one)
     if not done:
-        raise NoTraces(f"{runs[0]}: nothing was packed:\n  " + "\n  ".join(map(str, failed)))
+        raise NoTraces(f"{runs[0]}: no trace could be packed:\n  " + "\n  ".join(map(str, failed)))
     if output is not None:
         copy_side_files(files, output)
     write_out(_told(done, output, time.monotonic() - begun), None)

@@ -15,25 +15,23 @@ from ..output import write_out
 
 _MOST_RANKS = 1 << 20
 
-Order = Annotated[
-    str, typer.Option(metavar="DIM-DIM-...", help="How ranks are numbered, the innermost dimension first.")
-]
-PerHost = Annotated[int, typer.Option("--gpus-per-host", min=1, help="Ranks of each host.")]
+Order = Annotated[str, typer.Option(metavar="DIM-DIM-...", help="How ranks are numbered, innermost dimension first.")]
+PerHost = Annotated[int, typer.Option("--gpus-per-host", min=1, help="Ranks on each host.")]
 
 
 def plan_ranks_command(
     *,
-    tp: Annotated[int, typer.Option("--tp", min=1, help="Ranks of a tensor-parallel group.")] = 1,
-    cp: Annotated[int, typer.Option("--cp", min=1, help="Ranks of a context-parallel group.")] = 1,
+    tp: Annotated[int, typer.Option("--tp", min=1, help="Ranks in a tensor-parallel group.")] = 1,
+    cp: Annotated[int, typer.Option("--cp", min=1, help="Ranks in a context-parallel group.")] = 1,
     pp: Annotated[int, typer.Option("--pp", min=1, help="Stages of a pipeline.")] = 1,
-    dp: Annotated[int, typer.Option("--dp", min=1, help="Ranks of a data-parallel group, or of one that shards.")] = 1,
+    dp: Annotated[int, typer.Option("--dp", min=1, help="Ranks in a data-parallel group, sharded or not.")] = 1,
     order: Order = INNERMOST_FIRST,
     gpus_per_host: PerHost = 8,
 ) -> None:
-    """Which ranks to trace so that whole process groups are seen, and what is not seen then.
+    """Print which ranks to trace so that whole process groups are seen, and what is then not seen.
 
-    Waiting and transfer of a collective are told apart if all ranks of its group have traces. Groups of experts are
-    parts of those that reduce gradients.
+    A collective can be split into waiting and transfer only if all ranks of its group have traces. Groups of experts
+    are parts of the groups that reduce gradients.
 
     \b
     Examples:
@@ -45,11 +43,11 @@ def plan_ranks_command(
     dimensions = INNERMOST_FIRST.split("-")
     if sorted(named) != sorted(dimensions):
         known = ", ".join(dimensions)
-        raise typer.BadParameter(f"{printable(order)} does not name each of {known} once", param_hint="--order")
+        raise typer.BadParameter(f"{printable(order)} must name each of {known} once", param_hint="--order")
     sizes = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
     layout = Layout({name: sizes[name] for name in named}, gpus_per_host)
     if layout.ranks > _MOST_RANKS:
-        raise typer.BadParameter(f"these are {layout.ranks:,} ranks; {_MOST_RANKS:,} at most", param_hint="--dp")
+        raise typer.BadParameter(f"that makes {layout.ranks:,} ranks; the most is {_MOST_RANKS:,}", param_hint="--dp")
     write_out(_told(layout), None)
 
 
@@ -58,14 +56,14 @@ def _told(layout: Layout) -> str:
     sizes = ", ".join(f"{name} {size}" for name, size in layout.sizes.items())
     head = f"{counted(layout.ranks, 'rank')} on {counted(hosts, 'host')}: {sizes}, innermost first\n"
     if not layout.sorts:
-        return f"{head}\nOne rank has nobody to communicate with: trace rank 0.\n"
+        return f"{head}\nA single rank communicates with nobody: trace rank 0.\n"
     plans = rank_plans(layout)
     width = max(len(plan.what) for plan in plans)
     lines = [f"{'trace':<{width}}  {'ranks':>7}  {'hosts':>6}  whole groups"]
     lines += [f"{p.what:<{width}}  {len(p.ranks):>7,}  {p.hosts:>6,}  {_whole(layout, p)}" for p in plans]
     best = cheapest_of_each(layout)
     numbers = _ranges(best.ranks)
-    lines += ["", f"The fewest that show a whole group of every sort, {counted(len(best.ranks), 'rank')}:"]
+    lines += ["", f"The fewest ranks that show a whole group of every kind ({counted(len(best.ranks), 'rank')}):"]
     lines += ["", *_wrapped(numbers)]
     if len(best.ranks) < layout.ranks:
         lines += ["", "To trace only these:", "", *_wrapped(_condition(best.ranks)), "", _not_seen(layout, best)]
@@ -84,8 +82,8 @@ def _groups(layout: Layout, sort: str) -> int:
 def _not_seen(layout: Layout, plan: Plan) -> str:
     others = [f"{_groups(layout, sort) - plan.whole[sort]:,} {sort} groups" for sort in layout.sorts]
     return fill(
-        f"Not seen whole: {', '.join(others)}. A rank there that is late shows as waiting of the ranks that are "
-        "traced, without its cause. If they wait much, trace another group.",
+        f"Not seen whole: {', '.join(others)}. If a rank there is late, you see that the traced ranks wait, but not "
+        "why. If they wait long, trace another group.",
         78,
     )
 

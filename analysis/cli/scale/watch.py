@@ -37,10 +37,13 @@ class RowFormat(str, Enum):
     jsonl = "jsonl"
 
 
-Watched = Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, which may not be there yet.")]
-StdoutFormat = Annotated[RowFormat, typer.Option("--format", "-f", help="Lines for people, or a JSON object a line.")]
+Watched = Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, which need not exist yet.")]
+StdoutFormat = Annotated[
+    RowFormat, typer.Option("--format", "-f", help="Lines for people, or one JSON object per line.")
+]
 RowsInto = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also add the rows to this file, as JSON lines.")
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Also append the rows to this file, as JSON lines."),
 ]
 ScalarsInto = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write curves for TensorBoard into this folder.")
@@ -53,26 +56,30 @@ MostAllowed = Annotated[
         help="Exit with 3 when a cycle passes exposed=PERCENT, wait=PERCENT or step-ms=MS; repeatable.",
     ),
 ]
-GoOn = Annotated[bool, typer.Option("--go-on", help="After a limit was passed watch on, and exit with 3 at the end.")]
-Once = Annotated[bool, typer.Option("--once", help="End after what is there.")]
-Every = Annotated[float, typer.Option(metavar="SECONDS", min=0.01, max=86_400, help="How often to look.")]
+GoOn = Annotated[
+    bool, typer.Option("--go-on", help="Keep watching after a limit is passed, and exit with 3 at the end.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Process existing cycles, then exit.")]
+Every = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.01, max=86_400, help="How often to look for new traces.")
+]
 PatienceS = Annotated[
     float,
     typer.Option(
         "--patience",
         metavar="SECONDS",
         min=0,
-        help="Report a cycle without ranks that have no trace of it so long after its last change.",
+        help="Report an incomplete cycle, without the ranks that are missing, this long after its last change.",
     ),
 ]
 Idle = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0, help="End when nothing new has come for so long.", show_default="never"),
+    typer.Option(metavar="SECONDS", min=0, help="Exit if nothing new appears for this long.", show_default="never"),
 ]
 StateAt = Annotated[
     Path | None,
     typer.Option(
-        "--state", metavar="FILE", help="Remember there what was reported.", show_default="a hidden file in DIR"
+        "--state", metavar="FILE", help="Remember in this file what was reported.", show_default="a hidden file in DIR"
     ),
 ]
 
@@ -113,10 +120,11 @@ def watch_command(
     pace: Pace,
     reading: ReadOptions,
 ) -> None:
-    """Follow a run while it runs: a line for each profiling cycle, as soon as all ranks have their trace of it.
+    """Follow a run.
 
-    It ends when the side files say that the run has ended, or with Ctrl-C. Started again, it goes on where it was:
-    no cycle is reported twice, and none is left out.
+    One line is printed for each profiling cycle, as soon as all ranks have written their traces of it. Watching ends
+    when the side files say that the run has ended, or with Ctrl-C. Started again, it continues where it stopped: no
+    cycle is reported twice or left out.
 
     \b
     Examples:
@@ -213,8 +221,8 @@ def _finish(watch: Watch, ending: Ending) -> None:
         raise typer.Exit(_PASSED)
     if watch.reported and watch.unchecked:
         names = ", ".join(sorted(limit.measure for limit in watch.unchecked))
-        complain(f"not known in any cycle, so not compared with its limit: {names}")
+        complain(f"no cycle shows {names}, so nothing was compared with that limit")
     if watch.unusable:
-        complain(f"{counted(watch.unusable, 'cycle')} had files that could not be used; see above, or their `note`")
+        complain(f"{counted(watch.unusable, 'cycle')} had unusable files; see the messages above, or the column `note`")
     if watch.unusable or (watch.reported and watch.unchecked):
         raise typer.Exit(1)

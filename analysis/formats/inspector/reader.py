@@ -77,7 +77,7 @@ def notes_of(logs: Sequence[InspectorLog]) -> Iterator[str]:
 _LOST = (
     ("dropped", "dropped by the Inspector, whose buffer was full; let it write more often"),
     ("timed_by_cpu", "not timed by a GPU, so not compared with other ranks"),
-    ("orphans", "left out, as no marker before them gives them a communicator"),
+    ("orphans", "left out, because no marker before them names their communicator"),
 )
 
 

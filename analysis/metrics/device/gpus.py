@@ -153,7 +153,7 @@ def _row(rank: int, device: str, name: str | None, cycles: list[_Busy]) -> Row:
     }
     reasons = [
         *(["no step is marked: from the first to the last activity"] if not row["steps"] else []),
-        *(["the kernels do not tell their blocks per SM"] if not efficient else []),
-        *(["the kernels do not tell their occupancy"] if not occupied else []),
+        *(["the traces do not show the kernels' blocks per SM"] if not efficient else []),
+        *(["the traces do not show the kernels' occupancy"] if not occupied else []),
     ]
     return row | {"note": "; ".join(reasons) or None}

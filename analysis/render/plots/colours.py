@@ -51,6 +51,7 @@ def stylesheet() -> str:
         ".ct .faint{fill:var(--faint)}.ct .end{text-anchor:end}.ct .mid{text-anchor:middle}",
         ".ct .grid{stroke:var(--grid);fill:none}.ct .axis{stroke:var(--faint);fill:none}",
         ".ct .line{fill:none;stroke-width:1.8}.ct .thin{fill:none;stroke:var(--ink);stroke-width:1}",
+        ".ct .frame{fill:none;stroke:var(--wait);stroke-width:2}",
         ".ct .band{fill:var(--ink);opacity:.14}",
     ]
     coloured = (*_KINDS, *(f"s{number}" for number in range(SERIES)))

@@ -15,11 +15,49 @@ from .figure import Figure
 
 _WIDTH, _TALLEST, _LEFT = 860, 760, 16
 _MOST_LABELS = 48
-_MEASURES = {
-    "exposed_wait_ns": "exposed waiting",
-    "late_ns": "lateness",
-    "caused_wait_ns": "waiting of others that the rank caused",
-    "window_ns": "step time",
+_MOST_NAMED = 8
+_MARK = 16  # beside the cells, for the arrow at a marked row
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a heat map of ranks and steps can show: its title, and how to read it."""
+
+    title: str
+    about: str
+    from_zero: bool = True
+    """Whether its colours begin at 0; else at the smallest value."""
+
+
+# A rank that holds up the others is bright where it causes waiting or is late, and dark where waiting itself is shown.
+MEASURES = {
+    "caused_wait_ns": Measure(
+        "Waiting caused",
+        "How long the other ranks waited for each rank, added up over all that waited. A bright row is a rank that the "
+        "others wait for, bright rows of one host point to that machine, and a single bright cell is one event. "
+        "Bright cells that change from rank to rank mean uneven work, not a slow rank.",
+    ),
+    "exposed_wait_ns": Measure(
+        "Time spent waiting",
+        "How long each rank waited in collectives while it computed nothing. Bright rows wait for somebody else: the "
+        "rank that they wait for is a dark row here.",
+    ),
+    "exposed_comm_ns": Measure(
+        "Exposed communication",
+        "How long each rank communicated while it computed nothing: waiting and transfer together. A rank that the "
+        "others wait for usually has less of it than they have.",
+    ),
+    "late_ns": Measure(
+        "Lateness",
+        "How late each rank came to the collective of the step to which it came latest. A rank may be late only "
+        "because it waited for another one before; the map of waiting caused counts that against the other one.",
+    ),
+    "window_ns": Measure(
+        "Step time",
+        "How long each step took on each rank; the colours begin at the shortest. A bright column is a long step. "
+        "Ranks that wait for each other take equally long, so a slow rank rarely stands out here.",
+        from_zero=False,
+    ),
 }
 
 
@@ -37,37 +75,61 @@ class HeatCells:
     unit: str = "ms"
     of_rows: str = "rank"
     of_columns: str = "step"
+    marked: frozenset[int] = frozenset()
+    """Numbers of the rows that have a frame."""
 
 
-def heatmap(rank_steps: Any, measure: str = "exposed_wait_ns", orders: Orders | None = None) -> Figure:
-    """Rank against step; `measure` is a column of the table `rank_steps`. Rows stand in the first of the `orders`.
+def heatmap(
+    table: Any,
+    measure: str = "caused_wait_ns",
+    orders: Orders | None = None,
+    culprits: Sequence[int] = (),
+    *,
+    table_name: str = "rank_steps",
+) -> Figure:
+    """Rank against step; `measure` is a column of the table, which is `rank_steps` or `breakdown_steps`.
 
-    The colours of `window_ns` begin at the shortest step, those of the others at 0.
+    Rows stand in the first of the `orders`. `culprits` are the ranks that the others wait for; their rows are marked.
     """
-    table = plain(rank_steps)
-    rows = table.rows
+    shown = MEASURES[measure]
+    rows = plain(table).rows
     several = len({row["rank"] for row in rows}) < len({(row["rank"], row["device"]) for row in rows})
     places = {rank: place for place, rank in enumerate(next(iter((orders or {}).values()), []))}
     keys = sorted({(row["rank"], row["device"]) for row in rows}, key=lambda key: (places.get(key[0], 0), key))
     steps = sorted({row["step"] for row in rows})
-    found = {(row["rank"], row["device"], row["step"]): _ms(row, measure) for row in rows}
+    values: dict[tuple[int, Any, int], float | None] = {}
+    for row in rows:  # a step that was profiled twice has two
+        key, value = (row["rank"], row["device"], row["step"]), _ms(row, measure)
+        values[key] = value if values.get(key) is None else (values[key] or 0.0) + (value or 0.0)
     names = [f"{rank} / {device}" if several else str(rank) for rank, device in keys]
-    cells = HeatCells(
-        names, [str(step) for step in steps], [[found.get((*key, step)) for step in steps] for key in keys]
-    )
-    title = f"{_MEASURES[measure].capitalize()} by rank and step"
     ranks = [rank for rank, _ in keys]
+    cells = HeatCells(
+        names,
+        [str(step) for step in steps],
+        [[values.get((*key, step)) for step in steps] for key in keys],
+        marked=frozenset(number for number, rank in enumerate(ranks) if rank in culprits),
+    )
+    title = f"{shown.title}, by rank and step"
     arranged = {name: sorted(range(len(keys)), key=_placed(order, ranks)) for name, order in (orders or {}).items()}
     return Figure(
         f"heat-{measure.removesuffix('_ns').replace('_', '-')}",
         title,
-        "One hot cell is an event, a hot row a slow rank, hot rows of one host a slow machine, no fixed pattern uneven "
-        "inputs.",
-        _drawn(f"heat-{measure}", title, cells, from_zero=measure != "window_ns"),
-        "rank_steps",
-        rank_steps,
+        f"{shown.about}{_who_is_marked(sorted(set(ranks) & set(culprits)))}",
+        _drawn(f"heat-{measure}", title, cells, from_zero=shown.from_zero),
+        table_name,
+        table,
         data=_data(cells, arranged),
     )
+
+
+def _who_is_marked(ranks: Sequence[int]) -> str:
+    """A sentence on the rows with a frame; empty if there are none."""
+    if not ranks:
+        return ""
+    if len(ranks) == 1:
+        return f" The frame marks rank {ranks[0]}, for which the others wait most."
+    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
+    return f" Frames mark ranks {names}, for which the others wait most."
 
 
 def _placed(order: Sequence[int], ranks: Sequence[int]) -> Callable[[int], tuple[int, int]]:
@@ -150,9 +212,9 @@ def _drawn(name: str, title: str, cells: HeatCells, *, from_zero: bool = True) -
     low = 0.0 if from_zero or not known else min(known)
     largest = max(known, default=0.0)
     left = _LEFT + max(map(text_width, (cells.of_rows, *cells.rows)))
-    wide = min(max((_WIDTH - left - 10) / max(len(cells.columns), 1), 1.0), 46.0)
+    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), 46.0)
     tall = min(max(_TALLEST / max(len(cells.rows), 1), 1.5), 18.0)
-    width = max(left + wide * len(cells.columns) + 10, 420)
+    width = max(left + wide * len(cells.columns) + _MARK, 420)
     drawing = Drawing(name, title, width, 58 + tall * len(cells.rows) + 34)
     drawing.text(left - 6, 42, cells.of_rows, "faint end")
     drawing.text(left, 14, f"{cells.of_columns}", "faint")
@@ -166,6 +228,8 @@ def _drawn(name: str, title: str, cells: HeatCells, *, from_zero: bool = True) -
         if number % every == 0:
             drawing.text(-6, tall / 2 + 4, row, "end")
         _draw_row(drawing, values, (wide, tall), (low, largest))
+        if number in cells.marked:
+            _mark_row(drawing, wide * len(values), tall)
         drawing.parts.append("</g>")
     drawing.parts.append("</g>")
     _scale_of_colours(drawing, left, 48 + tall * len(cells.rows) + 12, (low, largest, cells.unit))
@@ -194,6 +258,13 @@ def _draw_row(
     cell = f"h{pixels(wide - gap)}v{pixels(tall - gap)}h-{pixels(wide - gap)}z"
     for step, numbers in at.items():
         drawing.path("".join(f"M{pixels(n * wide)} 0{cell}" for n in numbers), f"h{step}")
+
+
+def _mark_row(drawing: Drawing, wide: float, tall: float) -> None:
+    """A frame around the cells, and an arrow that points at them: seen on any colour, and on paper."""
+    drawing.rectangle((0, 0, wide - 1, tall - 1), "frame")  # whatever is below the row would cover more
+    middle = pixels(tall / 2)
+    drawing.path(f"M{pixels(wide + 4)} {middle}l9 -5v10z", "f-wait")
 
 
 def _scale_of_colours(drawing: Drawing, left: float, y: float, meaning: tuple[float, float, str]) -> None:

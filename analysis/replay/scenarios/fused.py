@@ -29,7 +29,7 @@ def fused(links: Mapping[int, Linked]) -> Scenario:
     known = all(linked.latency_ns is not None for linked in links.values())
     ways = tuple(_fusing(links, unknown) for unknown in ((0.0,) if known else (0.0, 1.0)))
     return Scenario(
-        "collectives fused", "one latency instead of several; nothing needs a part of the result earlier", ways
+        "collectives fused", "one latency instead of several; no work needs a part of the result earlier", ways
     )
 
 

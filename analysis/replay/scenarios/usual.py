@@ -36,7 +36,7 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
     who = host or ("every rank" if ranks is None else f"rank {', '.join(map(str, sorted(ranks)))}")
     return Scenario(
         f"{who} as fast as the median",
-        "nothing takes longer than its median over ranks and steps; what others do not do is gone",
+        "nothing takes longer than its median over ranks and steps; work that the other ranks do not have is left out",
         (change,),
     )
 
@@ -108,7 +108,7 @@ def no_jitter(chosen: Callable[[Playing], Flags] | None = None) -> Scenario:
             result.append(replace(member, duration=duration, transfer=moved))
         return result
 
-    return Scenario("no jitter", "compute as its mean, transfer as its median over ranks and steps", (change,))
+    return Scenario("no jitter", "compute takes its mean over ranks and steps, transfer its median", (change,))
 
 
 def perfect_overlap() -> Scenario:
@@ -117,9 +117,7 @@ def perfect_overlap() -> Scenario:
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [replace(m, edges=_without_comm(m)) for m in members]
 
-    return Scenario(
-        "perfect overlap", "compute takes as long as measured, and never waits for communication", (change,)
-    )
+    return Scenario("perfect overlap", "compute takes as long as measured and never waits for communication", (change,))
 
 
 def _without_comm(member: Playing) -> Edges:

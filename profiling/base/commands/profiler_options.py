@@ -39,26 +39,27 @@ class RecordingOptions:
     with_stack: Annotated[bool, _profiler("record source lines")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False
     light: Annotated[
-        bool, _flag("--light", "record no shapes: least overhead; with NCCL, sizes of collectives are still known")
+        bool,
+        _flag("--light", "record no shapes, for the least overhead; with NCCL, sizes of collectives are still known"),
     ] = False
     sync_events: Annotated[bool, _flag("--sync-events", "record CUDA's synchronisations; on GPUs")] = False
     kineto_buffer_mb: Annotated[
         int | None,
         typer.Option(
             rich_help_panel="Profiler",
-            help="MiB of host memory that the profiler may take for what a GPU did, per rank",
+            help="MiB of host memory per rank that the profiler may use to record GPU activity",
             show_default="2048, or what KINETO_CONFIG says",
         ),
     ] = None
     flight_recorder: Annotated[
-        bool, _profiler("record collectives, and dump them if a rank stands still, for commtrace hang")
+        bool, _profiler("record collectives and dump them if a rank hangs, for commtrace hang")
     ] = False
     nccl_debug: Annotated[
         NcclDebug | None,
         typer.Option(
             rich_help_panel="Output",
             case_sensitive=False,
-            help="keep what NCCL logs at this level, a file per rank",
+            help="keep NCCL's log at this level, one file per rank",
             show_default="what NCCL_DEBUG says",
         ),
     ] = None
@@ -78,20 +79,21 @@ class KeepOptions:
     """What becomes of the traces."""
 
     keep: Annotated[
-        Keep, _output("of each cycle: its trace; its recording, a small file with the same tables; or both")
+        Keep,
+        _output("what to keep of each cycle: its trace, its recording (a small file with the same tables), or both"),
     ] = Keeping.keep
     analyse: Annotated[
         bool,
         typer.Option(
             "--analyse",
             rich_help_panel="Output",
-            help="at the end gather recordings of all ranks on rank 0, show the summary, and write it and a report",
+            help="at the end, gather recordings of all ranks on rank 0, print the summary, write it and a report",
         ),
     ] = Keeping.analyse
     analyse_max_seconds: Annotated[
-        float, _output("with --analyse: wait for other ranks, and for the analysis, at most this long each")
+        float, _output("with --analyse: the longest wait, in seconds, for the other ranks, and for the analysis")
     ] = Keeping.max_seconds
-    analyse_max_gb: Annotated[float, _output("with --analyse: all ranks together hand over at most this")] = (
+    analyse_max_gb: Annotated[float, _output("with --analyse: the most GB that all ranks together send to rank 0")] = (
         Keeping.max_gb
     )
 

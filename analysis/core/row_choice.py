@@ -1,0 +1,157 @@
+"""Rows of a table that somebody asked for: conditions on columns, an order, and how many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any
+
+from .escaping import printable
+from .schema import PlainTable, Schema
+
+_CONDITION = re.compile(r"\s*(?P<column>\w+)\s*(?P<sign><=|>=|!=|==|=|<|>|~)\s*(?P<value>.*?)\s*", re.DOTALL)
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": eq, "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
+}  # fmt: skip
+_NUMBER = re.compile(r"(?P<number>[-+]?(\d[\d_,]*)?\.?\d+(e[-+]?\d+)?)\s*(?P<unit>[a-z%]*)", re.IGNORECASE)
+_MISSING = ("na", "-")
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+_TIMES_NS = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_ORDERS = ("asc", "desc")
+
+
+class BadChoice(ValueError):
+    """What was asked for names no column of the table, or cannot be compared with it."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`COLUMN`, a sign and a value, as text."""
+
+    column: str
+    sign: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Raises BadChoice."""
+        parts = _CONDITION.fullmatch(text)
+        if parts is None:
+            raise BadChoice(f"{text!r} is no condition; write one such as rank=3, dur_ns>1ms or name~gemm")
+        return cls(parts["column"], parts["sign"], parts["value"])
+
+    def holds(self, dtype: str) -> Callable[[Any], bool]:
+        """Whether the condition holds for a value of a column of that dtype. Raises BadChoice."""
+        if self.value.lower() in _MISSING and self.sign in ("=", "==", "!="):
+            return lambda value: (value is None) is (self.sign != "!=")
+        if self.sign == "~":
+            wanted = self.value.lower()
+            return lambda value: value is not None and wanted in str(value).lower()
+        compare, bound = _COMPARE[self.sign], self._bound(dtype.lower())
+        # A value that is not known is no other one: `!=` takes its row, an order does not.
+        return lambda value: compare(value, bound) if value is not None else self.sign == "!="
+
+    def _bound(self, dtype: str) -> Any:
+        """What values are compared with."""
+        if dtype.startswith("bool"):
+            if self.value.lower() not in _TRUTH:
+                raise BadChoice(f"{self.column} is true or false, not {self.value!r}")
+            return _TRUTH[self.value.lower()]
+        if not dtype.startswith(("int", "uint", "float")):
+            return self.value
+        parts = _NUMBER.fullmatch(self.value)
+        factor = None if parts is None else _factor(self.column, parts["unit"].lower())
+        if parts is None or factor is None:
+            units = " (a unit may follow: ns, us, ms, s)" if self.column.endswith("_ns") else ""
+            raise BadChoice(f"{self.column} holds numbers{units}, and {self.value!r} is not one of them")
+        digits = re.sub("[_,]", "", parts["number"])
+        return (float(digits) if re.search("[.eE]", digits) else int(digits)) * factor
+
+
+def _factor(column: str, unit: str) -> float | None:
+    """By which a number with this unit is multiplied to be in that of the column; None if it cannot have it."""
+    if column.endswith("_ns"):
+        return _TIMES_NS.get(unit)
+    if column.endswith("_frac") and unit == "%":
+        return 0.01
+    return 1 if not unit else None
+
+
+@dataclass(frozen=True)
+class SortBy:
+    """A column, and which of its values come first. Values that are not known come last in any case."""
+
+    column: str
+    descending: bool | None = None
+    """None: numbers from the largest, text from A."""
+
+    @classmethod
+    def parse(cls, text: str) -> SortBy:
+        """`COLUMN`, `COLUMN:asc` or `COLUMN:desc`. Raises BadChoice."""
+        column, colon, order = text.strip().partition(":")
+        if colon and order not in _ORDERS:
+            raise BadChoice(f"{text!r}: the order is asc or desc")
+        return cls(column, order == "desc" if colon else None)
+
+
+@dataclass(frozen=True)
+class RowChoice:
+    """Rows that fulfil all conditions, sorted, and only the first of them."""
+
+    where: tuple[Condition, ...] = ()
+    sort: tuple[SortBy, ...] = ()
+    top: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, each once."""
+        return tuple(dict.fromkeys(part.column for part in (*self.sort, *self.where)))
+
+    def check(self, schema: Schema) -> None:
+        """Raises BadChoice if the table has not all of the columns, or a condition cannot be compared with one."""
+        known = list(schema.columns)
+        for column in self.columns:
+            if column not in known:
+                raise BadChoice(f"{_no_column(column, known)} The table {schema.name} has: {', '.join(known)}")
+        for condition in self.where:
+            condition.holds(schema.columns[condition.column][0])
+
+    def of(self, table: PlainTable, top_for_each: Sequence[str] = ()) -> PlainTable:
+        """The rows of the table; with `top_for_each`, that many for each combination of these columns."""
+        rows = list(range(len(table)))
+        for condition in self.where:
+            values, holds = table.columns[condition.column], condition.holds(table.dtypes[condition.column])
+            rows = [row for row in rows if holds(values[row])]
+        for order in reversed(self.sort):
+            values = table.columns[order.column]
+            down = table.is_number(order.column) if order.descending is None else order.descending
+            known = [row for row in rows if values[row] is not None]
+            known.sort(key=lambda row, values=values: values[row], reverse=down)  # type: ignore[misc]
+            rows = known + [row for row in rows if values[row] is None]
+        if self.top is not None:
+            rows = _first(rows, [table.columns[column] for column in top_for_each], self.top)
+        chosen = {name: [values[row] for row in rows] for name, values in table.columns.items()}
+        return PlainTable(chosen, table.dtypes, table)
+
+
+def _first(rows: list[int], keys: list[list[Any]], count: int) -> list[int]:
+    """The first rows for each combination of the keys."""
+    seen: dict[tuple[Any, ...], int] = {}
+    first = []
+    for row in rows:
+        key = tuple(values[row] for values in keys)
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= count:
+            first.append(row)
+    return first
+
+
+def _no_column(column: str, known: Sequence[str]) -> str:
+    """That there is no such column, and which one comes nearest."""
+    name = column.lower().replace("-", "_")
+    begins = [other for other in known if other.startswith(f"{name}_")]
+    near = [other for other in known if other.lower() == name] or begins or get_close_matches(name, known, n=1)
+    return f"no column {printable(column)}{f'; did you mean {near[0]}?' if near else '.'}"

@@ -1,0 +1,32 @@
+"""`--help` of a command explains every column of its tables, in the words of their schemas."""
+
+import pytest
+
+from analysis.catalog import CATALOG
+from analysis.cli.app import main
+from analysis.cli.column_help import column_sections
+
+COMMANDS = sorted({entry.command.split(" ")[0] for entry in CATALOG.values() if entry.command})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_column_is_explained(capsys, command) -> None:
+    assert main([command, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for entry in CATALOG.values():
+        if entry.command and entry.command.split(" ")[0] == command:
+            for column, (_, meaning) in entry.schema.columns.items():
+                assert f" {column} {' '.join(meaning.split())}" in text, (column, meaning)
+
+
+def test_a_column_that_people_do_not_see_says_where_it_is() -> None:
+    [(heading, rows), *_] = column_sections("breakdown")
+    assert heading == "Columns"
+    assert dict(rows)["n_memory"].endswith("(in CSV and JSON)")
+    assert not dict(rows)["idle_ns"].endswith("(in CSV and JSON)")
+
+
+def test_commands_without_a_table_have_no_columns(capsys) -> None:
+    assert list(column_sections("report")) == []
+    assert main(["report", "--help"]) == 0
+    assert "Columns" not in capsys.readouterr().out
