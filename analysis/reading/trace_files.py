@@ -56,7 +56,7 @@ def trace_files(paths: Sequence[Path]) -> RanksInFiles:
     return ranks._replace(notes=[*skipped, *ranks.notes])
 
 
-def runs_below(folder: Path) -> list[Path]:
+def runs_inside(folder: Path) -> list[Path]:
     """The folders inside a folder that hold a run each, if it holds none itself; hidden ones and links are left out."""
     if is_remote(folder) or not folder.is_dir() or _holds_a_run(folder):
         return []

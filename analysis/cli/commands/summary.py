@@ -10,7 +10,7 @@ import typer
 from ...core.escaping import encodable, for_shell, printable
 from ...core.wording import counted
 from ...errors import AnalysisError
-from ...reading.trace_files import runs_below
+from ...reading.trace_files import runs_inside
 from ...recording.options import ReadOptions
 from ..output import Format, Writing, writes_text
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
@@ -41,7 +41,7 @@ def summary_command(
       {prog} summary --format markdown --output summary.md traces/my-run
     """
     program = context.find_root().info_name or "commtrace"
-    if len(runs) == 1 and writing.format is Format.table and (below := runs_below(runs[0])):
+    if len(runs) == 1 and writing.format is Format.table and (below := runs_inside(runs[0])):
         if len(below) > 1:
             _list(below, writing, reading, program)
             return
