@@ -108,7 +108,7 @@ class RowChoice:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it names, each once."""
-        return tuple(dict.fromkeys(part.column for part in (*self.sort, *self.where)))
+        return tuple(dict.fromkeys([*(order.column for order in self.sort), *(each.column for each in self.where)]))
 
     def check(self, schema: Schema) -> None:
         """Raises BadChoice if the table has not all of the columns, or a condition cannot be compared with one."""

@@ -270,7 +270,7 @@ def test_the_summary_warns(capsys, run_with_a_damaged_rank):
     assert main([str(run_with_a_damaged_rank), "--keep-going"]) == 1
     captured = capsys.readouterr()
     shown = " ".join(captured.out.split()).replace(" warning ", " ")
-    assert "rank 1 is partial: nothing behind the damage of its file is counted" in shown
+    assert "rank 1 is partial: nothing after the damage in its file is counted" in shown
     assert "used in part: " in shown
     assert captured.err.count("ends in the middle of its events") == 1
     assert captured.err.count("\n") == 1
