@@ -6,7 +6,6 @@ Only the modules of this folder know raw trace keys. Several processes can read 
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any
 
 from ...core.escaping import encodable
 from ...core.kinds import COMM, kernel_kind, memory_kind
-from ...core.markers import GRADIENT
+from ...core.markers import GRADIENT, STEERING
 from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
@@ -25,7 +24,7 @@ from ...recording.memory_limit import check_memory, shapes_bytes, tables_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import DOUBLES, INTEGERS, Annotation, Columns, Events, Extent, RawTrace, latest, raw_trace
 from ...recording.values import MISSING, NOT_KNOWN
-from .arguments import annotations_of, call_records, comm_row, integer_id
+from .arguments import annotations_of, call_records, comm_row, integer_id, without_shapes
 from .events import (
     KERNEL_CATEGORIES,
     Activity,
@@ -50,7 +49,6 @@ from .stream import Batch, EventStream, Pick, Surrounding
 
 # On disk. Counting the events of a smaller file costs less than reading a damaged one twice.
 SLOW_TO_COUNT_BYTES = 2 << 20
-_ANNOTATION = re.compile(r"ProfilerStep#[0-9]{1,18}\Z|(?:nccl|gloo):|enumerate\(DataLoader\)#")
 _HANDING_OVER = ("c10d::", "record_param_comms")
 _LOADING = "enumerate(DataLoader)#"  # an annotation or an operator, by version of torch
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
@@ -231,12 +229,16 @@ class _Reading:
         self.repaired_bytes += texts.repaired_bytes
         marked = zip(annotations, texts.annotations, strict=True)
         called = list(zip(operators, texts.operators, strict=True))
-        kept = [each for each in marked if _ANNOTATION.match(each[0].name)]
+        kept, of_user = [], []
+        for event, text in marked:
+            (kept if STEERING.match(event.name) else of_user).append((event, text))
         kept += [each for each in called if each[0].name.startswith(_LOADING)]
         kept += [each for each in called if each[0].name.startswith("c10d::")]
         if self.options.details:
             kept += [each for each in called if each[0].name == GRADIENT]
         found = annotations_of(kept)
+        if self.options.details:  # what a CPU was doing while its device had nothing to do
+            found += [without_shapes(event) for event, _ in of_user]
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # There are several such events per thread; one may hold an earlier process name.
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
