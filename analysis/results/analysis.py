@@ -410,9 +410,9 @@ class Analysis:
         _, behind, members = self._explained
         # Comparing with more ranks would mean to read more files once more.
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
-        found = self._marked(late_work(behind, Asked(self._work, members, self._detailed, most_others)))
-        damaged = bool(self.run.partial_ranks)
-        return found[:0] if damaged else found
+        damaged = set(self.run.partial_ranks)
+        whole = [one.without(damaged) for one in behind if one.rank not in damaged]
+        return self._marked(late_work(whole, Asked(self._work, members, self._detailed, most_others)))
 
     @cached_property
     def _explained(self) -> causes_module.Explained:

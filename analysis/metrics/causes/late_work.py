@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,10 @@ class Behind(NamedTuple):
     until: int
     others: tuple[int, ...]
     weight_ns: int
+
+    def without(self, ranks: Collection[int]) -> Behind:
+        """The same, compared with none of these ranks."""
+        return self._replace(others=tuple(rank for rank in self.others if rank not in ranks))
 
 
 class Asked(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..causes.blame import standing_out
-from .doing import Doing, on_cpu, on_device
+from .doing import Doing, on_cpu, on_device, only_step
 
 _MOST_NAMED = 3
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
@@ -91,7 +91,7 @@ class Culprits(NamedTuple):
         if late.because == "start":
             return f"Rank {late.rank} {does}"
         reason = doing.clause if doing else f"it {does}"
-        return f"Rank {late.rank} is late by {length(late.more_ms)}{late.per}: {reason}"
+        return f"Rank {late.rank} is late by {length(late.more_ms)}{late.per}{late.where}: {reason}"
 
     def _why(self, rank: int, who: str = "", *, several: bool = False) -> str:
         late = self._late(rank)
@@ -112,12 +112,15 @@ class Culprits(NamedTuple):
         new = own.groupby(own["collective_id"].map(self.groups))["new_ns"]
         if because == "start":  # there is one first step
             return _Late(rank, because, float(new.max().max()) / 1e6, "")
+        once = only_step(self.late_work, rank, because, self.steps)
+        if once is not None:
+            return _Late(rank, because, float(new.sum().max()) / 1e6, "", f" in step {once} alone")
         more_ms = float(new.sum().max()) / 1e6 / self.steps if self.steps else float(new.median().max()) / 1e6
         return _Late(rank, because, more_ms, " per step" if self.steps else "")
 
     def _does(self, late: _Late, *, several: bool = False) -> str:
         words = _ON_CPU if self.on_cpu and late.because == "cpu" else _DOES[late.because]
-        return f"{words[several]} {length(late.more_ms)}{late.per} {words[2]} than the others"
+        return f"{words[several]} {length(late.more_ms)}{late.per} {words[2]} than the others{late.where}"
 
     def _doing(self, late: _Late) -> Doing | None:
         return on_cpu(self.late_work, late.rank) if late.because == "cpu" else None
@@ -128,12 +131,13 @@ class Culprits(NamedTuple):
 
 
 class _Late(NamedTuple):
-    """Why a rank is late, and by how much: per step, or each time."""
+    """Why a rank is late, and by how much: per step, each time, or in one step only."""
 
     rank: int
     because: str
     more_ms: float
     per: str
+    where: str = ""
 
 
 def length(ms: float) -> str:

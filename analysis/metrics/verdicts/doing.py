@@ -11,6 +11,7 @@ from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, TOTAL
 
 _MOST_OF_IT = 0.5  # of the extra time; nothing smaller is called the reason
 _WORTH_SAYING = 0.1
+_LEAST_STEPS = 3  # of which one may stand out
 _AS_GOOD = 0.9  # of two nested ranges the inner one is named, if it holds nearly as much
 
 
@@ -71,6 +72,16 @@ def on_device(late_work: pd.DataFrame, rank: int) -> str | None:
     if own is None or not len(own) or own["frac"].iloc[-1] < _MOST_OF_IT:
         return None
     return str(own["what"].iloc[-1])
+
+
+def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> int | None:
+    """The step in which a rank fell behind by nearly all it did, if there are several: an event, not a rate."""
+    of = {"cpu": ALL_CPU, "data": ALL_CPU, "compute": ALL_COMPUTE}.get(because)
+    own = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == of)]
+    extra = own.groupby("step")["extra_ns"].sum().clip(lower=0)
+    if steps < _LEAST_STEPS or not len(extra) or extra.max() < _AS_GOOD * extra.sum():
+        return None
+    return int(extra.idxmax())
 
 
 def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
