@@ -179,3 +179,21 @@ def test_a_rank_that_begins_its_only_step_late(tmp_path: Path) -> None:
     (row,) = records(found.lateness)
     assert (row["because"], row["extra_start_ns"], row["new_ns"]) == ("start", late, late)
     assert "rank 1: 15.0 ms, 100% of all waiting: begins the traced step later" in found.summary()
+
+
+def test_what_happens_once_is_no_rate(tmp_path: Path) -> None:
+    """At the end of step 2, after its all_reduce: the next one, in step 3, comes late."""
+    steps, pause = range(5), 100 * MS
+    begin = {k: k * EVERY + pause * (k > 2) for k in steps}
+    truth = [Collective([begin[k] + 8 * MS + 0 * rank for rank in range(4)], 2 * MS) for k in steps]
+    truth[3] = Collective([begin[3] + 8 * MS - pause * (rank != 1) for rank in range(4)], 2 * MS)
+    traces = traces_of(4, truth)
+    for rank, trace in enumerate(traces):
+        for k in steps:
+            shift = -pause if k == 3 and rank != 1 else 0
+            end = begin.get(k + 1, begin[k] + EVERY) - pause * (k == 2 and rank != 1)
+            trace.step(k, begin[k] + shift, end).kernel("gemm", begin[k] + 2 * MS + shift, 6 * MS)
+        if rank == 1:
+            trace.annotation("checkpoint", begin[2] + 15 * MS, pause)
+    found = analysed(tmp_path, *traces)
+    assert "which gives its device work 100.0 ms later than the others in step 2 alone" in sentence(found)

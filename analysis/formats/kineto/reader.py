@@ -229,7 +229,8 @@ class _Reading:
         self.repaired_bytes += texts.repaired_bytes
         marked = zip(annotations, texts.annotations, strict=True)
         called = list(zip(operators, texts.operators, strict=True))
-        kept, of_user = [], []
+        kept: list[tuple[CpuEvent, bytes]] = []
+        of_user: list[tuple[CpuEvent, bytes]] = []
         for event, text in marked:
             (kept if STEERING.match(event.name) else of_user).append((event, text))
         kept += [each for each in called if each[0].name.startswith(_LOADING)]

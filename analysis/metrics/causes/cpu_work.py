@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
-from ...core.intervals import Spans, Times, intersect, spans
+from ...core.intervals import Spans, Times, covered, intersect, spans
 from ...core.kinds import COMM, COMPUTE
+from ...core.steps import steps_at
 
 OUTSIDE = "outside of any operator"
 WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
@@ -55,7 +56,7 @@ class CpuWork:
         blocking = calls[calls["name"].str.match(markers.BLOCKING).fillna(False).astype(bool)]
         self.is_known = len(operators) > 0
         steps = marks[marks["name"].str.startswith(markers.PROFILER_STEP).fillna(False).astype(bool)]
-        self.steps = steps.sort_values("start_ns")
+        self.steps = steps[_COLUMNS]
         ranges = pd.concat([of_user, operators[is_range]])
         self._layers = {
             RANGE: _by_thread(ranges),
@@ -64,6 +65,14 @@ class CpuWork:
         }
         self._main = _main_thread(self.steps, ranges)
         self._launched_ns, self._threads = _launching(detailed)
+
+    def by_step(self, idle: Spans) -> dict[int, int]:
+        """How much of these times lies in each step of the CPU, in ns; steps without any are left out."""
+        starts = self.steps["start_ns"].to_numpy(dtype=np.int64)
+        inside = covered(idle, starts, starts + self.steps["dur_ns"].to_numpy(dtype=np.int64))
+        marks = zip(self.steps["name"], starts.tolist(), self.steps["dur_ns"], strict=True)
+        steps = steps_at(starts, list(marks)).tolist()
+        return {step: took for step, took in zip(steps, inside.tolist(), strict=True) if took}
 
     def during(self, idle: Spans) -> dict[Did, int]:
         """How long the launching thread did what in these times, in ns.
@@ -123,7 +132,8 @@ class _Nested(NamedTuple):
         ends = starts + events["dur_ns"].to_numpy(dtype=np.int64)
         order = np.lexsort((-ends, starts))
         names = [plain_name(str(name)) for name in events["name"].to_numpy()[order]]
-        bounds, innermost, parents, stack = [], [], [], []
+        bounds, innermost, parents = [], [], []
+        stack: list[int] = []
         begin, end = starts[order].tolist(), ends[order].tolist()
         for i, start in enumerate(begin):
             while stack and end[stack[-1]] <= start:

@@ -89,15 +89,14 @@ class _Looked:
         self._ready = dict(zip(keys, first["ready_own_ns"].tolist(), strict=True))
         began = first["began_own_ns"] if "began_own_ns" in first else pd.Series(pd.NA, first.index, dtype="Int64")
         self._began = {key: int(ns) for key, ns in zip(keys, began.tolist(), strict=True) if not pd.isna(ns)}
-        self._work: dict[int, CpuWork] = {}
-        self._gaps: dict[int, Spans | None] = {}
+        self._work: dict[int, tuple[CpuWork, Spans | None]] = {}
 
     def rows(self, rank: int, behind: list[Behind]) -> list[Row]:
         """All steps of a rank."""
         others = behind[0].others[: self._asked.most_others]
         steps: dict[int | None, list[Behind]] = defaultdict(list)
         for one in behind:
-            steps[one.step].append(one)
+            steps[self._step(one)].append(one)
         times = {(step, one): self._times(own, one) for step, own in steps.items() for one in (rank, *others)}
         computed = self._computed(times)
         rows: list[Row] = []
@@ -108,6 +107,30 @@ class _Looked:
             mine, *theirs = (self._took(one, times[step, one]) | computed[step, one] for one in (rank, *compared))
             rows += _rows(rank, step, mine, theirs)
         return rows
+
+    def _step(self, behind: Behind) -> int | None:
+        """The step of a part, which may reach over two: the one in which the device of the rank stood longer idle.
+
+        What makes a rank late at the end of a step shows in the first call of the next one.
+        """
+        mine, *theirs = (
+            self._idle_by_step(behind, rank) for rank in (behind.rank, *behind.others[: self._asked.most_others])
+        )
+        extra = {step: idle - float(np.median([other.get(step, 0) for other in theirs])) for step, idle in mine.items()}
+        step = max(extra, key=lambda step: extra[step], default=None)
+        return behind.step if step is None or extra[step] <= 0 else step
+
+    def _idle_by_step(self, behind: Behind, rank: int) -> dict[int, int]:
+        work, gaps = self._cpu(rank)
+        times = self._times([behind], rank)
+        return work.by_step(within(gaps, times)) if gaps is not None else {}
+
+    def _cpu(self, rank: int) -> tuple[CpuWork, Spans | None]:
+        """What the CPU of a rank did, and when its device had nothing to do because of it."""
+        if rank not in self._work:
+            gaps = self._asked.ran.without_work(self._asked.members, rank)
+            self._work[rank] = CpuWork(self._asked.detailed(rank)), gaps
+        return self._work[rank]
 
     def _times(self, behind: list[Behind], rank: int) -> list[Between]:
         found = set()
@@ -121,15 +144,12 @@ class _Looked:
 
     def _took(self, rank: int, times: list[Between]) -> dict[Did, int]:
         """What a CPU did while its device had nothing to do."""
-        if rank not in self._work:
-            self._work[rank] = CpuWork(self._asked.detailed(rank))
-            self._gaps[rank] = self._asked.ran.without_work(self._asked.members, rank)
-        gaps = self._gaps[rank]
+        work, gaps = self._cpu(rank)
         if gaps is None:
             return {}
         idle = within(gaps, times)
         whole: dict[Did, int] = {(TOTAL, ALL_CPU, None, None): total(idle)}
-        return whole | (self._work[rank].during(idle) if self._work[rank].is_known else {})
+        return whole | (work.during(idle) if work.is_known else {})
 
     def _computed(
         self, times: Mapping[tuple[int | None, int], list[Between]]
