@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from statistics import median
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from ...core.intervals import Spans, total
@@ -116,7 +116,7 @@ class _Looked:
         mine, *theirs = (
             self._idle_by_step(behind, rank) for rank in (behind.rank, *behind.others[: self._asked.most_others])
         )
-        extra = {step: idle - float(np.median([other.get(step, 0) for other in theirs])) for step, idle in mine.items()}
+        extra = {step: idle - median(other.get(step, 0) for other in theirs) for step, idle in mine.items()}
         step = max(extra, key=lambda step: extra[step], default=None)
         return behind.step if step is None or extra[step] <= 0 else step
 
@@ -174,7 +174,7 @@ def _rows(rank: int, step: int | None, mine: dict[Did, int], theirs: list[dict[D
     rows: list[Row] = []
     for key in sorted({*mine, *(key for other in theirs for key in other)}, key=str):
         kind, what, operator, region = key
-        took, usual = mine.get(key, 0), int(np.median([other.get(key, 0) for other in theirs]))
+        took, usual = mine.get(key, 0), int(median(other.get(key, 0) for other in theirs))
         rows.append({
             "rank": rank, "step": step, "kind": kind, "what": what, "operator": operator, "range": region,
             "took_ns": took, "others_ns": usual, "extra_ns": took - usual,

@@ -45,8 +45,8 @@ def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | N
 
     `members` are calls of the rank, and of others.
     """
-    own = ran.activities[ran.activities["rank"] == rank]
-    found = programs(_Part(own, ran.launches, ran.annotations), members)
+    own = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
+    found = programs(_Part(*own), members[members["rank"] == rank])
     return next((union(program.parts["cpu"], program.parts["data"]) for program in found.values()), None)
 
 
