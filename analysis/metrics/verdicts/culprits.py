@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..causes.blame import standing_out
+from ..causes.cpu_work import OUTSIDE
 from .doing import Doing, on_cpu, on_device, only_step
 
 _MOST_NAMED = 3
@@ -123,7 +124,9 @@ class Culprits(NamedTuple):
         return f"{words[several]} {length(late.more_ms)}{late.per} {words[2]} than the others{late.where}"
 
     def _doing(self, late: _Late) -> Doing | None:
-        return on_cpu(self.late_work, late.rank) if late.because == "cpu" else None
+        doing = on_cpu(self.late_work, late.rank) if late.because == "cpu" else None
+        said = self.on_cpu and doing is not None and doing.what == OUTSIDE and doing.inside is None
+        return None if said else doing
 
     def _where(self, late: _Late) -> str:
         kernel = on_device(self.late_work, late.rank) if late.because == "compute" else None
