@@ -411,6 +411,15 @@ _ENTRIES = (
         ),
     ),
     TableEntry(
+        lateness.LATE_WORK,
+        Topic.waiting,
+        "What late ranks were doing while they fell behind the others.",
+        "late-work.md#what-a-late-rank-was-doing",
+        command="late_work",
+        none_found="no rank was late for a reason that the traces show",
+        narrow=("rank", "step", "kind", "what", "extra_ns", "took_ns", "others_ns", "range", "operator"),
+    ),
+    TableEntry(
         lateness.HANGS,
         Topic.waiting,
         "Collectives that some ranks issued and others never did.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GRADIENT = "torch::autograd::AccumulateGrad"
 """The operator in which the gradient of a parameter becomes ready; its input is that gradient."""
 PROFILER_STEP = "ProfilerStep#"
@@ -28,6 +30,14 @@ KERNEL_PREFIXES = ("nccl", "rccl")
 """How the names of NCCL's and RCCL's kernels begin, in lower case."""
 REDUCE_KERNELS = ("ncclKernel_Reduce_", "ncclDevKernel_Reduce_")
 """How the names of NCCL's kernels for reduce begin, which "reduce" alone does not tell from those of all_reduce."""
+STEERING = re.compile(rf"ProfilerStep#[0-9]{{1,18}}\Z|{'|'.join((*OF_BACKENDS, GLOO_MARK))}|enumerate\(DataLoader\)#")
+"""Annotations of steps, collectives and batches; those of the user say only what a CPU was doing."""
+BLOCKING = re.compile(
+    r"\w*Synchronize\Z|(?:cuda|hip)Memcpy(?:Async)?\Z|cuMemcpy\w*|(?:cuda|hip)(?:Malloc|Free|Host)|cuMem|cuModule|cuLibrary"
+)
+"""Calls in which a CPU waits for its device, or for memory; a copy from pageable memory blocks in cudaMemcpyAsync."""
+TORCH_RANGES = ("Torch-Compiled Region", "Optimizer.", LOADING)
+"""How names of operators begin that are ranges around many others, as torch or its compiler mark them."""
 COPY_BETWEEN_GPUS = "Memcpy PtoP"
 """Kineto's name of a copy from one GPU to another."""
 COPIES = ("Memcpy", "Memset")

@@ -32,6 +32,7 @@ def ranks(
         last = lateness[lateness["rank"] == rank]
         own_fault = lateness[lateness["origin_rank"].fillna(lateness["rank"]) == rank]
         of_waiting = int(fault.get(rank, 0))
+        because = _weightiest(own_fault, "origin_because", "caused_wait_ns")
         rows.append({
             "rank": rank,
             "host": hosts[rank],
@@ -45,8 +46,8 @@ def ranks(
             "caused_wait_frac": of_waiting / waited if compared and waited else None,
             "late_median_ns": int(last["late_ns"].median()) if len(last) else None,
             "late_max_ns": last["late_ns"].max() if len(last) else None,
-            "because": _weightiest(own_fault, "origin_because", "late_ns"),
-            "kernel": _weightiest(own_fault, "kernel", "kernel_extra_ns"),
+            "because": because,
+            "kernel": _weightiest(own_fault, "kernel", "kernel_extra_ns") if because == "compute" else None,
             "wire_gb_per_s": wire.get(rank),
         })  # fmt: skip
     return RANKS.frame(rows)
@@ -56,13 +57,14 @@ def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
     """The table `ranks` added up by host; ranks without a host are left out."""
     rows: list[Row] = []
     for host, own in ranks[ranks["host"].notna()].groupby("host", sort=True):
+        because = _weightiest(own, "because", "caused_wait_ns")
         rows.append({
             "host": host,
             "ranks": " ".join(map(str, own["rank"])),
             **{column: own[column].sum(min_count=1) for column in ("wait_ns", "times_last", "caused_wait_ns")},
             "caused_wait_frac": own["caused_wait_frac"].sum(min_count=1),
-            "because": _weightiest(own, "because", "caused_wait_ns"),
-            "kernel": _weightiest(own, "kernel", "caused_wait_ns"),
+            "because": because,
+            "kernel": _weightiest(own, "kernel", "caused_wait_ns") if because == "compute" else None,
         })  # fmt: skip
     return HOSTS.frame(rows)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,8 @@ from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
-from ..metrics.causes.program import PARTS
+from ..metrics.causes.accounts import BLAMED
+from ..metrics.causes.late_work import Asked, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
 from ..metrics.device import kernels as kernels_module
@@ -43,6 +44,7 @@ from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typica
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
 from ..metrics.verdicts.table import Measured, verdicts
+from ..run.event_tables import EventTables
 from ..run.run import Run
 from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed
 from .early_work import Early
@@ -63,6 +65,8 @@ _MOST_ATTRIBUTED = 16
 _WORTH_FIXING, _MOST_FIXED = 0.05, 3
 """Of all waiting, so much is caused by a rank whose lateness is taken away in a scenario; of at most so many ranks."""
 
+_MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
+"""A late rank is compared with so many; fewer where their files have to be read once more."""
 _WITH_DETAILS = "analyse(..., details=True) reads them, of recordings if they were packed with --details"
 
 
@@ -73,6 +77,7 @@ class _Waiting(NamedTuple):
     lateness: pd.DataFrame
     ranks: pd.DataFrame
     hosts: pd.DataFrame
+    late_work: pd.DataFrame
 
 
 @dataclass(frozen=True, repr=False)
@@ -473,12 +478,31 @@ class Analysis:
     @cached_property
     def lateness(self) -> pd.DataFrame:
         """One row per collective with a late rank: how late, and what it did longer than the others."""
-        known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
-        found = self._marked(causes_module.lateness(self._work, known, self.run.operators_of))
+        found = self._marked(self._explained.lateness)
         # Nor can the late rank be compared with a rank whose file is damaged.
         members = self.participation
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
+
+    @cached_property
+    def late_work(self) -> pd.DataFrame:
+        """One row per late rank, step and thing that it did while it fell behind, beside the median of other ranks."""
+        _, behind, members = self._explained
+        # Comparing with more ranks would mean to read more files once more.
+        most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
+        damaged = set(self.run.partial_ranks)
+        whole = [one.without(damaged) for one in behind if one.rank not in damaged]
+        return self._marked(late_work(whole, Asked(self._work, members, self._detailed, most_others)))
+
+    @cached_property
+    def _explained(self) -> causes_module.Explained:
+        known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
+        return causes_module.explained(self._work, known, lambda rank: self._detailed(rank).cpu_operators)
+
+    @cached_property
+    def _detailed(self) -> Callable[[int], EventTables]:
+        """The tables of each rank with details; files are read once more where they were read without."""
+        return cache(self.run.detailed)
 
     @cached_property
     def hosts(self) -> pd.DataFrame:
@@ -565,7 +589,7 @@ class Analysis:
     def _of_typical_step(self) -> _Waiting:
         """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
         if not len(self.steps) or self.steps["left_out"].isna().all():
-            return _Waiting(self.participation, self.lateness, self.ranks, self.hosts)
+            return _Waiting(self.participation, self.lateness, self.ranks, self.hosts, self.late_work)
         return self._waiting_in(self.typical_step.steps)
 
     def _waiting_in(self, steps: Collection[int]) -> _Waiting:
@@ -574,12 +598,21 @@ class Analysis:
         own = self.participation[self.participation["call_id"].map(of_call).isin(steps)]
         late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
         ranks = ranks_module.ranks(self.run.traces, self.collectives, own, late)
-        return _Waiting(own, late, ranks, ranks_module.hosts(ranks))
+        work = self.late_work[self.late_work["step"].isin(steps)]
+        return _Waiting(own, late, ranks, ranks_module.hosts(ranks), work)
 
     def _culprits(self, waiting: _Waiting, steps: int) -> Culprits:
         groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
         of_collective = groups.set_axis(self.collectives["collective_id"])
-        return Culprits(waiting.ranks, waiting.hosts, waiting.lateness, of_collective, steps, self.run.is_of_cpus)
+        return Culprits(
+            ranks=waiting.ranks,
+            hosts=waiting.hosts,
+            lateness=waiting.lateness,
+            late_work=waiting.late_work,
+            groups=of_collective,
+            steps=steps,
+            on_cpu=self.run.is_of_cpus,
+        )
 
     @property
     def _members_at_most(self) -> int | None:
@@ -600,7 +633,7 @@ class Analysis:
 
 
 _COMPARED = [
-    *(f"extra_{part}_ns" for part in PARTS),
+    *(f"extra_{part}_ns" for part in BLAMED),
     "new_ns",
     "because",
     "origin_rank",

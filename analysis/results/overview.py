@@ -13,6 +13,7 @@ from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
 from ..core.wording import counted, listed, ranges_of
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
+from ..metrics.verdicts.doing import on_cpu
 from ..metrics.verdicts.of_idle import idle_rows
 from ..metrics.verdicts.of_run import first_verdict
 from ..render.fitting import shortened, shortened_kernel
@@ -152,16 +153,27 @@ def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
     late.sort(key=lambda row: -row["caused_wait_ns"])
     rows = [row for row in late if (row["caused_wait_frac"] or 0) >= _WORTH_NAMING][:most]
     for row in rows:
-        host = f" ({printable(row['host'])})" if row["host"] else ""
+        host = f" ({shortened(printable(row['host']), 16)})" if row["host"] else ""
         share = f", {row['caused_wait_frac']:.0%} of all waiting" if row["caused_wait_frac"] is not None else ""
-        why = f": {row['because']}" if row["because"] else ""
+        doing = on_cpu(analysis.table("late_work"), row["rank"]) if row["because"] == "cpu" else None
+        why = f": {_BECAUSE.get(row['because'], row['because'])}" if row["because"] else ""
+        why = f": CPU {printable(str(doing))}" if doing is not None else why
         kernel = f" in {shortened_kernel(printable(row['kernel']), 36)}" if row["kernel"] else ""
-        yield shortened(f"  rank {row['rank']}{host}: {row['caused_wait_ns'] / 1e6:,.1f} ms{share}{why}{kernel}", width)
+        caused = f"  rank {row['rank']}{host}: {row['caused_wait_ns'] / 1e6:,.1f} ms{share}"
+        if cell_len(caused + why + kernel) <= width:
+            yield caused + why + kernel
+        else:  # what makes a rank late is not worth the number beside it
+            yield caused
+            yield shortened(f"    {why.removeprefix(': ')}{kernel}", width)
     rest = late[len(rows) :]
     if rest:
         together = sum(row["caused_wait_ns"] for row in rest) / 1e6
         who = counted(len(rest), "more rank" if rows else "rank")
         yield f"  {who}: {together:,.1f} ms{' together' if rest[1:] else ''}"
+
+
+_BECAUSE = {"cpu": "CPU launches late", "data": "data loader", "start": "begins the traced step later"}
+"""Why a rank is late, where `ranks` says it in one word that says little alone."""
 
 
 def _try(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:

@@ -83,7 +83,8 @@ def _whole_steps(annotations: Sequence[Row]) -> Times:
 
 def _goes_on(annotations: Sequence[Row], steps: Times, last_ns: int) -> bool:
     """Whether the program begins a step, or enough of anything else that is marked, when the GPU has ended."""
-    later = sum(a["start_ns"] > last_ns for a in annotations)
+    steering = (a for a in annotations if markers.STEERING.match(a["name"]) or a["name"].startswith(markers.C10D))
+    later = sum(a["start_ns"] > last_ns for a in steering)
     return len(steps) > 0 and (bool(steps[-1, 0] > last_ns) or later >= _LEAST_CALLS)
 
 

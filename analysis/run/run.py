@@ -25,6 +25,9 @@ from .file_tables import Placed, TraceFile, joined_tables, trace_file
 from .rank_files import Member, host_in_name, members_of, notes_on
 from .side_files import nvlink_bytes, probe_rows, side_content, step_time_rows
 
+DETAILED = ("activities", "launches", "annotations", "cpu_operators", "runtime_calls")
+"""Tables that say what CPUs did meanwhile."""
+
 if TYPE_CHECKING:
     from .spread import SpreadTables
 
@@ -137,15 +140,17 @@ class Run:
             found[row["rank"]] = host if boot is None else machines[boot]
         return found
 
-    def operators_of(self, rank: int) -> pd.DataFrame:
-        """The CPU operators of one rank, read again from its files if they were left out."""
+    def detailed(self, rank: int) -> EventTables:
+        """The tables of one rank with details, read again from its files if these were left out."""
         if self.details or not self.files:
-            return self.cpu_operators[self.cpu_operators["rank"] == rank]
+            whole = self.tables.whole
+            own = {name: getattr(whole, name) for name in DETAILED}
+            return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
         try:
             with Reading(self.files[rank], ReadOptions(details=True, keep_going=True, workers=1)) as reading:
-                return run_of(self.files[rank], reading).cpu_operators
+                return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
-            return self.cpu_operators[:0]
+            return EventTables()
 
     @property
     def ends_ns(self) -> pd.Series[int]:

@@ -4,7 +4,9 @@ import pytest
 from given_runs import analysis_of_run
 from worked_examples import assert_a_changed_number_is_noticed, assert_true, examples
 
-EXAMPLES = examples("lateness", "ranks-and-hosts", "hangs", "verdicts", "remedies", "replay", "critical-path")
+EXAMPLES = examples(
+    "lateness", "late-work", "ranks-and-hosts", "hangs", "verdicts", "remedies", "replay", "critical-path"
+)
 
 
 @pytest.mark.parametrize("text", EXAMPLES)

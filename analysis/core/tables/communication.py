@@ -111,7 +111,7 @@ LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
 ANNOTATIONS = Schema("annotations", "CPU annotation of a step, a collective or a batch, or c10d operator", {
     "rank": RANK,
     "cycle": CYCLE,
-    "name": ("string", "ProfilerStep#N, nccl:<op>, gloo:<op>, c10d::<op>, enumerate(DataLoader)#<iterator>"),
+    "name": ("string", "ProfilerStep#N, nccl:<op>, gloo:<op>, c10d::<op>, enumerate(DataLoader)#...; with details any"),
     "thread": ("int64", "thread id"),
     "start_ns": ("int64", "start"),
     "dur_ns": ("int64", "duration"),

@@ -34,14 +34,37 @@ LATENESS = Schema("lateness", "collective with a late rank: beyond clock uncerta
     "extra_comm_ns": ("Int64", "likewise: how much longer other communication held it up"),
     "extra_data_ns": ("Int64", "likewise: how much longer its CPU waited for a batch"),
     "extra_cpu_ns": ("Int64", "likewise: how much later its CPU gave it work"),
+    "extra_start_ns": ("Int64", "likewise: how much later the first traced step began; why is before the trace"),
     "new_ns": ("Int64", "how much of that arose since the group's previous collective; the rest is older"),
-    "because": ("string", "the largest of these: compute, memory, comm, data or cpu; NA if unknown"),
+    "because": ("string", "the largest of these: compute, memory, comm, data, cpu or start; NA if unknown"),
     "origin_rank": ("Int64", "rank with which that began: another one, if that made it wait before"),
     "origin_because": ("string", "why that rank was late, in the same words"),
     "kernel": ("string", "the kernel or operator that took the most additional time on that rank"),
     "kernel_extra_ns": ("Int64", "how much longer"),
     "operator": ("string", "the operator its CPU was in while the device had no work, if the trace shows it"),
     "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it fell behind the others", {
+    "rank": ("int64", "rank that was late, one of the four that caused most waiting"),
+    "step": STEP,
+    "kind": (
+        "string",
+        "work: the innermost thing at any time; call, operator, range: with all nested in it; kernel; total: of all",
+    ),
+    "what": (
+        "string",
+        "blocking call, operator, annotated range, kernel, or `outside of any operator`; of total: cpu or compute",
+    ),
+    "operator": ("string", "of work: the innermost operator in which a call was"),
+    "range": ("string", "of work: the innermost annotation around it; NA if there is none"),
+    "took_ns": (
+        "int64",
+        "how long it took while this rank fell behind: kernels ran, or the launching thread was in it, device idle",
+    ),
+    "others_ns": ("int64", "the same between the same calls, median of other ranks"),
+    "extra_ns": ("int64", "took_ns - others_ns"),
+    "partial": PARTIAL,
 })  # fmt: skip
 
 RANKS = Schema("ranks", "rank", {
@@ -57,8 +80,8 @@ RANKS = Schema("ranks", "rank", {
     "caused_wait_frac": ("Float64", "caused_wait_ns / waiting of all ranks; some waiting is caused by no rank"),
     "late_median_ns": ("Int64", "median lateness after the rank before it, where this rank was last"),
     "late_max_ns": ("Int64", "largest such lateness"),
-    "because": ("string", "main reason: compute, memory, comm, data or cpu, as in lateness"),
-    "kernel": ("string", "the kernel or operator that took the most additional time"),
+    "because": ("string", "reason for most of that waiting: compute, memory, comm, data, cpu or start, as in lateness"),
+    "kernel": ("string", "if that is compute, the kernel or operator that took the most additional time"),
     "wire_gb_per_s": ("Float64", "size x bus factor of all its calls / time in which at least one moved data"),
     "partial": PARTIAL,
 })  # fmt: skip
@@ -70,8 +93,8 @@ HOSTS = Schema("hosts", "host with a known name", {
     "times_last": ("Int64", "how often one of its ranks arrived last, as in ranks"),
     "caused_wait_ns": ("Int64", "waiting of other ranks that its ranks caused"),
     "caused_wait_frac": ("Float64", "caused_wait_ns / waiting of all ranks"),
-    "because": ("string", "main reason: compute, memory, comm, data or cpu, as in lateness"),
-    "kernel": ("string", "the kernel or operator that took the most additional time"),
+    "because": ("string", "reason for most of that waiting: compute, memory, comm, data, cpu or start, as in lateness"),
+    "kernel": ("string", "if that is compute, the kernel or operator that took the most additional time"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 

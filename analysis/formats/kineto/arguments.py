@@ -36,6 +36,11 @@ def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]
     return result
 
 
+def without_shapes(event: CpuEvent) -> Annotation:
+    """An annotation of which only name and time count."""
+    return Annotation(event.name, integer_id(event.tid), event.ts, event.dur or 0.0, None, None, None)
+
+
 def _are_shapes(dims: list[Any] | None) -> bool:
     """Whether every input is a shape, or a list of shapes."""
     shapes = [s for d in dims or () for s in (d if _are(list, d) else [d])]

@@ -19,7 +19,7 @@ import msgspec
 
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
-from ...core.markers import DETAILS, GLOO_MARK, OF_BACKENDS
+from ...core.markers import DETAILS, STEERING
 from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
@@ -40,7 +40,7 @@ from ...recording.recording import (
 )
 from ...recording.values import MISSING, NOT_KNOWN
 from .absolute import Timed, TooFarApart, have_decimals, is_absolute, times_from, zero_us_near
-from .arguments import annotations_of, call_records, comm_row, integer_id
+from .arguments import annotations_of, call_records, comm_row, integer_id, without_shapes
 from .events import (
     KERNEL_CATEGORIES,
     MTIA_ACTIVITIES,
@@ -71,8 +71,6 @@ from .stream import Batch, EventStream, Pick, Surrounding
 # On disk. Counting the events of a smaller file costs less than reading a damaged one twice.
 SLOW_TO_COUNT_BYTES = 2 << 20
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,18}\Z")
-_BACKENDS = "|".join((*OF_BACKENDS, GLOO_MARK))
-_ANNOTATION = re.compile(rf"{_STEP.pattern}|{_BACKENDS}|enumerate\(DataLoader\)#")
 _HANDING_OVER = ("c10d::", "record_param_comms")
 _OF_KERNELS = (*KERNEL_CATEGORIES, MTIA_ACTIVITIES)
 # Calls that a device has something to do for; those of CUDA and HIP that only ask, wait or allocate have other names.
@@ -279,13 +277,18 @@ class _Reading:
         self.repaired_bytes += texts.repaired_bytes
         marked = zip(annotations, texts.annotations, strict=True)
         called = list(zip(operators, texts.operators, strict=True))
-        kept = [each for each in marked if _ANNOTATION.match(each[0].name)]
+        kept: list[tuple[CpuEvent, bytes]] = []
+        of_user: list[tuple[CpuEvent, bytes]] = []
+        for event, text in marked:
+            (kept if STEERING.match(event.name) else of_user).append((event, text))
         # Up to torch 1.9, steps are operators.
         kept += [each for each in called if _STEP.match(each[0].name) or each[0].name.startswith(_LOADING)]
         kept += [each for each in called if each[0].name.startswith("c10d::")]
         if self.options.details:
             kept += [each for each in called if each[0].name in DETAILS]
         found = annotations_of(kept)
+        if self.options.details:  # what a CPU was doing while its device had nothing to do
+            found += [without_shapes(event) for event, _ in of_user]
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # There are several such events per thread; one may hold an earlier process name.
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from ...core.markers import DETAILS
+from ...core.markers import C10D, LOADING, STEERING
 from ...recording.arrays import doubles, integers
 from ...recording.checks import is_consistent
 from ...recording.header import Header
@@ -162,7 +162,7 @@ def without_details(trace: RawTrace) -> RawTrace:
     nothing = {sort: dict.fromkeys(getattr(trace, sort), b"") for sort in ("runtime", "memory", "stream_waits")}
     if trace.activities["ts"]:
         nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
-    annotations = [annotation for annotation in trace.annotations if annotation.name not in DETAILS]
+    annotations = [one for one in trace.annotations if one.name.startswith((C10D, LOADING)) or STEERING.match(one.name)]
     return msgspec.structs.replace(trace, **nothing, call_names=[], annotations=annotations, detailed=False)
 
 

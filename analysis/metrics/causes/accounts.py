@@ -14,7 +14,9 @@ import numpy as np
 from ..clocks.frame import Floats, Ints
 from .program import PARTS, SPENT
 
+OWED = (*SPENT, "start")  # what makes a rank late: parts of its program, or the beginning of its first step
 _OTHERS = 32  # members that a rank is compared with; a median of more would say the same
+BLAMED = (*PARTS, "start")
 _EXPLAINED = 0.5  # of a lateness must be explained for its cause to be named
 
 
@@ -24,7 +26,8 @@ class Sequence(NamedTuple):
     `ready_ns` is when a member's call could run at the earliest, on the common clock, NaN where that is not known;
     `started_ns` when it did, and `queued_ns` how long other communication ran in between; `cycle` is that of the call.
     `spent_ns` and `in_step_ns`, of shape (SPENT, collectives, members), are how long its program had spent on each part
-    by then, since it began and since the step began.
+    by then, since it began and since the step began. `began_ns` is when the first step of the trace began, on the
+    common clock, NaN for calls of other steps.
     """
 
     collectives: Ints
@@ -35,6 +38,7 @@ class Sequence(NamedTuple):
     cycle: Ints
     spent_ns: Floats
     in_step_ns: Floats
+    began_ns: Floats
 
     def others(self, member: int) -> Ints:
         """The members that a member is compared with."""
@@ -45,7 +49,8 @@ class Sequence(NamedTuple):
     def more(self, member: int, before: int, at: int) -> Floats:
         """How much more than others a member spent between two collectives, or in its step if it was not in the first.
 
-        Shape (SPENT,); zero where no other member can be compared.
+        In the latter case also how much later the first step of the trace began. Shape (OWED,); zero where no other
+        member can be compared.
         """
         members = np.append(member, self.others(member))
         spent = self.in_step_ns[:, at, members]
@@ -54,6 +59,8 @@ class Sequence(NamedTuple):
             same_cycle = self.cycle[at, members] == self.cycle[before, members]
             if not np.isnan(np.where(same_cycle, since, np.nan)[:, 1:]).all():
                 spent = np.where(same_cycle, since, np.nan)
+        began = self.began_ns[at, members] if before < 0 else np.full(len(members), np.nan)
+        spent = np.vstack((spent, began))
         more = spent[:, 0] - _median(spent[:, 1:])
         return np.where(np.isnan(more), 0.0, np.maximum(more, 0.0))
 
@@ -62,7 +69,7 @@ class Account(NamedTuple):
     """Why a member was late at each collective of its group; all in ns.
 
     `late` is how much later than the median of the others it was ready, shape (collectives,); `owed` how much of that
-    each part is to blame for, shape (collectives, SPENT), and `new` how much of it arose since the one before; `main`
+    each of OWED is to blame for, shape (collectives, OWED), and `new` how much of it arose since the one before; `main`
     is at which collective the weightiest part of it arose, and `since` its collective before that one; -1 for none.
     """
 
@@ -73,9 +80,9 @@ class Account(NamedTuple):
     since: Ints
 
     def by_part(self, at: int) -> dict[str, int]:
-        """How much each of PARTS is to blame for, in ns: leaving a call of the group late is communication, too."""
-        owed = dict(zip(SPENT, self.owed[at].astype(int).tolist(), strict=True))
-        return {part: owed[part] + (owed["own"] if part == "comm" else 0) for part in PARTS}
+        """How much each of BLAMED is to blame for, in ns: leaving a call of the group late is communication, too."""
+        owed = dict(zip(OWED, self.owed[at].astype(int).tolist(), strict=True))
+        return {part: owed[part] + (owed["own"] if part == "comm" else 0) for part in BLAMED}
 
     def part(self, at: int) -> str | None:
         """The part that is to blame for most; None where most of the lateness is not explained."""
@@ -98,7 +105,7 @@ def account(sequence: Sequence, member: int) -> Account:
     count = len(sequence.collectives)
     ready = sequence.ready_ns
     late = ready[:, member] - _median(ready[:, sequence.others(member)])
-    owed, new = np.zeros((count, len(SPENT))), np.zeros(count)
+    owed, new = np.zeros((count, len(OWED))), np.zeros(count)
     main, since, queued = np.full(count, -1), np.full(count, -1), np.zeros(count)
     entries: list[tuple[int, Floats]] = []
     before = -1

@@ -60,12 +60,12 @@ class RanByRank(Protocol):
         """When its device had nothing to do because its CPU gave it nothing; None where that is not known."""
 
 
-class _Interval(NamedTuple):
+class Interval(NamedTuple):
     """A part of a rank's program, between two of its calls, on its own clock; and the ranks it is compared with."""
 
     before: int | None
     until: int
-    others: list[int]
+    others: tuple[int, ...]
 
 
 class Details:
@@ -89,7 +89,7 @@ class Details:
     def _times_wanted(self, origins: Iterable[Origin]) -> Iterator[tuple[int, Between]]:
         """Ranks whose kernels have to be added up by name, and between which times."""
         for origin in origins:
-            interval = self._interval(origin) if origin.because == "compute" else None
+            interval = self.interval(origin) if origin.because == "compute" else None
             if interval is None:
                 continue
             for rank in (origin.rank, *interval.others):
@@ -99,7 +99,7 @@ class Details:
 
     def of(self, origin: Origin) -> Row:
         """The columns `kernel`, `kernel_extra_ns` and `operator` of a rank that was late, as far as they are known."""
-        interval = self._interval(origin)
+        interval = self.interval(origin)
         if interval is None or origin.because not in ("compute", "cpu"):
             return {}
         key = (interval.until, origin.rank, origin.because)
@@ -108,7 +108,8 @@ class Details:
             self._found[key] = look(interval, origin.rank)
         return self._found[key]
 
-    def _interval(self, origin: Origin) -> _Interval | None:
+    def interval(self, origin: Origin) -> Interval | None:
+        """The part of the program in which most of the lateness arose; None if it is not known."""
         known = self._reasons.account(origin.collective, origin.rank)
         if known is None or known[0].main[known[2]] < 0:
             return None
@@ -117,9 +118,9 @@ class Details:
         since = int(found.since[main])
         others = sequence.ranks[sequence.others(int(np.searchsorted(sequence.ranks, origin.rank)))]
         before = int(sequence.collectives[since]) if since >= 0 else None
-        return _Interval(before, int(sequence.collectives[main]), others[:_COMPARED_WITH].tolist())
+        return Interval(before, int(sequence.collectives[main]), tuple(others[:_COMPARED_WITH].tolist()))
 
-    def _kernel(self, interval: _Interval, rank: int) -> Row:
+    def _kernel(self, interval: Interval, rank: int) -> Row:
         """The kernel or operator that ran longest beyond the median of the other ranks, and how much in ns."""
         mine = self._by_name(interval, rank)
         names = sorted(name for name, took_ns in mine.items() if took_ns > 0)
@@ -130,17 +131,17 @@ class Details:
             return {}
         return {"kernel": names[int(more.argmax())], "kernel_extra_ns": int(more.max())}
 
-    def _times(self, interval: _Interval, rank: int) -> Between | None:
+    def _times(self, interval: Interval, rank: int) -> Between | None:
         end = self._ready.get((interval.until, rank))
         begin = self._ready.get((interval.before, rank)) if interval.before is not None else None
         return None if end is None else (begin or 0, end)
 
-    def _by_name(self, interval: _Interval, rank: int) -> Mapping[str, int]:
+    def _by_name(self, interval: Interval, rank: int) -> Mapping[str, int]:
         """Compute time between two calls of a rank by name, in ns."""
         times = self._times(interval, rank)
         return {} if times is None else self._computed.get(rank, {}).get(times, {})
 
-    def _operator(self, interval: _Interval, rank: int) -> Row:
+    def _operator(self, interval: Interval, rank: int) -> Row:
         """The outermost operator that covers most of the time in which the device was given no work."""
         times = self._times(interval, rank)
         if rank not in self._of_rank and len(self._of_rank) < _MOST_LOOKED_UP:

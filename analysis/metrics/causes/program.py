@@ -76,6 +76,12 @@ class Program(NamedTuple):
         """How long communication of other groups ran from when calls could run to their start."""
         return covered(subtract(self.comm, own.calls), ready, np.maximum(start, ready))
 
+    def first_step(self, issued: Times) -> list[int | None]:
+        """When the step began in which a call was issued, if it is the first that is marked."""
+        second = self.steps[1] if len(self.steps) > 1 else np.iinfo(np.int64).max
+        first = int(self.steps[0]) if len(self.steps) else None
+        return [first if first is not None and first <= time < second else None for time in issued.tolist()]
+
     def since_step(self, times: Times, issued: Times, own: Own) -> Floats:
         """How long each part lasted up to each time since the step began in which a call was issued, NaN without."""
         step = np.searchsorted(self.steps, issued, side="right") - 1

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 
-from ...core.intervals import Spans, Times, spans
+from ...core.intervals import Spans, Times, spans, union
 from ...core.nccl_tests import POINT_TO_POINT, SYNCHRONISING
 from ...core.schema import grouped
 from ..clocks.table import aligned
@@ -45,9 +45,9 @@ def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | N
 
     `members` are calls of the rank, and of others.
     """
-    own = ran.activities[ran.activities["rank"] == rank]
-    found = programs(_Part(own, ran.launches, ran.annotations), members)
-    return next((program.parts["cpu"] for program in found.values()), None)
+    own = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
+    found = programs(_Part(*own), members[members["rank"] == rank])
+    return next((union(program.parts["cpu"], program.parts["data"]) for program in found.values()), None)
 
 
 class _Part(NamedTuple):
@@ -103,7 +103,8 @@ def with_readiness(
     `members` have columns `collective`, `process_group` and `pg_ranks`.
 
     Also `queued_ns`, how long other communication ran before it started, `spent_<part>_ns`, how long the program of its
-    rank spent on each part since it began, and `step_<part>_ns`, since the step began.
+    rank spent on each part since it began, and `step_<part>_ns`, since the step began. `began_ns` is when that step
+    began on the common clock, if it is the first of the trace.
     """
     parts = [
         _of_program(own, programs[unit])
@@ -113,7 +114,12 @@ def with_readiness(
     ]
     found = members.join(pd.concat(parts)) if parts else members.assign(ready_own_ns=members["start_ns"])
     ready = found["ready_own_ns"].fillna(found["start_ns"]).astype("int64")
-    return found.assign(ready_own_ns=ready, ready_ns=aligned(ready, found["rank"], clocks))
+    began = found.get("began_own_ns", pd.Series(pd.NA, found.index, dtype="Int64"))
+    return found.assign(
+        ready_own_ns=ready,
+        ready_ns=aligned(ready, found["rank"], clocks),
+        began_ns=aligned(began.fillna(0).astype("int64"), found["rank"], clocks).astype("Int64").where(began.notna()),
+    )
 
 
 def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
@@ -126,7 +132,8 @@ def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
     start = told["start_ns"].to_numpy(dtype=np.int64)
     issued = told["issue_ns"].fillna(told["start_ns"]).to_numpy(dtype=np.int64)
     ready = np.minimum(running.ready_ns(issued), start)
-    columns = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, own)}
+    columns: dict[str, Any] = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, own)}
+    columns["began_own_ns"] = pd.array(running.first_step(issued), dtype="Int64")
     for kind, values in (("spent", running.until(ready, own)), ("step", running.since_step(ready, issued, own))):
         columns |= {f"{kind}_{part}_ns": spent for part, spent in zip(SPENT, values, strict=True)}
     return pd.DataFrame(columns, index=told.index)
@@ -146,7 +153,8 @@ def _sequence(calls: pd.DataFrame) -> Sequence:
     shape = (len(first), len(ranks))
     ready, cycle = np.full(shape, np.nan), np.full(shape, -1)
     zero = int(calls["ready_ns"].min())
-    started, queued = np.full((2, *shape), np.nan)
+    started, queued, began = np.full((3, *shape), np.nan)
+    began[at, member] = (calls["began_ns"] - zero).to_numpy(dtype=np.float64, na_value=np.nan)
     started[at, member] = calls["arrived_ns"].to_numpy(dtype=np.int64) - zero
     queued[at, member] = calls["queued_ns"].to_numpy(dtype=np.float64)
     ready[at, member] = np.where(
@@ -157,4 +165,4 @@ def _sequence(calls: pd.DataFrame) -> Sequence:
     for k, part in enumerate(SPENT):
         spent[k, at, member] = calls[f"spent_{part}_ns"].to_numpy(dtype=np.float64)
         in_step[k, at, member] = calls[f"step_{part}_ns"].to_numpy(dtype=np.float64)
-    return Sequence(first.index.to_numpy(dtype=np.int64), ranks, ready, started, queued, cycle, spent, in_step)
+    return Sequence(first.index.to_numpy(dtype=np.int64), ranks, ready, started, queued, cycle, spent, in_step, began)

@@ -12,8 +12,9 @@ from ...core.schema import Row, records
 from ...core.tables.lateness import LATENESS
 from ..clocks.table import NO_STARTS
 from ..needs import FROM_ROOT, TO_ROOT
-from .details import Details, Operators, RanByRank
+from .details import Details, Interval, Operators, RanByRank
 from .late import late_ranks, uncertainty
+from .late_work import Behind
 from .origins import Origin, Reasons
 from .sequences import sequences
 
@@ -27,18 +28,27 @@ class Calls(NamedTuple):
     clocks: pd.DataFrame
 
 
-def lateness(ran: RanByRank, known: Calls, operators: Operators) -> pd.DataFrame:
+class Explained(NamedTuple):
+    """The table, the parts of programs in which ranks fell behind, and calls with when they were ready."""
+
+    lateness: pd.DataFrame
+    behind: list[Behind]
+    members: pd.DataFrame
+
+
+def explained(ran: RanByRank, known: Calls, operators: Operators) -> Explained:
     """One row per collective whose last rank was late, with what that rank did longer than the others."""
     calls, collectives, participation, clocks = known
-    told = calls[["call_id", "cycle", "issue_ns"]]
+    told = calls[["call_id", "cycle", "step", "issue_ns"]]
     kinds = collectives[["collective_id", "process_group", "pg_ranks", "collective"]]
     members = participation.merge(told, on="call_id").merge(kinds, on="collective_id")
     late = late_ranks(collectives, members, clocks)
     if not len(late):
-        return LATENESS.empty()
+        return Explained(LATENESS.empty(), [], members)
     if (clocks["basis"] == NO_STARTS).all():  # then nothing tells what ranks did in the meantime
         waited = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
-        return LATENESS.frame(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))))
+        table = LATENESS.frame(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))))
+        return Explained(table, [], members)
     members = ran.readiness(members, clocks)
     compared = members.drop_duplicates(["collective_id", "rank"])
     compared = compared[compared["collective"].isin([*SYNCHRONISING, *FROM_ROOT, *TO_ROOT])]
@@ -54,7 +64,24 @@ def lateness(ran: RanByRank, known: Calls, operators: Operators) -> pd.DataFrame
     rows.sort(key=lambda row: row[0]["collective_id"])
     origins = [origin for _, origin in rows if origin is not None]
     details = Details(reasons, ran, members, operators, origins)
-    return LATENESS.frame(row if origin is None else row | details.of(origin) for row, origin in rows)
+    table = LATENESS.frame(row if origin is None else row | details.of(origin) for row, origin in rows)
+    return Explained(table, _behind(rows, details, members), members)
+
+
+def _behind(rows: list[tuple[Row, Origin | None]], details: Details, members: pd.DataFrame) -> list[Behind]:
+    """Each part of a program once, with all the waiting that followed from it."""
+    steps = members.drop_duplicates(["collective_id", "rank"]).set_index(["collective_id", "rank"])["step"]
+    weights: dict[tuple[int, Interval], int] = {}
+    for row, origin in rows:
+        interval = details.interval(origin) if origin is not None and origin.is_known else None
+        if origin is not None and interval is not None:
+            key = origin.rank, interval
+            weights[key] = weights.get(key, 0) + int(row["caused_wait_ns"])
+    found = []
+    for (rank, (before, until, others)), weight_ns in weights.items():
+        step = steps.get((until, rank), pd.NA)
+        found.append(Behind(rank, None if pd.isna(step) else int(step), before, until, others, weight_ns))
+    return found
 
 
 def _pairs(reasons: Reasons, members: pd.DataFrame, uncertain: pd.Series[float]) -> Iterator[tuple[Row, Origin]]:

@@ -7,26 +7,30 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..causes.blame import standing_out
+from ..causes.cpu_work import OUTSIDE
+from .doing import Doing, on_cpu, on_device, only_step
 
 _MOST_NAMED = 3
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
-# What one rank, or several, do longer than others.
+# What one rank, or several, do longer or later than others.
 _DOES = {
-    "compute": ("computes", "compute"),
-    "memory": ("copies", "copy"),
-    "comm": ("is held up by communication", "are held up by communication"),
-    "data": ("waits for its data loader", "wait for their data loaders"),
-    "cpu": ("waits for its CPU to launch work", "wait for their CPUs to launch work"),
+    "compute": ("computes", "compute", "longer"),
+    "memory": ("copies", "copy", "longer"),
+    "comm": ("is held up by communication", "are held up by communication", "longer"),
+    "data": ("waits for its data loader", "wait for their data loaders", "longer"),
+    "cpu": ("gives its device work", "give their devices work", "later"),
+    "start": ("begins the traced step", "begin the traced step", "later"),
 }
-_ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs outside of operators")
+_ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs outside of operators", "longer")
 
 
 class Culprits(NamedTuple):
-    """Who is late and why: tables `ranks`, `hosts` and `lateness` of a run, and over how many steps."""
+    """Who is late and why: tables `ranks`, `hosts`, `lateness` and `late_work` of a run, and over how many steps."""
 
     ranks: pd.DataFrame
     hosts: pd.DataFrame
     lateness: pd.DataFrame
+    late_work: pd.DataFrame
     groups: pd.Series[int]
     steps: int
     on_cpu: bool
@@ -74,23 +78,69 @@ class Culprits(NamedTuple):
                 return f"{by_host[host]:.0%} of it for host {host} ({len(ranks)} ranks, all of them late){why}"
         return None
 
+    def who(self) -> str | None:
+        """A sentence about the rank for which the others wait most, if one stands out.
+
+        `Rank 2 is late by 995.5 ms per step: its CPU runs Python outside of any operator, inside ...`.
+        """
+        named = standing_out(self._shares())
+        late = self._late(int(named[0])) if named else None
+        if late is None:
+            return None
+        doing = self._doing(late)
+        does = f"{self._does(late)}{self._where(late)}"
+        if late.because == "start":
+            return f"Rank {late.rank} {does}"
+        reason = doing.clause if doing else f"it {does}"
+        return f"Rank {late.rank} is late by {length(late.more_ms)}{late.per}{late.where}: {reason}"
+
     def _why(self, rank: int, who: str = "", *, several: bool = False) -> str:
-        own = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
-        own = own[own["because"].notna()].astype({"late_ns": "Float64", "new_ns": "Float64"})  # sums may be long
-        if not len(own):
+        late = self._late(rank)
+        if late is None:
             return ""
-        because = str(own.groupby("because")["late_ns"].sum().idxmax())
+        doing = self._doing(late)
+        of = f"of rank {rank}, " if several else ""
+        where = f"; {of}{doing.clause}" if doing else self._where(late)
+        return f"{', ' + who if who else ', which'} {self._does(late, several=several)}{where}"
+
+    def _late(self, rank: int) -> _Late | None:
+        own = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
+        own = own[own["because"].notna()].astype({"caused_wait_ns": "Float64", "new_ns": "Float64"})  # sums may be long
+        if not len(own):
+            return None
+        because = str(own.groupby("because")["caused_wait_ns"].sum().idxmax())
         own = own[own["because"] == because]
-        groups = own["collective_id"].map(self.groups)
-        new = own.groupby(groups)["new_ns"]
+        new = own.groupby(own["collective_id"].map(self.groups))["new_ns"]
+        if because == "start":  # there is one first step
+            return _Late(rank, because, float(new.max().max()) / 1e6, "")
+        once = only_step(self.late_work, rank, because, self.steps)
+        if once is not None:
+            return _Late(rank, because, float(new.sum().max()) / 1e6, "", f" in step {once} alone")
         more_ms = float(new.sum().max()) / 1e6 / self.steps if self.steps else float(new.median().max()) / 1e6
-        does = (_ON_CPU if self.on_cpu and because == "cpu" else _DOES[because])[several]
-        kernels = own[own["kernel"].notna()].groupby("kernel")["kernel_extra_ns"].sum()
-        where = f", mostly in {short(str(kernels.idxmax()))}" if because == "compute" and len(kernels) else ""
-        operators = own["operator"].dropna().mode()
-        where = f", its CPU mostly in {operators.iloc[0]}" if because == "cpu" and len(operators) else where
-        per = " per step" if self.steps else ""
-        return f"{', ' + who if who else ', which'} {does} {length(more_ms)}{per} longer than the others{where}"
+        return _Late(rank, because, more_ms, " per step" if self.steps else "")
+
+    def _does(self, late: _Late, *, several: bool = False) -> str:
+        words = _ON_CPU if self.on_cpu and late.because == "cpu" else _DOES[late.because]
+        return f"{words[several]} {length(late.more_ms)}{late.per} {words[2]} than the others{late.where}"
+
+    def _doing(self, late: _Late) -> Doing | None:
+        doing = on_cpu(self.late_work, late.rank) if late.because == "cpu" else None
+        said = self.on_cpu and doing is not None and doing.what == OUTSIDE and doing.inside is None
+        return None if said else doing
+
+    def _where(self, late: _Late) -> str:
+        kernel = on_device(self.late_work, late.rank) if late.because == "compute" else None
+        return f", mostly in {short(kernel)}" if kernel else ""
+
+
+class _Late(NamedTuple):
+    """Why a rank is late, and by how much: per step, each time, or in one step only."""
+
+    rank: int
+    because: str
+    more_ms: float
+    per: str
+    where: str = ""
 
 
 def length(ms: float) -> str:

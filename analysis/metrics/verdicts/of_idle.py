@@ -76,29 +76,34 @@ def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str]) 
     return text
 
 
-def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int]) -> str:
-    """`25 cudaFree and 9 cudaMalloc take 250.7 ms on rank 0`, if these cost device time in some steps, unlike usual.
+def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int], idle_ns: float) -> str:
+    """`25 cudaFree and 9 cudaMalloc take 250.7 ms on rank 0`, if these explain idle time of some steps, unlike usual.
 
-    `syncs_steps` is the table of that name. A device's window ends where the next step begins on the device, so calls
-    at the beginning of the CPU's next step count. Empty if no call stands out.
+    `syncs_steps` is the table of that name, `idle_ns` how much longer devices were idle than usual. A device's window
+    ends where the next step begins on the device. So where the calls of the CPU's steps explain less than half, those of
+    the step behind each count as well. Empty if no call stands out.
     """
     after = {step + 1 for step in steps}
-    here = syncs_steps[syncs_steps["step"].isin({*steps, *after})]
-    there = syncs_steps[syncs_steps["step"].isin(set(usual) - after)]
-    if not len(here):
-        return ""
-    rank = here.groupby("rank")["lost_ns"].sum().idxmax()
-    own, before = (table[table["rank"] == rank].groupby("name") for table in (here, there))
-    looked_at, compared = here["step"].nunique(), max(there["step"].nunique(), 1)
-    usually = before["lost_ns"].sum() / compared * looked_at
-    more = own["lost_ns"].sum() - usually.reindex(list(own.groups)).fillna(0)
-    largest = more.sort_values(ascending=False).head(_MOST_CALLS)
-    names = largest.index[largest >= _MENTIONED * more.sum()].tolist()
-    if not names or largest[names].sum() <= 0:
-        return ""
-    taken = own[["calls", "total_ns"]].sum().loc[names]
-    calls = listed([f"{int(count):,} {name}" for name, count in taken["calls"].items()])
-    return f"{calls} take {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
+    named = ""
+    for looked_at in (set(steps), {*steps, *after}):
+        here = syncs_steps[syncs_steps["step"].isin(looked_at)]
+        if not len(here):
+            continue
+        there = syncs_steps[syncs_steps["step"].isin(set(usual) - after)]
+        rank = here.groupby("rank")["lost_ns"].sum().idxmax()
+        own, before = (table[table["rank"] == rank].groupby("name") for table in (here, there))
+        usually = before["lost_ns"].sum() / max(there["step"].nunique(), 1) * here["step"].nunique()
+        more = own["lost_ns"].sum() - usually.reindex(list(own.groups)).fillna(0)
+        largest = more.sort_values(ascending=False).head(_MOST_CALLS)
+        names = largest.index[largest >= _MENTIONED * idle_ns].tolist()
+        if not names:
+            continue
+        taken = own[["calls", "total_ns"]].sum().loc[names]
+        calls = listed([f"{int(count):,} {name}" for name, count in taken["calls"].items()])
+        named = f"{calls} take {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
+        if largest[names].sum() >= idle_ns / 2:
+            break
+    return named
 
 
 def idle_rows(causes: dict[str, float] | None) -> Iterator[tuple[str, float]]:

@@ -245,7 +245,7 @@ def _long_steps(
     lengths = listed([f"{ns / 1e6:,.1f}" for ns in long["window_ns"]])
     not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
     why, waited = "", more["exposed_wait_ns"]
-    if part == "idle_ns" and (calls := longest_calls(syncs_steps, numbers, whole["step"].tolist())):
+    if part == "idle_ns" and (calls := longest_calls(syncs_steps, numbers, whole["step"].tolist(), more[part] * 1e6)):
         why = f"; {calls}"
     if waited >= _PART_OF_IT * sum(ms for ms in more.values() if ms > 0):
         why += (

@@ -1,0 +1,226 @@
+"""What the CPU of one rank did while its device had nothing to do: in which range, operator and blocking call it was.
+
+Only the thread that gives the device its next work counts; others may be as busy as they like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pandas as pd
+
+from ...core import markers
+from ...core.intervals import Spans, Times, covered, intersect, spans
+from ...core.kinds import COMM, COMPUTE
+from ...core.steps import steps_at
+
+OUTSIDE = "outside of any operator"
+WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
+_NO_RANGES = (markers.PROFILER_STEP, markers.NCCL_MARK, markers.GLOO_MARK, markers.C10D)
+_HASH = re.compile(r"\s*\b[a-z0-9]{24,}\b")
+"""In the name of a compiled graph, which is another one on each rank."""
+
+Did = tuple[str, str, str | None, str | None]
+"""Kind of a row, what, and, of `work`, the operator and range that this was in."""
+
+
+class Detailed(Protocol):
+    """What was read of one rank with details."""
+
+    @property
+    def activities(self) -> pd.DataFrame: ...  # noqa: D102 - as `EventTables`
+    @property
+    def launches(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def annotations(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def cpu_operators(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def runtime_calls(self) -> pd.DataFrame: ...  # noqa: D102
+
+
+class CpuWork:
+    """What the launching threads of a rank did. `is_known` if the trace has operators or ranges of the CPU."""
+
+    def __init__(self, detailed: Detailed) -> None:
+        operators = _operators(detailed)
+        is_range = operators["name"].str.startswith(markers.TORCH_RANGES).fillna(False).astype(bool)
+        marks = detailed.annotations[_COLUMNS]
+        of_user = marks[~marks["name"].str.startswith(_NO_RANGES).fillna(True).astype(bool)]
+        c10d = marks[marks["name"].str.startswith(markers.C10D).fillna(False).astype(bool)]
+        calls = detailed.runtime_calls
+        blocking = calls[calls["name"].str.match(markers.BLOCKING).fillna(False).astype(bool)]
+        self.is_known = len(operators) > 0
+        steps = marks[marks["name"].str.startswith(markers.PROFILER_STEP).fillna(False).astype(bool)]
+        self.steps = steps[_COLUMNS]
+        ranges = pd.concat([of_user, operators[is_range]])
+        self._layers = {
+            RANGE: _by_thread(ranges),
+            IN_OPERATOR: _by_thread(pd.concat([operators[~is_range], c10d])),
+            IN_CALL: _by_thread(blocking[_COLUMNS]),
+        }
+        self._main = _main_thread(self.steps, ranges)
+        self._launched_ns, self._threads = _launching(detailed)
+
+    def by_step(self, idle: Spans) -> dict[int, int]:
+        """How much of these times lies in each step of the CPU, in ns; steps without any are left out."""
+        starts = self.steps["start_ns"].to_numpy(dtype=np.int64)
+        inside = covered(idle, starts, starts + self.steps["dur_ns"].to_numpy(dtype=np.int64))
+        marks = zip(self.steps["name"], starts.tolist(), self.steps["dur_ns"], strict=True)
+        steps = steps_at(starts, list(marks)).tolist()
+        return {step: took for step, took in zip(steps, inside.tolist(), strict=True) if took}
+
+    def during(self, idle: Spans) -> dict[Did, int]:
+        """How long the launching thread did what in these times, in ns.
+
+        Rows of kind `work` add up to all of it. Those of the other kinds contain what is nested in them.
+        """
+        pieces = _cut(idle, self._launched_ns)
+        next_launch = np.searchsorted(self._launched_ns, pieces.starts, side="right")
+        last = len(self._threads) - 1
+        threads = self._threads[np.minimum(next_launch, last)] if last >= 0 else np.full(len(pieces.starts), self._main)
+        took: dict[Did, int] = defaultdict(int)
+        for thread in np.unique(threads).tolist():
+            mine = threads == thread
+            self._add(took, int(thread), Spans(pieces.starts[mine], pieces.ends[mine]))
+        return dict(took)
+
+    def _add(self, took: dict[Did, int], thread: int, pieces: Spans) -> None:
+        nothing = _Nested.nothing()
+        layers = {kind: self._layers[kind].get(thread, nothing) for kind in _LAYERS}
+        # A backward pass runs on a thread of its own, while the one that began it stands inside its range.
+        outer = self._layers[RANGE].get(self._main, nothing)
+        for layer in (*layers.values(), outer):
+            pieces = _cut(pieces, layer.bounds)
+        inner = {kind: layer.at(pieces.starts) for kind, layer in layers.items()}
+        around = np.where(inner[RANGE] >= 0, -1, outer.at(pieces.starts))
+        columns = np.stack([inner[RANGE], inner[IN_OPERATOR], inner[IN_CALL], around])
+        distinct, number = np.unique(columns, axis=1, return_inverse=True)
+        lasted = np.bincount(number.ravel(), pieces.ends - pieces.starts, distinct.shape[1]).astype(np.int64)
+        for (region, operator, call, beyond), took_ns in zip(distinct.T.tolist(), lasted.tolist(), strict=True):
+            ranges = layers[RANGE].chain(region) if region >= 0 else outer.chain(beyond)
+            operators, calls = layers[IN_OPERATOR].chain(operator), layers[IN_CALL].chain(call)
+            here = ranges[0] if ranges else None
+            if calls:
+                took[WORK, calls[0], operators[0] if operators else None, here] += took_ns
+            else:
+                took[WORK, operators[0] if operators else OUTSIDE, None, here] += took_ns
+            for kind, names in ((RANGE, ranges), (IN_OPERATOR, operators or [OUTSIDE]), (IN_CALL, calls)):
+                for name in set(names):
+                    took[kind, name, None, None] += took_ns
+
+
+class _Nested(NamedTuple):
+    """Nested events of a thread: between two bounds the innermost one, and around which each lies."""
+
+    bounds: Times
+    innermost: Times
+    parents: list[int]
+    names: list[str]
+
+    @classmethod
+    def nothing(cls) -> _Nested:
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), [], [])
+
+    @classmethod
+    def of(cls, events: pd.DataFrame) -> _Nested:
+        starts = events["start_ns"].to_numpy(dtype=np.int64)
+        ends = starts + events["dur_ns"].to_numpy(dtype=np.int64)
+        order = np.lexsort((-ends, starts))
+        names = [plain_name(str(name)) for name in events["name"].to_numpy()[order]]
+        bounds, innermost, parents = [], [], []
+        stack: list[int] = []
+        begin, end = starts[order].tolist(), ends[order].tolist()
+        for i, start in enumerate(begin):
+            while stack and end[stack[-1]] <= start:
+                bounds.append(end[stack.pop()])
+                innermost.append(stack[-1] if stack else -1)
+            parents.append(stack[-1] if stack else -1)
+            if stack:  # clocks of events are cut to microseconds: the end of a nested one may stick out
+                end[i] = min(end[i], end[stack[-1]])
+            stack.append(i)
+            bounds.append(start)
+            innermost.append(i)
+        while stack:
+            bounds.append(end[stack.pop()])
+            innermost.append(stack[-1] if stack else -1)
+        return cls(np.array(bounds, np.int64), np.array(innermost, np.int64), parents, names)
+
+    def at(self, times: Times) -> Times:
+        """The innermost event at each time, -1 for none."""
+        if not len(self.bounds):
+            return np.full(len(times), -1, np.int64)
+        place = np.searchsorted(self.bounds, times, side="right") - 1
+        result: Times = np.where(place >= 0, self.innermost[place], -1)
+        return result
+
+    def chain(self, event: int) -> list[str]:
+        """The name of an event, and of all that it is nested in, the innermost first."""
+        names = []
+        while event >= 0:
+            names.append(self.names[event])
+            event = self.parents[event]
+        return names
+
+
+_COLUMNS = ["thread", "name", "start_ns", "dur_ns"]
+_LAYERS = (RANGE, IN_OPERATOR, IN_CALL)
+
+
+def plain_name(name: str) -> str:
+    """A name that is the same on all ranks: without the hash of a compiled graph."""
+    return _HASH.sub("", name)
+
+
+def _operators(detailed: Detailed) -> pd.DataFrame:
+    """Operators; on CPU runs the outermost ones, which are what ran."""
+    if len(detailed.cpu_operators):
+        return detailed.cpu_operators[_COLUMNS]
+    ran = detailed.activities
+    ran = ran[(ran["device"] == "cpu") & (ran["kind"] == COMPUTE)]
+    return ran.rename(columns={"stream": "thread"})[_COLUMNS]
+
+
+def _by_thread(events: pd.DataFrame) -> dict[int, _Nested]:
+    return {int(str(thread)): _Nested.of(own) for thread, own in events.groupby("thread")}
+
+
+def _main_thread(steps: pd.DataFrame, ranges: pd.DataFrame) -> int:
+    """The thread that runs the steps; if none are marked, the one with most ranges."""
+    threads = (steps if len(steps) else ranges)["thread"].mode()
+    return int(threads.iloc[0]) if len(threads) else -1
+
+
+def _launching(detailed: Detailed) -> tuple[Times, Times]:
+    """When work was given to the streams that matter, and by which thread, in order of time."""
+    ran, launches = detailed.activities, detailed.launches
+    if len(ran) and (ran["device"] == "cpu").all():
+        given = ran[ran["kind"] == COMPUTE].sort_values("start_ns", kind="stable")
+        return given["start_ns"].to_numpy(dtype=np.int64), given["stream"].to_numpy(dtype=np.int64)
+    computing = ran[ran["kind"] == COMPUTE].groupby("stream")["dur_ns"].sum()
+    main = ran["stream"] == (computing.idxmax() if len(computing) else -1)
+    wanted = ran.loc[main | (ran["kind"] == COMM), "correlation"].dropna().astype("int64")
+    given = launches[launches["correlation"].isin(wanted)].sort_values("start_ns", kind="stable")
+    return given["start_ns"].to_numpy(dtype=np.int64), given["thread"].to_numpy(dtype=np.int64)
+
+
+def _cut(pieces: Spans, at: Times) -> Spans:
+    """The same pieces, cut at these times."""
+    if not len(pieces.starts) or not len(at):
+        return pieces
+    inside = np.unique(at)
+    place = np.searchsorted(pieces.starts, inside, side="right") - 1
+    keep = (place >= 0) & (inside > pieces.starts[place]) & (inside < pieces.ends[place])
+    starts = np.sort(np.concatenate((pieces.starts, inside[keep])))
+    ends = np.sort(np.concatenate((pieces.ends, inside[keep])))
+    return Spans(starts, ends)
+
+
+def within(gaps: Spans, times: Iterable[tuple[int, int]]) -> Spans:
+    """The part of the gaps that lies between any of these times."""
+    given = np.array(list(times), dtype=np.int64).reshape(-1, 2)
+    return intersect(gaps, spans(given[:, 0], given[:, 1]))

@@ -1,0 +1,183 @@
+"""The table `late_work`: what a late rank was doing while it fell behind, beside the same of other ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from statistics import median
+from typing import NamedTuple
+
+import pandas as pd
+
+from ...core.intervals import Spans, total
+from ...core.schema import Row
+from ...core.tables.lateness import LATE_WORK
+from .cpu_work import CpuWork, Detailed, Did, within
+from .details import Between, RanByRank
+
+TOTAL, BY_KERNEL = "total", "kernel"
+ALL_CPU, ALL_COMPUTE = "cpu", "compute"
+_MOST_RANKS, _WORTH_ASKING = 4, 0.05
+"""Of so many ranks that caused so much of the waiting; what their CPUs did may have to be read from their files."""
+_LEAST_FRAC, _LEAST_NS = 0.01, 1_000
+
+
+class Behind(NamedTuple):
+    """A part of a rank's program in which it fell behind: between two calls of a group, or since the step began.
+
+    `others` are the members it is compared with, `weight_ns` the waiting of others that followed.
+    """
+
+    rank: int
+    step: int | None
+    before: int | None
+    until: int
+    others: tuple[int, ...]
+    weight_ns: int
+
+    def without(self, ranks: Collection[int]) -> Behind:
+        """The same, compared with none of these ranks."""
+        return self._replace(others=tuple(rank for rank in self.others if rank not in ranks))
+
+
+class Asked(NamedTuple):
+    """Where to look: what ranks did, when each was ready for its calls, and what was read of each with details.
+
+    Of each rank `most_others` are compared with it.
+    """
+
+    ran: RanByRank
+    members: pd.DataFrame
+    detailed: Callable[[int], Detailed]
+    most_others: int
+
+
+def late_work(behind: Iterable[Behind], asked: Asked) -> pd.DataFrame:
+    """One row per late rank, step and thing that its CPU or its device did; the largest difference first."""
+    worst = _worst(behind)
+    if not worst:
+        return LATE_WORK.empty()
+    looked = _Looked(asked)
+    rows = [row for rank, own in worst.items() for row in looked.rows(rank, own)]
+    rows.sort(key=lambda row: -row["extra_ns"])
+    return LATE_WORK.frame(rows)
+
+
+def _worst(behind: Iterable[Behind]) -> dict[int, list[Behind]]:
+    """Of the worst ranks, the parts between calls of the group in which most waiting followed.
+
+    The parts of several groups overlap: the same lateness would count twice.
+    """
+    weights: dict[int, dict[tuple[int, ...], int]] = defaultdict(lambda: defaultdict(int))
+    known = list(behind)
+    for one in known:
+        weights[one.rank][one.others] += one.weight_ns
+    by_rank = {rank: sum(own.values()) for rank, own in weights.items()}
+    least = _WORTH_ASKING * sum(by_rank.values())
+    worst = [rank for rank in sorted(by_rank, key=lambda rank: -by_rank[rank]) if by_rank[rank] >= least]
+    group = {rank: max(weights[rank], key=lambda others: weights[rank][others]) for rank in worst[:_MOST_RANKS]}
+    return {rank: [b for b in known if b.rank == rank and b.others == others] for rank, others in group.items()}
+
+
+class _Looked:
+    """What was looked up of ranks, each once."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        first = asked.members.drop_duplicates(["collective_id", "rank"])
+        keys = list(zip(first["collective_id"].tolist(), first["rank"].tolist(), strict=True))
+        self._ready = dict(zip(keys, first["ready_own_ns"].tolist(), strict=True))
+        began = first["began_own_ns"] if "began_own_ns" in first else pd.Series(pd.NA, first.index, dtype="Int64")
+        self._began = {key: int(ns) for key, ns in zip(keys, began.tolist(), strict=True) if not pd.isna(ns)}
+        self._work: dict[int, tuple[CpuWork, Spans | None]] = {}
+
+    def rows(self, rank: int, behind: list[Behind]) -> list[Row]:
+        """All steps of a rank."""
+        others = behind[0].others[: self._asked.most_others]
+        steps: dict[int | None, list[Behind]] = defaultdict(list)
+        for one in behind:
+            steps[self._step(one)].append(one)
+        times = {(step, one): self._times(own, one) for step, own in steps.items() for one in (rank, *others)}
+        computed = self._computed(times)
+        rows: list[Row] = []
+        for step in steps:
+            compared = [one for one in others if times[step, one]]
+            if not compared or not times[step, rank]:
+                continue
+            mine, *theirs = (self._took(one, times[step, one]) | computed[step, one] for one in (rank, *compared))
+            rows += _rows(rank, step, mine, theirs)
+        return rows
+
+    def _step(self, behind: Behind) -> int | None:
+        """The step of a part, which may reach over two: the one in which the device of the rank stood longer idle.
+
+        What makes a rank late at the end of a step shows in the first call of the next one.
+        """
+        mine, *theirs = (
+            self._idle_by_step(behind, rank) for rank in (behind.rank, *behind.others[: self._asked.most_others])
+        )
+        extra = {step: idle - median(other.get(step, 0) for other in theirs) for step, idle in mine.items()}
+        step = max(extra, key=lambda step: extra[step], default=None)
+        return behind.step if step is None or extra[step] <= 0 else step
+
+    def _idle_by_step(self, behind: Behind, rank: int) -> dict[int, int]:
+        work, gaps = self._cpu(rank)
+        times = self._times([behind], rank)
+        return work.by_step(within(gaps, times)) if gaps is not None else {}
+
+    def _cpu(self, rank: int) -> tuple[CpuWork, Spans | None]:
+        """What the CPU of a rank did, and when its device had nothing to do because of it."""
+        if rank not in self._work:
+            gaps = self._asked.ran.without_work(self._asked.members, rank)
+            self._work[rank] = CpuWork(self._asked.detailed(rank)), gaps
+        return self._work[rank]
+
+    def _times(self, behind: list[Behind], rank: int) -> list[Between]:
+        found = set()
+        for one in behind:
+            end, begin = self._ready.get((one.until, rank)), self._began.get((one.until, rank))
+            if one.before is not None:
+                begin = self._ready.get((one.before, rank))
+            if begin is not None and end is not None and begin < end:
+                found.add((int(begin), int(end)))
+        return sorted(found)
+
+    def _took(self, rank: int, times: list[Between]) -> dict[Did, int]:
+        """What a CPU did while its device had nothing to do."""
+        work, gaps = self._cpu(rank)
+        if gaps is None:
+            return {}
+        idle = within(gaps, times)
+        whole: dict[Did, int] = {(TOTAL, ALL_CPU, None, None): total(idle)}
+        return whole | (work.during(idle) if work.is_known else {})
+
+    def _computed(
+        self, times: Mapping[tuple[int | None, int], list[Between]]
+    ) -> dict[tuple[int | None, int], dict[Did, int]]:
+        """How long each kernel ran."""
+        wanted: dict[int, set[Between]] = defaultdict(set)
+        for (_, rank), own in times.items():
+            wanted[rank] |= set(own)
+        ran = self._asked.ran.computed({rank: sorted(own) for rank, own in wanted.items() if own})
+        found: dict[tuple[int | None, int], dict[Did, int]] = {}
+        for (step, rank), own in times.items():
+            took: dict[Did, int] = defaultdict(int)
+            for between in own:
+                for name, took_ns in ran.get(rank, {}).get(between, {}).items():
+                    took[BY_KERNEL, name, None, None] += took_ns
+                    took[TOTAL, ALL_COMPUTE, None, None] += took_ns
+            found[step, rank] = dict(took)
+        return found
+
+
+def _rows(rank: int, step: int | None, mine: dict[Did, int], theirs: list[dict[Did, int]]) -> list[Row]:
+    rows: list[Row] = []
+    for key in sorted({*mine, *(key for other in theirs for key in other)}, key=str):
+        kind, what, operator, region = key
+        took, usual = mine.get(key, 0), int(median(other.get(key, 0) for other in theirs))
+        rows.append({
+            "rank": rank, "step": step, "kind": kind, "what": what, "operator": operator, "range": region,
+            "took_ns": took, "others_ns": usual, "extra_ns": took - usual,
+        })  # fmt: skip
+    least = max((abs(row["extra_ns"]) for row in rows if row["kind"] == TOTAL), default=0) * _LEAST_FRAC
+    return [row for row in rows if row["kind"] == TOTAL or abs(row["extra_ns"]) >= max(least, _LEAST_NS)]

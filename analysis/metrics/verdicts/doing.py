@@ -1,0 +1,97 @@
+"""What a late rank was doing, in words: made from the table `late_work` alone, so that the two cannot differ."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from ..causes.cpu_work import IN_CALL, IN_OPERATOR, OUTSIDE, RANGE, WORK
+from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, TOTAL
+
+_MOST_OF_IT = 0.5  # of the extra time; nothing smaller is called the reason
+_WORTH_SAYING = 0.1
+_LEAST_STEPS = 3  # of which one may stand out
+_AS_GOOD = 0.9  # of two nested ranges the inner one is named, if it holds nearly as much
+
+
+class Doing(NamedTuple):
+    """What took most of the time by which a rank fell behind, and how much of it.
+
+    `what` is a call, operator or kernel; `inside` the operator or range around it.
+    """
+
+    what: str | None
+    operator: str | None
+    inside: str | None
+    frac: float
+
+    def __str__(self) -> str:
+        """`outside of any operator, inside "# running sparse arch"`; what stands behind "its CPU is"."""
+        at = "" if self.what is None else self.what if self.what == OUTSIDE else f"in {_quoted(self.what)}"
+        of = "" if self.operator is None else f" of {_quoted(self.operator)}"
+        inside = "" if self.inside is None else f"inside {_quoted(self.inside)}"
+        return f"{at}{of}{', ' if at and inside else ''}{inside}"
+
+    @property
+    def clause(self) -> str:
+        """`its CPU runs Python outside of any operator, inside "# running sparse arch" (98% of it)`."""
+        does = "runs Python" if self.what == OUTSIDE else "is"
+        return f"its CPU {does} {self} ({self.frac:.0%} of it)"
+
+
+def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
+    """What a CPU was doing for most of the time in which its device had nothing to do, and others' devices had.
+
+    The most exact answer that holds for half of it; if there is none, the largest. None if nothing is known.
+    """
+    extra = _extra(late_work, rank, ALL_CPU)
+    if extra is None:
+        return None
+    best: Doing | None = None
+    for kind in (WORK, IN_CALL, IN_OPERATOR, RANGE):
+        own = extra[(extra["kind"] == kind) & (extra["frac"] > 0)]
+        if not len(own):
+            continue
+        near = own[own["frac"] >= _AS_GOOD * own["frac"].max()]
+        row = near.sort_values(["frac", "took_ns"], kind="stable").iloc[0]
+        what, operator, around = (None if pd.isna(row[key]) else str(row[key]) for key in ("what", "operator", "range"))
+        frac = min(float(row["frac"]), 1.0)
+        one = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
+        if frac >= _MOST_OF_IT:
+            return one
+        if best is None or frac > best.frac:
+            best = one
+    return best if best is not None and best.frac >= _WORTH_SAYING else None
+
+
+def on_device(late_work: pd.DataFrame, rank: int) -> str | None:
+    """The kernel that took most additional time on a device, if it took most of all additional time."""
+    extra = _extra(late_work, rank, ALL_COMPUTE)
+    own = None if extra is None else extra[extra["kind"] == BY_KERNEL].sort_values("frac", kind="stable")
+    if own is None or not len(own) or own["frac"].iloc[-1] < _MOST_OF_IT:
+        return None
+    return str(own["what"].iloc[-1])
+
+
+def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> int | None:
+    """The step in which a rank fell behind by nearly all it did, if there are several: an event, not a rate."""
+    of = {"cpu": ALL_CPU, "data": ALL_CPU, "compute": ALL_COMPUTE}.get(because)
+    own = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == of)]
+    extra = own.groupby("step")["extra_ns"].sum().clip(lower=0)
+    if steps < _LEAST_STEPS or not len(extra) or extra.max() < _AS_GOOD * extra.sum():
+        return None
+    return int(extra.idxmax())
+
+
+def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
+    """What took how much longer in all steps together, with its part of all that took longer."""
+    own = late_work[late_work["rank"] == rank]
+    keys = ["kind", "what", "operator", "range"]
+    added = own.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()
+    whole = added.loc[(added["kind"] == TOTAL) & (added["what"] == of), "extra_ns"].sum()
+    return added.assign(frac=added["extra_ns"] / whole) if whole > 0 else None
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"

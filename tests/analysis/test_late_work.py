@@ -1,0 +1,199 @@
+"""What a late rank was doing: weighed by the time that it lost, whatever happens to have a name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders import MS, US, Collective, Trace, analysed, traces_of
+
+from analysis.core.schema import records
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse
+
+EVERY, AT = 40 * MS, 7 * MS
+BACKWARD = 777
+Busy = Callable[[Trace, int, int], None]
+
+
+def run_of(
+    folder: Path, busy: Busy, *, world: int = 4, late: int = 10 * MS, thread: int | None = None, details: bool = True
+) -> Analysis:
+    """In every step all ranks launch a kernel of 5 ms, then one of 1 ms before an all_reduce; rank 2 that one late.
+
+    `busy(trace, at, lasts)` says what a CPU does before it launches the second, from the end of the first.
+    """
+    steps = range(4)
+    truth = [Collective([k * EVERY + AT + 1 * MS + late * (rank == 2) for rank in range(world)], 2 * MS) for k in steps]
+    traces = traces_of(world, truth)
+    for rank, trace in enumerate(traces):
+        for k in steps:
+            begin, lasts = k * EVERY, late * (rank == 2)
+            trace.step(k, begin, begin + EVERY)
+            trace.kernel("gemm", begin + 1 * MS, 5 * MS)
+            where = {} if thread is None else {"thread": thread}
+            trace.kernel("gemm", begin + AT + lasts, 1 * MS, **where)
+            trace.op("aten::mm", begin + 900 * US, 150 * US).op("aten::mm", begin + AT + lasts - 50 * US, 60 * US)
+            busy(trace, begin + 6 * MS, 1 * MS + lasts)
+    for rank, trace in enumerate(traces):
+        trace.write(folder, f"node_{rank}.pt.trace.json")
+    return analyse(folder, details=details)
+
+
+def sentence(found: Analysis) -> str:
+    return str(found.verdicts["because"].iloc[0])
+
+
+def asleep_in(name: str) -> Busy:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        trace.annotation(name, at + 100 * US, lasts - 200 * US)
+
+    return busy
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_a_sleep_in_a_range_outside_of_any_operator(tmp_path: Path, details: bool) -> None:
+    found = run_of(tmp_path, asleep_in("# sparse arch"), details=details)
+    text = "gives its device work 10.0 ms per step later than the others; its CPU runs Python outside of any operator"
+    assert f"{text}, inside `# sparse arch` (100% of it)" in sentence(found)
+    assert "CPU outside of any operator, inside `# sparse arch`" in found.summary()
+    row = next(row for row in records(found.late_work) if row["kind"] == "work")
+    assert (row["rank"], row["what"], row["range"]) == (2, "outside of any operator", "# sparse arch")
+    assert row["extra_ns"] == pytest.approx(10 * MS, abs=1 * MS)
+
+
+def test_differences_of_kind_work_add_up_to_that_of_the_total(tmp_path: Path) -> None:
+    table = run_of(tmp_path, asleep_in("range")).late_work
+    assert table["step"].nunique() == 4
+    for _, own in table.groupby("step"):
+        whole = own.loc[(own["kind"] == "total") & (own["what"] == "cpu"), "extra_ns"].item()
+        assert own.loc[own["kind"] == "work", "extra_ns"].sum() == pytest.approx(whole, rel=0.03)
+
+
+def test_a_sleep_inside_an_operator(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        trace.annotation("forward", at, lasts - 100 * US).op("aten::index", at + 50 * US, lasts - 200 * US)
+
+    assert "; its CPU is in `aten::index`, inside `forward` (" in sentence(run_of(tmp_path, busy))
+
+
+def test_many_short_operators_do_not_outweigh_one_long_gap(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        for i in range(50 if lasts > 1 * MS else 1):
+            trace.op("aten::empty", at + i * 30 * US, 20 * US)
+
+    assert "; its CPU runs Python outside of any operator (" in sentence(run_of(tmp_path, busy))
+
+
+def test_many_short_operators_that_take_most_of_the_time_are_named(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        for start in range(at, at + lasts - 100 * US, 100 * US):
+            trace.op("aten::cat", start, 95 * US)
+
+    assert "; its CPU is in `aten::cat` (9" in sentence(run_of(tmp_path, busy))
+
+
+def test_blocking_calls_in_several_operators(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        part = (lasts - 100 * US) // 4
+        for i in range(4):
+            trace.op(f"aten::op{i}", at + i * part, part)
+            trace.event("cuda_runtime", "cudaFree", at + i * part, part, correlation=10**6 + i)
+
+    found = run_of(tmp_path, busy)
+    assert "; its CPU is in `cudaFree` (" in sentence(found)
+    calls = [row for row in records(found.late_work) if row["kind"] == "call"]
+    assert {row["what"] for row in calls} == {"cudaFree"}
+    within = {
+        row["operator"] for row in records(found.late_work) if row["kind"] == "work" and row["what"] == "cudaFree"
+    }
+    assert within == {f"aten::op{i}" for i in range(4)}
+
+
+def test_of_nested_ranges_the_inner_one_is_named(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        trace.annotation("outer", at, lasts - 50 * US).annotation("inner", at + 50 * US, lasts - 200 * US)
+
+    found = run_of(tmp_path, busy)
+    assert "inside `inner`" in sentence(found)
+    assert {"outer", "inner"} <= {row["what"] for row in records(found.late_work) if row["kind"] == "range"}
+
+
+def test_a_range_full_of_different_work_is_named(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        trace.annotation("Optimizer.step#Muon.step", at, lasts - 100 * US)
+        part = (lasts - 200 * US) // 20
+        for i in range(20):
+            trace.op(f"aten::op{i}", at + 50 * US + i * part, part)
+
+    assert "; its CPU is inside `Optimizer.step#Muon.step` (" in sentence(run_of(tmp_path, busy))
+
+
+def test_a_busy_thread_that_launches_nothing_is_not_blamed(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        trace.annotation("waiting", at, lasts).op("aten::busy", at, lasts, thread=999)
+
+    found = run_of(tmp_path, busy)
+    assert "runs Python outside of any operator, inside `waiting`" in sentence(found)
+    assert "aten::busy" not in set(found.late_work["what"])
+
+
+def test_the_range_from_which_the_backward_pass_began_is_that_of_its_thread(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        trace.annotation("backward", at, lasts).op("aten::slow_backward", at, lasts - 50 * US, thread=BACKWARD)
+
+    found = run_of(tmp_path, busy, thread=BACKWARD)
+    assert "; its CPU is in `aten::slow_backward`, inside `backward` (" in sentence(found)
+
+
+def test_hashes_of_compiled_graphs_differ_by_rank_and_are_left_out(tmp_path: Path) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        name = f"## Call CompiledFxGraph f{trace.rank}2qbtfeekvnergtmmcekc67deitzxm5vsaptqqdzuikoeofhcb ##"
+        trace.annotation(name, at, lasts)
+
+    found = run_of(tmp_path, busy)
+    assert "inside `## Call CompiledFxGraph ##` (" in sentence(found)
+    rows = [row for row in records(found.late_work) if row["kind"] == "range"]
+    assert all(row["others_ns"] > 0 for row in rows)
+
+
+def test_no_kernel_stands_behind_a_cpu_that_is_late(tmp_path: Path) -> None:
+    found = run_of(tmp_path, asleep_in("range"))
+    assert found.ranks["kernel"].isna().all()
+    assert "gemm" not in sentence(found)
+
+
+def test_without_anything_of_the_cpu_nothing_is_said_of_it(tmp_path: Path) -> None:
+    truth = [Collective([k * EVERY + AT + 10 * MS * (r == 2) for r in range(4)], 2 * MS) for k in range(4)]
+    found = analysed(tmp_path, *traces_of(4, truth))
+    assert "its CPU" not in sentence(found)
+    assert set(found.late_work["kind"]) <= {"total", "kernel"}
+
+
+def test_a_rank_that_begins_its_only_step_late(tmp_path: Path) -> None:
+    late = 5 * MS
+    traces = traces_of(4, [Collective([3 * MS + late * (rank == 1) for rank in range(4)], 1 * MS)])
+    for rank, trace in enumerate(traces):
+        trace.step(7, late * (rank == 1), 20 * MS).kernel("gemm", 1 * MS + late * (rank == 1), 2 * MS)
+    found = analysed(tmp_path, *traces)
+    assert "for rank 1, which begins the traced step 5.0 ms later than the others" in sentence(found)
+    (row,) = records(found.lateness)
+    assert (row["because"], row["extra_start_ns"], row["new_ns"]) == ("start", late, late)
+    assert "rank 1: 15.0 ms, 100% of all waiting: begins the traced step later" in found.summary()
+
+
+def test_what_happens_once_is_no_rate(tmp_path: Path) -> None:
+    """At the end of step 2, after its all_reduce: the next one, in step 3, comes late."""
+    steps, pause = range(5), 100 * MS
+    begin = {k: k * EVERY + pause * (k > 2) for k in steps}
+    truth = [Collective([begin[k] + 8 * MS + 0 * rank for rank in range(4)], 2 * MS) for k in steps]
+    truth[3] = Collective([begin[3] + 8 * MS - pause * (rank != 1) for rank in range(4)], 2 * MS)
+    traces = traces_of(4, truth)
+    for rank, trace in enumerate(traces):
+        for k in steps:
+            shift = -pause if k == 3 and rank != 1 else 0
+            end = begin.get(k + 1, begin[k] + EVERY) - pause * (k == 2 and rank != 1)
+            trace.step(k, begin[k] + shift, end).kernel("gemm", begin[k] + 2 * MS + shift, 6 * MS)
+        if rank == 1:
+            trace.annotation("checkpoint", begin[2] + 15 * MS, pause)
+    found = analysed(tmp_path, *traces)
+    assert "which gives its device work 100.0 ms later than the others in step 2 alone" in sentence(found)
