@@ -9,15 +9,13 @@ from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import PAIR, Entries
 from ..timelines.offsets import Lane, offset, offset_at
-from .state import BY_STEP, SENDS, UNMATCHED, State, rows_by_key
+from .state import AMBIGUOUS, BY_STEP, SENDS, UNMATCHED, State, rows_by_key
 
 # Of what a rank issued in steps: if more than this contradicts times, its steps are numbered differently.
 _CONTRADICTED_FRAC = 0.1
 _CLEARLY = 2.0
 _SURELY_COUPLED, _LATE_NS = 5.0, 8_000
 _NEARLY_ALL = 0.75
-
-AMBIGUOUS = "its process group is not known, and several would fit"
 
 
 def free_contradicted(state: State) -> None:

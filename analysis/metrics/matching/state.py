@@ -23,6 +23,9 @@ BY_STEP, BY_ORDER, BY_TIME, UNMATCHED = (RUNGS.index(name) for name in ("step", 
 ALONE = "no other rank shows it at that time"
 TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
 REPEATS = "the calls repeat so regularly that other pairings fit as well"
+OTHER_STEP = "it was issued in another step than the others"
+FAR_APART = "it ends much earlier or later than the others, so it may be another call"
+AMBIGUOUS = "its process group is not known, and several would fit"
 
 SENDS = len(CALL_KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
 ANY = SENDS + 1
@@ -83,8 +86,9 @@ class State:
         self.rung[rows], self.note[rows] = UNMATCHED, note
 
     def free(self, rows: Ints) -> None:
-        """Mark calls as undecided again."""
-        self.collective[rows], self.rung[rows], self.certain[rows], self.note[rows] = -1, UNMATCHED, True, None
+        """Mark calls as undecided again; that their process group is assumed stays, and so does the note on it."""
+        self.collective[rows], self.rung[rows], self.certain[rows] = -1, UNMATCHED, True
+        self.note[rows] = np.where(self.assumed[rows], AMBIGUOUS, None)
 
     def shown(self, rows: Ints) -> Entries:
         """Calls on the common clock of their component, each for itself, in order."""
