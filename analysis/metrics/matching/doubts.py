@@ -8,7 +8,7 @@ import pandas as pd
 from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import PAIR, Entries
-from ..timelines.offsets import Lane, offset, offset_at
+from ..timelines.offsets import LEAST_COINCIDING, Lane, offset, offset_at
 from .state import AMBIGUOUS, BY_STEP, SENDS, UNMATCHED, State, rows_by_key
 
 # Of what a rank issued in steps: if more than this contradicts times, its steps are numbered differently.
@@ -26,12 +26,57 @@ def free_contradicted(state: State) -> None:
     if not len(rows):
         return
     apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
-    wrong = pd.Series(apart > COINCIDE_NS).groupby(state.clock[rows]).mean()
-    bad = set(wrong.index[wrong > _CONTRADICTED_FRAC].tolist())
+    bad = _contradicted(state, rows, apart)
+    # Either they number their steps differently, or their clock is not that of their host.
+    while bad and _part_hosts(state, meeting, bad):
+        apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
+        bad = _contradicted(state, rows, apart)
     _free(state, np.isin(state.clock, list(bad)))
     _free_calls(state, rows[apart > COINCIDE_NS])
     for host in _shifted_hosts(state):
         _free(state, state.hosts[state.clock] == host)
+
+
+def _contradicted(state: State, rows: Ints, apart: Ints) -> set[int]:
+    """The clocks of which times contradict more than a few of the calls that steps have matched."""
+    wrong = pd.Series(apart > COINCIDE_NS).groupby(state.clock[rows]).mean()
+    return set(wrong.index[wrong > _CONTRADICTED_FRAC].tolist())
+
+
+def _part_hosts(state: State, rows: Ints, bad: set[int]) -> bool:
+    """Give each rank of a host a clock of its own if steps explain its times much better so; whether any got one.
+
+    A host's name may be wrong: containers and copies of machines share names, not clocks. If so, what steps match ends
+    a constant time apart, to within what one collective's ends differ, and what coincides on the raw clocks does so by
+    chance: it is less, or scatters as widely as is looked for. If steps are numbered differently, it is the reverse.
+    """
+    parted = []
+    for host in np.unique(state.hosts[list(bad)]).tolist():
+        of_host = rows[state.hosts[state.clock[rows]] == host]
+        lanes: dict[int, dict[int, Entries]] = {}
+        for group, own in rows_by_key(state.group, of_host).items():
+            for clock, part in rows_by_key(state.clock, own).items():
+                lanes.setdefault(group, {})[clock] = state.timeline(part)
+        clocks = np.unique(state.clock[of_host]).tolist()
+        for clock in clocks:
+            _, shared = _most_shared(lanes, clock, [c for c in clocks if c != clock])
+            if clock in bad and shared and _has_own_clock(state, shared):
+                parted.append(clock)
+    for clock in parted:
+        state.part(clock)
+    return bool(parted)
+
+
+def _has_own_clock(state: State, lanes: list[Lane]) -> bool:
+    """Whether ends coincide better where steps put two ranks of a host than on the clock that they should share."""
+    level = float(np.median(np.concatenate([_common_apart(lane) for lane in lanes])))
+    origin_ns = int(lanes[0].theirs.end[0])
+    by_steps, raw = (offset_at(lanes, state.compatible, at, origin_ns) for at in (level, 0.0))
+    if by_steps is None or by_steps.coinciding < LEAST_COINCIDING or abs(by_steps.level_ns) <= 2 * COINCIDE_NS:
+        return False
+    if raw is None or by_steps.coinciding >= 2 * raw.coinciding:
+        return True
+    return by_steps.coinciding >= raw.coinciding and by_steps.spread_ns * _CLEARLY < raw.spread_ns
 
 
 def _meeting(state: State) -> Flags:

@@ -20,7 +20,19 @@ from ..clocks.medians import medians
 from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, offset
 from ..timelines.placement import Nearness, Placement, place
-from .state import BY_ORDER, BY_TIME, FAR_APART, OTHER_STEP, REPEATS, TOO_MANY, UNMATCHED, State, rows_by_key
+from .state import (
+    BY_ORDER,
+    BY_STEP,
+    BY_TIME,
+    FAR_APART,
+    OTHER_STEP,
+    OTHERS_MAYBE,
+    REPEATS,
+    TOO_MANY,
+    UNMATCHED,
+    State,
+    rows_by_key,
+)
 from .whole import settle
 
 # Times of GPUs of one host are converted from their own clocks, to within some microseconds.
@@ -169,16 +181,23 @@ def _laid_between(state: State, lanes: Lanes) -> None:
 
 @dataclass
 class _Merging:
-    """Which collectives turned out to be the same as others, and why that may be wrong; by their numbers."""
+    """Which collectives turned out to be the same as others, and why that may be wrong; by their numbers.
+
+    Those that `known` ids or steps have matched are never joined with others at a doubtful offset: what is certain of
+    them would become doubtful, and what they would gain is a guess.
+    """
 
     other: Ints
+    known: Flags
     doubt: NDArray[np.object_]
     compatible: Flags
 
     @classmethod
     def of(cls, state: State) -> _Merging:
         """None merged so far."""
-        return cls(np.arange(state.collectives), np.full(state.collectives, None), state.compatible)
+        matched = state.collective[(state.rung <= BY_STEP) & (state.collective >= 0)]
+        known = np.bincount(matched, minlength=state.collectives) > 1
+        return cls(np.arange(state.collectives), known, np.full(state.collectives, None), state.compatible)
 
     def lay(self, lanes: Lanes, sides: tuple[int, int], near: Nearness, found: Offset) -> None:
         """Lay the collectives of a part upon those of the base; its timelines take up the rest if that is certain."""
@@ -196,6 +215,11 @@ class _Merging:
             pins = _positions(timeline, self.other[ours.row])
             placed = place(ours, timeline, pins, self.compatible, near)
             on = (placed.position >= 0) & (pins < 0)
+            if not found.unique:
+                there = timeline.row[placed.position]
+                guessed = on & (self.known[ours.row] | self.known[there])
+                self.doubt[ours.row[guessed]] = self.doubt[there[guessed]] = OTHERS_MAYBE
+                on &= ~guessed
             self.other[ours.row[on]] = timeline.row[placed.position[on]]
             self.doubt[ours.row[on]] = _doubts(placed)[on] if found.unique else REPEATS
             if found.unique:
@@ -210,8 +234,9 @@ class _Merging:
         moved = self.other[before] != before
         state.collective[rows] = self.other[before]
         state.rung[rows[moved]] = np.maximum(state.rung[rows[moved]], BY_TIME)
-        unsure = moved & (self.doubt[before] != None)  # noqa: E711 - elementwise
-        state.certain[rows[unsure]], state.note[rows[unsure]] = False, self.doubt[before[unsure]]
+        doubtful = self.doubt[before] != None  # noqa: E711 - elementwise
+        state.note[rows[doubtful]] = self.doubt[before[doubtful]]
+        state.certain[rows[moved & doubtful]] = False
 
 
 def _parts(lanes: Lanes) -> list[int]:

@@ -90,13 +90,11 @@ def _is_sure(lane: _Lane, at: int, slack_ns: int) -> bool:
     if np.nanmax(lane.start[at]) > np.nanmin(lane.end[at]) + slack_ns:
         return False
     for distance in range(1, _NEIGHBOURS + 1):
-        last = distance == _NEIGHBOURS
-        after, before = at + distance, at - distance
-        if after < len(lane.start) and (lane.alike[at, distance - 1] or last):
-            if not _exclude(lane, at, after, slack_ns):
-                return False
-        if before >= 0 and (lane.alike[before, distance - 1] or last):
-            if not _exclude(lane, before, at, slack_ns):
+        farthest = distance == _NEIGHBOURS
+        for early in (at - distance, at):
+            late = early + distance
+            beside = early >= 0 and late < len(lane.start)
+            if beside and (farthest or lane.alike[early, distance - 1]) and not _exclude(lane, early, late, slack_ns):
                 return False
     return True
 

@@ -245,7 +245,7 @@ def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Int
 
 def _within(ours: Entries, theirs: Entries) -> int:
     """How many of ours end while the others are shown."""
-    return int(((ours.end >= theirs.last_start[0]) & (ours.end <= theirs.end[-1] + COINCIDE_NS)).sum())
+    return int(theirs.cover(ours.end, after_ns=COINCIDE_NS).sum())
 
 
 def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:

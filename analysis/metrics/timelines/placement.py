@@ -206,9 +206,7 @@ def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
 
     What is not shown would have to end at the same time, but before they begin the first one, or after the last.
     """
-    begun, left = theirs.last_start[0] + 2 * scale_ns, theirs.end[-1] + 2 * scale_ns
-    inside: Flags = (ours.end > begun) & (ours.end < left)
-    return inside
+    return theirs.cover(ours.end, 2 * scale_ns, 2 * scale_ns)
 
 
 def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
