@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 
 from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
-from ..clocks.frame import Flags, Ints
+from ..clocks.frame import Flags, Floats, Ints
+from ..clocks.medians import trend
 from ..timelines.entries import PAIR, Entries
 from ..timelines.offsets import LEAST_COINCIDING, Lane, offset, offset_at
-from .state import AMBIGUOUS, BY_STEP, SENDS, UNMATCHED, State, rows_by_key
+from .state import AMBIGUOUS, BY_STEP, SAME_CLOCK_SLACK_NS, SENDS, UNMATCHED, State, rows_by_key
 
 # Of what a rank issued in steps: if more than this contradicts times, its steps are numbered differently.
 _CONTRADICTED_FRAC = 0.1
 _CLEARLY = 2.0
+_DIVISIONS, _LEAST_MISSED = 30, 2
 _SURELY_COUPLED, _LATE_NS = 5.0, 8_000
 _NEARLY_ALL = 0.75
 
@@ -59,7 +63,7 @@ def _part_hosts(state: State, rows: Ints, bad: set[int]) -> bool:
                 lanes.setdefault(group, {})[clock] = state.timeline(part)
         clocks = np.unique(state.clock[of_host]).tolist()
         for clock in clocks:
-            _, shared = _most_shared(lanes, clock, [c for c in clocks if c != clock])
+            shared = _most_shared(lanes, clock, [c for c in clocks if c != clock])
             if clock in bad and shared and _has_own_clock(state, shared):
                 parted.append(clock)
     for clock in parted:
@@ -142,22 +146,65 @@ def _shifted_hosts(state: State) -> list[int]:
             lanes.setdefault(group, {})[host] = state.timeline(part)
     present = np.unique(hosts[rows])
     for host in present[1:].tolist():
-        base, shared = _most_shared(lanes, host, [h for h in present.tolist() if h < host and h not in found])
-        if shared and _is_shifted(state, shared):
+        shared = _most_shared(lanes, host, [h for h in present.tolist() if h < host and h not in found])
+        if shared and (_is_shifted(state, shared) or _never_met(shared)):
             found.append(host)
-        del base
     return found
 
 
-def _most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[int]) -> tuple[int, list[Lane]]:
-    """The host with which this one shares most collectives, and what both show of common groups."""
-    best: tuple[int, int, list[Lane]] = (0, -1, [])
+def _never_met(lanes: list[Lane]) -> bool:
+    """Whether of the calls that steps have matched between two hosts, too many cannot have met at any offset.
+
+    No rank leaves before all have arrived, wherever the clocks are: at the offset by which ends differ, one begins
+    before the other ends. What does not belong together differs by what ranks take longer here than there, which
+    changes from call to call. Clocks may drift, and one may have been set once: that explains two offsets, one after
+    the other, but no more.
+    """
+    apart, missed, at = [], [], []
+    for ours, theirs in lanes:
+        _, i, j = np.intersect1d(ours.row, theirs.row, return_indices=True)
+        apart.append(ours.end[i] - theirs.end[j])
+        missed.append((ours.last_start[i] - theirs.first_end[j], theirs.last_start[j] - ours.first_end[i]))
+        at.append(theirs.end[j])
+    order = np.argsort(np.concatenate(at), kind="stable")
+    late, early = np.concatenate(missed, axis=1)[:, order].astype(np.float64)
+    ends, since = np.concatenate(apart)[order].astype(np.float64), np.concatenate(at)[order]
+    line = trend(since - since[0], ends)
+    drift = np.zeros(len(ends)) if line is None else line.slope * (since - since[0])
+    late, early, ends = late - drift, early + drift, ends - drift
+    return all(
+        _are_wrong(np.concatenate([_missed(late[part], early[part], ends[part]) for part in parts]))
+        for parts in _in_two(len(ends))
+    )
+
+
+def _in_two(count: int) -> Iterator[list[slice]]:
+    """All of it, and some ways to divide it into two."""
+    yield [slice(count)]
+    for begin in np.unique(np.linspace(0, count, _DIVISIONS + 2).astype(np.int64))[1:-1].tolist():
+        yield [slice(begin), slice(begin, count)]
+
+
+def _missed(late: Floats, early: Floats, ends: Floats) -> Flags:
+    """Which calls cannot have met at the offset by which most ends differ."""
+    level = np.median(ends)
+    missed: Flags = np.maximum(late - level, early + level) > SAME_CLOCK_SLACK_NS
+    return missed
+
+
+def _are_wrong(missed: Flags) -> bool:
+    return int(missed.sum()) >= _LEAST_MISSED and bool(missed.mean() > _CONTRADICTED_FRAC)
+
+
+def _most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[int]) -> list[Lane]:
+    """What this host and the one with which it shares most collectives show of common groups."""
+    best: tuple[int, list[Lane]] = (0, [])
     for other in others[:: -(-len(others) // 8) or 1] if others else []:
         shared = [Lane(parts[host], parts[other]) for parts in lanes.values() if host in parts and other in parts]
         count = sum(len(np.intersect1d(lane.ours.row, lane.theirs.row)) for lane in shared)
         if count > best[0]:
-            best = (count, other, shared)
-    return best[1], best[2]
+            best = (count, shared)
+    return best[1]
 
 
 def _is_shifted(state: State, lanes: list[Lane]) -> bool:

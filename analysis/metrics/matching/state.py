@@ -28,6 +28,8 @@ OTHER_STEP = "it was issued in another step than the others"
 FAR_APART = "it ends much earlier or later than the others, so it may be another call"
 AMBIGUOUS = "its process group is not known, and several would fit"
 
+SAME_CLOCK_SLACK_NS = 20_000
+"""Times of GPUs of one host are converted from their own clocks, to within some microseconds."""
 SENDS = len(CALL_KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
 ANY = SENDS + 1
 _BY_SENDS = ("all_to_all", "gather", "scatter", "send_recv")

@@ -28,6 +28,7 @@ from .state import (
     OTHER_STEP,
     OTHERS_MAYBE,
     REPEATS,
+    SAME_CLOCK_SLACK_NS,
     TOO_MANY,
     UNMATCHED,
     State,
@@ -35,8 +36,6 @@ from .state import (
 )
 from .whole import settle
 
-# Times of GPUs of one host are converted from their own clocks, to within some microseconds.
-SAME_CLOCK_SLACK_NS = 20_000
 _LEAST_ENDS_NS = 20_000
 _LEAST_SETTLED = 32
 # On CPUs one rank may be done long before another: only an overlap is significant.

@@ -23,8 +23,8 @@ class Entries:
 
     `kind` indexes `compatible`, a square matrix that says which kinds can be the same collective. `row` is the call's
     position in the table, or the number of the collective. `order` are times that never decrease: ends on a GPU, where
-    one stream runs the calls of a group; on CPUs, where several threads do, when they were issued. `until` is the end of
-    the last call up to which the same window goes on: what is missing behind it was not lost, but never recorded.
+    one stream runs the calls of a group; on CPUs, where several threads do, when they were issued. `until` is the end
+    of the last call up to which the same window goes on: what is missing behind it was not lost, but never recorded.
     """
 
     row: Ints

@@ -15,7 +15,7 @@ import numpy as np
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import trend
-from .entries import CALL_KINDS, Entries, same_kind_at
+from .entries import CALL_KINDS, Entries, missed_by, same_kind_at
 
 # Fewer ends may coincide by chance.
 LEAST_COINCIDING = 4
@@ -27,6 +27,8 @@ _LEAST_SPREAD_NS = 1_000
 _TIGHTER = 2.0
 _ROUNDS = 6
 _MOST_LOST_NATS = 3.0
+# Of calls that belong together hardly any miss each other, by more than clocks of GPUs differ from their host's.
+_MISSED_NS, _MOST_MISSED = 20_000, 0.1
 
 
 class Lane(NamedTuple):
@@ -55,7 +57,8 @@ class Offset(NamedTuple):
     """How far our clock is ahead of theirs: level + slope x (t - level - origin); and how well ends then coincide.
 
     The origin is a time on their clock. `spread_ns` is the standard deviation of the differences, `unmatched` the
-    number of ends without a partner although both show that time. `unique` says that no other offset is nearly as good.
+    number of ends without a partner although both show that time. `missed` is the part of the coinciding calls of which
+    one had ended before the other began: they cannot be the same. `unique` says that no other offset is nearly as good.
     """
 
     level_ns: float
@@ -65,6 +68,7 @@ class Offset(NamedTuple):
     unmatched: int
     spread_ns: float
     same_step: float
+    missed: float = 0.0
     unique: bool = False
 
     def ahead(self, times_ns: Ints) -> Ints:
@@ -90,7 +94,7 @@ def offset(
     lost_nats = _lost_nats(found)
     best = max(found, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
     distinct = [o for o in found if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
-    enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5
+    enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5 and best.missed <= _MOST_MISSED
     unique = enough and not any(_rivals(o, best, lost_nats) for o in distinct)
     return best._replace(unique=unique)
 
@@ -188,6 +192,7 @@ class _Pairs(NamedTuple):
     apart: Floats
     same_step: float
     unmatched: int
+    missed: float
 
 
 def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
@@ -217,12 +222,19 @@ def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_n
         return None
     spread = 1.4826 * float(np.median(np.abs(pairs.apart - np.median(pairs.apart))))
     return Offset(
-        level_ns, slope, origin_ns, len(pairs.apart), pairs.unmatched, max(spread, _LEAST_SPREAD_NS), pairs.same_step
+        level_ns,
+        slope,
+        origin_ns,
+        len(pairs.apart),
+        pairs.unmatched,
+        max(spread, _LEAST_SPREAD_NS),
+        pairs.same_step,
+        pairs.missed,
     )
 
 
 def _pairs(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
-    since, apart, steps, unmatched = [], [], [], 0
+    since, apart, steps, missed, unmatched = [], [], [], [], 0
     for lane in lanes:
         ours, theirs = lane.ours, lane.theirs
         moved = ours.ahead(_ahead(ours.end, level_ns, slope, origin_ns))
@@ -231,10 +243,12 @@ def _pairs(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, slope:
         apart.append((moved.end[i] - theirs.end[j]).astype(np.float64))
         known = (ours.step[i] >= 0) & (theirs.step[j] >= 0)
         steps.append((ours.step[i] == theirs.step[j])[known])
+        missed.append(missed_by(moved, i, theirs, j) > _MISSED_NS)
         unmatched += _within(moved, theirs) + _within(theirs, moved) - 2 * len(i)
     agree = np.concatenate(steps)
     same_step = float(agree.mean()) if len(agree) else 1.0
-    return _Pairs(np.concatenate(since), np.concatenate(apart), same_step, max(unmatched, 0))
+    gone = float(np.concatenate(missed).mean()) if sum(map(len, missed)) else 0.0
+    return _Pairs(np.concatenate(since), np.concatenate(apart), same_step, max(unmatched, 0), gone)
 
 
 def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Ints:
