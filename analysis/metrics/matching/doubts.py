@@ -20,6 +20,7 @@ _CLEARLY = 2.0
 _DIVISIONS, _LEAST_MISSED = 30, 2
 _SURELY_COUPLED, _LATE_NS = 5.0, 8_000
 _NEARLY_ALL = 0.75
+_OFTEN_ALONE = 0.2
 
 
 def free_contradicted(state: State) -> None:
@@ -69,6 +70,41 @@ def _part_hosts(state: State, rows: Ints, bad: set[int]) -> bool:
     for clock in parted:
         state.part(clock)
     return bool(parted)
+
+
+def part_strangers(state: State) -> None:
+    """Give a rank a clock of its own if its calls fit those of its host far better at another offset than at none.
+
+    This needs no ids and no steps. On a clock that is shared, nearly all that two ranks show of common groups ends
+    together; on two clocks that share a name, some does by chance, and misses each other, or scatters as widely as is
+    looked for. Only then other offsets are tried.
+    """
+    rows = np.flatnonzero(_meeting(state) & ((state.collective < 0) | (state.rung == BY_STEP)))
+    lanes: dict[int, dict[int, Entries]] = {}
+    for group, own in rows_by_key(state.group, rows).items():
+        for clock, part in rows_by_key(state.clock, own).items():
+            lanes.setdefault(group, {})[clock] = state.shown(part)
+    for of_host in rows_by_key(state.hosts, np.arange(len(state.hosts))).values():
+        first, *others = of_host.tolist()
+        for clock in others:
+            shared = [Lane(parts[clock], parts[first]) for parts in lanes.values() if clock in parts and first in parts]
+            if shared and _are_strangers(state, shared):
+                state.part(clock)
+
+
+def _are_strangers(state: State, lanes: list[Lane]) -> bool:
+    origin_ns = int(lanes[0].theirs.end[0])
+    raw = offset_at(lanes, state.compatible, 0.0, origin_ns)
+    if raw is not None and abs(raw.level_ns) <= COINCIDE_NS:
+        lone = raw.unmatched > _OFTEN_ALONE * (2 * raw.coinciding + raw.unmatched)
+        if not lone and raw.missed <= _CONTRADICTED_FRAC and raw.spread_ns < COINCIDE_NS / 3:
+            return False
+    best = offset(lanes, state.compatible, origin_ns)
+    if best is None or best.coinciding < 2 * LEAST_COINCIDING or abs(best.level_ns) <= 2 * COINCIDE_NS:
+        return False
+    if raw is None or best.coinciding >= 2 * raw.coinciding:
+        return True
+    return best.coinciding >= raw.coinciding and best.spread_ns * _CLEARLY < raw.spread_ns
 
 
 def _has_own_clock(state: State, lanes: list[Lane]) -> bool:

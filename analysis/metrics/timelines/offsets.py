@@ -20,8 +20,9 @@ from .entries import CALL_KINDS, Entries, missed_by, same_kind_at
 # Fewer ends may coincide by chance.
 LEAST_COINCIDING = 4
 _CHUNK = 48
-_PEAKS = 8
-_CANDIDATES = 12
+_CLOSE_NS = 20_000
+_CANDIDATES, _CLOSE_CANDIDATES = 12, 40
+_FEW = 4_000
 _LEAST_SHARE = 0.2
 _LEAST_SPREAD_NS = 1_000
 _TIGHTER = 2.0
@@ -85,7 +86,11 @@ def offset(
     tried.
     """
     usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
-    tried = _peaks(usable, compatible)
+    tried = _peaks(usable, compatible, COINCIDE_NS, _CANDIDATES)
+    if sum(len(lane.ours) + len(lane.theirs) for lane in usable) <= _FEW:
+        # In a dense loop the right offset may stand beside one at which more ends come near, but none coincides.
+        close = _peaks(usable, compatible, _CLOSE_NS, _CLOSE_CANDIDATES)
+        tried += [t for t in close if all(abs(t - known) > _CLOSE_NS for known in tried)]
     if expected is not None:
         tried = [t for t in tried if abs(t - expected[0]) <= expected[1] + COINCIDE_NS] or tried
     found = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
@@ -141,8 +146,8 @@ def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
     return same_step and explains and ((enough and tight) or (fewer and other.spread_ns < 4 * best.spread_ns + 10_000))
 
 
-def _peaks(lanes: Iterable[_Telling], compatible: Flags) -> list[float]:
-    """Offsets by which many pairs of ends differ, to within COINCIDE_NS, the most frequent first."""
+def _peaks(lanes: Iterable[_Telling], compatible: Flags, within_ns: int, most: int) -> list[float]:
+    """Offsets by which many pairs of ends differ, to within `within_ns`, the most frequent first."""
     counted: list[tuple[int, float]] = []
     apart_of: dict[int, list[Floats]] = {}
     for ours, theirs, *_ in lanes:
@@ -150,24 +155,24 @@ def _peaks(lanes: Iterable[_Telling], compatible: Flags) -> list[float]:
             apart_of.setdefault(part, []).append(_apart(ours.take(slice(begin, begin + _CHUNK)), theirs, compatible))
     for parts in apart_of.values():
         apart = np.sort(np.concatenate(parts))
-        upto = np.searchsorted(apart, apart + COINCIDE_NS, side="right")
+        upto = np.searchsorted(apart, apart + within_ns, side="right")
         counts = upto - np.arange(len(apart))
-        for _ in range(_PEAKS):
+        for _ in range(most):
             if not len(counts) or counts.max() <= 0:
                 break
             start = int(counts.argmax())
             middle = float(np.median(apart[start : upto[start]]))
             counted.append((int(counts[start]), middle))
-            counts[np.abs(apart - middle) <= COINCIDE_NS] = 0
+            counts[np.abs(apart - middle) <= within_ns] = 0
     counted.sort(key=lambda pair: -pair[0])
     distinct: list[float] = []
     # Others coincide too seldom to be rivals.
     for count, middle in counted:
         if count < counted[0][0] * _LEAST_SHARE:
             break
-        if all(abs(middle - known) > COINCIDE_NS for known in distinct):
+        if all(abs(middle - known) > within_ns for known in distinct):
             distinct.append(middle)
-    return distinct[:_CANDIDATES]
+    return distinct[:most]
 
 
 def _begins(count: int) -> list[int]:
