@@ -91,7 +91,8 @@ class State:
     def free(self, rows: Ints) -> None:
         """Mark calls as undecided again; that their process group is assumed stays, and so does the note on it."""
         self.collective[rows], self.rung[rows], self.certain[rows] = -1, UNMATCHED, True
-        self.note[rows] = np.where(self.assumed[rows], AMBIGUOUS, None)
+        self.note[rows] = None
+        self.note[rows[self.assumed[rows]]] = AMBIGUOUS
 
     def part(self, clock: int) -> None:
         """Give a rank a clock of its own, which no clock probe measured; before clocks are linked."""

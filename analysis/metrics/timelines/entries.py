@@ -83,7 +83,8 @@ class Entries:
         first = np.flatnonzero(np.concatenate([[True], self.last_start[1:] > reached[:-1]]))
         begun, left = self.last_start[first], reached[np.append(first[1:], len(self)) - 1]
         window = np.searchsorted(begun + before_ns, times_ns, side="right") - 1
-        return (window >= 0) & (times_ns <= left[window] + after_ns)
+        covered: Flags = (window >= 0) & (times_ns <= left[window] + after_ns)
+        return covered
 
     def of_collectives(self, number: Ints) -> Entries:
         """One entry per distinct number, which says what belongs together, in order.
