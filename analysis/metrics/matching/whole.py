@@ -61,7 +61,7 @@ def settle(state: State, rows: Ints, slack_ns: int) -> None:
     for side, times in zip(shown, (calls.last_start, calls.end), strict=True):
         common = state.frame.common(state.clock[rows], times[rows])
         side[position, member] = common - int(timeline.end[0])
-    lane = _Lane(*shown, _alike(state, rows))
+    lane = _Lane(shown[0], shown[1], _alike(state, rows))
     asked = np.unique(position[doubtful])
     sure = asked[[_is_sure(lane, int(at), slack_ns) for at in asked]]
     settled = rows[doubtful & np.isin(position, sure)]
