@@ -502,10 +502,11 @@ def test_no_calls_no_matches():
 
 def far_ends(ranks: int, lost: frozenset[tuple[int, int]] = frozenset()) -> pd.DataFrame:
     """Calls 2 ms apart; the ends of every third are 700 us apart, as where each rank waits for its own tokens only."""
+    group = {"process_group": "0", "pg_ranks": " ".join(map(str, range(ranks))), "group_size": ranks}
     rows = [
-        call(rank, k * 2 * MS + rank * 1_000, dur_ns=300_000 + 700_000 * (k % 3 == 2 and rank == 1))
+        call(rank, k * 2 * MS + rank * 1_000, **group, dur_ns=300_000 + 700_000 * (k % 3 == 2 and rank == 1))
         for rank in range(ranks)
-        for k in range(30)
+        for k in range(31)
         if (rank, k) not in lost
     ]
     return calls_table(rows)

@@ -124,7 +124,8 @@ def lay_within(state: State, rows: Ints) -> Entries:
 
 def _doubts(found: Placement) -> NDArray[np.object_]:
     """Why each call may belong elsewhere; None where it is certain."""
-    why = np.where(found.certain, None, REPEATS)
+    why: NDArray[np.object_] = np.full(len(found.certain), None)
+    why[~found.certain] = REPEATS
     why[found.far_apart], why[found.other_step] = FAR_APART, OTHER_STEP
     return why
 
