@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 
 from ..ceilings.files import Ceiling
@@ -13,7 +14,7 @@ from ..core.schema import records
 from ..core.tables.communication import SUMMARY
 from ..core.wording import counted, ranges_of
 from ..metrics.clocks.probes import CONTRADICTION
-from ..metrics.matching.times import SAME_CLOCK_SLACK_NS
+from ..metrics.matching.state import SAME_CLOCK_SLACK_NS
 from ..run.run import Run
 
 _MOST_GROUPS = 12
@@ -101,11 +102,11 @@ def warnings(analysis: FactTables) -> Iterator[str]:
     without = sorted(set(without) - set(launched))
     if without:
         yield f"rank {ranges_of(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
-    impossible = _impossible(analysis.collectives)
+    impossible = _impossible(analysis.collectives, analysis.clocks)
     if impossible:
         yield (
-            f"{counted(impossible, 'collective')} ended on one rank before beginning on another: calls were matched "
-            "wrongly, or ranks of one host do not share a clock"
+            f"{counted(impossible, 'collective')} ended on one rank before another rank began, by more than the clocks "
+            "are uncertain: these calls were matched wrongly, or a clock is wrong"
         )
     for row in records(analysis.clocks[analysis.clocks["basis"].str.startswith(CONTRADICTION)]):
         yield f"rank {row['rank']}: {row['basis']}; one of them is wrong, and the uncertainty covers both"
@@ -119,12 +120,22 @@ def warnings(analysis: FactTables) -> Iterator[str]:
         yield f"{of_all} no size in any trace, so there is no bandwidth for {'it' if no_size == 1 else 'them'}"
 
 
-def _impossible(collectives: pd.DataFrame) -> int:
-    """How many matched synchronising collectives contradict the clocks by more than GPUs of one host differ."""
+def _impossible(collectives: pd.DataFrame, clocks: pd.DataFrame) -> int:
+    """How many certain synchronising collectives contradict the clocks by more than those are uncertain.
+
+    Two clocks are each uncertain against the same reference, so a collective may be off by the sum of the two largest
+    uncertainties of its ranks, and by what GPUs of one host differ.
+    """
     synchronising = collectives[collectives["collective"].isin(SYNCHRONISING) & collectives["certain"].fillna(False)]
     # Earliest end - latest start, from columns that are there.
     met_ns = synchronising["last_arrival_to_last_end_ns"] - synchronising["end_skew_ns"]
-    return int((met_ns < -SAME_CLOCK_SLACK_NS).sum())
+    suspect = synchronising[(met_ns < -SAME_CLOCK_SLACK_NS).fillna(False).to_numpy(dtype=bool)]
+    if not len(suspect):
+        return 0
+    uncertain = clocks.set_index("rank")["uncertainty_ns"]
+    ranks = suspect["ranks"].str.split()
+    allowed_ns = [SAME_CLOCK_SLACK_NS + uncertain.reindex([int(r) for r in own]).nlargest(2).sum() for own in ranks]
+    return int((met_ns.loc[suspect.index].to_numpy(dtype="float64") < -np.array(allowed_ns)).sum())
 
 
 def _completeness(traces: pd.DataFrame) -> str:

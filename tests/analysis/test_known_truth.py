@@ -210,3 +210,14 @@ def test_the_devices_of_one_process_are_the_participants(tmp_path):
     assert len(found.collectives) == 5
     assert found.collectives["complete"].all()
     assert found.participation.sort_values(["collective_id", "device"])["wait_ns"].tolist() == [MS, 0] * 5
+
+
+def test_what_the_uncertainty_of_clocks_explains_is_not_called_wrongly_matched(tmp_path):
+    """Two ranks that are said to share a host: the clock of one is set back by 1 ms in between."""
+    truth = [Collective((k * 20 * MS, k * 20 * MS), 200 * US) for k in range(12)]
+    first, second = traces_of(2, truth, host="node")
+    for event in second.events[len(second.events) // 2 :]:
+        event["ts"] = event["ts"] - 1_000
+    found = analysed(tmp_path, first, second)
+    assert found.clocks["uncertainty_ns"].max() > 300 * US
+    assert "matched wrongly" not in found.summary()

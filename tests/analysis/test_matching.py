@@ -495,3 +495,29 @@ def test_every_call_is_in_one_collective_with_at_most_one_call_a_rank(rows):
 
 def test_no_calls_no_matches():
     assert len(matches(calls_table([]), {0: None})) == 0
+
+
+# --- a whole order ---------------------------------------------------------------------------------------------------
+
+
+def far_ends(ranks: int, lost: frozenset[tuple[int, int]] = frozenset()) -> pd.DataFrame:
+    """Calls 2 ms apart; the ends of every third are 700 us apart, as where each rank waits for its own tokens only."""
+    group = {"process_group": "0", "pg_ranks": " ".join(map(str, range(ranks))), "group_size": ranks}
+    rows = [
+        call(rank, k * 2 * MS + rank * 1_000, **group, dur_ns=300_000 + 700_000 * (k % 3 == 2 and rank == 1))
+        for rank in range(ranks)
+        for k in range(31)
+        if (rank, k) not in lost
+    ]
+    return calls_table(rows)
+
+
+def test_distant_ends_are_certain_where_all_show_the_same_calls_in_the_same_order():
+    assert matches(far_ends(4), hosts_of(far_ends(4), "one"))["certain"].all()
+
+
+def test_distant_ends_are_doubtful_where_calls_are_missing():
+    table = far_ends(4, frozenset({(0, 7), (1, 7), (2, 15)}))
+    found = matches(table, hosts_of(table, "one"))
+    assert (~found["certain"]).any()
+    assert found["note"][~found["certain"]].notna().all()

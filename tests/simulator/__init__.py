@@ -8,6 +8,7 @@ print(score(analyse(folder), made.truth))
 
 from __future__ import annotations
 
+from .hard import draw_hard
 from .score import Score, score
 from .simulation import Simulated, simulate
 from .truth import Truth
@@ -28,6 +29,7 @@ __all__ = [
     "Window",
     "World",
     "draw",
+    "draw_hard",
     "score",
     "simulate",
 ]

@@ -47,11 +47,11 @@ def file_name(world: World, trace: Trace) -> str:
 
 
 def host_name(world: World, rank: int) -> str:
-    return f"node{world.host_of(rank):02d}"
+    return f"node{0 if world.layout.one_name else world.host_of(rank):02d}"
 
 
 def pid_of(world: World, rank: int) -> int:
-    return 4000 + 7 * (rank % world.gpus)
+    return 4000 + 7 * (rank if world.layout.one_name else rank % world.gpus)
 
 
 def write_trace(path: Path, content: str) -> None:

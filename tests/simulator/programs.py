@@ -5,10 +5,12 @@ Each is a function of the place it runs at; give its options with `functools.par
 
 from __future__ import annotations
 
+from .draws import keyed
 from .ops import Block, Comm, Cpu, Group, Kernel, Op, Wait
 from .world import Place
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_ROWS = 79
 _PARTS = (
     ("vectorized_layer_norm_kernel", "aten::native_layer_norm", 0.06),
     ("sm90_xmma_gemm_bf16bf16_qkv", "aten::mm", 0.28),
@@ -199,6 +201,55 @@ def inference_graph(place: Place, *, layers: int = 4, layer_us: float = 60.0, el
         ops += [Kernel("moe_gate_kernel", layer_us / 4, "", cpu_us=0.0)]
         ops += [Comm("all_to_all", all_ranks, share, cpu_us=0.0)]
     return [*ops, Kernel("argmax_kernel", 8.0, "", cpu_us=0.0), *read_loss()]
+
+
+def moe(
+    place: Place,
+    *,
+    layers: int = 4,
+    us: float = 200.0,
+    rows: int = 120,
+    width: int = 512,
+    hot: int = 0,
+    item: bool = False,
+) -> list[Op]:
+    """Experts: how many rows go where, the rows themselves, and back; the rank in place `hot` gets most of them.
+
+    Nothing but all_to_alls, of which each rank knows its own part of the size only.
+    """
+    group, size = everybody(place), place.world
+    ops: list[Op] = [load()]
+    for turn in range(layers):
+        drawn = keyed(place.seed, _ROWS, place.step, turn).integers(rows // 4, rows, (size, size))
+        drawn[:, hot % size] *= 4
+        there = tuple(tuple(row) for row in drawn.tolist())
+        back = tuple(zip(*there, strict=True))
+        most = max(*(sum(row) for row in there), *(sum(row) for row in back)) * width
+        mine = sum(row[place.rank] for row in there) / (rows * size)
+        ops += [*layer(us), Comm("all_to_all", group, size, "Long")]
+        ops += [Comm("all_to_all", group, most, splits=there, width=width)]
+        ops += [Kernel("grouped_gemm_kernel", us * mine, "aten::_grouped_mm")]
+        ops += [Comm("all_to_all", group, most, splits=back, width=width)]
+    return [*ops, *optimizer(us)] + (read_loss() if item else [])
+
+
+def twins(
+    place: Place,
+    *,
+    layers: int = 4,
+    us: float = 250.0,
+    elems: int = 1 << 20,
+    ahead: bool = True,
+    item: bool = False,
+) -> list[Op]:
+    """Two process groups of the same ranks, with the same calls in turn; those of the second run `ahead` of compute."""
+    first, second = everybody(place), Group("norm", everybody(place).ranks)
+    ops: list[Op] = [load()]
+    for turn in range(layers):
+        ops += [Comm("all_reduce", second, elems, work=f"ahead{turn}" if ahead else "")]
+        ops += [*layer(us), Comm("all_reduce", first, elems)]
+        ops += [Wait(f"ahead{turn}")] if ahead else []
+    return [*ops, *optimizer(us)] + (read_loss() if item else [])
 
 
 def cross(place: Place, *, rounds: int = 3, us: float = 300.0, elems: int = 3 << 20, item: bool = False) -> list[Op]:

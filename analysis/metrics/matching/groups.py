@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..clocks.frame import Flags, Floats, Ints
-from .doubts import AMBIGUOUS
-from .state import State, rows_by_key
+from .state import AMBIGUOUS, State, rows_by_key
 
 _MEMBERS_ASKED = 8
 _CLEARLY = 4.0
@@ -164,8 +163,10 @@ def _chosen(
         untold[k] = ~np.isin(state.calls.name[own], state.calls.name[looking.told == codes[group]])
     order = np.lexsort((away, unasked, untold, lacking), axis=0)
     best = order[0]
-    clear = (lacking[best, np.arange(len(own))] == 0) & (rank in looking.complete)
+    clear = np.full(len(own), rank in looking.complete)
+    # With groups of the same ranks only, it is no doubt which ranks take part, whoever else is seen.
     if len(listed) > 1:
+        clear &= lacking[best, np.arange(len(own))] == 0
         second = order[1]
         column = np.arange(len(own))
         farther = away[second, column] > _CLEARLY * np.maximum(away[best, column], 1_000)

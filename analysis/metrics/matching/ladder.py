@@ -21,7 +21,7 @@ import pandas as pd
 from ...core.tables.communication import CLOCK_PROBES, MATCHES, PENDING, PROCESS_GROUPS
 from ..clocks.frame import Flags, Ints
 from .communicators import by_stream, tell_apart, unknown
-from .doubts import doubt_unknown_groups, free_contradicted
+from .doubts import doubt_unknown_groups, free_contradicted, part_strangers
 from .groups import assign_groups
 from .ids import by_id
 from .pairs import by_turn
@@ -68,6 +68,7 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evid
         return _table(state, calls)
     by_step(state, calls, PENDING.empty() if evidence.pending is None else evidence.pending)
     free_contradicted(state)
+    part_strangers(state)
     streams = codes(calls["stream"])
     tell_apart(state, calls)
     doubt_unknown_groups(state, unknown(state, calls), streams, world_size)

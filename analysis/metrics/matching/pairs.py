@@ -7,8 +7,8 @@ import numpy as np
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Ints
 from ..timelines.turns import turn
-from .state import BY_ORDER, REPEATS, State, rows_by_key
-from .times import SAME_CLOCK_SLACK_NS, lay_within
+from .state import BY_ORDER, REPEATS, SAME_CLOCK_SLACK_NS, State, rows_by_key
+from .times import lay_within
 
 _GAPS = "calls are missing in between, and on CPUs their times do not tell where"
 

@@ -23,7 +23,13 @@ BY_STEP, BY_ORDER, BY_TIME, UNMATCHED = (RUNGS.index(name) for name in ("step", 
 ALONE = "no other rank shows it at that time"
 TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
 REPEATS = "the calls repeat so regularly that other pairings fit as well"
+OTHERS_MAYBE = "other ranks may show it too, but the calls repeat so regularly that several pairings fit"
+OTHER_STEP = "it was issued in another step than the others"
+FAR_APART = "it ends much earlier or later than the others, so it may be another call"
+AMBIGUOUS = "its process group is not known, and several would fit"
 
+SAME_CLOCK_SLACK_NS = 20_000
+"""Times of GPUs of one host are converted from their own clocks, to within some microseconds."""
 SENDS = len(CALL_KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
 ANY = SENDS + 1
 _BY_SENDS = ("all_to_all", "gather", "scatter", "send_recv")
@@ -85,8 +91,18 @@ class State:
         self.rung[rows], self.note[rows] = UNMATCHED, note
 
     def free(self, rows: Ints) -> None:
-        """Mark calls as undecided again."""
-        self.collective[rows], self.rung[rows], self.certain[rows], self.note[rows] = -1, UNMATCHED, True, None
+        """Mark calls as undecided again; that their process group is assumed stays, and so does the note on it."""
+        self.collective[rows], self.rung[rows], self.certain[rows] = -1, UNMATCHED, True
+        self.note[rows] = None
+        self.note[rows[self.assumed[rows]]] = AMBIGUOUS
+
+    def part(self, clock: int) -> None:
+        """Give a rank a clock of its own, which no clock probe measured; before clocks are linked."""
+        self.hosts = self.hosts.copy()
+        self.hosts[clock] = len(self.probe.ns)
+        nothing = np.full((1, 2), np.nan)
+        self.probe = Ahead(*(np.concatenate([side, nothing]) for side in (self.probe.ns, self.probe.uncertainty_ns)))
+        self.frame = ClockFrame.unlinked(self.hosts, int(self.frame.origin_ns[0]))
 
     def shown(self, rows: Ints) -> Entries:
         """Calls on the common clock of their component, each for itself, in order."""
@@ -208,4 +224,16 @@ def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Entries:
         first_end=end,
         end=end,
         order=np.where(issued, calls["issue_ns"].fillna(0).to_numpy(dtype=np.int64), end),
+        until=_until(calls, end),
     )
+
+
+def _until(calls: pd.DataFrame, end: Ints) -> Ints:
+    """The end of the last call of the window in which each call was recorded.
+
+    What was launched before the profiler started is recorded as well, but only what the device still reports: the last
+    of it may be missing. So it is a window of its own, beside the calls of which the launch is known.
+    """
+    window = calls.groupby(["rank", "device", "cycle", calls["issue_ns"].isna().to_numpy()], sort=False).ngroup()
+    last: Ints = pd.Series(end).groupby(window.to_numpy()).transform("max").to_numpy(dtype=np.int64)
+    return last

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns
 from ..clocks.estimate import rough
@@ -18,11 +19,23 @@ from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.medians import medians
 from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, offset
-from ..timelines.placement import Nearness, place
-from .state import BY_ORDER, BY_TIME, REPEATS, TOO_MANY, UNMATCHED, State, rows_by_key
+from ..timelines.placement import Nearness, Placement, place
+from .state import (
+    BY_ORDER,
+    BY_STEP,
+    BY_TIME,
+    FAR_APART,
+    OTHER_STEP,
+    OTHERS_MAYBE,
+    REPEATS,
+    SAME_CLOCK_SLACK_NS,
+    TOO_MANY,
+    UNMATCHED,
+    State,
+    rows_by_key,
+)
+from .whole import settle
 
-# Times of GPUs of one host are converted from their own clocks, to within some microseconds.
-SAME_CLOCK_SLACK_NS = 20_000
 _LEAST_ENDS_NS = 20_000
 _LEAST_SETTLED = 32
 # On CPUs one rank may be done long before another: only an overlap is significant.
@@ -102,17 +115,26 @@ def lay_within(state: State, rows: Ints) -> Entries:
         found = place(calls, timeline, pins, state.compatible, near)
         on = (found.position >= 0) & (pins < 0)
         new = (found.position < 0) & (state.collective[calls.row] < 0)
-        _adopt(state, calls.row[on], timeline.row[found.position[on]], found.certain[on])
-        _adopt(state, calls.row[new], state.new(int(new.sum())), found.position[new] < 0)
+        _adopt(state, calls.row[on], timeline.row[found.position[on]], _doubts(found)[on])
+        _adopt(state, calls.row[new], state.new(int(new.sum())), np.full(int(new.sum()), None))
         timeline = timeline.extended(found.position[on], calls.take(on))
         timeline = timeline.joined(replace(calls.take(new), row=state.collective[calls.row[new]]))
     return timeline
 
 
-def _adopt(state: State, rows: Ints, collective: Ints, certain: Flags) -> None:
-    """Let calls be of these collectives, by time."""
-    state.collective[rows], state.rung[rows], state.certain[rows] = collective, BY_TIME, certain
-    state.note[rows[~certain]] = REPEATS
+def _doubts(found: Placement) -> NDArray[np.object_]:
+    """Why each call may belong elsewhere; None where it is certain."""
+    why: NDArray[np.object_] = np.full(len(found.certain), None)
+    why[~found.certain] = REPEATS
+    why[found.far_apart], why[found.other_step] = FAR_APART, OTHER_STEP
+    return why
+
+
+def _adopt(state: State, rows: Ints, collective: Ints, doubt: NDArray[np.object_]) -> None:
+    """Let calls be of these collectives, by time; `doubt` says why one may belong elsewhere, None if it is certain."""
+    doubtful = doubt != None  # noqa: E711 - elementwise
+    state.collective[rows], state.rung[rows], state.certain[rows] = collective, BY_TIME, ~doubtful
+    state.note[rows[doubtful]] = doubt[doubtful]
 
 
 def _positions(timeline: Entries, collective: Ints) -> Ints:
@@ -159,16 +181,23 @@ def _laid_between(state: State, lanes: Lanes) -> None:
 
 @dataclass
 class _Merging:
-    """Which collectives turned out to be the same as others, and which of these are uncertain; by their numbers."""
+    """Which collectives turned out to be the same as others, and why that may be wrong; by their numbers.
+
+    Those that `known` ids or steps have matched are never joined with others at a doubtful offset: what is certain of
+    them would become doubtful, and what they would gain is a guess.
+    """
 
     other: Ints
-    unsure: Flags
+    known: Flags
+    doubt: NDArray[np.object_]
     compatible: Flags
 
     @classmethod
     def of(cls, state: State) -> _Merging:
         """None merged so far."""
-        return cls(np.arange(state.collectives), np.zeros(state.collectives, dtype=bool), state.compatible)
+        matched = state.collective[(state.rung <= BY_STEP) & (state.collective >= 0)]
+        known = np.bincount(matched, minlength=state.collectives) > 1
+        return cls(np.arange(state.collectives), known, np.full(state.collectives, None), state.compatible)
 
     def lay(self, lanes: Lanes, sides: tuple[int, int], near: Nearness, found: Offset) -> None:
         """Lay the collectives of a part upon those of the base; its timelines take up the rest if that is certain."""
@@ -186,8 +215,13 @@ class _Merging:
             pins = _positions(timeline, self.other[ours.row])
             placed = place(ours, timeline, pins, self.compatible, near)
             on = (placed.position >= 0) & (pins < 0)
+            if not found.unique:
+                there = timeline.row[placed.position]
+                guessed = on & (self.known[ours.row] | self.known[there])
+                self.doubt[ours.row[guessed]] = self.doubt[there[guessed]] = OTHERS_MAYBE
+                on &= ~guessed
             self.other[ours.row[on]] = timeline.row[placed.position[on]]
-            self.unsure[ours.row[on]] = ~placed.certain[on] | (not found.unique)
+            self.doubt[ours.row[on]] = _doubts(placed)[on] if found.unique else REPEATS
             if found.unique:
                 timeline = timeline.extended(placed.position[on], ours.take(on))
                 parts[base] = timeline.joined(ours.take(placed.position < 0))
@@ -200,8 +234,9 @@ class _Merging:
         moved = self.other[before] != before
         state.collective[rows] = self.other[before]
         state.rung[rows[moved]] = np.maximum(state.rung[rows[moved]], BY_TIME)
-        unsure = rows[moved & self.unsure[before]]
-        state.certain[unsure], state.note[unsure] = False, REPEATS
+        doubtful = self.doubt[before] != None  # noqa: E711 - elementwise
+        state.note[rows[doubtful]] = self.doubt[before[doubtful]]
+        state.certain[rows[moved & doubtful]] = False
 
 
 def _parts(lanes: Lanes) -> list[int]:
@@ -249,3 +284,5 @@ def _in_order(state: State, rows: Ints) -> None:
             position = np.sort(_positions(timeline, state.collective[own]))
             if (np.diff(position) == 1).all():
                 state.rung[own[state.rung[own] == BY_TIME]] = BY_ORDER
+        one_host = len(np.unique(state.hosts[state.clock[part]])) == 1
+        settle(state, part, SAME_CLOCK_SLACK_NS if one_host else COINCIDE_NS)

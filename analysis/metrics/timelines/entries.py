@@ -23,7 +23,8 @@ class Entries:
 
     `kind` indexes `compatible`, a square matrix that says which kinds can be the same collective. `row` is the call's
     position in the table, or the number of the collective. `order` are times that never decrease: ends on a GPU, where
-    one stream runs the calls of a group; on CPUs, where several threads do, when they were issued.
+    one stream runs the calls of a group; on CPUs, where several threads do, when they were issued. `until` is the end
+    of the last call up to which the same window goes on: what is missing behind it was not lost, but never recorded.
     """
 
     row: Ints
@@ -39,6 +40,7 @@ class Entries:
     first_end: Ints
     end: Ints
     order: Ints
+    until: Ints
 
     def __len__(self) -> int:
         return len(self.row)
@@ -57,6 +59,7 @@ class Entries:
         columns = {name: getattr(self, name).copy() for name in _COLUMNS}
         columns["last_start"][at] = np.maximum(self.last_start[at], calls.last_start)
         columns["first_end"][at] = np.minimum(self.first_end[at], calls.first_end)
+        columns["until"][at] = np.maximum(self.until[at], calls.until)
         kinds = np.minimum(self.kind[at], calls.kind)  # less specific kinds have higher numbers
         columns["kind"][at] = kinds
         for name in ("dtype", "size", "name", "step", "seq", "comms_id"):
@@ -66,8 +69,22 @@ class Entries:
 
     def ahead(self, by_ns: Ints | int) -> Entries:
         """The same on a clock that is behind by this much."""
-        times = {name: getattr(self, name) - by_ns for name in ("last_start", "first_end", "end", "order")}
+        times = {name: getattr(self, name) - by_ns for name in ("last_start", "first_end", "end", "order", "until")}
         return replace(self, **times)
+
+    def cover(self, times_ns: Ints, before_ns: float = 0.0, after_ns: float = 0.0) -> Flags:
+        """Whether a call that ends at each of these times would have to be among these, as their windows go on there.
+
+        Not if it ends less than `before_ns` after the first call of a window begins, or `after_ns` after its last ends.
+        """
+        if not len(self):
+            return np.zeros(len(times_ns), dtype=bool)
+        reached = np.maximum.accumulate(self.until)
+        first = np.flatnonzero(np.concatenate([[True], self.last_start[1:] > reached[:-1]]))
+        begun, left = self.last_start[first], reached[np.append(first[1:], len(self)) - 1]
+        window = np.searchsorted(begun + before_ns, times_ns, side="right") - 1
+        covered: Flags = (window >= 0) & (times_ns <= left[window] + after_ns)
+        return covered
 
     def of_collectives(self, number: Ints) -> Entries:
         """One entry per distinct number, which says what belongs together, in order.
@@ -84,6 +101,8 @@ class Entries:
         last_start, first_end = self.last_start[first], self.first_end[first]
         np.maximum.at(last_start, which, self.last_start)
         np.minimum.at(first_end, which, self.first_end)
+        until = self.until[first]
+        np.maximum.at(until, which, self.until)
         found = Entries(
             row=distinct,
             synchronising=self.synchronising[first],
@@ -91,6 +110,7 @@ class Entries:
             first_end=first_end,
             end=_middle(self.end, which, len(distinct)),
             order=_middle(self.order, which, len(distinct)),
+            until=until,
             **known,
         )
         return found.take(np.argsort(found.order, kind="stable"))

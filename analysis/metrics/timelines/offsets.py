@@ -15,18 +15,21 @@ import numpy as np
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import trend
-from .entries import CALL_KINDS, Entries, same_kind_at
+from .entries import CALL_KINDS, Entries, missed_by, same_kind_at
 
 # Fewer ends may coincide by chance.
 LEAST_COINCIDING = 4
 _CHUNK = 48
-_PEAKS = 8
-_CANDIDATES = 12
+_CLOSE_NS = 20_000
+_CANDIDATES, _CLOSE_CANDIDATES = 12, 40
+_FEW = 4_000
 _LEAST_SHARE = 0.2
 _LEAST_SPREAD_NS = 1_000
 _TIGHTER = 2.0
 _ROUNDS = 6
 _MOST_LOST_NATS = 3.0
+# Of calls that belong together hardly any miss each other, by more than clocks of GPUs differ from their host's.
+_MISSED_NS, _MOST_MISSED = 20_000, 0.1
 
 
 class Lane(NamedTuple):
@@ -55,7 +58,8 @@ class Offset(NamedTuple):
     """How far our clock is ahead of theirs: level + slope x (t - level - origin); and how well ends then coincide.
 
     The origin is a time on their clock. `spread_ns` is the standard deviation of the differences, `unmatched` the
-    number of ends without a partner although both show that time. `unique` says that no other offset is nearly as good.
+    number of ends without a partner although both show that time. `missed` is the part of the coinciding calls of which
+    one had ended before the other began: they cannot be the same. `unique` says that no other offset is nearly as good.
     """
 
     level_ns: float
@@ -65,6 +69,7 @@ class Offset(NamedTuple):
     unmatched: int
     spread_ns: float
     same_step: float
+    missed: float = 0.0
     unique: bool = False
 
     def ahead(self, times_ns: Ints) -> Ints:
@@ -81,7 +86,11 @@ def offset(
     tried.
     """
     usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
-    tried = _peaks(usable, compatible)
+    tried = _peaks(usable, compatible, COINCIDE_NS, _CANDIDATES)
+    if sum(len(lane.ours) + len(lane.theirs) for lane in usable) <= _FEW:
+        # In a dense loop the right offset may stand beside one at which more ends come near, but none coincides.
+        close = _peaks(usable, compatible, _CLOSE_NS, _CLOSE_CANDIDATES)
+        tried += [t for t in close if all(abs(t - known) > _CLOSE_NS for known in tried)]
     if expected is not None:
         tried = [t for t in tried if abs(t - expected[0]) <= expected[1] + COINCIDE_NS] or tried
     found = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
@@ -90,7 +99,7 @@ def offset(
     lost_nats = _lost_nats(found)
     best = max(found, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
     distinct = [o for o in found if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
-    enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5
+    enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5 and best.missed <= _MOST_MISSED
     unique = enough and not any(_rivals(o, best, lost_nats) for o in distinct)
     return best._replace(unique=unique)
 
@@ -137,8 +146,8 @@ def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
     return same_step and explains and ((enough and tight) or (fewer and other.spread_ns < 4 * best.spread_ns + 10_000))
 
 
-def _peaks(lanes: Iterable[_Telling], compatible: Flags) -> list[float]:
-    """Offsets by which many pairs of ends differ, to within COINCIDE_NS, the most frequent first."""
+def _peaks(lanes: Iterable[_Telling], compatible: Flags, within_ns: int, most: int) -> list[float]:
+    """Offsets by which many pairs of ends differ, to within `within_ns`, the most frequent first."""
     counted: list[tuple[int, float]] = []
     apart_of: dict[int, list[Floats]] = {}
     for ours, theirs, *_ in lanes:
@@ -146,24 +155,24 @@ def _peaks(lanes: Iterable[_Telling], compatible: Flags) -> list[float]:
             apart_of.setdefault(part, []).append(_apart(ours.take(slice(begin, begin + _CHUNK)), theirs, compatible))
     for parts in apart_of.values():
         apart = np.sort(np.concatenate(parts))
-        upto = np.searchsorted(apart, apart + COINCIDE_NS, side="right")
+        upto = np.searchsorted(apart, apart + within_ns, side="right")
         counts = upto - np.arange(len(apart))
-        for _ in range(_PEAKS):
+        for _ in range(most):
             if not len(counts) or counts.max() <= 0:
                 break
             start = int(counts.argmax())
             middle = float(np.median(apart[start : upto[start]]))
             counted.append((int(counts[start]), middle))
-            counts[np.abs(apart - middle) <= COINCIDE_NS] = 0
+            counts[np.abs(apart - middle) <= within_ns] = 0
     counted.sort(key=lambda pair: -pair[0])
     distinct: list[float] = []
     # Others coincide too seldom to be rivals.
     for count, middle in counted:
         if count < counted[0][0] * _LEAST_SHARE:
             break
-        if all(abs(middle - known) > COINCIDE_NS for known in distinct):
+        if all(abs(middle - known) > within_ns for known in distinct):
             distinct.append(middle)
-    return distinct[:_CANDIDATES]
+    return distinct[:most]
 
 
 def _begins(count: int) -> list[int]:
@@ -188,6 +197,7 @@ class _Pairs(NamedTuple):
     apart: Floats
     same_step: float
     unmatched: int
+    missed: float
 
 
 def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
@@ -217,12 +227,19 @@ def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_n
         return None
     spread = 1.4826 * float(np.median(np.abs(pairs.apart - np.median(pairs.apart))))
     return Offset(
-        level_ns, slope, origin_ns, len(pairs.apart), pairs.unmatched, max(spread, _LEAST_SPREAD_NS), pairs.same_step
+        level_ns,
+        slope,
+        origin_ns,
+        len(pairs.apart),
+        pairs.unmatched,
+        max(spread, _LEAST_SPREAD_NS),
+        pairs.same_step,
+        pairs.missed,
     )
 
 
 def _pairs(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
-    since, apart, steps, unmatched = [], [], [], 0
+    since, apart, steps, missed, unmatched = [], [], [], [], 0
     for lane in lanes:
         ours, theirs = lane.ours, lane.theirs
         moved = ours.ahead(_ahead(ours.end, level_ns, slope, origin_ns))
@@ -231,10 +248,12 @@ def _pairs(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, slope:
         apart.append((moved.end[i] - theirs.end[j]).astype(np.float64))
         known = (ours.step[i] >= 0) & (theirs.step[j] >= 0)
         steps.append((ours.step[i] == theirs.step[j])[known])
+        missed.append(missed_by(moved, i, theirs, j) > _MISSED_NS)
         unmatched += _within(moved, theirs) + _within(theirs, moved) - 2 * len(i)
     agree = np.concatenate(steps)
     same_step = float(agree.mean()) if len(agree) else 1.0
-    return _Pairs(np.concatenate(since), np.concatenate(apart), same_step, max(unmatched, 0))
+    gone = float(np.concatenate(missed).mean()) if sum(map(len, missed)) else 0.0
+    return _Pairs(np.concatenate(since), np.concatenate(apart), same_step, max(unmatched, 0), gone)
 
 
 def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Ints:
@@ -245,7 +264,7 @@ def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Int
 
 def _within(ours: Entries, theirs: Entries) -> int:
     """How many of ours end while the others are shown."""
-    return int(((ours.end >= theirs.last_start[0]) & (ours.end <= theirs.end[-1] + COINCIDE_NS)).sum())
+    return int(theirs.cover(ours.end, after_ns=COINCIDE_NS).sum())
 
 
 def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:

@@ -27,10 +27,16 @@ _LEAST_SCALE_NS, _FAR_NS = 2_000.0, 1 << 60
 
 
 class Placement(NamedTuple):
-    """For each call its position on the timeline or -1, and whether no other one would do."""
+    """For each call its position on the timeline or -1, and whether no other one would do.
+
+    It is never certain where the call was issued in another step than its collective (`other_step`), or ends much
+    farther from it than nearly all others do from theirs (`far_apart`).
+    """
 
     position: Ints
     certain: Flags
+    other_step: Flags
+    far_apart: Flags
 
 
 class Nearness(NamedTuple):
@@ -51,7 +57,8 @@ class _Compared(NamedTuple):
 
 def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
     """Where the calls lie; `pins` are positions that are already known, or -1. All are in order."""
-    placed = Placement(pins.copy(), pins >= 0)
+    nothing = np.zeros(len(calls), dtype=bool)
+    placed = Placement(pins.copy(), pins >= 0, nothing, nothing)
     if not len(timeline):
         return placed
     compared = _Compared(calls, timeline, compatible, near)
@@ -61,10 +68,10 @@ def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near
     runs = _runs(placed)
     filled = _fill(runs, compared, placed)
     _lay(runs.take(~filled), candidates, gain, placed)
-    doubtful = _other_step(calls, timeline, placed.position, pins)
-    if near.ends_ns < _FAR_NS:  # otherwise ends say nothing
-        doubtful |= _far_apart(calls, timeline, placed.position, pins)
-    return Placement(placed.position, placed.certain & ~doubtful)
+    other_step = _other_step(calls, timeline, placed.position, pins)
+    # Where there is no limit, ends say nothing.
+    far_apart = _far_apart(calls, timeline, placed.position, pins) if near.ends_ns < _FAR_NS else nothing
+    return Placement(placed.position, placed.certain & ~other_step & ~far_apart, other_step, far_apart)
 
 
 def _other_step(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
@@ -127,7 +134,7 @@ def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
 
 def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
     """With the calls that have one candidate only, unless they contradict each other's order."""
-    position, certain = pinned
+    position, certain, *_ = pinned
     single = found.possible.sum(axis=1) == 1
     only = found.position[np.arange(len(position)), found.possible.argmax(axis=1)]
     placed = np.where(single, only, position)
@@ -139,7 +146,7 @@ def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
     good = (of_known > highest) & (of_known < lowest) if len(known) else of_known > 0
     result = position.copy()
     result[known[good]] = of_known[good]
-    return Placement(result, certain | ((result >= 0) & single))
+    return pinned._replace(position=result, certain=certain | ((result >= 0) & single))
 
 
 class _Runs(NamedTuple):
@@ -199,9 +206,7 @@ def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
 
     What is not shown would have to end at the same time, but before they begin the first one, or after the last.
     """
-    begun, left = theirs.last_start[0] + 2 * scale_ns, theirs.end[-1] + 2 * scale_ns
-    inside: Flags = (ours.end > begun) & (ours.end < left)
-    return inside
+    return theirs.cover(ours.end, 2 * scale_ns, 2 * scale_ns)
 
 
 def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
