@@ -11,7 +11,7 @@ from __future__ import annotations
 from .score import Score, score
 from .simulation import Simulated, simulate
 from .truth import Truth
-from .world import Clocks, Hang, Hardware, Injection, Layout, Losses, Window, World
+from .world import Clocks, Hang, Hardware, Injection, Jump, Layout, Losses, Window, World
 from .worlds import PRESETS, draw
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Hang",
     "Hardware",
     "Injection",
+    "Jump",
     "Layout",
     "Losses",
     "Score",
