@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 
 from ..ceilings.files import Ceiling
@@ -12,7 +13,9 @@ from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
 from ..core.wording import counted, ranges_of
+from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
+from ..metrics.clocks.table import JUMPS
 from ..metrics.matching.times import SAME_CLOCK_SLACK_NS
 from ..run.run import Run
 
@@ -91,7 +94,7 @@ def warnings(analysis: FactTables) -> Iterator[str]:
     without = sorted(set(run.ranks) - {rank for rank, _ in run.devices})
     if without:
         yield f"rank {ranges_of(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
-    impossible = _impossible(analysis.collectives)
+    impossible = _impossible(analysis.collectives, analysis.clocks)
     if impossible:
         yield (
             f"{counted(impossible, 'collective')} ended on one rank before beginning on another: calls were matched "
@@ -99,6 +102,14 @@ def warnings(analysis: FactTables) -> Iterator[str]:
         )
     for row in records(analysis.clocks[analysis.clocks["basis"].str.startswith(CONTRADICTION)]):
         yield f"rank {row['rank']}: {row['basis']}; one of them is wrong, and the uncertainty covers both"
+    jumping = analysis.clocks[analysis.clocks["basis"] == JUMPS]
+    for (linked, bends), own in jumping.groupby(["linked", "bends"], sort=False):
+        by_ms = Bends.parsed(str(bends)).largest_ns / 1e6
+        clock = "the clock of rank" if len(own) == 1 else "the clocks of ranks"
+        yield (
+            f"{clock} {ranges_of(own['rank'].tolist())} jumped by up to {by_ms:.3f} ms against that of rank {linked}: "
+            "times are corrected, and collectives that begin just then are not split"
+        )
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
     for note, count in unmatched["note"].value_counts().items():
         yield f"{counted(int(count), 'call')} unmatched: {note}"
@@ -109,12 +120,18 @@ def warnings(analysis: FactTables) -> Iterator[str]:
         yield f"{of_all} no size in any trace, so there is no bandwidth for {'it' if no_size == 1 else 'them'}"
 
 
-def _impossible(collectives: pd.DataFrame) -> int:
-    """How many matched synchronising collectives contradict the clocks by more than GPUs of one host differ."""
+def _impossible(collectives: pd.DataFrame, clocks: pd.DataFrame) -> int:
+    """How many matched synchronising collectives contradict the clocks by more than these may be wrong.
+
+    GPUs of one host may differ, too.
+    """
     synchronising = collectives[collectives["collective"].isin(SYNCHRONISING) & collectives["certain"].fillna(False)]
     # Earliest end - latest start, from columns that are there.
     met_ns = synchronising["last_arrival_to_last_end_ns"] - synchronising["end_skew_ns"]
-    return int((met_ns < -SAME_CLOCK_SLACK_NS).sum())
+    missed = synchronising[(met_ns < -SAME_CLOCK_SLACK_NS).fillna(False)]
+    wrong_by_ns = clocks.set_index("rank")["bent_uncertainty_ns"].to_dict()
+    explained = [max(wrong_by_ns[int(rank)] for rank in ranks.split()) for ranks in missed["ranks"]]
+    return int((met_ns[missed.index] < -np.array(explained, dtype=np.int64)).sum())
 
 
 def _completeness(traces: pd.DataFrame) -> str:
@@ -200,7 +217,7 @@ def _clocks(analysis: FactTables) -> str:
         return "not comparable, so no wait and transfer: no collective links two ranks, and no clock probe"
     bases = ", ".join(dict.fromkeys(clocks["basis"]))
     moved = clocks["offset_ns"].abs().max() / 1e6
-    uncertain = clocks["uncertainty_ns"].max() / 1e3
+    uncertain = clocks["bent_uncertainty_ns"].max() / 1e3
     probe = clocks["probe_uncertainty_ns"].max()
     probed = "" if pd.isna(probe) else f"; clock probe: +-{probe / 1e6:.3f} ms"
     return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us{probed}"
