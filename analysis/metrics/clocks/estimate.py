@@ -23,8 +23,9 @@ _GPU_NS, _MOST_GPU_NS = 10_000, COINCIDE_NS
 _ROUNDS = 60
 # Ranks that come later than all others by one of these margins are the last ones, so many times on each side.
 _CLEARLY_LAST_NS, _LEAST_LAST = (5_000, 10_000, 20_000, 60_000), 3
-# Hosts of which nothing is known may end later than others by that much: half of what is seen within hosts.
-_UNSEEN_NS = 50_000.0
+# Hosts of which nothing is known may always end later than others by that much. Ranks of one host differ by up to
+# 96 us, in few runs; all ranks of a host together by less.
+_UNSEEN_NS = 30_000.0
 _UNBOUND = 1e18
 
 
@@ -51,12 +52,14 @@ def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockE
     if not len(ends.collective):
         return ClockEstimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
     seen = _Seen.of(ends, frame, hosts, drifts, shared)
-    frame, on_host = _gpus_corrected(seen, frame)
+    frame, corrected, on_host = _gpus_corrected(seen, frame)
     frame = frame.referred()
-    frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame)
+    frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame, corrected)
     frame = _moved_into_bounds(ends, frame, hosts, raw).referred()
     confirmed = raw & (doubtful_ns == 0)
-    uncertainty = _uncertainty(seen, frame, confirmed, doubtful_ns) + np.rint(straight.extra_ns).astype(np.int64)
+    uncertainty = _uncertainty(seen, frame, confirmed, doubtful_ns, corrected) + np.rint(straight.extra_ns).astype(
+        np.int64
+    )
     return ClockEstimate(replace(frame, bends=straight.bends), uncertainty, on_host | (doubtful_ns > 0))
 
 
@@ -100,10 +103,11 @@ class _Seen:
 
     @property
     def error_ns(self) -> Floats:
-        """Standard error of the host of each clock."""
-        least = np.full(len(self.of_host), np.inf)
-        np.fmin.at(least, self.hosts, self.of_clock.error)
-        return np.where(np.isfinite(least), least, 0.0)[self.hosts]
+        """Standard error of the host of each clock: that of its clocks, as what disturbs one may disturb all."""
+        known = ~np.isnan(self.of_clock.error)
+        count = np.bincount(self.hosts[known], minlength=len(self.of_host))
+        total = np.bincount(self.hosts[known], self.of_clock.error[known], minlength=len(self.of_host))
+        return (total / np.maximum(count, 1))[self.hosts]
 
     @property
     def drifting(self) -> Flags:
@@ -111,8 +115,8 @@ class _Seen:
         return np.isin(self.hosts, list(self.drifts))
 
 
-def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags]:
-    """The frame corrected for clocks of GPUs that differ from their hosts', and which ranks clearly end late instead.
+def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Flags]:
+    """The frame corrected for clocks of GPUs that differ from their hosts', which, and what clearly ends late instead.
 
     A difference larger than conversion errors is the rank's own lateness, unless that is impossible.
     """
@@ -123,16 +127,21 @@ def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags]:
     # A few calls whose ends scatter are no evidence, however far apart they are: ranks of a host share its clock.
     strong = seen.of_clock.size >= _LEAST_STRONG
     corrected = differs & (((np.abs(beyond) <= _MOST_GPU_NS) & strong) | impossible)
-    return frame.moved(corrected, beyond[corrected]), differs & ~corrected
+    return (
+        frame.moved(corrected, beyond[corrected]),
+        corrected,
+        differs & ~corrected & (strong | (np.abs(beyond) > _MOST_GPU_NS)),
+    )
 
 
-def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Floats]:
+def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame, corrected: Flags) -> tuple[ClockFrame, Flags, Floats]:
     """The frame with raw clocks where the ends do not contradict them; which these are, and the disagreement in ns.
 
     If a single host is off while all others agree, its ranks may always end late instead.
     """
-    gpu = seen.gpu_ns
-    offset = frame.offset_ns - np.where(np.abs(gpu) > _GPU_NS, gpu - gpu[frame.firsts], 0.0)
+    # What the clocks of GPUs were corrected by stays: only hosts are put back.
+    gpu = np.where(corrected, seen.gpu_ns, 0.0)
+    offset = frame.offset_ns - (gpu - gpu[frame.firsts])
     error = seen.error_ns + seen.error_ns[frame.firsts]
     steady = ~seen.drifting & ~seen.drifting[frame.firsts]
     agrees = np.abs(offset) <= np.maximum(RESOLUTION_NS, _SIGNIFICANT * error)
@@ -157,7 +166,7 @@ def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -
     return frame
 
 
-def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats) -> Ints:
+def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats, corrected: Flags) -> Ints:
     """How wrong each offset against the first clock of its component may be, in ns.
 
     `confirmed` are those for which two witnesses agree: raw clocks and ends.
@@ -174,7 +183,7 @@ def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: 
     gpu = seen.gpu_ns
     apart, error = np.abs(gpu - gpu[first]), np.nan_to_num(seen.of_clock.error)
     told += np.where(apart > RESOLUTION_NS, apart, 0.0)
-    told += np.where(np.abs(gpu) > _GPU_NS, _SURE * error, 0.0)
+    told += np.where(corrected, _SURE * error, 0.0)
     # A rank that is alone on its host may always end late: only bounds tell that from a clock that is off.
     alone = np.bincount(hosts)[hosts] == 1
     told[(alone | alone[first]) & ~same_host & ~confirmed] = np.inf
