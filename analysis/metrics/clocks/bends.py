@@ -156,14 +156,15 @@ def _each(units: _Units) -> Iterator[tuple[int, _Bent]]:
     rows = [np.flatnonzero(unit.ravel() == place) for place in range(len(names))]
     common = _common(units.collective, unit.ravel(), len(names))
     straight_ns = units.end_ns.copy()
-    waiting, done = list(range(len(names))), []
+    waiting = list(range(len(names)))
+    done: list[int] = []
     while waiting:
-        reached = [place for place in waiting if done and common[place, done].any()]
+        reached = [place for place in waiting if done and common[place][done].any()]
         if not reached:
             done = [waiting.pop(0)]
             continue
         root = done[0]
-        place = max(reached, key=lambda p: (common[p, root], common[p, done].max()))
+        place = max(reached, key=lambda p: (common[p, root], common[p][done].max()))
         # Against the first one, unless another one shares many more collectives.
         parent = max(done, key=lambda p: (int(common[place, p]) * (4 if p == root else 1), -p))
         bent = _bent(units, straight_ns, rows[place], rows[parent])
@@ -180,7 +181,8 @@ def _common(collective: Ints, unit: Ints, count: int) -> Floats:
     used = collective % every == 0
     takes_part = np.zeros((int(collective.max()) // every + 1, count), dtype=np.float32)
     takes_part[collective[used] // every, unit[used]] = 1
-    return takes_part.T @ takes_part
+    common: Floats = (takes_part.T @ takes_part).astype(np.float64)
+    return common
 
 
 class _Bent(NamedTuple):
@@ -203,7 +205,7 @@ class _Series(NamedTuple):
 
 def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints) -> _Bent:
     _, i, j = np.intersect1d(units.collective[ours], units.collective[theirs], return_indices=True)
-    i, j = ours[i], theirs[j]
+    i, j = np.asarray(ours[i], dtype=np.int64), np.asarray(theirs[j], dtype=np.int64)
     apart = units.end_ns[i] - straight_ns[j]
     if len(i) < 2 * min(_WIDTHS):
         return _Bent(None, 0.0)
@@ -255,7 +257,7 @@ def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
 def _noise_ns(values: Floats) -> float:
     """Standard deviation of values by the differences of neighbours, of which jumps and drift change few, or little."""
     steps = np.abs(np.diff(values))
-    return max(_OF_NORMAL * float(np.median(steps)) / np.sqrt(2), _LEAST_NOISE_NS)
+    return max(_OF_NORMAL * float(np.median(steps)) / 2**0.5, _LEAST_NOISE_NS)
 
 
 def _slope(since: Floats, level_ns: Floats) -> float:
@@ -358,7 +360,8 @@ def _misfit(values: Floats, cut: int) -> float:
 
 def _at_edges(series: _Series, after: list[int], noise_ns: float) -> list[int]:
     """Jumps behind which, or before which, there are one or two collectives: their calls must not be longer."""
-    level_ns, found = series.apart_ns, []
+    level_ns = series.apart_ns
+    found: list[int] = []
     least = max(_LEAST_EDGE_NS, _SIGNIFICANT_EDGE * noise_ns)
     inner = (after[0] if after else len(level_ns) - 1), (after[-1] + 1 if after else 0)
     for count in (2, 1):
@@ -421,11 +424,11 @@ def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
         return None
     line = np.polyfit(at, middle, 1)
     # Outside of the first and last knots along the parabola through three.
-    sides = (middle[0] - at[0] * (slopes[0] - (slopes[1] - slopes[0]) * 0.75),)
-    sides += (middle[-1] + (since[-1] - at[-1]) * (slopes[-1] + (slopes[-1] - slopes[-2]) * 0.75),)
+    begin = middle[0] - at[0] * (slopes[0] - (slopes[1] - slopes[0]) * 0.75)
+    end = middle[-1] + (since[-1] - at[-1]) * (slopes[-1] + (slopes[-1] - slopes[-2]) * 0.75)
     # Between knots a curve is off its chords by an eighth of what its slope changes; outside it may be twice as much.
     bulge = float(np.abs(np.diff(np.diff(middle))).max()) / 4 + float(np.abs(off).max()) / 8
-    at, middle = np.concatenate([[0.0], at, [since[-1]]]), np.concatenate([sides[:1], middle, sides[1:]])
+    at, middle = np.concatenate([[0.0], at, [since[-1]]]), np.concatenate([[begin], middle, [end]])
     return _Knots(at, middle - np.polyval(line, at), _SURE * error + bulge)
 
 

@@ -107,7 +107,8 @@ class _Seen:
         known = ~np.isnan(self.of_clock.error)
         count = np.bincount(self.hosts[known], minlength=len(self.of_host))
         total = np.bincount(self.hosts[known], self.of_clock.error[known], minlength=len(self.of_host))
-        return (total / np.maximum(count, 1))[self.hosts]
+        error: Floats = (total / np.maximum(count, 1))[self.hosts]
+        return error
 
     @property
     def drifting(self) -> Flags:

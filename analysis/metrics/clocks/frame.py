@@ -32,14 +32,16 @@ class Bends:
     def added(self, times_ns: Ints) -> Ints:
         """How much of these times is the clock's error."""
         first = self.at_ns[0]  # counted from it, as a double does not hold ns since 1970
-        return np.rint(np.interp(times_ns - first, self.at_ns - first, self.by_ns)).astype(np.int64)
+        added: Ints = np.rint(np.interp(times_ns - first, self.at_ns - first, self.by_ns)).astype(np.int64)
+        return added
 
     def unclear(self, times_ns: Ints) -> Flags:
         """Which of these times lie where the clock jumped."""
         after = np.searchsorted(self.at_ns, times_ns)
         inside = (after > 0) & (after < len(self.at_ns)) & (times_ns < self.at_ns[-1])
+        inside &= times_ns != self.at_ns[after.clip(0, len(self.at_ns) - 1)]
         result: Flags = inside & self.jumps[after.clip(1, len(self.at_ns) - 1) - 1]
-        return result & (times_ns != self.at_ns[after.clip(0, len(self.at_ns) - 1)])
+        return result
 
     @property
     def largest_ns(self) -> int:

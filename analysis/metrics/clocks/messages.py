@@ -18,8 +18,8 @@ from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
 _FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 
 
-class Messages(NamedTuple):
-    """What was sent: when the sender's call began, and the receiver's ended, each on its own clock."""
+class Sent(NamedTuple):
+    """Messages: when the sender's call began, and the receiver's ended, each on its own clock."""
 
     source: Ints
     target: Ints
@@ -37,7 +37,7 @@ class Bounded:
     one_side: Flags
 
 
-def messages_of(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Messages:
+def messages_of(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Sent:
     """Sends and receives, and collectives with a root, that were matched for certain."""
     kinds = ["send", "recv", *_FROM_ROOT, *_TO_ROOT]
     usable = calls.loc[calls["collective"].isin(kinds), ["call_id", "rank", "collective", "root", "start_ns", "dur_ns"]]
@@ -49,7 +49,7 @@ def messages_of(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Mess
     rooted = table["root"].notna() | pair
     both = table[sends & rooted].merge(table[~sends & rooted], on="collective_id", suffixes=("", "_there"))
     both = both[both["rank"] != both["rank_there"]]
-    return Messages(
+    return Sent(
         np.searchsorted(ranks, both["rank"]),
         np.searchsorted(ranks, both["rank_there"]),
         both["start_ns"].to_numpy(dtype=np.int64),
@@ -57,7 +57,7 @@ def messages_of(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Mess
     )
 
 
-def bounded(frame: ClockFrame, uncertainty_ns: Ints, messages: Messages) -> Bounded:
+def bounded(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> Bounded:
     """The frame with components that messages of both directions link, those that are bounded most tightly first."""
     linked = np.zeros(len(uncertainty_ns), dtype=bool)
     uncertainty = uncertainty_ns.copy()
@@ -90,7 +90,7 @@ class _Link(NamedTuple):
     half_ns: float
 
 
-def _links(frame: ClockFrame, uncertainty_ns: Ints, messages: Messages) -> list[_Link]:
+def _links(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> list[_Link]:
     """What messages say about each two components; the later one moves."""
     if not len(messages.source):
         return []
