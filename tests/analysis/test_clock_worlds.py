@@ -22,7 +22,8 @@ def test_clocks_are_as_right_as_they_claim(tmp_path, kind, seed):
     made.write(tmp_path)
     errors = clock_errors(analyse(tmp_path, workers=1).clocks, made.truth)
     assert len(errors) == made.world.size - 1
-    assert errors["time_covered"].mean() > 0.8, errors.to_string()
+    # Bounds hold when calls begin and end; a drift too small to be seen adds a few percent elsewhere.
+    assert (errors["time_us"] <= 1.05 * errors["stated_us"]).mean() > 0.8, errors.to_string()
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(-(10**7), 10**7), st.booleans()), min_size=1, max_size=9))

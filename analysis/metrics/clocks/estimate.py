@@ -25,7 +25,7 @@ _ROUNDS = 60
 _CLEARLY_LAST_NS, _LEAST_LAST = (5_000, 10_000, 20_000, 60_000), 3
 # Hosts of which nothing is known may always end later than others by that much. Ranks of one host differ by up to
 # 96 us, in few runs; all ranks of a host together by less.
-_UNSEEN_NS = 30_000.0
+_UNSEEN_NS = 50_000.0
 _UNBOUND = 1e18
 
 
@@ -230,11 +230,13 @@ def _asymmetry(seen: _Seen, frame: ClockFrame) -> Floats:
                 known.setdefault(key % count, {})[key // count] = (float(length), float(error))
         for clock, first in enumerate(frame.firsts.tolist()):
             own, other = known.get(int(hosts[clock]), {}), known.get(int(hosts[first]), {})
-            for alike in own.keys() & other.keys():
-                later = abs(own[alike][0] - other[alike][0]) + own[alike][1] + other[alike][1]
-                # A host that ends later by more than the margin might have come last only because of that.
-                if later < margin_ns:
-                    result[clock] = min(result[clock], later)
+            each = [
+                abs(own[alike][0] - other[alike][0]) + 2 * (own[alike][1] + other[alike][1])
+                for alike in own.keys() & other.keys()
+            ]
+            # A host that ends later by more than the margin might have come last only because of that.
+            if each and max(each) < margin_ns:
+                result[clock] = min(result[clock], max(each))
     return result
 
 
