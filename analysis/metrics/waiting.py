@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..core.nccl_tests import SYNCHRONISING, bus_factor
 from ..core.tables.communication import COLLECTIVES, PARTICIPATION
-from .clocks.table import NO_STARTS, aligned
+from .clocks.table import NO_STARTS, aligned, unclear
 from .needs import FROM_ROOT, TO_ROOT, needs
 from .partial import waited_for_present
 
@@ -87,6 +87,8 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
     joined["arrived_ns"] = aligned(joined["start_ns"], joined["rank"], clocks)
     linked = joined["rank"].map(clocks.set_index("rank")["linked"]).groupby(joined["collective_id"], sort=False)
     joined["comparable"] = (linked.transform("size") > 1) & (linked.transform("min") == linked.transform("max"))
+    jumps = unclear(joined["start_ns"], joined["rank"], clocks)
+    joined["comparable"] &= ~jumps.groupby(joined["collective_id"], sort=False).transform("any")
     joined["is_source"] = _is_source(joined)
     joined["untimed"] = joined["rank"].map(clocks.set_index("rank")["basis"] == NO_STARTS)
     return _ending_together(joined) if joined["untimed"].any() else joined

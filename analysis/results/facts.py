@@ -13,7 +13,9 @@ from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
 from ..core.wording import counted, ranges_of
+from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
+from ..metrics.clocks.table import JUMPS
 from ..metrics.matching.state import SAME_CLOCK_SLACK_NS
 from ..run.run import Run
 
@@ -110,6 +112,14 @@ def warnings(analysis: FactTables) -> Iterator[str]:
         )
     for row in records(analysis.clocks[analysis.clocks["basis"].str.startswith(CONTRADICTION)]):
         yield f"rank {row['rank']}: {row['basis']}; one of them is wrong, and the uncertainty covers both"
+    jumping = analysis.clocks[analysis.clocks["basis"] == JUMPS]
+    for (linked, bends), own in jumping.groupby(["linked", "bends"], sort=False):
+        by_ms = Bends.parsed(str(bends)).largest_ns / 1e6
+        clock = "the clock of rank" if len(own) == 1 else "the clocks of ranks"
+        yield (
+            f"{clock} {ranges_of(own['rank'].tolist())} jumped by up to {by_ms:.3f} ms against that of rank {linked}: "
+            "times are corrected, and collectives that begin just then are not split"
+        )
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
     whys = unmatched["note"].value_counts().items() if len(run.ranks) > 1 else [(_NO_OTHER_RANK, len(unmatched))]
     yield from (f"{counted(int(count), 'call')} unmatched: {why}" for why, count in whys if count)
@@ -132,7 +142,7 @@ def _impossible(collectives: pd.DataFrame, clocks: pd.DataFrame) -> int:
     suspect = synchronising[(met_ns < -SAME_CLOCK_SLACK_NS).fillna(False).to_numpy(dtype=bool)]
     if not len(suspect):
         return 0
-    uncertain = clocks.set_index("rank")["uncertainty_ns"]
+    uncertain = clocks.set_index("rank")["bent_uncertainty_ns"]
     ranks = suspect["ranks"].str.split()
     allowed_ns = [SAME_CLOCK_SLACK_NS + uncertain.reindex([int(r) for r in own]).nlargest(2).sum() for own in ranks]
     return int((met_ns.loc[suspect.index].to_numpy(dtype="float64") < -np.array(allowed_ns)).sum())
@@ -221,7 +231,7 @@ def _clocks(analysis: FactTables) -> str:
         return "not comparable, so no wait and transfer: no collective links two ranks, and no clock probe ran"
     bases = ", ".join(dict.fromkeys(clocks["basis"]))
     moved = clocks["offset_ns"].abs().max() / 1e6
-    uncertain = clocks["uncertainty_ns"].max() / 1e3
+    uncertain = clocks["bent_uncertainty_ns"].max() / 1e3
     probe = clocks["probe_uncertainty_ns"].max()
     probed = "" if pd.isna(probe) else f"; clock probe: +-{probe / 1e6:.3f} ms"
     return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us{probed}"

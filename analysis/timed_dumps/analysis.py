@@ -80,8 +80,9 @@ class TimedDumps:
     @cached_property
     def _clocks(self) -> pd.DataFrame:
         """Each rank's own: nothing links them."""
-        nothing = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "uncertainty_ns": 0, "basis": "dumps hold no ends"}
-        known = dict.fromkeys(("host", "probe_offset_ns", "probe_uncertainty_ns", "partial"))
+        nothing = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "basis": "dumps hold no ends"}
+        nothing |= {"uncertainty_ns": 0, "bent_uncertainty_ns": 0}
+        known = dict.fromkeys(("host", "bends", "probe_offset_ns", "probe_uncertainty_ns", "partial"))
         return CLOCKS.frame({"rank": rank, "linked": rank, **nothing, **known} for rank in self.dumps)
 
     @cached_property

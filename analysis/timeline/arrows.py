@@ -66,6 +66,6 @@ def _shown(tables: Tables) -> pd.DataFrame:
     only_waited = (calls["wait_ns"] == calls["dur_ns"]) | (moving > ended)
     calls["moving_ns"] = moving.mask(only_waited.fillna(False), ended)
     calls["what"] = calls["collective"].fillna(calls["of_all"]).fillna(calls["name"])
-    uncertainty = tables.clocks.set_index("rank")["uncertainty_ns"]
+    uncertainty = tables.clocks.set_index("rank")["bent_uncertainty_ns"]
     calls["clock_uncertainty_ns"] = calls["rank"].map(uncertainty).astype("Int64")
     return calls

@@ -13,6 +13,7 @@ from ..core.intervals import Times
 from ..core.kinds import COMM, COMPUTE, MEMORY
 from ..core.schema import Row, records
 from ..core.steps import NO_STEP, step_windows
+from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.table import on_common_clock
 from .arrows import Arrows
 from .slices import Fan, Group, Integers, Numbers, Slices, Texts, Track, lane_rows, nested, on_lanes
@@ -43,7 +44,8 @@ class RankClock:
     def common(self, times_ns: Times) -> Times:
         """Times of this rank on the common clock."""
         row = self.row
-        return on_common_clock(times_ns, row["offset_ns"], row["drift_ppm"], row["origin_ns"])
+        common = on_common_clock(times_ns, row["offset_ns"], row["drift_ppm"], row["origin_ns"])
+        return common if pd.isna(row["bends"]) else common - Bends.parsed(row["bends"]).added(times_ns)
 
     def ahead_ns(self, time_ns: int) -> int:
         """How far the clock is ahead when it shows this time."""

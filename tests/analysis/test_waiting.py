@@ -21,7 +21,8 @@ def call(rank: int, start: int, dur: int, **more) -> dict:
 
 def known_clocks(ranks: int, *, linked: bool = True) -> pd.DataFrame:
     """Clocks that are right; or of which nobody knows how they compare."""
-    plain = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "uncertainty_ns": 2_000, "basis": "said so"}
+    plain = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "basis": "said so"}
+    plain |= {"uncertainty_ns": 2_000, "bent_uncertainty_ns": 2_000}
     return CLOCKS.frame(plain | {"rank": rank, "linked": 0 if linked else rank} for rank in range(ranks))
 
 

@@ -12,7 +12,7 @@ from .hard import draw_hard
 from .score import Score, score
 from .simulation import Simulated, simulate
 from .truth import Truth
-from .world import Clocks, Hang, Hardware, Injection, Layout, Losses, Window, World
+from .world import Clocks, Hang, Hardware, Injection, Jump, Layout, Losses, Window, World
 from .worlds import PRESETS, draw
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Hang",
     "Hardware",
     "Injection",
+    "Jump",
     "Layout",
     "Losses",
     "Score",

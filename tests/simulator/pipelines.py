@@ -155,8 +155,12 @@ def three_d(
     layer_us: float = 350.0,
     elems: int = 2 << 20,
     item: bool = False,
+    together: bool = True,
 ) -> list[Op]:
-    """Tensor, pipeline and data parallel: as many data parallel ranks as the world leaves."""
+    """Tensor, pipeline and data parallel: as many data parallel ranks as the world leaves.
+
+    Without an all_reduce of all ranks `together`, only messages go from stage to stage.
+    """
     mesh = Mesh(place.rank, tp, place.world // (tp * pp), pp)
     stage = _Stage(mesh, elems, batched)
     work = _Work(mesh, _Experts(place, mesh.ep_group, experts, elems), layer_us, elems)
@@ -169,7 +173,8 @@ def three_d(
     ops += [Wait(f"sent{number + 1}") for number in range(stage.sent)]
     if mesh.dp > 1:
         ops += [Comm("all_reduce", mesh.dp_group, size * elems, "Float") for size in (2, 3)]
-    ops += [Comm("all_reduce", everybody(place), 1, "Float"), *optimizer(layer_us)]
+    ops += [Comm("all_reduce", everybody(place), 1, "Float")] if together else []
+    ops += optimizer(layer_us)
     return ops + (read_loss() if item else [])
 
 

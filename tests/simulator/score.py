@@ -99,29 +99,68 @@ def _spread(values: NDArray[np.float64], percentiles: tuple[int, int, int]) -> t
 
 
 def _offsets(clocks: pd.DataFrame, truth: Truth) -> tuple[tuple[int, int], NDArray[np.float64]]:
-    """Of how many ranks the offset is covered by its uncertainty, and errors in us, the larger of begin and end."""
-    true = truth.clocks.set_index("rank")
-    shown = truth.calls.groupby("rank")["start_ns"].agg(["min", "max"])
-    errors, covered = [], 0
+    """Of how many ranks offset and drift are covered by their uncertainty, and errors in us, the largest of each."""
+    errors = clock_errors(clocks, truth)
+    return (int(errors["covered"].sum()), len(errors)), errors["line_us"].to_numpy(dtype=np.float64)
+
+
+def clock_errors(clocks: pd.DataFrame, truth: Truth) -> pd.DataFrame:
+    """The largest error of every clock against the one it is linked with, over the calls that its rank shows.
+
+    `line_us`: of offset and drift alone; `covered` if it is within `uncertainty_ns`. `time_us`: of times without all
+    that is known of the clock, but where the table says that it is not known; `time_covered` likewise.
+    """
+    rows = []
     for row in clocks.to_dict("records"):
         rank, reference = row["rank"], row["linked"]
-        if rank == reference or rank not in shown.index:
+        own = truth.calls[truth.calls["rank"] == rank]
+        if rank == reference or not len(own):
             continue
-        times = shown.loc[rank].to_numpy(dtype=np.int64)
-        estimated = row["offset_ns"] + row["drift_ppm"] / 1e6 * (times - row["origin_ns"])
-        error_ns = np.abs(estimated - _ahead_ns(times, true.loc[rank], true.loc[reference])).max()
-        errors.append(error_ns / 1000)
-        covered += bool(error_ns <= row["uncertainty_ns"])
-    return (covered, len(errors)), np.array(errors)
+        true_us = _compared_us(truth, own, reference)
+        if not len(true_us):
+            continue
+        shown, right = (_gpu_shown_ns(truth, which, true_us) for which in (rank, reference))
+        line = row["offset_ns"] + row["drift_ppm"] / 1e6 * (shown - (row["origin_ns"] - EPOCH_NS))
+        bend, unclear = _bent(row.get("bends"), shown)
+        line_ns = np.abs(shown - right - line).max()
+        time_ns = np.abs(np.where(unclear, 0.0, shown - right - line - bend)).max()
+        within = row.get("bent_uncertainty_ns", row["uncertainty_ns"])
+        rows.append(
+            (rank, line_ns / 1000, line_ns <= row["uncertainty_ns"], time_ns / 1000, time_ns <= within, within / 1000)
+        )
+    return pd.DataFrame(rows, columns=["rank", "line_us", "covered", "time_us", "time_covered", "stated_us"])
 
 
-def _ahead_ns(times: NDArray[np.int64], own: pd.Series[Any], other: pd.Series[Any]) -> NDArray[np.float64]:
-    """How far GPU times of one rank are ahead of another's, when its own clock shows `times`."""
-    shown_us = (times - EPOCH_NS) / 1000
-    true_us = (shown_us - own["offset_us"]) / (1 + own["ppm"] / 1e6) - own["gpu_error_us"]
-    there_us = (true_us + other["gpu_error_us"]) * (1 + other["ppm"] / 1e6) + other["offset_us"]
-    ahead_ns: NDArray[np.float64] = (shown_us - there_us) * 1000
-    return ahead_ns
+def _compared_us(truth: Truth, own: pd.DataFrame, reference: int) -> NDArray[np.float64]:
+    """When calls of a rank begin and end, from the first to the last time that anything links its clock.
+
+    Those are the ends of what it shares with ranks of other hosts, or of the host of the clock that it is linked with.
+    """
+    host = truth.clocks.set_index("rank")["host"]
+    near = set(host.index[host == host[reference]])
+    members = truth.collectives.set_index("collective")["members"]
+    links = [any(near & set(members[number]) for number in numbers) for numbers in own["collectives"]]
+    ends = own["true_end_us"][links]
+    times = own[["true_start_us", "true_end_us"]].to_numpy(dtype=np.float64).ravel()
+    return times[(times >= ends.min()) & (times <= ends.max())]
+
+
+def _gpu_shown_ns(truth: Truth, rank: int, true_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What the times of a rank's GPU say, in ns since `EPOCH_NS`."""
+    clock = truth.shown_by[rank]
+    return np.array([clock.shown_us(time + clock.gpu_error_us) * 1000 for time in true_us])
+
+
+def _bent(bends: object, shown: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """What `bends` of a clock adds at these times, and where it says that a clock jumps, at an unknown moment."""
+    if not isinstance(bends, str):
+        return np.zeros(len(shown)), np.zeros(len(shown), dtype=bool)
+    at, by = np.array([knot.split(":") for knot in bends.replace(">", " ").split()], dtype=np.int64).T
+    jumps = np.array([mark == ">" for mark in bends if mark in "> "])
+    at = at - EPOCH_NS
+    part = np.searchsorted(at, shown).clip(1, len(at) - 1)
+    inside = (shown > at[0] + 1) & (shown < at[-1] - 1) & (shown - at[part - 1] > 1) & (at[part] - shown > 1)
+    return np.interp(shown, at, by), inside & jumps[part - 1]
 
 
 def _transfers(analysis: Any, compared: Compared) -> NDArray[np.float64]:

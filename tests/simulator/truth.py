@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .arguments import group_name
-from .clock import clock_of
+from .clock import RankClock, clock_of
 from .injections import cause_parts
 from .meeting import Meeting
 from .ops import NO_CAUSE, SYNCHRONISING, Communication, Kernel
@@ -47,7 +47,8 @@ class Truth:
     delayed least; from 1 us on `label` is the kind of the injection, `late_from` the rank where it acted.
     collectives: id, op, pg_name, pg_ranks, root, size_bytes, T_us (time from the last arrival that is needed),
     bus_factor, and `shown_ranks`, whose call is in any trace.
-    clocks: rank, host, offset_us, ppm and gpu_error_us against true time, which is 0 at `clock.EPOCH_NS`.
+    clocks: rank, host, offset_us, ppm and gpu_error_us against true time, which is 0 at `clock.EPOCH_NS`; and in
+    `shown_by`, by rank, what the clock shows at any true time, with its jumps and curves.
     compute: by rank, begin and end of every kernel that computes, of shape (n, 2), in true us.
     """
 
@@ -56,6 +57,7 @@ class Truth:
     clocks: pd.DataFrame
     compute: dict[int, NDArray[np.float64]]
     hang: HangTruth | None
+    shown_by: dict[int, RankClock]
 
 
 def truth_of(world: World, happened: Timeline, plain: Timeline, traces: list[Trace]) -> Truth:
@@ -68,6 +70,7 @@ def truth_of(world: World, happened: Timeline, plain: Timeline, traces: list[Tra
         _clocks(world),
         {rank: _compute(happened, rank) for rank in range(world.size)},
         _hang(world, happened),
+        {rank: clock_of(world, rank) for rank in range(world.size)},
     )
 
 

@@ -57,12 +57,29 @@ class Hardware:
 
 
 @dataclass(frozen=True)
+class Jump:
+    """A clock that is set, or steps: from a true time on it is further ahead, on all ranks of `host` or on `rank`."""
+
+    at_us: float
+    by_us: float
+    host: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
 class Clocks:
-    """By host: how far ahead at true time 0, and how much faster; by rank: what its GPU's times are off from it."""
+    """By host: how far ahead at true time 0, and how much faster; by rank: what its GPU's times are off from it.
+
+    A crystal that warms up changes its rate: by host, `warm_us` is how far ahead that puts it in the end, and it has
+    gone 63 % of the way after `warming_us` of true time.
+    """
 
     offset_us: tuple[float, ...] = ()
     ppm: tuple[float, ...] = ()
     gpu_error_us: tuple[float, ...] = ()
+    jumps: tuple[Jump, ...] = ()
+    warm_us: tuple[float, ...] = ()
+    warming_us: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,12 @@ CLOCKS = Schema("clocks", "rank", {
     "offset_ns": ("int64", "how far its clock is ahead of that rank's"),
     "drift_ppm": ("float64", "how much faster it runs, in millionths"),
     "origin_ns": ("int64", "the time at which the offset holds"),
-    "uncertainty_ns": ("int64", "the offset may be wrong by this much"),
+    "uncertainty_ns": ("int64", "offset and drift may be wrong by this much, anywhere in the window"),
+    "bends": (
+        "string",
+        "where it jumped or did not run evenly: `time:ns`, by how much it is further ahead then, `>` across a jump",
+    ),
+    "bent_uncertainty_ns": ("int64", "with that taken into account as well, times may be wrong by this much"),
     "probe_offset_ns": ("Int64", "what the clock probe alone says, at the first start; NA where it did not measure"),
     "probe_uncertainty_ns": ("Int64", "that offset may be wrong by this much, anywhere in the window"),
     "basis": ("string", "how the offset is known"),

@@ -42,7 +42,7 @@ def late_ranks(collectives: pd.DataFrame, members: pd.DataFrame, clocks: pd.Data
 
 def uncertainty(members: pd.DataFrame, clocks: pd.DataFrame) -> pd.Series[float]:
     """The largest uncertainty among the clocks of each collective's members, in ns."""
-    own = members["rank"].map(clocks.set_index("rank")["uncertainty_ns"]).astype("float64")
+    own = members["rank"].map(clocks.set_index("rank")["bent_uncertainty_ns"]).astype("float64")
     return own.groupby(members["collective_id"]).max()
 
 

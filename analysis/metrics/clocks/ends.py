@@ -20,17 +20,30 @@ _ROUNDS = 30
 
 
 class Ends(NamedTuple):
-    """Matched calls, one row per collective and rank. Collectives and clocks (those of the ranks) count from 0."""
+    """Matched calls, one row per collective and rank. Collectives and clocks (those of the ranks) count from 0.
+
+    `alike` numbers collectives of one group, kind and size: what one rank does differently in them, it always does.
+    """
 
     collective: Ints
     clock: Ints
     start_ns: Ints
     end_ns: Ints
+    alike: Ints
 
     @property
     def collectives(self) -> int:
         """How many collectives there are."""
         return int(self.collective.max()) + 1 if len(self.collective) else 0
+
+
+def alike_codes(collective: Ints, group: Ints, kind: Ints, size: Ints) -> Ints:
+    """`Ends.alike` of calls: sizes are alike to a factor of two, and a collective has those of its first call."""
+    magnitude = np.log2(np.maximum(size, 0) + 1).astype(np.int64)
+    first = np.unique(collective, return_index=True, return_inverse=True)
+    code = np.unique(np.column_stack([group, kind, magnitude]), axis=0, return_inverse=True)[1].ravel()
+    alike: Ints = code[first[1]][first[2].ravel()]
+    return alike
 
 
 def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dict[int, Trend]]:
@@ -123,14 +136,14 @@ def bounds(ends: Ends, frame: ClockFrame, group: Ints) -> tuple[Floats, Floats]:
         (frame.common(ends.clock, times) - frame.origin_ns[0]).astype(np.float64)
         for times in (ends.start_ns, ends.end_ns)
     )
-    last_other = _of_others(start, ends.collective, of_group)
-    first_other = -_of_others(-end, ends.collective, of_group)
+    last_other = of_others(start, ends.collective, of_group)
+    first_other = -of_others(-end, ends.collective, of_group)
     np.maximum.at(low, of_group, start - first_other)
     np.minimum.at(high, of_group, end - last_other)
     return low, high
 
 
-def _of_others(values: Floats, collective: Ints, group: Ints) -> Floats:
+def of_others(values: Floats, collective: Ints, group: Ints) -> Floats:
     """The largest value among the other groups of the same collective, -inf where there are none."""
     count = int(collective.max()) + 1 if len(collective) else 0
     order = np.lexsort((-values, collective))

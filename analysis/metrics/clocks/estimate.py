@@ -6,19 +6,26 @@ of GPUs of one host, and ranks that always end late. Definitions: docs/metrics/c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns, bounds, fitted_frame, of_hosts
+from .bends import straightened
+from .ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns, bounds, fitted_frame, of_hosts, of_others
 from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
 from .medians import LEAST_FOLLOWED, Centres, Trend, centres
 
 _SIGNIFICANT = 5.0
 _SURE = 4.0
+_LEAST_STRONG = 8
 # GPUs convert their clocks to that of their host, with errors of up to 73 us in traces of four V100.
 _GPU_NS, _MOST_GPU_NS = 10_000, COINCIDE_NS
 _ROUNDS = 60
+# Ranks that come later than all others by one of these margins are the last ones, so many times on each side.
+_CLEARLY_LAST_NS, _LEAST_LAST = (5_000, 10_000, 20_000, 60_000), 3
+# Hosts of which nothing is known may always end later than others by that much. Ranks of one host differ by up to
+# 96 us, in few runs; all ranks of a host together by less.
+_UNSEEN_NS = 50_000.0
 _UNBOUND = 1e18
 
 
@@ -39,22 +46,30 @@ def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockE
 
     `shared` says which clocks are exactly those of their hosts, as clocks of CPUs are.
     """
+    straight = straightened(ends, hosts, shared=shared)
+    ends = straight.ends
     frame, drifts = fitted_frame(ends, hosts, zero_ns)
     if not len(ends.collective):
         return ClockEstimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
     seen = _Seen.of(ends, frame, hosts, drifts, shared)
-    frame, on_host = _gpus_corrected(seen, frame)
+    frame, corrected, on_host = _gpus_corrected(seen, frame)
     frame = frame.referred()
-    frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame)
+    frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame, corrected)
     frame = _moved_into_bounds(ends, frame, hosts, raw).referred()
     confirmed = raw & (doubtful_ns == 0)
-    return ClockEstimate(frame, _uncertainty(seen, frame, confirmed, doubtful_ns), on_host | (doubtful_ns > 0))
+    uncertainty = _uncertainty(seen, frame, confirmed, doubtful_ns, corrected) + np.rint(straight.extra_ns).astype(
+        np.int64
+    )
+    return ClockEstimate(replace(frame, bends=straight.bends), uncertainty, on_host | (doubtful_ns > 0))
 
 
 def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
     """The clocks of ranks by their ends alone, not against the first one: a cheaper `estimated`."""
-    frame, drifts = fitted_frame(ends, hosts, zero_ns)
-    return _gpus_corrected(_Seen.of(ends, frame, hosts, drifts, shared), frame)[0] if len(ends.collective) else frame
+    straight = straightened(ends, hosts, shared=shared)
+    frame, drifts = fitted_frame(straight.ends, hosts, zero_ns)
+    if len(ends.collective):
+        frame = _gpus_corrected(_Seen.of(straight.ends, frame, hosts, drifts, shared), frame)[0]
+    return replace(frame, bends=straight.bends)
 
 
 @dataclass(frozen=True)
@@ -88,10 +103,12 @@ class _Seen:
 
     @property
     def error_ns(self) -> Floats:
-        """Standard error of the host of each clock."""
-        least = np.full(len(self.of_host), np.inf)
-        np.fmin.at(least, self.hosts, self.of_clock.error)
-        return np.where(np.isfinite(least), least, 0.0)[self.hosts]
+        """Standard error of the host of each clock: that of its clocks, as what disturbs one may disturb all."""
+        known = ~np.isnan(self.of_clock.error)
+        count = np.bincount(self.hosts[known], minlength=len(self.of_host))
+        total = np.bincount(self.hosts[known], self.of_clock.error[known], minlength=len(self.of_host))
+        error: Floats = (total / np.maximum(count, 1))[self.hosts]
+        return error
 
     @property
     def drifting(self) -> Flags:
@@ -99,8 +116,8 @@ class _Seen:
         return np.isin(self.hosts, list(self.drifts))
 
 
-def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags]:
-    """The frame corrected for clocks of GPUs that differ from their hosts', and which ranks clearly end late instead.
+def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Flags]:
+    """The frame corrected for clocks of GPUs that differ from their hosts', which, and what clearly ends late instead.
 
     A difference larger than conversion errors is the rank's own lateness, unless that is impossible.
     """
@@ -108,17 +125,24 @@ def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags]:
     differs = (np.abs(beyond) > np.maximum(_GPU_NS, _SIGNIFICANT * error)) & ~seen.shared
     low, high = bounds(seen.ends, frame, np.arange(len(seen.hosts)))
     impossible = (low > RESOLUTION_NS) | (high < -RESOLUTION_NS)
-    corrected = differs & ((np.abs(beyond) <= _MOST_GPU_NS) | impossible)
-    return frame.moved(corrected, beyond[corrected]), differs & ~corrected
+    # A few calls whose ends scatter are no evidence, however far apart they are: ranks of a host share its clock.
+    strong = seen.of_clock.size >= _LEAST_STRONG
+    corrected = differs & (((np.abs(beyond) <= _MOST_GPU_NS) & strong) | impossible)
+    return (
+        frame.moved(corrected, beyond[corrected]),
+        corrected,
+        differs & ~corrected & (strong | (np.abs(beyond) > _MOST_GPU_NS)),
+    )
 
 
-def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Floats]:
+def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame, corrected: Flags) -> tuple[ClockFrame, Flags, Floats]:
     """The frame with raw clocks where the ends do not contradict them; which these are, and the disagreement in ns.
 
     If a single host is off while all others agree, its ranks may always end late instead.
     """
-    gpu = seen.gpu_ns
-    offset = frame.offset_ns - np.where(np.abs(gpu) > _GPU_NS, gpu - gpu[frame.firsts], 0.0)
+    # What the clocks of GPUs were corrected by stays: only hosts are put back.
+    gpu = np.where(corrected, seen.gpu_ns, 0.0)
+    offset = frame.offset_ns - (gpu - gpu[frame.firsts])
     error = seen.error_ns + seen.error_ns[frame.firsts]
     steady = ~seen.drifting & ~seen.drifting[frame.firsts]
     agrees = np.abs(offset) <= np.maximum(RESOLUTION_NS, _SIGNIFICANT * error)
@@ -143,7 +167,7 @@ def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -
     return frame
 
 
-def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats) -> Ints:
+def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats, corrected: Flags) -> Ints:
     """How wrong each offset against the first clock of its component may be, in ns.
 
     `confirmed` are those for which two witnesses agree: raw clocks and ends.
@@ -155,13 +179,18 @@ def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: 
     followed = np.nan_to_num(seen.of_clock.size) >= LEAST_FOLLOWED
     told = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
     told += np.where(followed & followed[first], 0.0, 2 * LARGEST_DRIFT * half_ns) * ~same_host
-    # A part of the difference between a GPU's clock and its host's may be the lateness of its rank.
+    # A difference between a GPU's clock and its host's may be the lateness of its rank, or chance: what is stated
+    # covers the raw clock and the corrected one, whichever is used.
     gpu = seen.gpu_ns
     apart, error = np.abs(gpu - gpu[first]), np.nan_to_num(seen.of_clock.error)
-    told += np.where(apart > np.maximum(RESOLUTION_NS, _SURE * (error + error[first])), apart, 0.0)
+    told += np.where(apart > RESOLUTION_NS, apart, 0.0)
+    told += np.where(corrected, _SURE * error, 0.0)
     # A rank that is alone on its host may always end late: only bounds tell that from a clock that is off.
     alone = np.bincount(hosts)[hosts] == 1
     told[(alone | alone[first]) & ~same_host & ~confirmed] = np.inf
+    # So may all ranks of a host, which the lengths of their calls tell if each host comes last at times.
+    asymmetry = _asymmetry(seen, frame)
+    told += np.where(same_host | confirmed, 0.0, asymmetry)
     low, high = bounds(ends, frame, hosts)
     contradiction = np.maximum(np.nan_to_num(low - high, neginf=0.0), 0)[hosts] * ~same_host
     # A clock is off by at least this much, if no rank leaves before all have arrived.
@@ -174,6 +203,41 @@ def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: 
     total[first == np.arange(len(first))] = RESOLUTION_NS
     uncertainty: Ints = np.rint(total).astype(np.int64)
     return uncertainty
+
+
+def _asymmetry(seen: _Seen, frame: ClockFrame) -> Floats:
+    """By how much more the ranks of each clock's host may always end later than those of the first one's, in ns.
+
+    The rank that comes last does not wait: its call lasts as long as moving the data does, and until it has noticed.
+    So where both hosts clearly come last at times in collectives that are alike, the difference of these lengths is
+    by how much later the one always ends, without any clock. If not, it may be as much as has been seen elsewhere.
+    """
+    ends, hosts = seen.ends, seen.hosts
+    host, start = hosts[ends.clock], (frame.common(ends.clock, ends.start_ns) - frame.origin_ns[0]).astype(np.float64)
+    lead = start - of_others(start, ends.collective, host)
+    order = np.lexsort((-start, ends.collective))
+    last = order[np.unique(ends.collective[order], return_index=True)[1]]
+    took = (ends.end_ns - ends.start_ns).astype(np.float64)
+    result = np.full(len(hosts), _UNSEEN_NS)
+    for margin_ns in _CLEARLY_LAST_NS:
+        clearly = last[lead[last] > margin_ns]
+        count = int(hosts.max()) + 1
+        keys, number = np.unique(ends.alike[clearly] * count + host[clearly], return_inverse=True)
+        lengths = centres(took[clearly], number.ravel(), len(keys))
+        known: dict[int, dict[int, tuple[float, float]]] = {}
+        for key, size, length, error in zip(keys.tolist(), lengths.size, lengths.centre, lengths.error, strict=True):
+            if size >= _LEAST_LAST:
+                known.setdefault(key % count, {})[key // count] = (float(length), float(error))
+        for clock, first in enumerate(frame.firsts.tolist()):
+            own, other = known.get(int(hosts[clock]), {}), known.get(int(hosts[first]), {})
+            each = [
+                abs(own[alike][0] - other[alike][0]) + 2 * (own[alike][1] + other[alike][1])
+                for alike in own.keys() & other.keys()
+            ]
+            # A host that ends later by more than the margin might have come last only because of that.
+            if each and max(each) < margin_ns:
+                result[clock] = min(result[clock], max(each))
+    return result
 
 
 def _proven(ends: Ends, frame: ClockFrame) -> Floats:

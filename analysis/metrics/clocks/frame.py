@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,63 @@ LARGEST_DRIFT = 50e-6
 
 
 @dataclass(frozen=True)
-class ClockFrame:
-    """The error of each clock: offset + drift x (t - origin), where t is the time it shows; all of shape (clocks,).
+class Bends:
+    """What the error of a clock is beyond offset and drift, through knots: times that it shows, ascending.
 
-    The origins of clocks of one `component`, which can be compared, are what they show at one and the same moment.
+    Between knots the error changes evenly, outside it stays. From a knot with `jumps` to the next one the clock jumped,
+    at an unknown moment: times in between are uncertain by the whole jump.
+    """
+
+    at_ns: Ints
+    by_ns: Ints
+    jumps: Flags
+
+    def added(self, times_ns: Ints) -> Ints:
+        """How much of these times is the clock's error."""
+        first = self.at_ns[0]  # counted from it, as a double does not hold ns since 1970
+        added: Ints = np.rint(np.interp(times_ns - first, self.at_ns - first, self.by_ns)).astype(np.int64)
+        return added
+
+    def unclear(self, times_ns: Ints) -> Flags:
+        """Which of these times lie where the clock jumped."""
+        after = np.searchsorted(self.at_ns, times_ns)
+        inside = (after > 0) & (after < len(self.at_ns)) & (times_ns < self.at_ns[-1])
+        inside &= times_ns != self.at_ns[after.clip(0, len(self.at_ns) - 1)]
+        result: Flags = inside & self.jumps[after.clip(1, len(self.at_ns) - 1) - 1]
+        return result
+
+    @property
+    def largest_ns(self) -> int:
+        """How wrong offset and drift are by themselves."""
+        return int(np.abs(self.by_ns).max())
+
+    def __str__(self) -> str:
+        """`time:ns` of each knot, with `>` to the next one where the clock jumped, else a space."""
+        marks = np.where(self.jumps, ">", " ")
+        return "".join(f"{at}:{by}{mark}" for at, by, mark in zip(self.at_ns, self.by_ns, marks, strict=True)).rstrip()
+
+    @classmethod
+    def parsed(cls, text: str) -> Bends:
+        """The reverse of `str`."""
+        knots = [part.split(":") for part in text.replace(">", " ").split()]
+        jumps = [mark == ">" for mark in text if mark in "> "] + [False]
+        at_ns, by_ns = (np.array([int(knot[column]) for knot in knots], dtype=np.int64) for column in (0, 1))
+        return cls(at_ns, by_ns, np.array(jumps))
+
+
+@dataclass(frozen=True)
+class ClockFrame:
+    """The error of each clock: offset + drift x (t - origin) + its bends, where t is the time it shows.
+
+    All of shape (clocks,), but `bends`, by clock, which few have. The origins of clocks of one `component`, which can
+    be compared, are what they show at one and the same moment.
     """
 
     offset_ns: Floats
     drift: Floats
     origin_ns: Ints
     component: Ints
+    bends: Mapping[int, Bends] = field(default_factory=dict)
 
     @classmethod
     def unlinked(cls, component: Ints, zero_ns: int) -> ClockFrame:
@@ -37,7 +85,10 @@ class ClockFrame:
     def ahead(self, clock: int | Ints, times_ns: Ints) -> Ints:
         """How much of each time is the clock's error, in ns."""
         error = self.offset_ns[clock] + self.drift[clock] * (times_ns - self.origin_ns[clock])
-        return np.rint(error).astype(np.int64)
+        ahead: Ints = np.rint(error).astype(np.int64)
+        for which, bends in self.bends.items():
+            ahead = ahead + np.where(np.asarray(clock) == which, bends.added(times_ns), 0)
+        return ahead
 
     def common(self, clock: int | Ints, times_ns: Ints) -> Ints:
         """The times without the error of their clocks."""

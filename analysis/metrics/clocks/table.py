@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from ...core.nccl_tests import SYNCHRONISING
 from ...core.schema import Row
 from ...core.tables.communication import CLOCK_PROBES, CLOCKS
-from .ends import RESOLUTION_NS, Ends
+from .ends import RESOLUTION_NS, Ends, alike_codes
 from .estimate import ClockEstimate, estimated
-from .frame import ClockFrame, Flags, Ints
+from .frame import Bends, ClockFrame, Flags, Ints
+from .messages import Bounded, bounded, messages_of
 from .probes import AGREE, Witnessed, witnessed
 
 _ROWS_USED = 400_000
+_ALIKE = ["process_group", "pg_ranks", "collective"]
 
 
 def clocks(
@@ -41,7 +43,9 @@ def clocks(
     names = [hosts[int(r)] or f"rank {r}" for r in ranks]
     host_of, _ = pd.factorize(np.array(names, dtype=object))
     found = _estimate(calls, matches, ranks, host_of.astype(np.int64))
-    heard = _heard(found, host_of, ranks, CLOCK_PROBES.empty() if probes is None else probes, calls)
+    by_messages = bounded(found.frame, found.uncertainty_ns, messages_of(calls, matches, ranks))
+    found = replace(found, frame=by_messages.frame, uncertainty_ns=by_messages.uncertainty_ns)
+    heard = _heard(found, by_messages, host_of, ranks, CLOCK_PROBES.empty() if probes is None else probes, calls)
     return CLOCKS.frame(_row(clock, ranks, hosts, host_of, heard) for clock in range(len(ranks)))
 
 
@@ -50,7 +54,8 @@ def without_starts(hosts: Mapping[int, str | None]) -> pd.DataFrame:
 
     Durations are known to `RESOLUTION_NS`.
     """
-    plain = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "uncertainty_ns": RESOLUTION_NS, "basis": NO_STARTS}
+    plain = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "basis": NO_STARTS}
+    plain |= {"uncertainty_ns": RESOLUTION_NS, "bent_uncertainty_ns": RESOLUTION_NS}
     return CLOCKS.frame({"rank": rank, "host": hosts[rank], "linked": rank, **plain} for rank in sorted(hosts))
 
 
@@ -61,6 +66,7 @@ class _Heard:
     frame: ClockFrame
     uncertainty_ns: Ints
     late: Flags
+    by_messages: Bounded
     told: Witnessed
 
 
@@ -80,22 +86,34 @@ def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: 
 def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Ends:
     """The calls that say something about clocks: matched for certain, and no rank can end before all have begun."""
     usable = calls["collective"].isin(SYNCHRONISING) | calls["collective"].isna()
-    joined = calls.loc[usable, ["call_id", "rank", "start_ns", "dur_ns"]].merge(
+    joined = calls.loc[usable, ["call_id", "rank", "start_ns", "dur_ns", *_ALIKE, "size_bytes"]].merge(
         matches.loc[matches["certain"].fillna(False), ["call_id", "collective_id"]], on="call_id"
     )
     every = -(-len(joined) // _ROWS_USED) or 1
     joined = joined[joined["collective_id"] % every == 0]
     several = joined.groupby("collective_id")["rank"].transform("nunique") > 1
     table = joined[several].sort_values(["collective_id", "rank"])
+    number = pd.factorize(table["collective_id"])[0].astype(np.int64)
+    group = table.groupby(_ALIKE[:-1], dropna=False, sort=False).ngroup().to_numpy(dtype=np.int64)
+    kind = pd.factorize(table[_ALIKE[-1]])[0].astype(np.int64)
+    size = table["size_bytes"].fillna(0).to_numpy(dtype=np.int64)
     return Ends(
-        pd.factorize(table["collective_id"])[0].astype(np.int64),
+        number,
         np.searchsorted(ranks, table["rank"]),
         table["start_ns"].to_numpy(dtype=np.int64),
         (table["start_ns"] + table["dur_ns"]).to_numpy(dtype=np.int64),
+        alike_codes(number, group, kind, size),
     )
 
 
-def _heard(found: ClockEstimate, host_of: Ints, ranks: Ints, probes: pd.DataFrame, calls: pd.DataFrame) -> _Heard:
+def _heard(
+    found: ClockEstimate,
+    by_messages: Bounded,
+    host_of: Ints,
+    ranks: Ints,
+    probes: pd.DataFrame,
+    calls: pd.DataFrame,
+) -> _Heard:
     """The estimate combined with the clock probe, which measures hosts."""
     frame = found.frame
     first = np.unique(host_of, return_index=True)[1]
@@ -110,9 +128,11 @@ def _heard(found: ClockEstimate, host_of: Ints, ranks: Ints, probes: pd.DataFram
             told.model.drift[host_of],
             told.model.origin_ns[host_of],
             told.model.component[host_of],
+            frame.bends,
         ),
         np.maximum(told.uncertainty_ns[host_of] + np.maximum(more, 0), RESOLUTION_NS),
         found.late,
+        by_messages,
         told,
     )
 
@@ -130,6 +150,7 @@ def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints
     linked = frame.component == frame.component[clock]
     probe, bound = heard.told.probe.ns[host, 0], heard.told.probe.uncertainty_ns[host].max()
     rank = int(ranks[clock])
+    bends = frame.bends.get(clock)
     return {
         "rank": rank,
         "host": hosts[rank],
@@ -137,7 +158,9 @@ def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints
         "offset_ns": round(float(frame.offset_ns[clock])),
         "drift_ppm": float(frame.drift[clock]) * 1e6,
         "origin_ns": int(frame.origin_ns[clock]),
-        "uncertainty_ns": int(heard.uncertainty_ns[clock]),
+        "uncertainty_ns": int(heard.uncertainty_ns[clock]) + (bends.largest_ns if bends is not None else 0),
+        "bends": None if bends is None else str(bends),
+        "bent_uncertainty_ns": int(heard.uncertainty_ns[clock]),
         "probe_offset_ns": None if np.isnan(probe) else round(float(probe)),
         "probe_uncertainty_ns": None if np.isnan(bound) else round(float(bound)),
         "basis": _basis(clock, hosts[rank], host_of, linked, heard),
@@ -150,8 +173,15 @@ def _basis(clock: int, host: str | None, host_of: Ints, linked: Flags, heard: _H
         return told
     frame = heard.frame
     one_host = bool((host_of[linked] == host_of[clock]).all())
+    if one_host and heard.by_messages.one_side[clock]:
+        return ONE_SIDE
     if one_host and linked.sum() == 1:
         return "no collective links it to another rank"
+    bends = frame.bends.get(clock)
+    if bends is not None:
+        return JUMPS if bends.jumps.any() else CURVED
+    if heard.by_messages.linked[clock]:
+        return BOTH_SIDES
     if heard.late[clock]:
         return LATE
     if frame.offset_ns[clock] != 0 or frame.drift[clock] != 0:
@@ -160,6 +190,10 @@ def _basis(clock: int, host: str | None, host_of: Ints, linked: Flags, heard: _H
 
 
 NO_STARTS = "not used: durations alone are known, and ranks are taken to end each collective together"
+ONE_SIDE = "messages in one direction only: its clock is bounded on one side, and cannot be compared"
+BOTH_SIDES = "bounded by messages in both directions"
+JUMPS = "estimated from collectives in parts: it jumps against the clock it is compared with"
+CURVED = "estimated from collectives in parts: it does not run evenly"
 LATE = "raw clock; its calls always end late, or the clock is off, and nothing tells which"
 _ESTIMATED = "estimated from collectives"
 
@@ -168,7 +202,26 @@ def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame
     """Times without the error of each rank's clock, comparable among linked ranks."""
     own = clocks.set_index("rank").loc[rank]
     offset_ns, drift_ppm, origin_ns = (own[key].to_numpy() for key in ("offset_ns", "drift_ppm", "origin_ns"))
-    return pd.Series(on_common_clock(times_ns.to_numpy(), offset_ns, drift_ppm, origin_ns), index=times_ns.index)
+    common = on_common_clock(times_ns.to_numpy(), offset_ns, drift_ppm, origin_ns)
+    for which, bends in _bends(clocks):
+        rows = (rank == which).to_numpy()
+        common[rows] -= bends.added(times_ns.to_numpy()[rows])
+    return pd.Series(common, index=times_ns.index)
+
+
+def unclear(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[bool]:
+    """Which times lie where the clock of their rank jumped, at an unknown moment: they cannot be compared."""
+    result = np.zeros(len(times_ns), dtype=bool)
+    for which, bends in _bends(clocks):
+        rows = (rank == which).to_numpy()
+        result[rows] = bends.unclear(times_ns.to_numpy()[rows])
+    return pd.Series(result, index=times_ns.index)
+
+
+def _bends(clocks: pd.DataFrame) -> list[tuple[int, Bends]]:
+    """Rank and bends of every clock that has any."""
+    bent = clocks[clocks["bends"].notna()]
+    return [(int(rank), Bends.parsed(text)) for rank, text in zip(bent["rank"], bent["bends"], strict=True)]
 
 
 def on_common_clock(

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns
+from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS, Ends, alike_codes, apart_ns
 from ..clocks.estimate import rough
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.medians import medians
@@ -51,7 +51,8 @@ def link_clocks(state: State) -> None:
     rows = rows[order]
     number = np.unique(state.collective[rows], return_inverse=True)[1]
     calls = state.calls
-    ends = Ends(number, state.clock[rows], calls.last_start[rows], calls.end[rows])
+    alike = alike_codes(number, state.group[rows], calls.kind[rows], calls.size[rows])
+    ends = Ends(number, state.clock[rows], calls.last_start[rows], calls.end[rows], alike)
     shared = np.isin(np.arange(len(state.hosts)), state.clock[state.on_cpu])
     state.frame = rough(ends, state.hosts, int(calls.last_start.min()), shared=shared)
     state.ends_ns = _ends_ns(ends, state.frame)

@@ -199,7 +199,7 @@ def _join(drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], tab
                 arrived.setdefault(int(which), []).append((number, int(start), int(wait)))
     together = {which: members for which, members in arrived.items() if len(members) > 1}
     most = sorted(together, key=lambda which: -sum(member[2] for member in together[which]))[:_MOST_JOINED]
-    uncertain = dict(zip(tables.clocks["rank"], tables.clocks["uncertainty_ns"], strict=True))
+    uncertain = dict(zip(tables.clocks["rank"], tables.clocks["bent_uncertainty_ns"], strict=True))
     bands, lines = [], []
     for which in most:
         members = together[which]

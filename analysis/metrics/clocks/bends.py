@@ -1,0 +1,472 @@
+"""Clocks that do not run straight: that jump while they are traced, or change their rate.
+
+All ranks end a collective at nearly the same time, so between two clocks that run straight the differences of ends
+follow a line. A clock that was set steps at once, from one collective to the next, in collectives of every kind, and
+stays there; a crystal that warms up bends. Both are seen long before they could be confused with chance: ends scatter
+by some microseconds, jumps are of tens to thousands. Three other things look alike, and are told apart:
+
+- *A late end.* One or two collectives say nothing: a jump has to last for three on each side of it.
+- *Collectives of another kind or size*, at whose end one rank is always later. They are made level with the others
+  before anything is compared, so a phase of the program is no jump.
+- *A link that is slow from then on.* It makes the calls of its ranks longer. A jump makes no call longer, except the
+  one that runs just then.
+
+Definitions: docs/metrics/clocks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .ends import Ends
+from .frame import Bends, Flags, Floats, Ints
+from .medians import medians
+
+# A jump has to be larger than that, or than so many standard errors of the medians beside it.
+_LEAST_JUMP_NS = 12_000
+_SIGNIFICANT = 8.0
+_WIDTHS = (9, 5, 3)
+# At the edge of the window one or two collectives have to do: they need more.
+_LEAST_EDGE_NS, _SIGNIFICANT_EDGE = 40_000, 12.0
+# A clock that jumps more often does something else.
+_MOST_JUMPS = 8
+# Collectives that are rarer than that among alike ones are not used, if enough others are left.
+_LEAST_ALIKE, _MOST_KEPT = 6, 0.7
+_LEAST_NOISE_NS = 400.0
+_LARGEST_SLOPE = 200e-6
+_OF_NORMAL, _OF_MEDIAN = 1.4826, 1.2533
+# Knots of a curve: each is the median of at least that many collectives.
+_LEAST_IN_KNOT, _MOST_KNOTS, _LEAST_KNOTS = 4, 32, 5
+_LEAST_CURVE_NS = 2_500.0
+_SURE = 4.0
+_DENSE = 20_000_000
+_LONG_AGO_NS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Straightened:
+    """Ends as they were if all clocks ran straight, the `bends` that were taken out, and how wrong these may be.
+
+    `extra_ns` has one value per clock. Bends are against the first clock that collectives link, which has none.
+    """
+
+    ends: Ends
+    bends: dict[int, Bends]
+    extra_ns: Floats
+
+
+def straightened(ends: Ends, hosts: Ints, *, shared: Flags) -> Straightened:
+    """The ends without bends of clocks; `hosts` by clock, from 0. `shared` clocks are exactly those of their hosts."""
+    bends: dict[int, Bends] = {}
+    extra_ns = np.zeros(len(hosts))
+    if not len(ends.collective):
+        return Straightened(ends, bends, extra_ns)
+    for host in np.unique(hosts[~shared]).tolist():
+        # The clock of a GPU may jump alone, as each is converted by itself.
+        if (hosts == host).sum() > 1:
+            own = ends._replace(**{name: column[hosts[ends.clock] == host] for name, column in ends._asdict().items()})
+            for clock, bent in _of_host(_units(own, np.arange(len(hosts))), is_first=host == hosts[0]).items():
+                extra_ns[clock] += bent.extra_ns
+                bends |= {} if bent.bends is None else {clock: bent.bends}
+    ends = _without(ends, bends)
+    of_hosts: dict[int, Bends] = {}
+    for host, bent in _each(_units(ends, hosts)):
+        extra_ns[hosts == host] += bent.extra_ns
+        if bent.bends is not None:
+            of_hosts |= dict.fromkeys(np.flatnonzero(hosts == host).tolist(), bent.bends)
+    ends = _without(ends, of_hosts)
+    both = {clock: _sum(bends.get(clock), of_hosts.get(clock)) for clock in sorted({*bends, *of_hosts})}
+    return Straightened(ends, both, extra_ns)
+
+
+def _without(ends: Ends, bends: dict[int, Bends]) -> Ends:
+    """The ends on clocks without these bends, without collectives that end at an unclear time on any rank.
+
+    A start at an unclear time is put where it bounds nothing.
+    """
+    start_ns, end_ns = ends.start_ns.copy(), ends.end_ns.copy()
+    dropped = np.zeros(ends.collectives, dtype=bool)
+    for clock, bent in bends.items():
+        own = ends.clock == clock
+        unclear = bent.unclear(ends.start_ns[own])
+        start_ns[own] -= np.where(unclear, _LONG_AGO_NS, bent.added(ends.start_ns[own]))
+        dropped[ends.collective[own][bent.unclear(ends.end_ns[own])]] = True
+        end_ns[own] -= bent.added(ends.end_ns[own])
+    kept = ~dropped[ends.collective] if not dropped.all() else np.ones(len(ends.collective), dtype=bool)
+    number = np.unique(ends.collective[kept], return_inverse=True)[1].ravel()
+    return Ends(number, ends.clock[kept], start_ns[kept], end_ns[kept], ends.alike[kept])
+
+
+def _sum(one: Bends | None, other: Bends | None) -> Bends:
+    """The bends of a GPU's clock against its host's, and those of the host."""
+    if one is None or other is None:
+        bends = one or other
+        assert bends is not None
+        return bends
+    at_ns = np.union1d(one.at_ns, other.at_ns)
+    after = at_ns + 1
+    return Bends(at_ns, one.added(at_ns) + other.added(at_ns), (one.unclear(after) | other.unclear(after)))
+
+
+class _Units(NamedTuple):
+    """Calls of hosts, or of clocks, one row per collective and unit, by collective: when and how long they ran."""
+
+    collective: Ints
+    unit: Ints
+    end_ns: Ints
+    dur_ns: Floats
+    alike: Ints
+
+
+def _units(ends: Ends, unit_of_clock: Ints) -> _Units:
+    """A host ends a collective when half of its ranks have."""
+    unit = unit_of_clock[ends.clock]
+    key = ends.collective * (int(unit_of_clock.max()) + 1) + unit
+    distinct, first, number = np.unique(key, return_index=True, return_inverse=True)
+    number = number.ravel()
+    base = ends.end_ns.min()
+    end = medians((ends.end_ns - base).astype(np.float64), number, len(distinct))
+    dur = medians((ends.end_ns - ends.start_ns).astype(np.float64), number, len(distinct))
+    end_ns = base + np.rint(end).astype(np.int64)
+    return _Units(ends.collective[first], unit[first], end_ns, dur, ends.alike[first])
+
+
+def _of_host(units: _Units, *, is_first: bool) -> dict[int, _Bent]:
+    """How the clocks of a host bend against its first one; or the next one, if most bend against that: then it does.
+
+    All others are compared with the first host's first clock, whatever it does.
+    """
+    bent = dict(_each(units))
+    several = sum(b.bends is not None for b in bent.values())
+    if is_first or len(bent) < 2 or 2 * several <= len(bent):
+        return bent
+    first, *others = np.unique(units.unit).tolist()
+    turned = np.where(units.unit == first, others[-1] + 1, units.unit)
+    again = {first if clock == others[-1] + 1 else clock: b for clock, b in _each(units._replace(unit=turned))}
+    return again if sum(b.bends is not None for b in again.values()) < several else bent
+
+
+def _each(units: _Units) -> Iterator[tuple[int, _Bent]]:
+    """How each unit's clock bends against the first one that collectives link with it, in as few steps as possible."""
+    names, unit = np.unique(units.unit, return_inverse=True)
+    rows = [np.flatnonzero(unit.ravel() == place) for place in range(len(names))]
+    common = _common(units.collective, unit.ravel(), len(names))
+    straight_ns = units.end_ns.copy()
+    waiting = list(range(len(names)))
+    done: list[int] = []
+    while waiting:
+        reached = [place for place in waiting if done and common[place][done].any()]
+        if not reached:
+            done = [waiting.pop(0)]
+            continue
+        root = done[0]
+        place = max(reached, key=lambda p: (common[p, root], common[p][done].max()))
+        # Against the first one, unless another one shares many more collectives.
+        parent = max(done, key=lambda p: (int(common[place, p]) * (4 if p == root else 1), -p))
+        bent = _bent(units, straight_ns, rows[place], rows[parent])
+        if bent.bends is not None:
+            straight_ns[rows[place]] -= bent.bends.added(units.end_ns[rows[place]])
+        waiting.remove(place)
+        done.append(place)
+        yield int(names[place]), bent
+
+
+def _common(collective: Ints, unit: Ints, count: int) -> Floats:
+    """How many collectives each two units share; of a part of them, if there are many."""
+    every = -(-(int(collective.max()) + 1) * count // _DENSE)
+    used = collective % every == 0
+    takes_part = np.zeros((int(collective.max()) // every + 1, count), dtype=np.float32)
+    takes_part[collective[used] // every, unit[used]] = 1
+    common: Floats = (takes_part.T @ takes_part).astype(np.float64)
+    return common
+
+
+class _Bent(NamedTuple):
+    """Bends of one clock against another, None if it runs straight, and how wrong what is stated may be."""
+
+    bends: Bends | None
+    extra_ns: float
+
+
+class _Series(NamedTuple):
+    """Common collectives of two clocks, in order: when ours ended, by our clock, and how much later than theirs.
+
+    `longer_ns` is by how much our calls are longer.
+    """
+
+    at_ns: Ints
+    apart_ns: Floats
+    longer_ns: Floats
+
+
+def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints) -> _Bent:
+    _, i, j = np.intersect1d(units.collective[ours], units.collective[theirs], return_indices=True)
+    i, j = np.asarray(ours[i], dtype=np.int64), np.asarray(theirs[j], dtype=np.int64)
+    apart = units.end_ns[i] - straight_ns[j]
+    if len(i) < 2 * min(_WIDTHS):
+        return _Bent(None, 0.0)
+    # A clock that is set back shows some times twice: its ends are then not in order, but those of the other one are.
+    orders = (np.argsort(units.end_ns[i], kind="stable"), np.argsort(straight_ns[j], kind="stable"))
+    order = min(orders, key=lambda tried: int(np.abs(np.diff(apart[tried])).sum()))
+    i, j = i[order], j[order]
+    level_ns, kept = _level((apart[order] - int(np.median(apart))).astype(np.float64), units.alike[i])
+    series = _Series(units.end_ns[i][kept], level_ns[kept], (units.dur_ns[i] - units.dur_ns[j])[kept])
+    rises = np.maximum.accumulate(series.at_ns)
+    since = (rises - rises[0]).astype(np.float64)
+    steps = _jumps(series._replace(apart_ns=series.apart_ns - _slope(since, series.apart_ns) * since))
+    left_ns = series.apart_ns - steps.total(len(series.at_ns))
+    knots = _curve(since, left_ns)
+    extra_ns = steps.extra_ns + (knots.extra_ns if knots is not None else _off_line_ns(since, left_ns))
+    if not steps.jumps and knots is None:
+        return _Bent(None, extra_ns)
+    return _Bent(_drawn(series.at_ns, steps, knots), extra_ns)
+
+
+def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
+    """How far apart ends are, made level over collectives that are not alike, and which are not too rare to be used.
+
+    Those of each kind are compared with the nearest ones of other kinds: only a difference that they always have is
+    taken out.
+    """
+    kinds, kind, counts = np.unique(alike, return_inverse=True, return_counts=True)
+    kind = kind.ravel()
+    level_ns, kept = apart_ns.copy(), counts[kind] >= _LEAST_ALIKE
+    if kept.mean() < _MOST_KEPT:
+        kept = np.ones(len(kind), dtype=bool)
+    if len(kinds) == 1:
+        return level_ns, kept
+    first, *others = [place for place in np.argsort(-counts, kind="stable").tolist() if kept[kind == place].any()]
+    known = np.flatnonzero(kind == first)
+    for other in others:
+        own = np.flatnonzero(kind == other)
+        after = np.searchsorted(known, own).clip(0, len(known) - 1)
+        before = np.maximum(after - 1, 0)
+        nearby = np.column_stack([level_ns[known[before]], level_ns[known[after]]])
+        more = (level_ns[own][:, np.newaxis] - nearby).ravel()
+        scatter = _OF_NORMAL * float(np.median(np.abs(more - np.median(more)))) + _LEAST_NOISE_NS
+        if abs(np.median(more)) > 2 * scatter:
+            level_ns[own] -= np.median(more)
+        known = np.sort(np.concatenate([known, own]))
+    return level_ns, kept
+
+
+def _noise_ns(values: Floats) -> float:
+    """Standard deviation of values by the differences of neighbours, of which jumps and drift change few, or little."""
+    steps = np.abs(np.diff(values))
+    return max(_OF_NORMAL * float(np.median(steps)) / 2**0.5, _LEAST_NOISE_NS)
+
+
+def _slope(since: Floats, level_ns: Floats) -> float:
+    """A drift, roughly, whatever jumps there are: the median over pairs of collectives some way apart."""
+    lag = max(len(since) // 8, 1)
+    slopes = (level_ns[lag:] - level_ns[:-lag]) / np.maximum(since[lag:] - since[:-lag], 1)
+    return float(np.clip(np.median(slopes), -_LARGEST_SLOPE, _LARGEST_SLOPE))
+
+
+class _Jump(NamedTuple):
+    """A jump: the last collective before it, the first one behind it, and by how much the clock is further ahead."""
+
+    before: int
+    behind: int
+    by_ns: float
+
+
+class _Steps(NamedTuple):
+    """All jumps of a clock, in order, and how wrong they may be together."""
+
+    jumps: list[_Jump]
+    extra_ns: float
+
+    def total(self, count: int) -> Floats:
+        """How far the clock has jumped by each of `count` collectives; in between, by half."""
+        change = np.zeros(count + 1)
+        for jump in self.jumps:
+            change[jump.before + 1] += jump.by_ns / 2
+            change[jump.behind] += jump.by_ns / 2
+        return np.cumsum(change)[:count]
+
+
+def _jumps(series: _Series) -> _Steps:
+    """All jumps in the differences of ends, from which a drift has been taken out, roughly."""
+    level_ns, noise_ns = series.apart_ns, _noise_ns(series.apart_ns)
+    pieces, inner = [(0, len(series.at_ns))], []
+    while pieces:
+        begin, end = pieces.pop()
+        place = _largest_jump(level_ns[begin:end], noise_ns)
+        if place is not None:
+            cut = begin + place
+            inner.append(cut)
+            pieces += [(begin, cut + 1), (cut + 1, end)]
+    after = sorted({*inner, *_at_edges(series, sorted(inner), noise_ns)})
+    edges = [-1, *after, len(series.at_ns) - 1]
+    jumps, errors, late_ns = [], [], 0.0
+    for before, cut, beyond in zip(edges, after, edges[2:], strict=False):
+        left = slice(max(before + 1, cut + 1 - max(_WIDTHS)), cut + 1)
+        right = slice(cut + 1, min(beyond + 1, cut + 1 + max(_WIDTHS)))
+        low, high = float(np.median(level_ns[left])), float(np.median(level_ns[right]))
+        by_ns = high - low
+        longer = float(np.median(series.longer_ns[right]) - np.median(series.longer_ns[left]))
+        count = min(left.stop - left.start, right.stop - right.start)
+        if count >= min(_WIDTHS) and abs(longer - by_ns) < abs(by_ns) / 2:
+            # Calls are longer by as much: they end later, and the clock may be right.
+            late_ns = max(late_ns, abs(by_ns))
+            continue
+        # A host that jumps while its ranks end a collective ends it in between.
+        off = max(6 * noise_ns, abs(by_ns) / 20)
+        last = cut - int(left.stop - left.start > 1 and abs(level_ns[cut] - low) > off)
+        first = cut + 1 + int(right.stop - right.start > 1 and abs(level_ns[cut + 1] - high) > off)
+        jumps.append(_Jump(last, first, by_ns))
+        errors.append(_OF_MEDIAN * noise_ns * np.sqrt(2 / count) * (1 + 2 / count))
+    if len(jumps) > _MOST_JUMPS:
+        return _Steps([], float(np.ptp(np.cumsum([jump.by_ns for jump in jumps]))))
+    return _Steps(jumps, late_ns + _SURE * float(np.sqrt(np.square(errors).sum())))
+
+
+def _largest_jump(values: Floats, noise_ns: float) -> int | None:
+    """The place of the most significant jump in a piece, the last value before it; None if there is none."""
+    best: tuple[float, int, int] | None = None
+    for width in _WIDTHS:
+        if len(values) < 2 * width:
+            continue
+        middle = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+        change = middle[width:] - middle[:-width]  # [k]: between the values k + width - 1 and k + width
+        least = max(_LEAST_JUMP_NS, _SIGNIFICANT * _OF_MEDIAN * noise_ns * np.sqrt(2 / width))
+        # A clock that bends changes by as much just before and after; one that jumps does not.
+        padded = np.pad(np.abs(change), width, constant_values=np.nan)
+        around = np.fmin(padded[: len(change)], padded[2 * width :])
+        sudden = np.abs(change) > 2.5 * np.nan_to_num(around)
+        score = np.where(sudden, np.abs(change) / least, 0.0)
+        place = int(score.argmax())
+        if score[place] > 1 and (best is None or score[place] > best[0]):
+            best = float(score[place]), place + width - 1, width
+    if best is None:
+        return None
+    _, place, width = best
+    begin = max(0, place - 2 * width)
+    near = values[begin : place + 2 * width + 1]
+    tried = range(max(place - width + 1, 0), min(place + width, len(values) - 1))
+    return min(tried, key=lambda cut: _misfit(near, cut - begin))
+
+
+def _misfit(values: Floats, cut: int) -> float:
+    """How far values are from the medians of both sides of a cut behind one of them."""
+    sides = values[: cut + 1], values[cut + 1 :]
+    return sum(float(np.abs(side - np.median(side)).sum()) for side in sides if len(side))
+
+
+def _at_edges(series: _Series, after: list[int], noise_ns: float) -> list[int]:
+    """Jumps behind which, or before which, there are one or two collectives: their calls must not be longer."""
+    level_ns = series.apart_ns
+    found: list[int] = []
+    least = max(_LEAST_EDGE_NS, _SIGNIFICANT_EDGE * noise_ns)
+    inner = (after[0] if after else len(level_ns) - 1), (after[-1] + 1 if after else 0)
+    for count in (2, 1):
+        for edge, near, cut in (
+            (slice(0, count), slice(count, min(count + 5, inner[0] + 1)), count - 1),
+            (
+                slice(len(level_ns) - count, None),
+                slice(max(len(level_ns) - count - 5, inner[1]), len(level_ns) - count),
+                len(level_ns) - count - 1,
+            ),
+        ):
+            if near.stop - near.start < min(_WIDTHS) or (found and min(abs(cut - f) for f in found) < 3):
+                continue
+            by = level_ns[edge] - np.median(level_ns[near])
+            longer = series.longer_ns[edge] - np.median(series.longer_ns[near])
+            agree = np.ptp(by) < np.abs(by).min() / 4
+            if np.abs(by).min() > least and agree and (np.abs(longer) < 0.3 * np.abs(by)).all():
+                found.append(cut)
+    return found
+
+
+def _off_line_ns(since: Floats, level_ns: Floats) -> float:
+    """How far the ends of the window, its middle and what is between are off a line, though too few for a curve."""
+    count = 4
+    number = np.arange(len(since)) * count // len(since)
+    at, middle = medians(since, number, count), medians(level_ns, number, count)
+    if len(since) < 3 * count or not np.ptp(at):
+        return 0.0
+    off = np.abs(middle - np.polyval(np.polyfit(at, middle, 1), at)).max()
+    error = _OF_MEDIAN * _noise_ns(level_ns) / np.sqrt(len(since) / count)
+    return 2 * float(off) if off > 3 * error else 0.0
+
+
+class _Knots(NamedTuple):
+    """A curve through medians: times since the first collective, how far the clock is off a line there, and errors."""
+
+    since: Floats
+    by_ns: Floats
+    extra_ns: float
+
+
+def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
+    """What ends follow beyond a line, None if that may be chance."""
+    count = min(max(len(since) // (2 * _LEAST_IN_KNOT), min(len(since) // _LEAST_IN_KNOT, 8)), _MOST_KNOTS)
+    if count < _LEAST_KNOTS:
+        return None
+    number = np.arange(len(since)) * count // len(since)
+    at, middle = medians(since, number, count), medians(level_ns, number, count)
+    if not np.ptp(at):
+        return None
+    slopes = np.diff(middle) / np.maximum(np.diff(at), 1)
+    expected = np.interp(since, at, middle)
+    left = level_ns - expected
+    error = _OF_MEDIAN * _OF_NORMAL * float(np.median(np.abs(left))) / np.sqrt(len(since) / count)
+    error = max(error, _LEAST_NOISE_NS / 2)
+    off = middle - np.polyval(np.polyfit(at, middle, 1), at)
+    smooth = np.square(np.diff(off)).sum() < np.square(off).sum()
+    large = np.abs(off).max() > max(_LEAST_CURVE_NS, 5 * error)
+    if not (smooth and large and np.square(off / error).mean() > 6):
+        return None
+    line = np.polyfit(at, middle, 1)
+    # Outside of the first and last knots along the parabola through three.
+    begin = middle[0] - at[0] * (slopes[0] - (slopes[1] - slopes[0]) * 0.75)
+    end = middle[-1] + (since[-1] - at[-1]) * (slopes[-1] + (slopes[-1] - slopes[-2]) * 0.75)
+    # Between knots a curve is off its chords by an eighth of what its slope changes; outside it may be twice as much.
+    bulge = float(np.abs(np.diff(np.diff(middle))).max()) / 4 + float(np.abs(off).max()) / 8
+    at, middle = np.concatenate([[0.0], at, [since[-1]]]), np.concatenate([[begin], middle, [end]])
+    return _Knots(at, middle - np.polyval(line, at), _SURE * error + bulge)
+
+
+class _Side(NamedTuple):
+    """When a clock jumped, since the first collective, and how far ahead it was before, meanwhile and behind."""
+
+    begins: float
+    ends: float
+    levels: list[float]
+
+
+def _drawn(at_ns: Ints, steps: _Steps, knots: _Knots | None) -> Bends:
+    """The bends through the knots of a curve, and both sides of each jump.
+
+    A clock that is set back shows some times twice, and what was before the jump is then unclear as well.
+    """
+    base, total = int(at_ns[0]), 0.0
+    smooth = knots.since if knots is not None else np.zeros(0)
+    sides: list[_Side] = []
+    for jump in steps.jumps:
+        # Set back between T and T + by: until T it had shown times up to T, and shows them from T + by on again.
+        back = max(-jump.by_ns, 0.0)
+        begins, ends = float(at_ns[jump.before] - base) - back, float(at_ns[jump.behind] - base) + back
+        levels = [total, total + jump.by_ns]
+        while sides and begins <= sides[-1].ends:
+            before = sides.pop()
+            begins, ends, levels = min(begins, before.begins), max(ends, before.ends), [*before.levels, levels[-1]]
+        sides.append(_Side(begins, ends, levels))
+        total += jump.by_ns
+    for begins, ends, _ in sides:
+        smooth = smooth[(smooth < begins) | (smooth > ends)]
+    knot = [(time, next((s.levels[-1] for s in reversed(sides) if time >= s.ends), 0.0), False) for time in smooth]
+    for begins, ends, levels in sides:
+        times = np.linspace(begins, ends, len(levels)).tolist()
+        knot += [(time, level, time < ends) for time, level in zip(times, levels, strict=True)]
+    knot.sort(key=lambda each: each[0])
+    times = np.array([time for time, _, _ in knot])
+    by_ns = np.array([by for _, by, _ in knot])
+    if knots is not None:
+        by_ns = by_ns + np.interp(times, knots.since, knots.by_ns)
+    return Bends(base + times.astype(np.int64), np.rint(by_ns).astype(np.int64), np.array([j for _, _, j in knot]))
