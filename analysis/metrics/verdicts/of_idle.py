@@ -80,8 +80,8 @@ def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int],
     """`25 cudaFree and 9 cudaMalloc take 250.7 ms on rank 0`, if these explain idle time of some steps, unlike usual.
 
     `syncs_steps` is the table of that name, `idle_ns` how much longer devices were idle than usual. A device's window
-    ends where the next step begins on the device. So where the calls of the CPU's steps explain less than half, those of
-    the step behind each count as well. Empty if no call stands out.
+    ends where the next step begins on the device. So where the calls in the CPU's steps explain less than half, those
+    in the step behind each count as well. Empty if no call stands out.
     """
     after = {step + 1 for step in steps}
     named = ""
