@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ..core.tables.lateness import RANK_STEPS
-from .causes.blame import blamed, standing_out
+from .causes.blame import blamed, shares_of_waiting, standing_out
 
 _DEVICE, _RANK = ["rank", "device", "step"], ["rank", "step"]
 
@@ -45,14 +45,10 @@ def culprits(ranks: pd.DataFrame, hosts: pd.DataFrame) -> list[int]:
 
     Empty if all ranks are late in turn.
     """
-    of_hosts = _shares(hosts, "host")
-    of_ranks = _shares(ranks, "rank")
+    of_hosts = shares_of_waiting(hosts, "host")
+    of_ranks = shares_of_waiting(ranks, "rank")
     late = standing_out(of_ranks)
     if not late and len(of_hosts) > 1:
         members = dict(zip(hosts["host"], hosts["ranks"].str.split(), strict=True))
         late = [rank for host in standing_out(of_hosts) for rank in members[host]]
     return sorted(map(int, late))
-
-
-def _shares(table: pd.DataFrame, key: str) -> pd.Series[float]:
-    return table.set_index(key)["caused_wait_frac"].dropna().astype("float64")

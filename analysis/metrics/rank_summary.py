@@ -24,6 +24,7 @@ def ranks(
     wire = _wire_rates(collectives, participation)
     waits = blamed(participation, lateness)
     fault, waited = caused(waits), int(waits["wait_ns"].sum())
+    exposed_fault, exposed = caused(waits, "exposed_wait_ns"), int(waits["exposed_wait_ns"].sum())
     rows: list[Row] = []
     for rank in sorted(traces["rank"].unique()):
         own = participation[participation["rank"] == rank]
@@ -44,6 +45,7 @@ def ranks(
             "times_last": len(last) if compared else None,
             "caused_wait_ns": of_waiting if compared else None,
             "caused_wait_frac": of_waiting / waited if compared and waited else None,
+            "caused_exposed_frac": int(exposed_fault.get(rank, 0)) / exposed if compared and exposed else None,
             "late_median_ns": int(last["late_ns"].median()) if len(last) else None,
             "late_max_ns": last["late_ns"].max() if len(last) else None,
             "because": because,
@@ -63,6 +65,7 @@ def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
             "ranks": " ".join(map(str, own["rank"])),
             **{column: own[column].sum(min_count=1) for column in ("wait_ns", "times_last", "caused_wait_ns")},
             "caused_wait_frac": own["caused_wait_frac"].sum(min_count=1),
+            "caused_exposed_frac": own["caused_exposed_frac"].sum(min_count=1),
             "because": because,
             "kernel": _weightiest(own, "kernel", "caused_wait_ns") if because == "compute" else None,
         })  # fmt: skip

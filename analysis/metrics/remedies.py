@@ -15,7 +15,7 @@ import pandas as pd
 from ..core.nccl_tests import POINT_TO_POINT
 from ..core.schema import Row
 from ..core.tables.lateness import REMEDIES
-from .causes.blame import standing_out
+from .causes.blame import shares_of_waiting, standing_out
 
 _DEVICE = ["rank", "device"]
 _MOVING = ["transfer", "unsplit"]
@@ -99,8 +99,7 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
 
 def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Iterator[Row]:
     """Nobody waits: since the ranks that stand out are no longer late, or since all are equally fast."""
-    shares = costs.ranks.set_index("rank")["caused_wait_frac"].dropna().astype("float64")
-    late = standing_out(shares)
+    late = standing_out(shares_of_waiting(costs.ranks, "rank"))
     others = ~costs.steps["rank"].isin(late)
     if late and others.any():
         several = len(late) > 1

@@ -439,7 +439,7 @@ class Analysis:
     @cached_property
     def culprits(self) -> list[int]:
         """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
-        return culprits(self.ranks, self.hosts)
+        return culprits(self.typical_ranks, self._of_typical_step.hosts)
 
     @cached_property
     def rank_steps(self) -> pd.DataFrame:
@@ -465,7 +465,7 @@ class Analysis:
             remedies(
                 StepCosts(
                     steps=counted,
-                    ranks=self._of_typical_step.ranks,
+                    ranks=self.typical_ranks,
                     calls=self.calls,
                     collectives=self.collectives,
                     participation=self.participation,
@@ -584,6 +584,11 @@ class Analysis:
         if not run.details and not run.is_of_cpus:
             raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
         return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
+
+    @property
+    def typical_ranks(self) -> pd.DataFrame:
+        """The table `ranks`, of the steps of which the typical step is a mean."""
+        return self._of_typical_step.ranks
 
     @cached_property
     def _of_typical_step(self) -> _Waiting:

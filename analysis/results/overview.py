@@ -12,7 +12,9 @@ from rich.cells import cell_len
 from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
 from ..core.wording import counted, listed, ranges_of
+from ..metrics.causes.blame import shares_of_waiting
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
+from ..metrics.verdicts.culprits import length
 from ..metrics.verdicts.doing import on_cpu
 from ..metrics.verdicts.of_idle import idle_rows
 from ..metrics.verdicts.of_run import first_verdict
@@ -29,7 +31,8 @@ _MOST_LEFT_OUT = 3
 _WORTH_TRYING = 0.005
 """Of a step: changes that are about less are left out."""
 _WORTH_NAMING = 0.02
-"""Of all waiting, so much is caused by a rank that is named."""
+"""Of the exposed waiting, so much is caused by a rank that is named."""
+_LEAST_MS = 0.001
 
 
 class OverviewTables(Protocol):
@@ -41,6 +44,8 @@ class OverviewTables(Protocol):
     def ceiling(self) -> Any: ...  # noqa: D102
     @property
     def typical_step(self) -> TypicalStep: ...  # noqa: D102
+    @property
+    def typical_ranks(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def idle_causes(self) -> dict[str, float] | None: ...  # noqa: D102
     @property
@@ -149,27 +154,30 @@ def _step(analysis: OverviewTables, screen: Screen, width: int) -> Iterator[str]
 
 
 def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
-    late = [row for row in records(analysis.table("ranks")) if row["caused_wait_ns"]]
-    late.sort(key=lambda row: -row["caused_wait_ns"])
-    rows = [row for row in late if (row["caused_wait_frac"] or 0) >= _WORTH_NAMING][:most]
-    for row in rows:
+    """Who caused the exposed waiting of a typical step, in ms of that, and why."""
+    ranks = analysis.typical_ranks
+    shares = shares_of_waiting(ranks, "rank")
+    waited_ms = analysis.typical_step.parts["exposed_wait_ns"] / 1e6 if len(analysis.table("breakdown")) else 0.0
+    late = shares[shares * waited_ms >= _LEAST_MS].sort_values(ascending=False, kind="stable")
+    named = late[late >= _WORTH_NAMING].index[:most].tolist()
+    a_step = " a step" if analysis.typical_step.steps else ""
+    for row in sorted(records(ranks[ranks["rank"].isin(named)]), key=lambda row: named.index(row["rank"])):
         host = f" ({shortened(printable(row['host']), 16)})" if row["host"] else ""
-        share = f", {row['caused_wait_frac']:.0%} of all waiting" if row["caused_wait_frac"] is not None else ""
+        share = shares[row["rank"]]
         doing = on_cpu(analysis.table("late_work"), row["rank"]) if row["because"] == "cpu" else None
         why = f": {_BECAUSE.get(row['because'], row['because'])}" if row["because"] else ""
         why = f": CPU {printable(str(doing))}" if doing is not None else why
         kernel = f" in {shortened_kernel(printable(row['kernel']), 36)}" if row["kernel"] else ""
-        caused = f"  rank {row['rank']}{host}: {row['caused_wait_ns'] / 1e6:,.1f} ms{share}"
+        caused = f"  rank {row['rank']}{host}: {length(share * waited_ms)}{a_step}, {share:.0%} of the exposed wait"
         if cell_len(caused + why + kernel) <= width:
             yield caused + why + kernel
         else:  # what makes a rank late is not worth the number beside it
             yield caused
             yield shortened(f"    {why.removeprefix(': ')}{kernel}", width)
-    rest = late[len(rows) :]
-    if rest:
-        together = sum(row["caused_wait_ns"] for row in rest) / 1e6
-        who = counted(len(rest), "more rank" if rows else "rank")
-        yield f"  {who}: {together:,.1f} ms{' together' if rest[1:] else ''}"
+    rest = late.drop(named)
+    if len(rest):
+        who = counted(len(rest), "more rank" if named else "rank")
+        yield f"  {who}: {length(rest.sum() * waited_ms)}{a_step}{' together' if len(rest) > 1 else ''}"
 
 
 _BECAUSE = {"cpu": "CPU launches late", "data": "data loader", "start": "begins the traced step later"}

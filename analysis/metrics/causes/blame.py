@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+_WAITS = ["collective_id", "kernel", "rank", "wait_ns", "exposed_wait_ns", "waited_for"]
+
 
 def kernel_of(participation: pd.DataFrame) -> pd.Series[int]:
     """A number for the kernel of each call: one may do several sends and receives."""
@@ -13,13 +15,13 @@ def kernel_of(participation: pd.DataFrame) -> pd.Series[int]:
 
 
 def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
-    """One row per split kernel: `rank`, `wait_ns`, and `blamed`, NA where nothing tells.
+    """One row per split kernel: `rank`, `wait_ns`, `exposed_wait_ns`, and `blamed`, NA where nothing tells.
 
     If the rank that a call waited for was late, it is to blame, or the rank with which its lateness began. No one is to
     blame for waits for ranks that were not late by more than the uncertainty of clocks.
     """
     kernels = participation.assign(kernel=kernel_of(participation))
-    split = kernels.loc[kernels["wait_ns"].notna(), ["collective_id", "kernel", "rank", "wait_ns", "waited_for"]]
+    split = kernels.loc[kernels["wait_ns"].notna(), _WAITS]
     late = lateness[["collective_id", "rank", "because", "origin_rank"]].rename(columns={"rank": "waited_for"})
     joined = split.merge(late.assign(late=True), on=["collective_id", "waited_for"], how="left")
     known = joined["late"].notna()
@@ -31,11 +33,22 @@ def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
     return joined.assign(blamed=joined["origin_rank"].fillna(unknown).where(known).astype("Int64"))
 
 
-def caused(waits: pd.DataFrame) -> pd.Series[int]:
+def caused(waits: pd.DataFrame, column: str = "wait_ns") -> pd.Series[int]:
     """Waiting of others that each rank is to blame for, in ns, by rank; `waits` come from `blamed`."""
     others = waits[waits["blamed"].notna() & (waits["blamed"] != waits["rank"])]
-    found: pd.Series[int] = others.groupby("blamed")["wait_ns"].sum().astype("int64")
-    return found
+    sums: pd.Series[int] = others.groupby("blamed")[column].sum().astype("int64")
+    return sums
+
+
+def shares_of_waiting(table: pd.DataFrame, key: str) -> pd.Series[float]:
+    """The part of exposed waiting that each rank, or host, caused; `key` is the first column of `ranks` or `hosts`.
+
+    Waiting behind compute costs nothing. Where it is not known what was exposed, it is the part of all waiting.
+    """
+    by_key = table.set_index(key)
+    exposed = by_key["caused_exposed_frac"]
+    shares: pd.Series[float] = (exposed if exposed.notna().any() else by_key["caused_wait_frac"]).dropna()
+    return shares.astype("float64")
 
 
 def standing_out(shares: pd.Series[float], *, least: float = 0.15, factor: float = 3.0) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..causes.blame import standing_out
+from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from .doing import Doing, on_cpu, on_device, only_step
 
@@ -64,11 +64,11 @@ class Culprits(NamedTuple):
         return ""
 
     def _shares(self) -> pd.Series[float]:
-        return self.ranks.set_index("rank")["caused_wait_frac"].dropna().astype("float64")
+        return shares_of_waiting(self.ranks, "rank")
 
     def _host(self, shares: pd.Series[float]) -> str | None:
         """A host with several late ranks, if not just one of them."""
-        by_host = self.hosts.set_index("host")["caused_wait_frac"].dropna().astype("float64")
+        by_host = shares_of_waiting(self.hosts, "host")
         ranks_of = dict(zip(self.hosts["host"], self.hosts["ranks"].str.split(), strict=True))
         for host in standing_out(by_host) if len(by_host) > 1 else []:
             ranks = [int(r) for r in ranks_of[host]]
