@@ -86,7 +86,7 @@ def test_mistakes_are_asked_for_by_name_each_once(capsys, sweep):
 
 def test_an_unknown_mistake_is_wrong_usage(capsys, sweep):
     captured = ran(capsys, "subtraction", "--mistake", "hubris", sweep, code=2)
-    assert "'hubris' is none of one-message, elements" in " ".join(captured.err.split())
+    assert "'hubris' is not one of one-message, elements" in " ".join(captured.err.split())
 
 
 def test_mistakes_need_no_traces(capsys, sweep, tmp_path):

@@ -271,7 +271,7 @@ def test_no_blocking_call_is_a_result_and_calls_not_read_are_none(tmp_path, caps
     run.mkdir()
     gap().nccl("all_reduce", 300 * US, MS).write(run)
     assert main(["syncs", str(run)]) == 0
-    assert "no call of the runtime blocked" in capsys.readouterr().err
+    assert "no call of the runtime blocked" in capsys.readouterr().out
     assert main(["pack", "-o", str(tmp_path / "packed"), str(run)]) == 0
     assert main(["syncs", str(tmp_path / "packed")]) == 1
     assert "--details" in capsys.readouterr().err

@@ -42,6 +42,7 @@ def idle_command(
       {prog} idle --by step --format csv traces/my-run
     """
     name = "idle" if by is BreakdownBy.device else "idle_steps"
+    writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing)
 
 
@@ -65,7 +66,9 @@ def syncs_command(
       {prog} syncs traces/my-run
       {prog} syncs --by step --format csv traces/my-run
     """
+    name = "syncs" if by is SyncsBy.rank else "syncs_steps"
+    writing.check(name)
     analysis = analysis_of(runs, reading, details=True)
     if not analysis.run.details:
         nothing_measured(analysis, "was read without calls of the runtime; recordings have them if packed --details")
-    print_table("syncs" if by is SyncsBy.rank else "syncs_steps", analysis, writing)
+    print_table(name, analysis, writing)
