@@ -121,7 +121,11 @@ def test_a_folder_that_exists_is_no_mistyped_command(
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [(["lat"], {"lateness"}), (["tra"], {"traffic", "train", "training"}), (["kernels", "--to"], {"--top"})],
+    [
+        (["lat"], {"late_work", "lateness"}),
+        (["tra"], {"traffic", "train", "training"}),
+        (["kernels", "--to"], {"--top"}),
+    ],
 )
 def test_a_shell_completes_commands_and_options(words: list[str], found: set[str]) -> None:
     code = "from analysis.cli.app import main; from commtrace.cli import CAPTURING; main([], 'commtrace', CAPTURING)"

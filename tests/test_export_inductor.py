@@ -82,8 +82,8 @@ def test_the_rank_whose_operators_are_taken_can_be_chosen(tmp_path: Path) -> Non
 def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(DATA / "nccl-straggler", tmp_path / "x.json")
     said = capsys.readouterr().err
-    assert "32 calls of collectives left out: no size in the trace, or not split from waiting" in said
-    assert "no operator has shapes: capture with record_shapes=True" in said
+    assert "32 calls of collectives left out: the trace has no size" in said
+    assert "no operator has shapes; capture with record_shapes=True" in said
 
 
 def test_a_lone_rank_has_no_transfers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

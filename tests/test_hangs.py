@@ -35,7 +35,7 @@ def test_the_rank_that_stops_is_named(seed: int, tmp_path: Path) -> None:
     assert row["waited_ns"] > 5 * row["usual_ns"]
     verdict = found.verdicts.iloc[0]
     assert verdict["verdict"] == "hang"
-    assert verdict["because"].startswith(f"rank {rank} never issued {row['collective']}")
+    assert verdict["because"].startswith(f"Rank {rank} never issued {row['collective']}")
     assert facts(found).iloc[0].tolist() == ["hang", verdict["because"]]
 
 

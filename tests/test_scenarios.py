@@ -185,8 +185,8 @@ def test_scenarios_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ranks = 4", "holds no tables called [[scenario]], or others"),
-        ("[scenario]\nranks = 4", "holds no tables called [[scenario]], or others"),
+        ("ranks = 4", "must hold tables called [[scenario]], and nothing else"),
+        ("[scenario]\nranks = 4", "must hold tables called [[scenario]], and nothing else"),
         ("[[scenario]\n", "s.toml: "),
         ("[[scenario]]\nranks = 0", "'0' is not a number of ranks"),
         (None, "No such file"),

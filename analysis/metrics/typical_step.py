@@ -150,15 +150,20 @@ def _edge(row: Row, others: list[Row]) -> str | None:
 
 
 def _leave_out_unlike(rows: list[Row]) -> None:
-    """Leave out whole steps that are unlike most others, where most are alike."""
-    whole = [row for row in rows if row["left_out"] is None]
-    if not whole:  # then the edges are all there is
+    """Leave out whole steps that are unlike most others, where most are alike.
+
+    Each one that is left out moves the median of the rest, beside which others may be unlike: so again until none is.
+    """
+    if not any(row["left_out"] is None for row in rows):  # then the edges are all there is
         for row in rows:
             row["left_out"] = None
         return
-    middle = median(row["window_ns"] for row in whole)
-    unlike = [row for row in whole if not _is_alike(row["window_ns"], middle)]
-    if 2 * len(unlike) < len(whole):
+    while True:
+        whole = [row for row in rows if row["left_out"] is None]
+        middle = median(row["window_ns"] for row in whole)
+        unlike = [row for row in whole if not _is_alike(row["window_ns"], middle)]
+        if not unlike or 2 * len(unlike) >= len(whole):
+            return
         for row in unlike:
             row["left_out"] = "long" if row["window_ns"] > middle else "short"
 

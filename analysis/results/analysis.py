@@ -537,7 +537,7 @@ class Analysis:
             typical=typical,
             of_typical=None if typical is None else waiting.participation,
             culprits=self._culprits(waiting, 0 if typical is None else len(typical.steps)),
-            culprits_in=lambda steps: self._culprits(self._waiting_in(steps), len(steps)),
+            culprits_in=lambda steps: self._culprits(self._waiting_in(steps), None),
             idle=self.idle_causes,
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
         )
@@ -606,7 +606,7 @@ class Analysis:
         work = self.late_work[self.late_work["step"].isin(steps)]
         return _Waiting(own, late, ranks, ranks_module.hosts(ranks), work)
 
-    def _culprits(self, waiting: _Waiting, steps: int) -> Culprits:
+    def _culprits(self, waiting: _Waiting, steps: int | None) -> Culprits:
         groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
         of_collective = groups.set_axis(self.collectives["collective_id"])
         return Culprits(

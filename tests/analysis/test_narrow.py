@@ -174,7 +174,7 @@ def test_a_sentence_without_room_stands_below_its_row_in_full(width: int) -> Non
 
 def test_advice_is_wrapped_and_never_loses_its_middle() -> None:
     rows = any_table(CATALOG["remedies"], 5)
-    rows.columns["remedy"], rows.columns["gain_frac"] = ["no_idle"] * 6, [0.5] * 6
+    rows.columns["remedy"], rows.columns["concerned_frac"] = ["no_idle"] * 6, [0.5] * 6
     for column in ("what", "how"):
         rows.columns[column] = [
             f"{column} {number}: fewer synchronisations, a faster data loader" for number in range(6)

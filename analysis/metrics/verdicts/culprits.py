@@ -25,14 +25,17 @@ _ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs ou
 
 
 class Culprits(NamedTuple):
-    """Who is late and why: tables `ranks`, `hosts`, `lateness` and `late_work` of a run, and over how many steps."""
+    """Who is late and why: tables `ranks`, `hosts`, `lateness` and `late_work` of a run, and over how many steps.
+
+    `steps` is 0 where none are marked, and None if these are one event: then all of its lateness counts, not a rate.
+    """
 
     ranks: pd.DataFrame
     hosts: pd.DataFrame
     lateness: pd.DataFrame
     late_work: pd.DataFrame
     groups: pd.Series[int]
-    steps: int
+    steps: int | None
     on_cpu: bool
 
     def sentence(self) -> str:
@@ -113,6 +116,8 @@ class Culprits(NamedTuple):
         new = own.groupby(own["collective_id"].map(self.groups))["new_ns"]
         if because == "start":  # there is one first step
             return _Late(rank, because, float(new.max().max()) / 1e6, "")
+        if self.steps is None:
+            return _Late(rank, because, float(new.sum().max()) / 1e6, "")
         once = only_step(self.late_work, rank, because, self.steps)
         if once is not None:
             return _Late(rank, because, float(new.sum().max()) / 1e6, "", f" in step {once} alone")

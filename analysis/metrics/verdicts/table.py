@@ -26,8 +26,8 @@ class Measured(NamedTuple):
 
     The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
     Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
-    `culprits` made the others wait in these steps, `culprits_in` says who did in others. `idle` says why devices were
-    idle in these steps, `syncs_steps` which calls of the runtime blocked or allocated.
+    `culprits` made the others wait in these steps, `culprits_in` says who did in others, taken as one event. `idle`
+    says why devices were idle in these steps, `syncs_steps` which calls of the runtime blocked or allocated.
     """
 
     collectives: pd.DataFrame
