@@ -17,6 +17,7 @@ RESOLUTION_NS = 2_000
 # Ends of one collective differ by up to 96 us between the ranks of a host, in traces of eight GPUs.
 COINCIDE_NS = 150_000
 _ROUNDS = 30
+_DENSE = 20_000_000
 
 
 class Ends(NamedTuple):
@@ -156,3 +157,13 @@ def of_others(values: Floats, collective: Ints, group: Ints) -> Floats:
     np.maximum.at(second, collective[rest], values[rest])
     result: Floats = np.where(group == owner[collective], second[collective], largest[collective])
     return result
+
+
+def shared_collectives(collective: Ints, unit: Ints, count: int) -> Floats:
+    """How many collectives each two units share; of a part of them, if there are many."""
+    every = -(-(int(collective.max()) + 1) * count // _DENSE)
+    used = collective % every == 0
+    takes_part = np.zeros((int(collective.max()) // every + 1, count), dtype=np.float32)
+    takes_part[collective[used] // every, unit[used]] = 1
+    common: Floats = (takes_part.T @ takes_part).astype(np.float64)
+    return common

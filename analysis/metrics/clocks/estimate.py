@@ -11,9 +11,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .bends import straightened
-from .ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns, bounds, fitted_frame, of_hosts, of_others
+from .ends import (
+    COINCIDE_NS,
+    RESOLUTION_NS,
+    Ends,
+    apart_ns,
+    bounds,
+    fitted_frame,
+    of_hosts,
+    of_others,
+    shared_collectives,
+)
 from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
-from .medians import LEAST_FOLLOWED, Centres, Trend, centres
+from .medians import LEAST_FOLLOWED, Centres, Trend, centres, trend
 
 _SIGNIFICANT = 5.0
 _SURE = 4.0
@@ -41,35 +51,77 @@ class ClockEstimate:
     late: Flags
 
 
-def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockEstimate:
+def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags, named: Flags) -> ClockEstimate:
     """The clocks of ranks from the ends of their collectives; `hosts` by clock, from 0.
 
-    `shared` says which clocks are exactly those of their hosts, as clocks of CPUs are.
+    `shared` says which clocks are exactly those of their hosts, as clocks of CPUs are; `named`, of which the host is
+    known. Before anything is estimated, raw clocks that agree are taken for those of one host.
     """
-    straight = straightened(ends, hosts, shared=shared)
+    together = _as_one_host(ends, hosts, named)
+    straight = straightened(ends, together, shared=shared)
     ends = straight.ends
-    frame, drifts = fitted_frame(ends, hosts, zero_ns)
+    frame, drifts = fitted_frame(ends, together, zero_ns)
     if not len(ends.collective):
         return ClockEstimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
-    seen = _Seen.of(ends, frame, hosts, drifts, shared)
+    seen = _Seen.of(ends, frame, together, drifts, shared)
     frame, corrected, on_host = _gpus_corrected(seen, frame)
     frame = frame.referred()
     frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame, corrected)
-    frame = _moved_into_bounds(ends, frame, hosts, raw).referred()
+    frame = _moved_into_bounds(ends, frame, together, raw).referred()
     confirmed = raw & (doubtful_ns == 0)
-    uncertainty = _uncertainty(seen, frame, confirmed, doubtful_ns, corrected) + np.rint(straight.extra_ns).astype(
-        np.int64
-    )
+    uncertainty = _uncertainty(seen, frame, hosts, confirmed, doubtful_ns, corrected)
+    uncertainty += np.rint(straight.extra_ns).astype(np.int64)
     return ClockEstimate(replace(frame, bends=straight.bends), uncertainty, on_host | (doubtful_ns > 0))
 
 
 def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
     """The clocks of ranks by their ends alone, not against the first one: a cheaper `estimated`."""
-    straight = straightened(ends, hosts, shared=shared)
+    straight = straightened(ends, hosts, shared=shared, curved=False)
     frame, drifts = fitted_frame(straight.ends, hosts, zero_ns)
     if len(ends.collective):
         frame = _gpus_corrected(_Seen.of(straight.ends, frame, hosts, drifts, shared), frame)[0]
     return replace(frame, bends=straight.bends)
+
+
+def _as_one_host(ends: Ends, hosts: Ints, named: Flags) -> Ints:
+    """The hosts, with ranks of unknown ones together if their raw clocks agree.
+
+    Each is compared with the rank among those that agree so far with which it shares most collectives.
+    """
+    result, left = hosts.copy(), np.flatnonzero(~named & np.isin(np.arange(len(hosts)), ends.clock)).tolist()
+    rows = {clock: np.flatnonzero(ends.clock == clock) for clock in left}
+    common = shared_collectives(ends.collective, ends.clock, len(hosts)) if left else np.zeros((0, 0))
+    while left:
+        agreeing = [left.pop(0)]
+        waiting = list(left)
+        while waiting:
+            clock = max(waiting, key=lambda each: common[each, agreeing].max())
+            other = max(agreeing, key=lambda each: common[clock, each])
+            if not common[clock, other]:
+                break
+            waiting.remove(clock)
+            if _raw_agree(ends, rows[clock], rows[other]):
+                agreeing.append(clock)
+                left.remove(clock)
+        result[agreeing] = hosts[agreeing[0]]
+    return np.unique(result, return_inverse=True)[1].ravel()
+
+
+def _raw_agree(ends: Ends, ours: Ints, theirs: Ints) -> bool:
+    """Could two ranks have met in all collectives by their raw clocks, and do their ends differ as on one host?"""
+    _, i, j = np.intersect1d(ends.collective[ours], ends.collective[theirs], return_indices=True)
+    ours, theirs = ours[i], theirs[j]
+    if (ends.start_ns[ours] - ends.end_ns[theirs]).max() > _GPU_NS:
+        return False
+    if (ends.start_ns[theirs] - ends.end_ns[ours]).max() > _GPU_NS:
+        return False
+    apart = (ends.end_ns[ours] - ends.end_ns[theirs]).astype(np.float64)
+    centre = centres(apart, np.zeros(len(apart), dtype=np.int64), 1)
+    if abs(centre.centre[0]) > max(_GPU_NS, _SIGNIFICANT * centre.error[0]):
+        return False
+    since = ends.end_ns[ours] - ends.end_ns[ours].min()
+    drift = trend(since, apart)
+    return drift is None or abs(drift.slope) * np.ptp(since) <= _GPU_NS
 
 
 @dataclass(frozen=True)
@@ -125,14 +177,9 @@ def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, 
     differs = (np.abs(beyond) > np.maximum(_GPU_NS, _SIGNIFICANT * error)) & ~seen.shared
     low, high = bounds(seen.ends, frame, np.arange(len(seen.hosts)))
     impossible = (low > RESOLUTION_NS) | (high < -RESOLUTION_NS)
-    # A few calls whose ends scatter are no evidence, however far apart they are: ranks of a host share its clock.
-    strong = seen.of_clock.size >= _LEAST_STRONG
-    corrected = differs & (((np.abs(beyond) <= _MOST_GPU_NS) & strong) | impossible)
-    return (
-        frame.moved(corrected, beyond[corrected]),
-        corrected,
-        differs & ~corrected & (strong | (np.abs(beyond) > _MOST_GPU_NS)),
-    )
+    # Ranks of a host share its clock, and ends on one host differ by as much: only what is impossible is put right.
+    corrected = differs & impossible
+    return frame.moved(corrected, beyond[corrected]), corrected, differs & (np.abs(beyond) > _MOST_GPU_NS) & ~corrected
 
 
 def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame, corrected: Flags) -> tuple[ClockFrame, Flags, Floats]:
@@ -167,12 +214,14 @@ def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -
     return frame
 
 
-def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats, corrected: Flags) -> Ints:
-    """How wrong each offset against the first clock of its component may be, in ns.
+def _uncertainty(
+    seen: _Seen, frame: ClockFrame, hosts: Ints, confirmed: Flags, doubtful_ns: Floats, corrected: Flags
+) -> Ints:
+    """How wrong each offset against the first clock of its component may be, in ns; `hosts` as they are known.
 
     `confirmed` are those for which two witnesses agree: raw clocks and ends.
     """
-    first, ends, hosts = frame.firsts, seen.ends, seen.hosts
+    first, ends = frame.firsts, seen.ends
     same_host = hosts == hosts[first]
     # At the ends of the window an error of the drift adds as much again, or the drift itself where it is not known.
     half_ns = float(np.ptp(frame.common(ends.clock, ends.end_ns))) / 2

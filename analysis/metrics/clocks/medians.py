@@ -15,6 +15,8 @@ _OF_MEDIAN = 1.2533  # standard error of the median / that of the mean
 _BINS = 16
 LEAST_FOLLOWED = 16
 """With fewer values a drift cannot be told from chance."""
+LARGEST_SLOPE = 200e-6
+"""Crystals differ by less than that; ends that say more say something else."""
 _LEAST_DRIFT_NS = 2_000
 _SIGNIFICANT = 5.0
 
@@ -75,7 +77,8 @@ def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
     slope, level = np.polyfit(at - centre, middle, 1)
     left = middle - level - slope * (at - centre)
     error = np.sqrt((left**2).sum() / (bins - 2) / ((at - centre) ** 2).sum())
-    if abs(slope) * np.ptp(since_ns) < _LEAST_DRIFT_NS or abs(slope) < _SIGNIFICANT * error:
+    small = abs(slope) * np.ptp(since_ns) < _LEAST_DRIFT_NS or abs(slope) < _SIGNIFICANT * error
+    if small or abs(slope) > LARGEST_SLOPE:
         return None
     return Trend(float(level - slope * centre), float(slope))
 
