@@ -499,6 +499,8 @@ def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
     # Between knots a curve is off its chords by an eighth of what its slope changes; outside it may be twice as much.
     bulge = float(np.abs(np.diff(np.diff(middle))).max()) / 4 + float(np.abs(off).max()) / 8
     at, middle = np.concatenate([[0.0], at, [since[-1]]]), np.concatenate([[begin], middle, [end]])
+    # What no clock drifts by in the long run is a part of the curve.
+    line = line if abs(line[0]) <= LARGEST_SLOPE else np.array([middle.mean()])
     return _Knots(at, middle - np.polyval(line, at), _SURE * error + bulge)
 
 

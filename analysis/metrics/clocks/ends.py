@@ -58,7 +58,7 @@ def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dic
         of_host = of_hosts(medians(apart, ends.clock, len(hosts)), hosts)
         change = np.nan_to_num(of_host)[hosts]
         frame = frame.moved(slice(None), change)  # type: ignore[arg-type]
-        found = _drifts(ends, frame, hosts)
+        found = {host: line for host, line in trends(ends, frame, hosts).items() if line.drifts}
         for host, line in found.items():
             frame = frame.moved(hosts == host, line.level_ns, line.slope)
         drifts |= found
@@ -109,8 +109,8 @@ def of_hosts(of_clock: Floats, hosts: Ints) -> Floats:
     return medians(of_clock[good], hosts[good], count)
 
 
-def _drifts(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
-    """By host the trend of its ends against those of the others, if there is one."""
+def trends(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
+    """By host the trend of its ends against those of the others, if these are enough for one."""
     apart, host = apart_ns(ends, frame), hosts[ends.clock]
     if len(np.unique(host)) < 2:
         return {}

@@ -21,6 +21,7 @@ from .ends import (
     of_hosts,
     of_others,
     shared_collectives,
+    trends,
 )
 from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
 from .medians import LEAST_FOLLOWED, Centres, Trend, centres, trend
@@ -121,7 +122,7 @@ def _raw_agree(ends: Ends, ours: Ints, theirs: Ints) -> bool:
         return False
     since = ends.end_ns[ours] - ends.end_ns[ours].min()
     drift = trend(since, apart)
-    return drift is None or abs(drift.slope) * np.ptp(since) <= _GPU_NS
+    return drift is None or not drift.drifts or abs(drift.slope) * drift.span_ns <= _GPU_NS
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,15 @@ class _Seen:
     of_clock: Centres
     of_host: Floats
     drifts: dict[int, Trend]
+    unseen: Floats
     shared: Flags
 
     @classmethod
     def of(cls, ends: Ends, frame: ClockFrame, hosts: Ints, drifts: dict[int, Trend], shared: Flags) -> _Seen:
         """Computed from the ends, on the clocks of the frame."""
         of_clock = centres(apart_ns(ends, frame), ends.clock, len(hosts))
-        return cls(ends, hosts, of_clock, of_hosts(of_clock.centre, hosts), drifts, shared)
+        of_host = of_hosts(of_clock.centre, hosts)
+        return cls(ends, hosts, of_clock, of_host, drifts, _unseen_drift(ends, frame, hosts), shared)
 
     @property
     def beyond_host_ns(self) -> Floats:
@@ -166,6 +169,21 @@ class _Seen:
     def drifting(self) -> Flags:
         """Which clocks are of hosts that drift."""
         return np.isin(self.hosts, list(self.drifts))
+
+
+def _unseen_drift(ends: Ends, frame: ClockFrame, hosts: Ints) -> Floats:
+    """By how much the clock of each clock's host may drift beyond the frame without being seen.
+
+    What ends follow but no clock does is believed of neither, so it is uncertain.
+    """
+    result = np.full(len(hosts), LARGEST_DRIFT)
+    if len(np.unique(hosts[ends.clock])) == 1:
+        # Raw clocks that agree were compared one by one.
+        result[np.bincount(ends.clock, minlength=len(hosts)) >= LEAST_FOLLOWED] = 0.0
+    for host, line in trends(ends, frame, hosts).items():
+        steep = line.significant and not line.drifts
+        result[hosts == host] = abs(line.slope) if steep else min(line.slope_error, LARGEST_DRIFT)
+    return result
 
 
 def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Flags]:
@@ -225,9 +243,9 @@ def _uncertainty(
     same_host = hosts == hosts[first]
     # At the ends of the window an error of the drift adds as much again, or the drift itself where it is not known.
     half_ns = float(np.ptp(frame.common(ends.clock, ends.end_ns))) / 2
-    followed = np.nan_to_num(seen.of_clock.size) >= LEAST_FOLLOWED
+    unseen = np.where(hosts == hosts[first], 0.0, np.maximum(seen.unseen, seen.unseen[first]))
     told = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
-    told += np.where(followed & followed[first], 0.0, 2 * LARGEST_DRIFT * half_ns) * ~same_host
+    told += unseen * half_ns * np.where(unseen == LARGEST_DRIFT, 2, 1)
     # A difference between a GPU's clock and its host's may be the lateness of its rank, or chance: what is stated
     # covers the raw clock and the corrected one, whichever is used.
     gpu = seen.gpu_ns
@@ -245,7 +263,7 @@ def _uncertainty(
     # A clock is off by at least this much, if no rank leaves before all have arrived.
     low, high = bounds(ends, frame, np.arange(len(hosts)))
     impossible = np.maximum(np.maximum(low, -high), 0.0)
-    proven = _proven(ends, frame)
+    proven = _proven(ends, frame, unseen)
     told[np.isinf(told) & np.isinf(proven)] = COINCIDE_NS
     total = np.maximum(RESOLUTION_NS, np.minimum(told + RESOLUTION_NS, proven))
     total += contradiction + impossible + doubtful_ns
@@ -289,8 +307,11 @@ def _asymmetry(seen: _Seen, frame: ClockFrame) -> Floats:
     return result
 
 
-def _proven(ends: Ends, frame: ClockFrame) -> Floats:
-    """How far each offset can be off at most, by the collectives that its clock shares with the first one."""
+def _proven(ends: Ends, frame: ClockFrame, unseen: Floats) -> Floats:
+    """How far each offset can be off at most, by the collectives that its clock shares with the first one.
+
+    They bound it when they begin and end; in between, and before and after, it may drift as much as nobody has seen.
+    """
     first = frame.firsts
     start, end = (
         (frame.common(ends.clock, times) - frame.origin_ns[0]).astype(np.float64)
@@ -300,8 +321,26 @@ def _proven(ends: Ends, frame: ClockFrame) -> Floats:
     is_first = first[ends.clock] == ends.clock
     of_first[0, ends.collective[is_first]] = start[is_first]
     of_first[1, ends.collective[is_first]] = end[is_first]
-    low, high = np.full(len(first), -np.inf), np.full(len(first), np.inf)
-    np.fmax.at(low, ends.clock, start - of_first[1, ends.collective])
-    np.fmin.at(high, ends.clock, end - of_first[0, ends.collective])
-    consistent = (low <= 0) & (high >= 0)
-    return np.where(consistent, np.maximum(-low, high), np.inf)
+    result = np.full(len(first), np.inf)
+    for clock in np.unique(ends.clock).tolist():
+        own = np.flatnonzero(ends.clock == clock)
+        lasts = np.array([start[own].min(), end[own].max()])
+        own = own[~np.isnan(of_first[0, ends.collective[own]])]
+        high, low = end[own] - of_first[0, ends.collective[own]], start[own] - of_first[1, ends.collective[own]]
+        if len(own) and high.min() >= 0 >= low.max():
+            ahead, behind = (_reached(end[own], bound, lasts, float(unseen[clock])) for bound in (high, -low))
+            result[clock] = max(ahead, behind)
+    return result
+
+
+def _reached(at: Floats, bound_ns: Floats, lasts: Floats, drift: float) -> float:
+    """How far a clock can get between two times if it is bounded at some, and drifts by no more than this."""
+    order = np.argsort(at)
+    at, bound_ns = at[order], bound_ns[order]
+    before = np.minimum.accumulate(bound_ns - drift * at) + drift * at
+    behind = np.minimum.accumulate((bound_ns + drift * at)[::-1])[::-1] - drift * at
+    most = drift * np.diff(at)
+    # Both lines rise towards each other: they meet in between, or one is lower all the way.
+    inside = np.minimum((before[:-1] + behind[1:] + most) / 2, np.minimum(before[:-1], behind[1:]) + most)
+    outside = behind[0] + drift * max(at[0] - lasts[0], 0.0), before[-1] + drift * max(lasts[1] - at[-1], 0.0)
+    return float(max(*outside, inside.max(initial=0.0), np.minimum(before, behind).max()))
