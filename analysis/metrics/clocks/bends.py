@@ -41,8 +41,9 @@ _LEAST_EDGE_NS, _BEYOND_TAIL_EDGE = 250_000, 6.0
 _LEAST_STEP_NS = 12_000
 # So much of both sides has to lie beyond the middle of the jump, and so much of it each kind of collective has to show.
 _APART_FRAC, _SHOWN_FRAC = 0.8, 0.5
-# Where no kind of collective is on both sides of it: ends of other kinds differ by less.
-_LEAST_UNLIKE_NS = 250_000
+# Where no kind of collective is on both sides of it, or where a GPU is to jump against its host, whose clock it has:
+# ends differ by less.
+_LEAST_UNLIKELY_NS = 250_000
 # What collectives allow is as right as ends of kernels are converted to the clock of the host.
 _ALLOWED_NS = 10_000
 # A clock that jumps more often does something else.
@@ -88,7 +89,7 @@ def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True)
                 bends |= {} if bent.bends is None else {clock: bent.bends}
     ends = _without(ends, bends)
     of_hosts: dict[int, Bends] = {}
-    for host, bent in _each(_units(ends, hosts), curved=curved):
+    for host, bent in _each(_units(ends, hosts), of_hosts=True, curved=curved):
         extra_ns[hosts == host] += bent.extra_ns
         if bent.bends is not None:
             of_hosts |= dict.fromkeys(np.flatnonzero(hosts == host).tolist(), bent.bends)
@@ -169,7 +170,7 @@ def _of_host(units: _Units, *, is_first: bool) -> dict[int, _Bent]:
     return again if sum(b.bends is not None for b in again.values()) < several else bent
 
 
-def _each(units: _Units, *, curved: bool = False) -> Iterator[tuple[int, _Bent]]:
+def _each(units: _Units, *, of_hosts: bool = False, curved: bool = False) -> Iterator[tuple[int, _Bent]]:
     """How each unit's clock bends against the first one that collectives link with it, in as few steps as possible."""
     names, unit = np.unique(units.unit, return_inverse=True)
     rows = [np.flatnonzero(unit.ravel() == place) for place in range(len(names))]
@@ -186,7 +187,7 @@ def _each(units: _Units, *, curved: bool = False) -> Iterator[tuple[int, _Bent]]
         place = max(reached, key=lambda p: (common[p, root], common[p][done].max()))
         # Against the first one, unless another one shares many more collectives.
         parent = max(done, key=lambda p: (int(common[place, p]) * (4 if p == root else 1), -p))
-        bent = _bent(units, straight_ns, rows[place], rows[parent], curved=curved)
+        bent = _bent(units, straight_ns, rows[place], rows[parent], of_hosts=of_hosts, curved=curved)
         if bent.bends is not None:
             straight_ns[rows[place]] -= bent.bends.added(units.end_ns[rows[place]])
         waiting.remove(place)
@@ -221,7 +222,7 @@ class _Series(NamedTuple):
         return self._replace(apart_ns=apart, low_ns=low, high_ns=high)
 
 
-def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, curved: bool) -> _Bent:
+def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, of_hosts: bool, curved: bool) -> _Bent:
     _, i, j = np.intersect1d(units.collective[ours], units.collective[theirs], return_indices=True)
     i, j = np.asarray(ours[i], dtype=np.int64), np.asarray(theirs[j], dtype=np.int64)
     apart = units.end_ns[i] - straight_ns[j]
@@ -240,7 +241,7 @@ def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, curved:
     series = _Series(*(each[kept] for each in (units.end_ns[i], level_ns, longer, low, high, units.alike[i])))
     rises = np.maximum.accumulate(series.at_ns)
     since = (rises - rises[0]).astype(np.float64)
-    steps = _jumps(series.without(_slope(since, series.apart_ns) * since))
+    steps = _jumps(series.without(_slope(since, series.apart_ns) * since), of_hosts=of_hosts)
     left_ns = series.apart_ns - steps.total(len(series.at_ns))
     knots = _curve(since, left_ns) if curved else None
     extra_ns = steps.error_ns
@@ -321,7 +322,7 @@ class _Steps(NamedTuple):
         return np.cumsum(change)[:count]
 
 
-def _jumps(series: _Series) -> _Steps:
+def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
     """All jumps in the differences of ends, from which a drift has been taken out, roughly."""
     level_ns, noise_ns, tail_ns = series.apart_ns, _noise_ns(series.apart_ns), _tail_ns(series.apart_ns)
     inner = _cuts(level_ns, noise_ns, max(_LEAST_JUMP_NS, _BEYOND_TAIL * tail_ns))
@@ -339,6 +340,9 @@ def _jumps(series: _Series) -> _Steps:
         late = count >= min(_WIDTHS) and abs(longer - by_ns) < abs(by_ns) / 2
         if late or not _shown_by_all(series, left, right, by_ns) or not _allowed(series, before, cut, beyond, by_ns):
             doubted_ns = max(doubted_ns, abs(by_ns))
+            continue
+        if not (of_hosts or abs(by_ns) > _LEAST_UNLIKELY_NS or not _allowed(series, before, cut, beyond, 0.0)):
+            errors.append(abs(by_ns) / _SURE)
             continue
         # A host that jumps while its ranks end a collective ends it in between.
         off = max(6 * noise_ns, abs(by_ns) / 20)
@@ -384,7 +388,7 @@ def _shown_by_all(series: _Series, left: slice, right: slice, by_ns: float) -> b
     ]
     weights = [min((before == kind).sum(), (behind == kind).sum()) for kind in common]
     if not shown:
-        return abs(by_ns) > _LEAST_UNLIKE_NS
+        return abs(by_ns) > _LEAST_UNLIKELY_NS
     return float(np.average([change > _SHOWN_FRAC * abs(by_ns) for change in shown], weights=weights)) >= _APART_FRAC
 
 
