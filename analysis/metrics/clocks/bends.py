@@ -325,7 +325,8 @@ class _Steps(NamedTuple):
 def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
     """All jumps in the differences of ends, from which a drift has been taken out, roughly."""
     level_ns, noise_ns, tail_ns = series.apart_ns, _noise_ns(series.apart_ns), _tail_ns(series.apart_ns)
-    inner = _cuts(level_ns, noise_ns, max(_LEAST_JUMP_NS, _BEYOND_TAIL * tail_ns))
+    least_ns = max(_LEAST_JUMP_NS, _BEYOND_TAIL * tail_ns)
+    inner = _cuts(level_ns, noise_ns, least_ns)
     after = sorted({*inner, *_at_edges(series, inner, max(_LEAST_EDGE_NS, _BEYOND_TAIL_EDGE * tail_ns))})
     edges = [-1, *after, len(series.at_ns) - 1]
     jumps, errors, doubted_ns = [], [], 0.0
@@ -338,7 +339,9 @@ def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
         count = min(left.stop - left.start, right.stop - right.start)
         # Where calls are longer by as much, they end later, and the clock may be right.
         late = count >= min(_WIDTHS) and abs(longer - by_ns) < abs(by_ns) / 2
-        if late or not _shown_by_all(series, left, right, by_ns) or not _allowed(series, before, cut, beyond, by_ns):
+        small = abs(by_ns) < least_ns
+        shown = _shown_by_all(series, left, right, by_ns) and _allowed(series, before, cut, beyond, by_ns)
+        if late or small or not shown:
             doubted_ns = max(doubted_ns, abs(by_ns))
             continue
         if not (of_hosts or abs(by_ns) > _LEAST_UNLIKELY_NS or not _allowed(series, before, cut, beyond, 0.0)):
