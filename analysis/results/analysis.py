@@ -530,6 +530,7 @@ class Analysis:
             participation=self.participation,
             fits=self.fits,
             hangs=self.hangs,
+            clocks=self.clocks,
             ranks=run.ranks,
             missing=run.missing_ranks,
             world_size=run.world_size,

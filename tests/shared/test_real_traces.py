@@ -427,3 +427,28 @@ def test_files_left_out_of_a_folder_are_never_left_out_silently(capsys, command)
     code = main([command, str(TRACES / "holes")])
     captured = capsys.readouterr()
     assert code == 1 or "left out 5 JSON files" in captured.out + captured.err
+
+
+# --- clocks of one host ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("traces", ["nanogpt-h100-w8", "dlrm-v100-w8", "lightllm-sglang-427996", "torchrec-a2a-063"])
+def test_raw_clocks_of_one_host_are_kept(traces):
+    found = analyse(TRACES / traces)
+    clocks = found.clocks
+    assert (clocks["offset_ns"] == 0).all()
+    assert (clocks["drift_ppm"] == 0).all()
+    assert clocks["bends"].isna().all()
+    assert (clocks["uncertainty_ns"] <= 30 * US).all()
+    known = clocks["host"].notna()
+    assert clocks.loc[known, "basis"].str.startswith("all linked ranks ran on").all()
+    assert (clocks.loc[~known, "basis"] == "raw clocks agree within the uncertainty").all()
+
+
+@pytest.mark.parametrize("traces", ["torchrec-v100-w4", "torchrec-a2a3"])
+def test_gpus_that_could_not_have_met_by_raw_clocks_are_put_right_without_jump_or_drift(traces):
+    clocks = analyse(TRACES / traces).clocks
+    assert (clocks["drift_ppm"] == 0).all()
+    assert clocks["bends"].isna().all()
+    assert (clocks["offset_ns"] != 0).any()
+    assert (clocks["uncertainty_ns"] <= 70 * US).all()

@@ -15,6 +15,25 @@ from .world import Clocks, Hardware, Injection, Jump, Layout, Losses, Program, W
 STEPS = 8
 
 
+def of_uneven_ends(seed: int, hosts: int, *, named: bool) -> Simulated:
+    """Right clocks, or two hosts some ms apart; ends differ by kind and size of collective, and have long tails."""
+    rng = random.Random(f"uneven {seed} {hosts}")
+    us, elems = rng.choice((100.0, 300.0)), 1 << rng.randint(18, 23)
+    gpus = 8 // hosts
+    programs: list[Program] = [
+        partial(ddp, layers=4, layer_us=us),
+        partial(fsdp, layers=3, layer_us=us, elems=elems),
+        partial(tp_dp, layers=3, layer_us=us, elems=elems),
+    ]
+    clocks = Clocks(offset_us=(0.0, rng.uniform(-3e3, 3e3)), ppm=(0.0, rng.uniform(-10.0, 10.0)))
+    layout = Layout(gz=False) if named else Layout(gz=False, host_in_header=False, names="rank")
+    hardware = Hardware(end_noise_us=rng.choice((1.0, 5.0)), uneven_end_us=rng.choice((20.0, 60.0, 90.0)))
+    shown = Window(cycles=((0, STEPS - 1),))
+    return simulate(
+        World(seed, rng.choice(programs), hosts, gpus, STEPS, hardware, clocks=clocks, layout=layout, window=shown)
+    )
+
+
 def simulated_with(kind: str, seed: int) -> Simulated:
     """A simulated world of one of `KINDS`. Clocks change nothing of what happens: they are drawn once it has."""
     rng = random.Random(f"{kind} {seed}")

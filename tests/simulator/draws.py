@@ -11,8 +11,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-_OF_STEP, _OF_GROUP, _OF_RANK, _OF_LOSS = range(1, 5)
-_BLOCK = 64
+_OF_STEP, _OF_GROUP, _OF_RANK, _OF_LOSS, _OF_ENDS = range(1, 6)
+_BLOCK, _ALIKE_TURNS = 64, 4
 CPU, DURATION, LAUNCH, END = range(4)
 NOTHING_DRAWN = (0.0, 0.0, 0.0, 0.0)
 
@@ -40,6 +40,13 @@ class Draws:
         """0..1 for each of `count` operations."""
         drawn: list[float] = keyed(self.seed, _OF_LOSS, rank, step).random(count).tolist()
         return drawn
+
+    def uneven(self, rank: int, what: tuple[object, ...], turn: int) -> float:
+        """0..1: how much later than others a rank ends such calls; half of it always, half as in the turns nearby."""
+        key = crc32(repr(what).encode())
+        always = keyed(self.seed, _OF_ENDS, rank, key).random()
+        nearby = keyed(self.seed, _OF_ENDS, rank, key, 1 + turn // _ALIKE_TURNS).random()
+        return (always + nearby) / 2
 
     def of_rank(self, rank: int) -> tuple[float, float]:
         """Two for a rank as a whole."""

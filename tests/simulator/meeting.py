@@ -34,6 +34,7 @@ class Meeting:
 
 
 Key = tuple[object, ...]
+_RARE = 1.96
 
 
 @dataclass
@@ -59,6 +60,10 @@ class Meetings:
         counted = (ran.rank, op.group, isinstance(op, Comm))
         self.turns[counted] += 1
         ran.turn = self.turns[counted]
+        if hardware.uneven_end_us and isinstance(op, Comm):
+            uneven = self.draws.uneven(ran.rank, (op.group, op.op, op.size_bytes), ran.turn)
+            uneven += abs(row[END]) > _RARE
+            ran.noise_us += hardware.uneven_end_us * uneven * (1.0 if op.size_bytes > hardware.eager_bytes else 0.1)
 
     def linked(self) -> list[Meeting]:
         """All of them, once every rank has joined; ends are linked to the starts they need."""

@@ -37,7 +37,11 @@ Program = Callable[[Place], list[Op]]
 
 @dataclass(frozen=True)
 class Hardware:
-    """How fast everything is. `late_end_us` is how much later a rank ends every collective, by rank."""
+    """How fast everything is. `late_end_us` is how much later a rank ends every collective, by rank.
+
+    `uneven_end_us` is how much later ranks end large collectives at most, depending on their kind and size; one in
+    twenty ends that much later besides.
+    """
 
     intra_gb_per_s: float = 200.0
     inter_gb_per_s: float = 40.0
@@ -50,6 +54,7 @@ class Hardware:
     cpu_jitter: float = 0.15
     end_noise_us: float = 1.0
     late_end_us: tuple[tuple[int, float], ...] = ()
+    uneven_end_us: float = 0.0
     launch_us: float = 4.0
     event_us: float = 1.5
     gap_us: float = 0.8

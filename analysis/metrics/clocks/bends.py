@@ -2,12 +2,15 @@
 
 All ranks end a collective at nearly the same time, so between two clocks that run straight the differences of ends
 follow a line. A clock that was set steps at once, from one collective to the next, in collectives of every kind, and
-stays there; a crystal that warms up bends. Both are seen long before they could be confused with chance: ends scatter
-by some microseconds, jumps are of tens to thousands. Three other things look alike, and are told apart:
+stays there; a crystal that warms up bends. Ends scatter by some microseconds, with a long tail, while a clock is set by
+hundreds. Four other things look alike, and are told apart:
 
-- *A late end.* One or two collectives say nothing: a jump has to last for three on each side of it.
+- *A late end.* One or two collectives say nothing: a jump has to last for three on each side of it, and to be much
+  larger than what neighbours differ by.
 - *Collectives of another kind or size*, at whose end one rank is always later. They are made level with the others
-  before anything is compared, so a phase of the program is no jump.
+  before anything is compared, and most kinds have to show a jump by themselves, so a phase of the program is none.
+- *Ends that differ by more than the clocks can.* No rank ends before all have begun, on each side of a jump. A short
+  collective leaves little room, whatever the ends of long ones say.
 - *A link that is slow from then on.* It makes the calls of its ranks longer. A jump makes no call longer, except the
   one that runs just then.
 
@@ -18,33 +21,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from .ends import Ends
-from .frame import Bends, Flags, Floats, Ints
-from .medians import medians
+from .ends import Ends, shared_collectives
+from .frame import LARGEST_DRIFT, Bends, Flags, Floats, Ints
+from .medians import LARGEST_SLOPE, medians
 
-# A jump has to be larger than that, or than so many standard errors of the medians beside it.
-_LEAST_JUMP_NS = 12_000
-_SIGNIFICANT = 8.0
+# A jump is larger than that, than so many standard errors of the medians beside it, and than so many times what nine
+# of ten neighbours differ by: on one host ends of large collectives differ by up to 90 us, each time otherwise.
+_LEAST_JUMP_NS = 90_000
+_SIGNIFICANT, _BEYOND_TAIL = 8.0, 3.0
 _WIDTHS = (9, 5, 3)
 # At the edge of the window one or two collectives have to do: they need more.
-_LEAST_EDGE_NS, _SIGNIFICANT_EDGE = 40_000, 12.0
+_LEAST_EDGE_NS, _BEYOND_TAIL_EDGE = 250_000, 6.0
+# A step that is smaller, or not so sure, is not taken out, but clocks of other hosts are uncertain by it.
+_LEAST_STEP_NS = 12_000
+# So much of both sides has to lie beyond the middle of the jump, and so much of it each kind of collective has to show.
+_APART_FRAC, _SHOWN_FRAC = 0.8, 0.5
+# Where no kind of collective is on both sides of it, or where a GPU is to jump against its host, whose clock it has:
+# ends differ by less.
+_LEAST_UNLIKELY_NS = 250_000
+# What collectives allow is as right as ends of kernels are converted to the clock of the host.
+_ALLOWED_NS = 10_000
 # A clock that jumps more often does something else.
 _MOST_JUMPS = 8
 # Collectives that are rarer than that among alike ones are not used, if enough others are left.
 _LEAST_ALIKE, _MOST_KEPT = 6, 0.7
 _LEAST_NOISE_NS = 400.0
-_LARGEST_SLOPE = 200e-6
 _OF_NORMAL, _OF_MEDIAN = 1.4826, 1.2533
 # Knots of a curve: each is the median of at least that many collectives.
 _LEAST_IN_KNOT, _MOST_KNOTS, _LEAST_KNOTS = 4, 32, 5
 _LEAST_CURVE_NS = 2_500.0
 _SURE = 4.0
-_DENSE = 20_000_000
-_LONG_AGO_NS = 1 << 40
+_LONG_AGO_NS, _NEVER_NS = 1 << 40, 1 << 62
 
 
 @dataclass(frozen=True)
@@ -59,8 +71,11 @@ class Straightened:
     extra_ns: Floats
 
 
-def straightened(ends: Ends, hosts: Ints, *, shared: Flags) -> Straightened:
-    """The ends without bends of clocks; `hosts` by clock, from 0. `shared` clocks are exactly those of their hosts."""
+def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True) -> Straightened:
+    """The ends without bends of clocks; `hosts` by clock, from 0. `shared` clocks are exactly those of their hosts.
+
+    Only the clocks of different hosts can be `curved`: GPUs of one host are converted to one clock.
+    """
     bends: dict[int, Bends] = {}
     extra_ns = np.zeros(len(hosts))
     if not len(ends.collective):
@@ -74,7 +89,7 @@ def straightened(ends: Ends, hosts: Ints, *, shared: Flags) -> Straightened:
                 bends |= {} if bent.bends is None else {clock: bent.bends}
     ends = _without(ends, bends)
     of_hosts: dict[int, Bends] = {}
-    for host, bent in _each(_units(ends, hosts)):
+    for host, bent in _each(_units(ends, hosts), of_hosts=True, curved=curved):
         extra_ns[hosts == host] += bent.extra_ns
         if bent.bends is not None:
             of_hosts |= dict.fromkeys(np.flatnonzero(hosts == host).tolist(), bent.bends)
@@ -119,6 +134,8 @@ class _Units(NamedTuple):
     unit: Ints
     end_ns: Ints
     dur_ns: Floats
+    first_end_ns: Ints
+    last_start_ns: Ints
     alike: Ints
 
 
@@ -132,7 +149,10 @@ def _units(ends: Ends, unit_of_clock: Ints) -> _Units:
     end = medians((ends.end_ns - base).astype(np.float64), number, len(distinct))
     dur = medians((ends.end_ns - ends.start_ns).astype(np.float64), number, len(distinct))
     end_ns = base + np.rint(end).astype(np.int64)
-    return _Units(ends.collective[first], unit[first], end_ns, dur, ends.alike[first])
+    first_end_ns, last_start_ns = np.full_like(end_ns, _NEVER_NS), np.full_like(end_ns, -_NEVER_NS)
+    np.minimum.at(first_end_ns, number, ends.end_ns)
+    np.maximum.at(last_start_ns, number, ends.start_ns)
+    return _Units(ends.collective[first], unit[first], end_ns, dur, first_end_ns, last_start_ns, ends.alike[first])
 
 
 def _of_host(units: _Units, *, is_first: bool) -> dict[int, _Bent]:
@@ -150,11 +170,11 @@ def _of_host(units: _Units, *, is_first: bool) -> dict[int, _Bent]:
     return again if sum(b.bends is not None for b in again.values()) < several else bent
 
 
-def _each(units: _Units) -> Iterator[tuple[int, _Bent]]:
+def _each(units: _Units, *, of_hosts: bool = False, curved: bool = False) -> Iterator[tuple[int, _Bent]]:
     """How each unit's clock bends against the first one that collectives link with it, in as few steps as possible."""
     names, unit = np.unique(units.unit, return_inverse=True)
     rows = [np.flatnonzero(unit.ravel() == place) for place in range(len(names))]
-    common = _common(units.collective, unit.ravel(), len(names))
+    common = shared_collectives(units.collective, unit.ravel(), len(names))
     straight_ns = units.end_ns.copy()
     waiting = list(range(len(names)))
     done: list[int] = []
@@ -167,22 +187,12 @@ def _each(units: _Units) -> Iterator[tuple[int, _Bent]]:
         place = max(reached, key=lambda p: (common[p, root], common[p][done].max()))
         # Against the first one, unless another one shares many more collectives.
         parent = max(done, key=lambda p: (int(common[place, p]) * (4 if p == root else 1), -p))
-        bent = _bent(units, straight_ns, rows[place], rows[parent])
+        bent = _bent(units, straight_ns, rows[place], rows[parent], of_hosts=of_hosts, curved=curved)
         if bent.bends is not None:
             straight_ns[rows[place]] -= bent.bends.added(units.end_ns[rows[place]])
         waiting.remove(place)
         done.append(place)
         yield int(names[place]), bent
-
-
-def _common(collective: Ints, unit: Ints, count: int) -> Floats:
-    """How many collectives each two units share; of a part of them, if there are many."""
-    every = -(-(int(collective.max()) + 1) * count // _DENSE)
-    used = collective % every == 0
-    takes_part = np.zeros((int(collective.max()) // every + 1, count), dtype=np.float32)
-    takes_part[collective[used] // every, unit[used]] = 1
-    common: Floats = (takes_part.T @ takes_part).astype(np.float64)
-    return common
 
 
 class _Bent(NamedTuple):
@@ -195,15 +205,24 @@ class _Bent(NamedTuple):
 class _Series(NamedTuple):
     """Common collectives of two clocks, in order: when ours ended, by our clock, and how much later than theirs.
 
-    `longer_ns` is by how much our calls are longer.
+    `longer_ns` is by how much our calls are longer, `low_ns` and `high_ns` how far ahead our clock can be, as nobody
+    ends before all have begun. `alike` numbers the kinds of collectives.
     """
 
     at_ns: Ints
     apart_ns: Floats
     longer_ns: Floats
+    low_ns: Floats
+    high_ns: Floats
+    alike: Ints
+
+    def without(self, by_ns: Floats) -> _Series:
+        """The series if our clock were less ahead by this."""
+        apart, low, high = self.apart_ns - by_ns, self.low_ns - by_ns, self.high_ns - by_ns
+        return self._replace(apart_ns=apart, low_ns=low, high_ns=high)
 
 
-def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints) -> _Bent:
+def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, of_hosts: bool, curved: bool) -> _Bent:
     _, i, j = np.intersect1d(units.collective[ours], units.collective[theirs], return_indices=True)
     i, j = np.asarray(ours[i], dtype=np.int64), np.asarray(theirs[j], dtype=np.int64)
     apart = units.end_ns[i] - straight_ns[j]
@@ -213,14 +232,21 @@ def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints) -> _Bent:
     orders = (np.argsort(units.end_ns[i], kind="stable"), np.argsort(straight_ns[j], kind="stable"))
     order = min(orders, key=lambda tried: int(np.abs(np.diff(apart[tried])).sum()))
     i, j = i[order], j[order]
-    level_ns, kept = _level((apart[order] - int(np.median(apart))).astype(np.float64), units.alike[i])
-    series = _Series(units.end_ns[i][kept], level_ns[kept], (units.dur_ns[i] - units.dur_ns[j])[kept])
+    middle = int(np.median(apart))
+    level_ns, kept = _level((apart[order] - middle).astype(np.float64), units.alike[i])
+    back = units.end_ns[j] - straight_ns[j] - middle
+    low = (units.last_start_ns[i] - units.first_end_ns[j] + back).astype(np.float64)
+    high = (units.first_end_ns[i] - units.last_start_ns[j] + back).astype(np.float64)
+    longer = units.dur_ns[i] - units.dur_ns[j]
+    series = _Series(*(each[kept] for each in (units.end_ns[i], level_ns, longer, low, high, units.alike[i])))
     rises = np.maximum.accumulate(series.at_ns)
     since = (rises - rises[0]).astype(np.float64)
-    steps = _jumps(series._replace(apart_ns=series.apart_ns - _slope(since, series.apart_ns) * since))
+    steps = _jumps(series.without(_slope(since, series.apart_ns) * since), of_hosts=of_hosts)
     left_ns = series.apart_ns - steps.total(len(series.at_ns))
-    knots = _curve(since, left_ns)
-    extra_ns = steps.extra_ns + (knots.extra_ns if knots is not None else _off_line_ns(since, left_ns))
+    knots = _curve(since, left_ns) if curved else None
+    extra_ns = steps.error_ns
+    if curved:
+        extra_ns += steps.doubted_ns + (knots.extra_ns if knots is not None else _off_line_ns(since, left_ns))
     if not steps.jumps and knots is None:
         return _Bent(None, extra_ns)
     return _Bent(_drawn(series.at_ns, steps, knots), extra_ns)
@@ -260,11 +286,16 @@ def _noise_ns(values: Floats) -> float:
     return max(_OF_NORMAL * float(np.median(steps)) / 2**0.5, _LEAST_NOISE_NS)
 
 
+def _tail_ns(values: Floats) -> float:
+    """What eight of ten values are within, by the differences of neighbours: more than the noise has where it jumps."""
+    return float(np.quantile(np.abs(np.diff(values)), 0.8, method="lower")) / 2**0.5
+
+
 def _slope(since: Floats, level_ns: Floats) -> float:
     """A drift, roughly, whatever jumps there are: the median over pairs of collectives some way apart."""
     lag = max(len(since) // 8, 1)
     slopes = (level_ns[lag:] - level_ns[:-lag]) / np.maximum(since[lag:] - since[:-lag], 1)
-    return float(np.clip(np.median(slopes), -_LARGEST_SLOPE, _LARGEST_SLOPE))
+    return float(np.clip(np.median(slopes), -LARGEST_SLOPE, LARGEST_SLOPE))
 
 
 class _Jump(NamedTuple):
@@ -276,10 +307,11 @@ class _Jump(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """All jumps of a clock, in order, and how wrong they may be together."""
+    """All jumps of a clock, in order, how wrong they may be together, and the largest step that is taken for none."""
 
     jumps: list[_Jump]
-    extra_ns: float
+    error_ns: float
+    doubted_ns: float
 
     def total(self, count: int) -> Floats:
         """How far the clock has jumped by each of `count` collectives; in between, by half."""
@@ -290,20 +322,14 @@ class _Steps(NamedTuple):
         return np.cumsum(change)[:count]
 
 
-def _jumps(series: _Series) -> _Steps:
+def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
     """All jumps in the differences of ends, from which a drift has been taken out, roughly."""
-    level_ns, noise_ns = series.apart_ns, _noise_ns(series.apart_ns)
-    pieces, inner = [(0, len(series.at_ns))], []
-    while pieces:
-        begin, end = pieces.pop()
-        place = _largest_jump(level_ns[begin:end], noise_ns)
-        if place is not None:
-            cut = begin + place
-            inner.append(cut)
-            pieces += [(begin, cut + 1), (cut + 1, end)]
-    after = sorted({*inner, *_at_edges(series, sorted(inner), noise_ns)})
+    level_ns, noise_ns, tail_ns = series.apart_ns, _noise_ns(series.apart_ns), _tail_ns(series.apart_ns)
+    least_ns = max(_LEAST_JUMP_NS, _BEYOND_TAIL * tail_ns)
+    inner = _cuts(level_ns, noise_ns, least_ns)
+    after = sorted({*inner, *_at_edges(series, inner, max(_LEAST_EDGE_NS, _BEYOND_TAIL_EDGE * tail_ns))})
     edges = [-1, *after, len(series.at_ns) - 1]
-    jumps, errors, late_ns = [], [], 0.0
+    jumps, errors, doubted_ns = [], [], 0.0
     for before, cut, beyond in zip(edges, after, edges[2:], strict=False):
         left = slice(max(before + 1, cut + 1 - max(_WIDTHS)), cut + 1)
         right = slice(cut + 1, min(beyond + 1, cut + 1 + max(_WIDTHS)))
@@ -311,9 +337,15 @@ def _jumps(series: _Series) -> _Steps:
         by_ns = high - low
         longer = float(np.median(series.longer_ns[right]) - np.median(series.longer_ns[left]))
         count = min(left.stop - left.start, right.stop - right.start)
-        if count >= min(_WIDTHS) and abs(longer - by_ns) < abs(by_ns) / 2:
-            # Calls are longer by as much: they end later, and the clock may be right.
-            late_ns = max(late_ns, abs(by_ns))
+        # Where calls are longer by as much, they end later, and the clock may be right.
+        late = count >= min(_WIDTHS) and abs(longer - by_ns) < abs(by_ns) / 2
+        small = abs(by_ns) < least_ns
+        shown = _shown_by_all(series, left, right, by_ns) and _allowed(series, before, cut, beyond, by_ns)
+        if late or small or not shown:
+            doubted_ns = max(doubted_ns, abs(by_ns))
+            continue
+        if not (of_hosts or abs(by_ns) > _LEAST_UNLIKELY_NS or not _allowed(series, before, cut, beyond, 0.0)):
+            errors.append(abs(by_ns) / _SURE)
             continue
         # A host that jumps while its ranks end a collective ends it in between.
         off = max(6 * noise_ns, abs(by_ns) / 20)
@@ -322,11 +354,57 @@ def _jumps(series: _Series) -> _Steps:
         jumps.append(_Jump(last, first, by_ns))
         errors.append(_OF_MEDIAN * noise_ns * np.sqrt(2 / count) * (1 + 2 / count))
     if len(jumps) > _MOST_JUMPS:
-        return _Steps([], float(np.ptp(np.cumsum([jump.by_ns for jump in jumps]))))
-    return _Steps(jumps, late_ns + _SURE * float(np.sqrt(np.square(errors).sum())))
+        return _Steps([], 0.0, float(np.ptp(np.cumsum([jump.by_ns for jump in jumps]))))
+    steps = _Steps(jumps, _SURE * float(np.sqrt(np.square(errors).sum())), doubted_ns)
+    return steps._replace(doubted_ns=max(doubted_ns, _small_ns(level_ns - steps.total(len(level_ns)), noise_ns)))
 
 
-def _largest_jump(values: Floats, noise_ns: float) -> int | None:
+def _small_ns(level_ns: Floats, noise_ns: float) -> float:
+    """The largest step that is left, too small for a jump: ends differ by that, or the clock."""
+    steps = [0, *(cut + 1 for cut in _cuts(level_ns, noise_ns, _LEAST_STEP_NS)), len(level_ns)]
+    middle = [float(np.median(level_ns[begin:end])) for begin, end in pairwise(steps)]
+    return float(np.abs(np.diff(middle)).max(initial=0.0))
+
+
+def _cuts(level_ns: Floats, noise_ns: float, least_ns: float) -> list[int]:
+    """The last values before each step of at least that size, in order."""
+    pieces, cuts = [(0, len(level_ns))], []
+    while pieces:
+        begin, end = pieces.pop()
+        place = _largest_jump(level_ns[begin:end], noise_ns, least_ns)
+        if place is not None:
+            cuts.append(begin + place)
+            pieces += [(begin, begin + place + 1), (begin + place + 1, end)]
+    return sorted(cuts)
+
+
+def _shown_by_all(series: _Series, left: slice, right: slice, by_ns: float) -> bool:
+    """Do nearly all collectives of both sides show a jump, and most kinds of them?"""
+    level_ns = series.apart_ns * np.sign(by_ns)
+    middle_ns = float(np.median(level_ns[left]) + np.median(level_ns[right])) / 2
+    if min((level_ns[left] < middle_ns).mean(), (level_ns[right] > middle_ns).mean()) < _APART_FRAC:
+        return False
+    before, behind = series.alike[left], series.alike[right]
+    common = np.intersect1d(before, behind).tolist()
+    shown = [
+        float(np.median(level_ns[right][behind == kind]) - np.median(level_ns[left][before == kind])) for kind in common
+    ]
+    weights = [min((before == kind).sum(), (behind == kind).sum()) for kind in common]
+    if not shown:
+        return abs(by_ns) > _LEAST_UNLIKELY_NS
+    return float(np.average([change > _SHOWN_FRAC * abs(by_ns) for change in shown], weights=weights)) >= _APART_FRAC
+
+
+def _allowed(series: _Series, before: int, cut: int, beyond: int, by_ns: float) -> bool:
+    """Can the clock have jumped by that, given that nobody ends before all have begun, on both sides of it?"""
+    since = np.abs(series.at_ns - series.at_ns[cut]).astype(np.float64)
+    low, high = series.low_ns - LARGEST_DRIFT * since, series.high_ns + LARGEST_DRIFT * since
+    left, right = slice(before + 1, cut + 1), slice(cut + 1, beyond + 1)
+    least, most = low[right].max() - high[left].min(), high[right].min() - low[left].max()
+    return bool(least - _ALLOWED_NS <= by_ns <= most + _ALLOWED_NS)
+
+
+def _largest_jump(values: Floats, noise_ns: float, least_ns: float) -> int | None:
     """The place of the most significant jump in a piece, the last value before it; None if there is none."""
     best: tuple[float, int, int] | None = None
     for width in _WIDTHS:
@@ -334,7 +412,7 @@ def _largest_jump(values: Floats, noise_ns: float) -> int | None:
             continue
         middle = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
         change = middle[width:] - middle[:-width]  # [k]: between the values k + width - 1 and k + width
-        least = max(_LEAST_JUMP_NS, _SIGNIFICANT * _OF_MEDIAN * noise_ns * np.sqrt(2 / width))
+        least = max(least_ns, _SIGNIFICANT * _OF_MEDIAN * noise_ns * np.sqrt(2 / width))
         # A clock that bends changes by as much just before and after; one that jumps does not.
         padded = np.pad(np.abs(change), width, constant_values=np.nan)
         around = np.fmin(padded[: len(change)], padded[2 * width :])
@@ -358,11 +436,10 @@ def _misfit(values: Floats, cut: int) -> float:
     return sum(float(np.abs(side - np.median(side)).sum()) for side in sides if len(side))
 
 
-def _at_edges(series: _Series, after: list[int], noise_ns: float) -> list[int]:
+def _at_edges(series: _Series, after: list[int], least_ns: float) -> list[int]:
     """Jumps behind which, or before which, there are one or two collectives: their calls must not be longer."""
     level_ns = series.apart_ns
     found: list[int] = []
-    least = max(_LEAST_EDGE_NS, _SIGNIFICANT_EDGE * noise_ns)
     inner = (after[0] if after else len(level_ns) - 1), (after[-1] + 1 if after else 0)
     for count in (2, 1):
         for edge, near, cut in (
@@ -378,7 +455,7 @@ def _at_edges(series: _Series, after: list[int], noise_ns: float) -> list[int]:
             by = level_ns[edge] - np.median(level_ns[near])
             longer = series.longer_ns[edge] - np.median(series.longer_ns[near])
             agree = np.ptp(by) < np.abs(by).min() / 4
-            if np.abs(by).min() > least and agree and (np.abs(longer) < 0.3 * np.abs(by)).all():
+            if np.abs(by).min() > least_ns and agree and (np.abs(longer) < 0.3 * np.abs(by)).all():
                 found.append(cut)
     return found
 
@@ -429,6 +506,8 @@ def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
     # Between knots a curve is off its chords by an eighth of what its slope changes; outside it may be twice as much.
     bulge = float(np.abs(np.diff(np.diff(middle))).max()) / 4 + float(np.abs(off).max()) / 8
     at, middle = np.concatenate([[0.0], at, [since[-1]]]), np.concatenate([[begin], middle, [end]])
+    # What no clock drifts by in the long run is a part of the curve.
+    line = line if abs(line[0]) <= LARGEST_SLOPE else np.array([middle.mean()])
     return _Knots(at, middle - np.polyval(line, at), _SURE * error + bulge)
 
 

@@ -17,6 +17,7 @@ RESOLUTION_NS = 2_000
 # Ends of one collective differ by up to 96 us between the ranks of a host, in traces of eight GPUs.
 COINCIDE_NS = 150_000
 _ROUNDS = 30
+_DENSE = 20_000_000
 
 
 class Ends(NamedTuple):
@@ -57,7 +58,7 @@ def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dic
         of_host = of_hosts(medians(apart, ends.clock, len(hosts)), hosts)
         change = np.nan_to_num(of_host)[hosts]
         frame = frame.moved(slice(None), change)  # type: ignore[arg-type]
-        found = _drifts(ends, frame, hosts)
+        found = {host: line for host, line in trends(ends, frame, hosts).items() if line.drifts}
         for host, line in found.items():
             frame = frame.moved(hosts == host, line.level_ns, line.slope)
         drifts |= found
@@ -108,8 +109,8 @@ def of_hosts(of_clock: Floats, hosts: Ints) -> Floats:
     return medians(of_clock[good], hosts[good], count)
 
 
-def _drifts(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
-    """By host the trend of its ends against those of the others, if there is one."""
+def trends(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
+    """By host the trend of its ends against those of the others, if these are enough for one."""
     apart, host = apart_ns(ends, frame), hosts[ends.clock]
     if len(np.unique(host)) < 2:
         return {}
@@ -156,3 +157,13 @@ def of_others(values: Floats, collective: Ints, group: Ints) -> Floats:
     np.maximum.at(second, collective[rest], values[rest])
     result: Floats = np.where(group == owner[collective], second[collective], largest[collective])
     return result
+
+
+def shared_collectives(collective: Ints, unit: Ints, count: int) -> Floats:
+    """How many collectives each two units share; of a part of them, if there are many."""
+    every = -(-(int(collective.max()) + 1) * count // _DENSE)
+    used = collective % every == 0
+    takes_part = np.zeros((int(collective.max()) // every + 1, count), dtype=np.float32)
+    takes_part[collective[used] // every, unit[used]] = 1
+    common: Floats = (takes_part.T @ takes_part).astype(np.float64)
+    return common

@@ -11,9 +11,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .bends import straightened
-from .ends import COINCIDE_NS, RESOLUTION_NS, Ends, apart_ns, bounds, fitted_frame, of_hosts, of_others
+from .ends import (
+    COINCIDE_NS,
+    RESOLUTION_NS,
+    Ends,
+    apart_ns,
+    bounds,
+    fitted_frame,
+    of_hosts,
+    of_others,
+    shared_collectives,
+    trends,
+)
 from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
-from .medians import LEAST_FOLLOWED, Centres, Trend, centres
+from .medians import LEAST_FOLLOWED, Centres, Trend, centres, trend
 
 _SIGNIFICANT = 5.0
 _SURE = 4.0
@@ -41,35 +52,77 @@ class ClockEstimate:
     late: Flags
 
 
-def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockEstimate:
+def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags, named: Flags) -> ClockEstimate:
     """The clocks of ranks from the ends of their collectives; `hosts` by clock, from 0.
 
-    `shared` says which clocks are exactly those of their hosts, as clocks of CPUs are.
+    `shared` says which clocks are exactly those of their hosts, as clocks of CPUs are; `named`, of which the host is
+    known. Before anything is estimated, raw clocks that agree are taken for those of one host.
     """
-    straight = straightened(ends, hosts, shared=shared)
+    together = _as_one_host(ends, hosts, named)
+    straight = straightened(ends, together, shared=shared)
     ends = straight.ends
-    frame, drifts = fitted_frame(ends, hosts, zero_ns)
+    frame, drifts = fitted_frame(ends, together, zero_ns)
     if not len(ends.collective):
         return ClockEstimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
-    seen = _Seen.of(ends, frame, hosts, drifts, shared)
+    seen = _Seen.of(ends, frame, together, drifts, shared)
     frame, corrected, on_host = _gpus_corrected(seen, frame)
     frame = frame.referred()
     frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame, corrected)
-    frame = _moved_into_bounds(ends, frame, hosts, raw).referred()
+    frame = _moved_into_bounds(ends, frame, together, raw).referred()
     confirmed = raw & (doubtful_ns == 0)
-    uncertainty = _uncertainty(seen, frame, confirmed, doubtful_ns, corrected) + np.rint(straight.extra_ns).astype(
-        np.int64
-    )
+    uncertainty = _uncertainty(seen, frame, hosts, confirmed, doubtful_ns, corrected)
+    uncertainty += np.rint(straight.extra_ns).astype(np.int64)
     return ClockEstimate(replace(frame, bends=straight.bends), uncertainty, on_host | (doubtful_ns > 0))
 
 
 def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
     """The clocks of ranks by their ends alone, not against the first one: a cheaper `estimated`."""
-    straight = straightened(ends, hosts, shared=shared)
+    straight = straightened(ends, hosts, shared=shared, curved=False)
     frame, drifts = fitted_frame(straight.ends, hosts, zero_ns)
     if len(ends.collective):
         frame = _gpus_corrected(_Seen.of(straight.ends, frame, hosts, drifts, shared), frame)[0]
     return replace(frame, bends=straight.bends)
+
+
+def _as_one_host(ends: Ends, hosts: Ints, named: Flags) -> Ints:
+    """The hosts, with ranks of unknown ones together if their raw clocks agree.
+
+    Each is compared with the rank among those that agree so far with which it shares most collectives.
+    """
+    result, left = hosts.copy(), np.flatnonzero(~named & np.isin(np.arange(len(hosts)), ends.clock)).tolist()
+    rows = {clock: np.flatnonzero(ends.clock == clock) for clock in left}
+    common = shared_collectives(ends.collective, ends.clock, len(hosts)) if left else np.zeros((0, 0))
+    while left:
+        agreeing = [left.pop(0)]
+        waiting = list(left)
+        while waiting:
+            clock = max(waiting, key=lambda each: common[each, agreeing].max())
+            other = max(agreeing, key=lambda each: common[clock, each])
+            if not common[clock, other]:
+                break
+            waiting.remove(clock)
+            if _raw_agree(ends, rows[clock], rows[other]):
+                agreeing.append(clock)
+                left.remove(clock)
+        result[agreeing] = hosts[agreeing[0]]
+    return np.unique(result, return_inverse=True)[1].ravel()
+
+
+def _raw_agree(ends: Ends, ours: Ints, theirs: Ints) -> bool:
+    """Could two ranks have met in all collectives by their raw clocks, and do their ends differ as on one host?"""
+    _, i, j = np.intersect1d(ends.collective[ours], ends.collective[theirs], return_indices=True)
+    ours, theirs = ours[i], theirs[j]
+    if (ends.start_ns[ours] - ends.end_ns[theirs]).max() > _GPU_NS:
+        return False
+    if (ends.start_ns[theirs] - ends.end_ns[ours]).max() > _GPU_NS:
+        return False
+    apart = (ends.end_ns[ours] - ends.end_ns[theirs]).astype(np.float64)
+    centre = centres(apart, np.zeros(len(apart), dtype=np.int64), 1)
+    if abs(centre.centre[0]) > max(_GPU_NS, _SIGNIFICANT * centre.error[0]):
+        return False
+    since = ends.end_ns[ours] - ends.end_ns[ours].min()
+    drift = trend(since, apart)
+    return drift is None or not drift.drifts or abs(drift.slope) * drift.span_ns <= _GPU_NS
 
 
 @dataclass(frozen=True)
@@ -81,13 +134,15 @@ class _Seen:
     of_clock: Centres
     of_host: Floats
     drifts: dict[int, Trend]
+    unseen: Floats
     shared: Flags
 
     @classmethod
     def of(cls, ends: Ends, frame: ClockFrame, hosts: Ints, drifts: dict[int, Trend], shared: Flags) -> _Seen:
         """Computed from the ends, on the clocks of the frame."""
         of_clock = centres(apart_ns(ends, frame), ends.clock, len(hosts))
-        return cls(ends, hosts, of_clock, of_hosts(of_clock.centre, hosts), drifts, shared)
+        of_host = of_hosts(of_clock.centre, hosts)
+        return cls(ends, hosts, of_clock, of_host, drifts, _unseen_drift(ends, frame, hosts), shared)
 
     @property
     def beyond_host_ns(self) -> Floats:
@@ -116,6 +171,21 @@ class _Seen:
         return np.isin(self.hosts, list(self.drifts))
 
 
+def _unseen_drift(ends: Ends, frame: ClockFrame, hosts: Ints) -> Floats:
+    """By how much the clock of each clock's host may drift beyond the frame without being seen.
+
+    What ends follow but no clock does is believed of neither, so it is uncertain.
+    """
+    result = np.full(len(hosts), LARGEST_DRIFT)
+    if len(np.unique(hosts[ends.clock])) == 1:
+        # Raw clocks that agree were compared one by one.
+        result[np.bincount(ends.clock, minlength=len(hosts)) >= LEAST_FOLLOWED] = 0.0
+    for host, line in trends(ends, frame, hosts).items():
+        steep = line.significant and not line.drifts
+        result[hosts == host] = abs(line.slope) if steep else min(line.slope_error, LARGEST_DRIFT)
+    return result
+
+
 def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Flags]:
     """The frame corrected for clocks of GPUs that differ from their hosts', which, and what clearly ends late instead.
 
@@ -125,14 +195,9 @@ def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, 
     differs = (np.abs(beyond) > np.maximum(_GPU_NS, _SIGNIFICANT * error)) & ~seen.shared
     low, high = bounds(seen.ends, frame, np.arange(len(seen.hosts)))
     impossible = (low > RESOLUTION_NS) | (high < -RESOLUTION_NS)
-    # A few calls whose ends scatter are no evidence, however far apart they are: ranks of a host share its clock.
-    strong = seen.of_clock.size >= _LEAST_STRONG
-    corrected = differs & (((np.abs(beyond) <= _MOST_GPU_NS) & strong) | impossible)
-    return (
-        frame.moved(corrected, beyond[corrected]),
-        corrected,
-        differs & ~corrected & (strong | (np.abs(beyond) > _MOST_GPU_NS)),
-    )
+    # Ranks of a host share its clock, and ends on one host differ by as much: only what is impossible is put right.
+    corrected = differs & impossible
+    return frame.moved(corrected, beyond[corrected]), corrected, differs & (np.abs(beyond) > _MOST_GPU_NS) & ~corrected
 
 
 def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame, corrected: Flags) -> tuple[ClockFrame, Flags, Floats]:
@@ -167,18 +232,20 @@ def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -
     return frame
 
 
-def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: Floats, corrected: Flags) -> Ints:
-    """How wrong each offset against the first clock of its component may be, in ns.
+def _uncertainty(
+    seen: _Seen, frame: ClockFrame, hosts: Ints, confirmed: Flags, doubtful_ns: Floats, corrected: Flags
+) -> Ints:
+    """How wrong each offset against the first clock of its component may be, in ns; `hosts` as they are known.
 
     `confirmed` are those for which two witnesses agree: raw clocks and ends.
     """
-    first, ends, hosts = frame.firsts, seen.ends, seen.hosts
+    first, ends = frame.firsts, seen.ends
     same_host = hosts == hosts[first]
     # At the ends of the window an error of the drift adds as much again, or the drift itself where it is not known.
     half_ns = float(np.ptp(frame.common(ends.clock, ends.end_ns))) / 2
-    followed = np.nan_to_num(seen.of_clock.size) >= LEAST_FOLLOWED
+    unseen = np.where(hosts == hosts[first], 0.0, np.maximum(seen.unseen, seen.unseen[first]))
     told = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
-    told += np.where(followed & followed[first], 0.0, 2 * LARGEST_DRIFT * half_ns) * ~same_host
+    told += unseen * half_ns * np.where(unseen == LARGEST_DRIFT, 2, 1)
     # A difference between a GPU's clock and its host's may be the lateness of its rank, or chance: what is stated
     # covers the raw clock and the corrected one, whichever is used.
     gpu = seen.gpu_ns
@@ -196,7 +263,7 @@ def _uncertainty(seen: _Seen, frame: ClockFrame, confirmed: Flags, doubtful_ns: 
     # A clock is off by at least this much, if no rank leaves before all have arrived.
     low, high = bounds(ends, frame, np.arange(len(hosts)))
     impossible = np.maximum(np.maximum(low, -high), 0.0)
-    proven = _proven(ends, frame)
+    proven = _proven(ends, frame, unseen)
     told[np.isinf(told) & np.isinf(proven)] = COINCIDE_NS
     total = np.maximum(RESOLUTION_NS, np.minimum(told + RESOLUTION_NS, proven))
     total += contradiction + impossible + doubtful_ns
@@ -240,8 +307,11 @@ def _asymmetry(seen: _Seen, frame: ClockFrame) -> Floats:
     return result
 
 
-def _proven(ends: Ends, frame: ClockFrame) -> Floats:
-    """How far each offset can be off at most, by the collectives that its clock shares with the first one."""
+def _proven(ends: Ends, frame: ClockFrame, unseen: Floats) -> Floats:
+    """How far each offset can be off at most, by the collectives that its clock shares with the first one.
+
+    They bound it when they begin and end; in between, and before and after, it may drift as much as nobody has seen.
+    """
     first = frame.firsts
     start, end = (
         (frame.common(ends.clock, times) - frame.origin_ns[0]).astype(np.float64)
@@ -251,8 +321,26 @@ def _proven(ends: Ends, frame: ClockFrame) -> Floats:
     is_first = first[ends.clock] == ends.clock
     of_first[0, ends.collective[is_first]] = start[is_first]
     of_first[1, ends.collective[is_first]] = end[is_first]
-    low, high = np.full(len(first), -np.inf), np.full(len(first), np.inf)
-    np.fmax.at(low, ends.clock, start - of_first[1, ends.collective])
-    np.fmin.at(high, ends.clock, end - of_first[0, ends.collective])
-    consistent = (low <= 0) & (high >= 0)
-    return np.where(consistent, np.maximum(-low, high), np.inf)
+    result = np.full(len(first), np.inf)
+    for clock in np.unique(ends.clock).tolist():
+        own = np.flatnonzero(ends.clock == clock)
+        lasts = np.array([start[own].min(), end[own].max()])
+        own = own[~np.isnan(of_first[0, ends.collective[own]])]
+        high, low = end[own] - of_first[0, ends.collective[own]], start[own] - of_first[1, ends.collective[own]]
+        if len(own) and high.min() >= 0 >= low.max():
+            ahead, behind = (_reached(end[own], bound, lasts, float(unseen[clock])) for bound in (high, -low))
+            result[clock] = max(ahead, behind)
+    return result
+
+
+def _reached(at: Floats, bound_ns: Floats, lasts: Floats, drift: float) -> float:
+    """How far a clock can get between two times if it is bounded at some, and drifts by no more than this."""
+    order = np.argsort(at)
+    at, bound_ns = at[order], bound_ns[order]
+    before = np.minimum.accumulate(bound_ns - drift * at) + drift * at
+    behind = np.minimum.accumulate((bound_ns + drift * at)[::-1])[::-1] - drift * at
+    most = drift * np.diff(at)
+    # Both lines rise towards each other: they meet in between, or one is lower all the way.
+    inside = np.minimum((before[:-1] + behind[1:] + most) / 2, np.minimum(before[:-1], behind[1:]) + most)
+    outside = behind[0] + drift * max(at[0] - lasts[0], 0.0), before[-1] + drift * max(lasts[1] - at[-1], 0.0)
+    return float(max(*outside, inside.max(initial=0.0), np.minimum(before, behind).max()))

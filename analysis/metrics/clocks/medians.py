@@ -15,6 +15,8 @@ _OF_MEDIAN = 1.2533  # standard error of the median / that of the mean
 _BINS = 16
 LEAST_FOLLOWED = 16
 """With fewer values a drift cannot be told from chance."""
+LARGEST_SLOPE = 200e-6
+"""Crystals differ by less than that; ends that say more say something else."""
 _LEAST_DRIFT_NS = 2_000
 _SIGNIFICANT = 5.0
 
@@ -54,14 +56,26 @@ def centres(values: Floats, group: Ints, count: int) -> Centres:
 
 
 class Trend(NamedTuple):
-    """A drift: its level in ns at the origin, and its slope."""
+    """A line through differences: its level in ns at the origin, its slope, and how wrong that may be by chance."""
 
     level_ns: float
     slope: float
+    slope_error: float
+    span_ns: float
+
+    @property
+    def significant(self) -> bool:
+        """Is it more than chance?"""
+        return abs(self.slope) * self.span_ns >= _LEAST_DRIFT_NS and abs(self.slope) >= self.slope_error
+
+    @property
+    def drifts(self) -> bool:
+        """Is it more than chance, and possible for a clock?"""
+        return self.significant and abs(self.slope) <= LARGEST_SLOPE
 
 
 def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
-    """The line that the differences follow, or None if it may be chance. Both arrays have one length.
+    """The line that the differences follow, or None if they are too few. Both arrays have one length.
 
     Through medians of bins, so that outliers do not count.
     """
@@ -75,9 +89,7 @@ def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
     slope, level = np.polyfit(at - centre, middle, 1)
     left = middle - level - slope * (at - centre)
     error = np.sqrt((left**2).sum() / (bins - 2) / ((at - centre) ** 2).sum())
-    if abs(slope) * np.ptp(since_ns) < _LEAST_DRIFT_NS or abs(slope) < _SIGNIFICANT * error:
-        return None
-    return Trend(float(level - slope * centre), float(slope))
+    return Trend(float(level - slope * centre), float(slope), _SIGNIFICANT * float(error), float(np.ptp(since_ns)))
 
 
 def _medians(values: Ints | Floats, number: Ints) -> Floats:

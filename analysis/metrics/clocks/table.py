@@ -42,7 +42,8 @@ def clocks(
     ranks = np.array(sorted(hosts), dtype=np.int64)
     names = [hosts[int(r)] or f"rank {r}" for r in ranks]
     host_of, _ = pd.factorize(np.array(names, dtype=object))
-    found = _estimate(calls, matches, ranks, host_of.astype(np.int64))
+    named = np.array([hosts[int(r)] is not None for r in ranks])
+    found = _estimate(calls, matches, ranks, host_of.astype(np.int64), named)
     by_messages = bounded(found.frame, found.uncertainty_ns, messages_of(calls, matches, ranks))
     found = replace(found, frame=by_messages.frame, uncertainty_ns=by_messages.uncertainty_ns)
     heard = _heard(found, by_messages, host_of, ranks, CLOCK_PROBES.empty() if probes is None else probes, calls)
@@ -70,11 +71,11 @@ class _Heard:
     told: Witnessed
 
 
-def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints) -> ClockEstimate:
+def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints, named: Flags) -> ClockEstimate:
     ends = matched_ends(calls, matches, ranks)
     on_cpu = calls.loc[calls["device"] == "cpu", "rank"].unique()
     zero_ns = int(ends.end_ns.min()) if len(ends.end_ns) else 0
-    found = estimated(ends, host_of, zero_ns, shared=np.isin(ranks, on_cpu))
+    found = estimated(ends, host_of, zero_ns, shared=np.isin(ranks, on_cpu), named=named)
     if not len(ends.end_ns):
         return found
     first_ns = np.full(len(ranks), np.iinfo(np.int64).max)

@@ -34,6 +34,7 @@ class Measured(NamedTuple):
     participation: pd.DataFrame
     fits: pd.DataFrame
     hangs: pd.DataFrame
+    clocks: pd.DataFrame
     ranks: Collection[int]
     missing: list[int]
     world_size: int | None
@@ -83,6 +84,7 @@ def _reason(calls: pd.DataFrame, measured: Measured) -> str:
     return reason(
         calls,
         measured.collectives,
+        measured.clocks,
         set(measured.ranks),
         some_missing=bool(measured.missing),
         has_starts=measured.has_starts,

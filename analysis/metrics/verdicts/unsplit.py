@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ...core.schema import Row, records
+from ..clocks.table import unclear
 
 _LOOK = "see `note` in the table collectives"
 _ADVICE = {
@@ -16,6 +17,7 @@ _ADVICE = {
         "name them with --comm, or capture with torch 2.2 or later, which writes NCCL's arguments",
     ),
     "unlinked": ("the clocks of their hosts cannot be compared", "capture with `profiling`, which probes them"),
+    "jumped": ("they begin where a clock jumped", "capture while no clock is being set"),
     "durations": ("their durations do not tell who waited in them", "capture a trace of some steps, which does"),
     "unmatched": ("no call of another rank fits them for certain", f"capture whole steps with prof.step(), {_LOOK}"),
     "root": ("it is not known who needs whom in them", _LOOK),
@@ -25,6 +27,7 @@ _ADVICE = {
 def reason(
     participation: pd.DataFrame,
     collectives: pd.DataFrame,
+    clocks: pd.DataFrame,
     ranks: set[int],
     *,
     some_missing: bool,
@@ -34,11 +37,13 @@ def reason(
 
     `ranks` are those that have a trace; are there others? Without starts, only durations are known.
     """
-    unsplit = participation[participation["wait_ns"].isna()][["collective_id", "dur_ns"]]
+    unsplit = participation[participation["wait_ns"].isna()][["collective_id", "rank", "start_ns", "dur_ns"]]
     if len(ranks) == 1:
         return _told("alone")
     columns = ["collective_id", "collective", "pg_ranks", "matched_by", "certain", "complete", "arrival_skew_ns"]
     joined = unsplit.merge(collectives[columns], on="collective_id")
+    joined["at_jump"] = unclear(joined["start_ns"], joined["rank"], clocks)
+    joined["at_jump"] = joined.groupby("collective_id", sort=False)["at_jump"].transform("any")
     kinds = joined.assign(why=[_why(row, ranks, some_missing, has_starts) for row in records(joined)])
     return _told(str(kinds.groupby("why")["dur_ns"].sum().idxmax())) if len(kinds) else ""
 
@@ -58,4 +63,6 @@ def _why(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool)
         return "missing" if some_missing and collective["pg_ranks"] is None else "lost"
     if not has_starts:
         return "durations"
+    if collective["at_jump"]:
+        return "jumped"
     return "unlinked" if collective["arrival_skew_ns"] is None else "root"
