@@ -2,8 +2,13 @@
 
 Steps say which calls belong together only if the ranks count them alike. One that was restarted, or whose profiler
 began elsewhere, does not, and in a loop the calls of another step look the same. Ranks of one host are held to their
-clock (`doubts`). Between hosts one of three witnesses must agree with the steps: ids, times, or the hosts' clocks.
-If times fit far better elsewhere, steps are wrong. If nothing agrees, they stay as a guess.
+clock (`doubts`). Between hosts one of three witnesses must agree with the steps:
+
+- ids of other calls, which were issued in the same steps, or were not;
+- times, if ends coincide where the steps put them, and at no other offset as well;
+- the clocks of the hosts as they are, or as a clock probe has measured them, if they agree to a part of a step.
+
+If times fit far better elsewhere, steps are wrong. If no witness agrees, they stay as a guess, on which nothing builds.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ _CLEARLY = 2.0
 _CONTRADICTED_FRAC = 0.1
 _DIVISIONS, _LEAST_MISSED = 30, 2
 _LEAST_BETTER = 8
-# Clocks that were never compared agree with the wrong step by chance, so the nearest step is not enough.
+# Clocks that were never compared may be off by more than a step, and half of all offsets lie within a quarter of some
+# step: one that is merely the nearest is not enough.
 _NEAR_FRAC = 0.25
 _MOST_ASKED = 8
 
@@ -53,7 +59,7 @@ def numbered_differently(state: State, meeting: Flags) -> list[int]:
         for place, (other, shared) in enumerate(most_shared(lanes, host, others)):
             if part[other] == part[host]:
                 continue
-            numbered = _numbered(state, shared)
+            numbered = _numbered(state, shared, state.probed_apart(host, other))
             if numbered is Numbered.DIFFERENTLY and place == 0:
                 wrong.append(host)
                 break
@@ -101,21 +107,26 @@ def level_ns(lanes: list[Lane]) -> float:
     return float(np.median(np.concatenate([lane.ours.end[i] - lane.theirs.end[j] for lane, i, j in pairs])))
 
 
-def _numbered(state: State, lanes: list[Lane]) -> Numbered:
-    """What ids, times and clocks say, in this order."""
+def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | None) -> Numbered:
+    """What ids, times and clocks say, in this order; `probed` is how far the first clock is ahead, and how surely."""
     alike = _same_steps_by_ids(state, lanes)
     if len(alike):
+        # What carries an id is the same collective on both sides, so its steps are known to be the same step.
         return Numbered.ALIKE if alike.mean() > 1 - _CONTRADICTED_FRAC else Numbered.DIFFERENTLY
     level, origin_ns = level_ns(lanes), int(lanes[0].theirs.end[0])
     # Steps are what is asked about, so they are no evidence.
     times = [Lane(*(replace(side, step=np.full(len(side), -1)) for side in lane)) for lane in lanes]
-    best = offset(times, state.compatible, origin_ns)
+    best = offset(times, state.compatible, origin_ns, probed)
     here = offset_at(times, state.compatible, level, origin_ns)
     elsewhere = best is not None and abs(best.level_ns - level) > 2 * COINCIDE_NS
     if _never_met(lanes) or (best is not None and elsewhere and _is_clearly_better(best, here)):
         return Numbered.DIFFERENTLY
-    agree = best is not None and best.unique and not elsewhere
-    return Numbered.ALIKE if agree or abs(level) < _NEAR_FRAC * _step_ns(lanes) else Numbered.NOT_KNOWN
+    if best is not None and best.unique and not elsewhere:
+        return Numbered.ALIKE
+    # In a loop each shift by whole steps fits the times, and puts the clocks apart by as many steps: two witnesses
+    # that do not know of each other, the numbers and the clocks of the hosts, agree on one of these shifts.
+    ahead, unsure = probed or (0.0, 0.0)
+    return Numbered.ALIKE if abs(level - ahead) + unsure < _NEAR_FRAC * _step_ns(lanes) else Numbered.NOT_KNOWN
 
 
 def _same_steps_by_ids(state: State, lanes: list[Lane]) -> Flags:

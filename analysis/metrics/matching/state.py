@@ -105,6 +105,22 @@ class State:
         self.probe = Ahead(*(np.concatenate([side, nothing]) for side in (self.probe.ns, self.probe.uncertainty_ns)))
         self.frame = ClockFrame.unlinked(self.hosts, int(self.frame.origin_ns[0]))
 
+    def probed_apart(self, part: int, base: int) -> tuple[float, float] | None:
+        """How far the clock probe puts one component of clocks ahead of another, and how wrong that may be, in ns.
+
+        None where it says nothing.
+        """
+        ahead = []
+        for component in (part, base):
+            clocks = np.flatnonzero(self.frame.component == component)
+            known = clocks[~np.isnan(self.probe.ns[self.hosts[clocks], 0])]
+            if not len(known):
+                return None
+            host = self.hosts[known[0]]
+            level = self.probe.ns[host].mean() - self.frame.offset_ns[known[0]]
+            ahead.append((float(level), float(self.probe.uncertainty_ns[host].max() + np.ptp(self.probe.ns[host]))))
+        return ahead[0][0] - ahead[1][0], ahead[0][1] + ahead[1][1]
+
     def shown(self, rows: Ints) -> Entries:
         """Calls on the common clock of their component, each for itself, in order."""
         calls, clock = self.calls.take(rows), self.clock[rows]
