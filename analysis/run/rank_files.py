@@ -169,7 +169,8 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
                 "they are of two runs, or of two engines or jobs that each count ranks from 0; give each a folder of "
                 "its own, or name the files of one of them"
             )
-        told = {m.file.pid for m in (first, other) if m.file.damage is None or m.file.pid is not None}
+        # A cycle in which the CPU did nothing, or whose beginning is lost, does not say which process it was.
+        told = {m.file.pid for m in (first, other)} - {None}
         if len(told) > 1 and not first.file.header.communicators:
             raise MixedJobs(
                 f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "

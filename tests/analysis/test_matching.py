@@ -168,6 +168,40 @@ def test_calls_that_repeat_like_a_clock_are_not_called_certain():
     assert found.groupby("collective_id")["note"].first().notna().all()
 
 
+def looping(ahead: int, *, numbered: int = 0, **more) -> list[dict]:
+    """Equal calls every 2 ms, four in each of five steps; of rank 1, whose clock is ahead and who counts from there."""
+    return [
+        call(rank, k * 2 * MS + rank * ahead, dur_ns=300_000, step=k // 4 + rank * numbered, turn=k % 4, **more)
+        for rank in range(2)
+        for k in range(20)
+    ]
+
+
+STEPS_ALONE = "only the numbers of steps join it to ranks of other hosts, and neither clocks nor times confirm them"
+
+
+def test_steps_of_two_hosts_in_a_loop_are_certain_only_near_their_clocks():
+    by_step = [("step", (k, k + 20)) for k in range(20)]
+    near, far = (calls_table(looping(ahead)) for ahead in (1 * MS, 901 * MS))
+    assert groups_of(near) == groups_of(far) == by_step
+    assert notes_of(near) == [None] * 40
+    assert matches(near, {0: "a", 1: "b"})["certain"].all()
+    both = matches(far, {0: "a", 1: "b"}).groupby("collective_id")
+    assert (both["certain"].sum() == 1).all()
+    assert set(notes_of(far)) == {None, STEPS_ALONE}
+
+
+@pytest.mark.parametrize("numbered", [0, 1])
+def test_ids_in_another_group_say_whether_steps_are_numbered_alike(numbered):
+    rows = looping(901 * MS, numbered=numbered)
+    other = [
+        row | {"process_group": "other", "seq": k % 20, "start_ns": row["start_ns"] + MS} for k, row in enumerate(rows)
+    ]
+    found = matches(calls_table([*rows, *other]), {0: "a", 1: "b"})[: len(rows)]
+    assert found.groupby("collective_id")["call_id"].agg(tuple).tolist() == [(k, k + 20) for k in range(20)]
+    assert found["certain"].all()
+
+
 def test_on_one_host_the_same_calls_are_certain():
     rows = [call(0, k * 2 * MS, dur_ns=300_000) for k in range(20)]
     rows += [call(1, k * 2 * MS, dur_ns=300_000) for k in range(3, 20)]

@@ -99,6 +99,12 @@ def test_two_processes_under_one_workers_name_are_two_jobs(tmp_path):
         load_run([tmp_path])
 
 
+def test_a_cycle_that_does_not_say_its_process_is_of_the_same_job(tmp_path):
+    small(0, 1).op("aten::mm", 0, 1).write(tmp_path, "node_0.0001.pt.trace.json.gz")
+    Trace().write(tmp_path, "node_0.0002.pt.trace.json.gz")
+    assert load_run([tmp_path]).traces["cycle"].tolist() == [0, 1]
+
+
 def test_a_rank_beyond_its_world_is_an_error(tmp_path):
     small(4, 4).write(tmp_path)
     with pytest.raises(MixedJobs, match="is rank 4 of a world of 4"):

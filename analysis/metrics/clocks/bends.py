@@ -80,7 +80,7 @@ def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True)
     extra_ns = np.zeros(len(hosts))
     if not len(ends.collective):
         return Straightened(ends, bends, extra_ns)
-    for host in np.unique(hosts[~shared]).tolist():
+    for host in np.unique(hosts[ends.clock[~shared[ends.clock]]]).tolist():
         # The clock of a GPU may jump alone, as each is converted by itself.
         if (hosts == host).sum() > 1:
             own = ends._replace(**{name: column[hosts[ends.clock] == host] for name, column in ends._asdict().items()})

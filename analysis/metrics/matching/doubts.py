@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 
 from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
-from ..clocks.frame import Flags, Floats, Ints
-from ..clocks.medians import trend
+from ..clocks.frame import Flags, Ints
 from ..timelines.entries import PAIR, Entries
-from ..timelines.offsets import LEAST_COINCIDING, Lane, offset, offset_at
-from .state import AMBIGUOUS, BY_STEP, SAME_CLOCK_SLACK_NS, SENDS, UNMATCHED, State, rows_by_key
+from ..timelines.offsets import LEAST_COINCIDING, Lane, Offset, offset, offset_at
+from .numbering import level_ns, most_shared, numbered_differently, sides_by_group
+from .state import AMBIGUOUS, BY_STEP, SENDS, UNMATCHED, State, rows_by_key
 
 # Of what a rank issued in steps: if more than this contradicts times, its steps are numbered differently.
 _CONTRADICTED_FRAC = 0.1
 _CLEARLY = 2.0
-_DIVISIONS, _LEAST_MISSED = 30, 2
 _SURELY_COUPLED, _LATE_NS = 5.0, 8_000
 _NEARLY_ALL = 0.75
 _OFTEN_ALONE = 0.2
@@ -33,12 +30,12 @@ def free_contradicted(state: State) -> None:
     apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
     bad = _contradicted(state, rows, apart)
     # Either they number their steps differently, or their clock is not that of their host.
-    while bad and _part_hosts(state, meeting, bad):
+    while bad and _part_hosts(state, np.flatnonzero(_meeting(state)), bad):
         apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
         bad = _contradicted(state, rows, apart)
     _free(state, np.isin(state.clock, list(bad)))
     _free_calls(state, rows[apart > COINCIDE_NS])
-    for host in _shifted_hosts(state):
+    for host in numbered_differently(state, _meeting(state)):
         _free(state, state.hosts[state.clock] == host)
 
 
@@ -58,14 +55,12 @@ def _part_hosts(state: State, rows: Ints, bad: set[int]) -> bool:
     parted = []
     for host in np.unique(state.hosts[list(bad)]).tolist():
         of_host = rows[state.hosts[state.clock[rows]] == host]
-        lanes: dict[int, dict[int, Entries]] = {}
-        for group, own in rows_by_key(state.group, of_host).items():
-            for clock, part in rows_by_key(state.clock, own).items():
-                lanes.setdefault(group, {})[clock] = state.timeline(part)
+        # What steps have not matched counts as well: in a loop, nearly all of it fits the shared clock.
+        lanes = sides_by_group(state, of_host, np.arange(len(state.hosts)))
         clocks = np.unique(state.clock[of_host]).tolist()
-        for clock in clocks:
-            shared = _most_shared(lanes, clock, [c for c in clocks if c != clock])
-            if clock in bad and shared and _has_own_clock(state, shared):
+        for clock in sorted(bad.intersection(clocks)):
+            shared = most_shared(lanes, clock, [c for c in clocks if c != clock])
+            if shared and _has_own_clock(state, shared[0][1]):
                 parted.append(clock)
     for clock in parted:
         state.part(clock)
@@ -102,21 +97,26 @@ def _are_strangers(state: State, lanes: list[Lane]) -> bool:
     best = offset(lanes, state.compatible, origin_ns)
     if best is None or best.coinciding < 2 * LEAST_COINCIDING or abs(best.level_ns) <= 2 * COINCIDE_NS:
         return False
-    if raw is None or best.coinciding >= 2 * raw.coinciding:
+    # On a clock that is shared, calls that end together have met: if they did not, coincidences are chance.
+    if raw is not None and raw.missed > _CONTRADICTED_FRAC >= best.missed and best.coinciding > raw.coinciding:
         return True
-    return best.coinciding >= raw.coinciding and best.spread_ns * _CLEARLY < raw.spread_ns
+    return _fits_far_better(best, raw)
 
 
 def _has_own_clock(state: State, lanes: list[Lane]) -> bool:
     """Whether ends coincide better where steps put two ranks of a host than on the clock that they should share."""
-    level = float(np.median(np.concatenate([_common_apart(lane) for lane in lanes])))
     origin_ns = int(lanes[0].theirs.end[0])
-    by_steps, raw = (offset_at(lanes, state.compatible, at, origin_ns) for at in (level, 0.0))
+    by_steps, raw = (offset_at(lanes, state.compatible, at, origin_ns) for at in (level_ns(lanes), 0.0))
     if by_steps is None or by_steps.coinciding < LEAST_COINCIDING or abs(by_steps.level_ns) <= 2 * COINCIDE_NS:
         return False
-    if raw is None or by_steps.coinciding >= 2 * raw.coinciding:
+    return _fits_far_better(by_steps, raw)
+
+
+def _fits_far_better(offset: Offset, raw: Offset | None) -> bool:
+    """Whether twice as many ends coincide at an offset as on the clock that is shared, or as many far more closely."""
+    if raw is None or offset.coinciding >= 2 * raw.coinciding:
         return True
-    return by_steps.coinciding >= raw.coinciding and by_steps.spread_ns * _CLEARLY < raw.spread_ns
+    return offset.coinciding >= raw.coinciding and offset.spread_ns * _CLEARLY < raw.spread_ns
 
 
 def _meeting(state: State) -> Flags:
@@ -168,98 +168,6 @@ def _received_before_sent(state: State, rows: Ints) -> Ints:
     host, of_call = np.full((2, len(start)), -1), state.hosts[state.clock[rows]]
     host[0, number[sent]], host[1, number[~sent]] = of_call[sent], of_call[~sent]
     apart: Ints = np.where(host[0] == host[1], start - end, 0)[number]
-    return apart
-
-
-def _shifted_hosts(state: State) -> list[int]:
-    """Hosts whose calls fit those of the others far better in another place than where their steps put them."""
-    rows = np.flatnonzero((state.rung == BY_STEP) & _meeting(state))
-    hosts = state.hosts[state.clock]
-    found = []
-    lanes: dict[int, dict[int, Entries]] = {}
-    for group, own in rows_by_key(state.group, rows).items():
-        for host, part in rows_by_key(hosts, own).items():
-            lanes.setdefault(group, {})[host] = state.timeline(part)
-    present = np.unique(hosts[rows])
-    for host in present[1:].tolist():
-        shared = _most_shared(lanes, host, [h for h in present.tolist() if h < host and h not in found])
-        if shared and (_is_shifted(state, shared) or _never_met(shared)):
-            found.append(host)
-    return found
-
-
-def _never_met(lanes: list[Lane]) -> bool:
-    """Whether of the calls that steps have matched between two hosts, too many cannot have met at any offset.
-
-    No rank leaves before all have arrived, wherever the clocks are: at the offset by which ends differ, one begins
-    before the other ends. What does not belong together differs by what ranks take longer here than there, which
-    changes from call to call. Clocks may drift, and one may have been set once: that explains two offsets, one after
-    the other, but no more.
-    """
-    apart, missed, at = [], [], []
-    for ours, theirs in lanes:
-        _, i, j = np.intersect1d(ours.row, theirs.row, return_indices=True)
-        apart.append(ours.end[i] - theirs.end[j])
-        missed.append((ours.last_start[i] - theirs.first_end[j], theirs.last_start[j] - ours.first_end[i]))
-        at.append(theirs.end[j])
-    order = np.argsort(np.concatenate(at), kind="stable")
-    late, early = np.concatenate(missed, axis=1)[:, order].astype(np.float64)
-    ends, since = np.concatenate(apart)[order].astype(np.float64), np.concatenate(at)[order]
-    line = trend(since - since[0], ends)
-    drift = np.zeros(len(ends)) if line is None else line.slope * (since - since[0])
-    late, early, ends = late - drift, early + drift, ends - drift
-    return all(
-        _are_wrong(np.concatenate([_missed(late[part], early[part], ends[part]) for part in parts]))
-        for parts in _in_two(len(ends))
-    )
-
-
-def _in_two(count: int) -> Iterator[list[slice]]:
-    """All of it, and some ways to divide it into two."""
-    yield [slice(count)]
-    for begin in np.unique(np.linspace(0, count, _DIVISIONS + 2).astype(np.int64))[1:-1].tolist():
-        yield [slice(begin), slice(begin, count)]
-
-
-def _missed(late: Floats, early: Floats, ends: Floats) -> Flags:
-    """Which calls cannot have met at the offset by which most ends differ."""
-    level = np.median(ends)
-    missed: Flags = np.maximum(late - level, early + level) > SAME_CLOCK_SLACK_NS
-    return missed
-
-
-def _are_wrong(missed: Flags) -> bool:
-    return int(missed.sum()) >= _LEAST_MISSED and bool(missed.mean() > _CONTRADICTED_FRAC)
-
-
-def _most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[int]) -> list[Lane]:
-    """What this host and the one with which it shares most collectives show of common groups."""
-    best: tuple[int, list[Lane]] = (0, [])
-    for other in others[:: -(-len(others) // 8) or 1] if others else []:
-        shared = [Lane(parts[host], parts[other]) for parts in lanes.values() if host in parts and other in parts]
-        count = sum(len(np.intersect1d(lane.ours.row, lane.theirs.row)) for lane in shared)
-        if count > best[0]:
-            best = (count, shared)
-    return best[1]
-
-
-def _is_shifted(state: State, lanes: list[Lane]) -> bool:
-    apart = np.concatenate([_common_apart(lane) for lane in lanes])
-    level = float(np.median(apart))
-    origin_ns = int(lanes[0].theirs.end[0])
-    here, best = offset_at(lanes, state.compatible, level, origin_ns), offset(lanes, state.compatible, origin_ns)
-    if best is None or abs(best.level_ns - level) <= 2 * COINCIDE_NS or best.coinciding < 8:
-        return False
-    if here is None:
-        return True
-    better = best.spread_ns * _CLEARLY < here.spread_ns and 2 * best.coinciding >= here.coinciding
-    return better or best.coinciding > 4 * here.coinciding
-
-
-def _common_apart(lane: Lane) -> Ints:
-    """How much later ours end than theirs, for the collectives that both show."""
-    _, i, j = np.intersect1d(lane.ours.row, lane.theirs.row, return_indices=True)
-    apart: Ints = lane.ours.end[i] - lane.theirs.end[j]
     return apart
 
 

@@ -24,6 +24,7 @@ ALONE = "no other rank shows it at that time"
 TOO_MANY = "more ranks show it than its process group has; groups share the name, and their ranks are not known"
 REPEATS = "the calls repeat so regularly that other pairings fit as well"
 OTHERS_MAYBE = "other ranks may show it too, but the calls repeat so regularly that several pairings fit"
+STEPS_ALONE = "only the numbers of steps join it to ranks of other hosts, and neither clocks nor times confirm them"
 OTHER_STEP = "it was issued in another step than the others"
 FAR_APART = "it ends much earlier or later than the others, so it may be another call"
 AMBIGUOUS = "its process group is not known, and several would fit"
@@ -103,6 +104,22 @@ class State:
         nothing = np.full((1, 2), np.nan)
         self.probe = Ahead(*(np.concatenate([side, nothing]) for side in (self.probe.ns, self.probe.uncertainty_ns)))
         self.frame = ClockFrame.unlinked(self.hosts, int(self.frame.origin_ns[0]))
+
+    def probed_apart(self, part: int, base: int) -> tuple[float, float] | None:
+        """How far the clock probe puts one component of clocks ahead of another, and how wrong that may be, in ns.
+
+        None where it says nothing.
+        """
+        ahead = []
+        for component in (part, base):
+            clocks = np.flatnonzero(self.frame.component == component)
+            known = clocks[~np.isnan(self.probe.ns[self.hosts[clocks], 0])]
+            if not len(known):
+                return None
+            host = self.hosts[known[0]]
+            level = self.probe.ns[host].mean() - self.frame.offset_ns[known[0]]
+            ahead.append((float(level), float(self.probe.uncertainty_ns[host].max() + np.ptp(self.probe.ns[host]))))
+        return ahead[0][0] - ahead[1][0], ahead[0][1] + ahead[1][1]
 
     def shown(self, rows: Ints) -> Entries:
         """Calls on the common clock of their component, each for itself, in order."""

@@ -257,22 +257,7 @@ def _offset_between(state: State, lanes: Lanes, part: int, base: int) -> Offset 
     # The origins of clocks that can be compared are one moment; before clocks are linked, all show the same there.
     own = np.flatnonzero(state.frame.component == part)[0]
     origin_ns = int(state.frame.origin_ns[own] - np.rint(state.frame.offset_ns[own]))
-    return offset(shared, state.compatible, origin_ns, _expected(state, part, base))
-
-
-def _expected(state: State, part: int, base: int) -> tuple[float, float] | None:
-    """What the clock probe says about that, and how wrong it may be; None where it says nothing."""
-    found = []
-    for component in (part, base):
-        clocks = np.flatnonzero(state.frame.component == component)
-        told = state.probe.ns[state.hosts[clocks], 0]
-        known = clocks[~np.isnan(told)]
-        if not len(known):
-            return None
-        host = state.hosts[known[0]]
-        level = state.probe.ns[host].mean() - state.frame.offset_ns[known[0]]
-        found.append((float(level), float(state.probe.uncertainty_ns[host].max() + np.ptp(state.probe.ns[host]))))
-    return found[0][0] - found[1][0], found[0][1] + found[1][1]
+    return offset(shared, state.compatible, origin_ns, state.probed_apart(part, base))
 
 
 def _in_order(state: State, rows: Ints) -> None:

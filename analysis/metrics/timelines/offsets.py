@@ -25,7 +25,7 @@ _CANDIDATES, _CLOSE_CANDIDATES = 12, 40
 _FEW = 4_000
 _LEAST_SHARE = 0.2
 _LEAST_SPREAD_NS = 1_000
-_TIGHTER = 2.0
+_TIGHTER, _TIGHTER_OF_FEW = 2.0, 4.1
 _ROUNDS = 6
 _MOST_LOST_NATS = 3.0
 # Of calls that belong together hardly any miss each other, by more than clocks of GPUs differ from their host's.
@@ -136,14 +136,29 @@ def _evidence(found: Offset, lost_nats: float) -> float:
 
 
 def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
-    """Whether the other offset may be the right one as well."""
+    """Whether the other offset may be the right one as well.
+
+    A spread is a median of what few ends differ by, along a line that was laid through them: it is uncertain by a
+    factor of about exp(1.16 / sqrt(n - 2)) for n ends, and so is the other's. Where windows repeat, the tightest of
+    many offsets is so by chance: only what exceeds 2.5 of these errors excludes the others.
+    """
     enough = other.coinciding >= max(LEAST_COINCIDING - 1, best.coinciding / 4)
     more_lost = lost_nats / _MOST_LOST_NATS * (other.unmatched - best.unmatched)
     explains = more_lost <= max(2.0, 0.15 * other.coinciding)
-    tight = other.spread_ns < _TIGHTER * best.spread_ns + 2 * _LEAST_SPREAD_NS
+    tighter = _tighter(min(other.coinciding, best.coinciding))
+    tight = other.spread_ns < tighter * best.spread_ns + 2 * _LEAST_SPREAD_NS
     fewer = best.coinciding < 2 * LEAST_COINCIDING and 2 * other.coinciding >= best.coinciding
     same_step = other.same_step >= best.same_step - 0.3
-    return same_step and explains and ((enough and tight) or (fewer and other.spread_ns < 4 * best.spread_ns + 10_000))
+    # What has no partner may be lost, but so many ends do not coincide so much more closely by chance.
+    many = other.coinciding >= LEAST_COINCIDING and 2 * other.coinciding >= best.coinciding
+    closer = many and other.missed <= _MOST_MISSED and tighter * other.spread_ns < best.spread_ns
+    explained = explains and ((enough and tight) or (fewer and other.spread_ns < 4 * best.spread_ns + 10_000))
+    return same_step and (explained or closer)
+
+
+def _tighter(count: int) -> float:
+    """How many times closer than at another offset this many ends must coincide, to exclude that one."""
+    return max(_TIGHTER, math.exp(_TIGHTER_OF_FEW / math.sqrt(max(count - 2, 1))))
 
 
 def _peaks(lanes: Iterable[_Telling], compatible: Flags, within_ns: int, most: int) -> list[float]:

@@ -1,0 +1,229 @@
+"""Whether hosts number their steps alike: what steps join between clocks that nothing else compares.
+
+Steps say which calls belong together only if the ranks count them alike. One that was restarted, or whose profiler
+began elsewhere, does not, and in a loop the calls of another step look the same. Ranks of one host are held to their
+clock (`doubts`). Between hosts one of three witnesses must agree with the steps:
+
+- ids of other calls, which were issued in the same steps, or were not;
+- times, if ends coincide where the steps put them, and at no other offset as well;
+- the clocks of the hosts as they are, or as a clock probe has measured them, if they agree to a part of a step.
+
+If times fit far better elsewhere, steps are wrong. If no witness agrees, they stay as a guess, on which nothing builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum
+
+import numpy as np
+import pandas as pd
+
+from ..clocks.ends import COINCIDE_NS
+from ..clocks.frame import Flags, Floats, Ints
+from ..clocks.medians import trend
+from ..timelines.entries import Entries
+from ..timelines.offsets import Lane, Offset, offset, offset_at
+from .state import BY_STEP, SAME_CLOCK_SLACK_NS, STEPS_ALONE, State, rows_by_key
+
+_CLEARLY = 2.0
+_CONTRADICTED_FRAC = 0.1
+_DIVISIONS, _LEAST_MISSED = 30, 2
+_LEAST_BETTER = 8
+# Clocks that were never compared may be off by more than a step, and half of all offsets lie within a quarter of some
+# step: one that is merely the nearest is not enough.
+_NEAR_FRAC = 0.25
+_MOST_ASKED = 8
+
+
+class Numbered(Enum):
+    """What witnesses say about the steps of two hosts."""
+
+    ALIKE = "alike"
+    DIFFERENTLY = "differently"
+    NOT_KNOWN = "not known"
+
+
+def numbered_differently(state: State, meeting: Flags) -> list[int]:
+    """The hosts whose steps are contradicted; what joins others without a witness is no longer certain.
+
+    `meeting` are calls that no rank leaves before all have arrived.
+    """
+    lanes = sides_by_group(state, np.flatnonzero(meeting), state.hosts)
+    present = np.unique(state.hosts[state.clock[meeting & (state.rung == BY_STEP)]]).tolist()
+    part = {host: host for host in present}
+    wrong: list[int] = []
+    for host in present[1:]:
+        others = [other for other in present if other < host and other not in wrong]
+        for place, (other, shared) in enumerate(most_shared(lanes, host, others)):
+            if part[other] == part[host]:
+                continue
+            numbered = _numbered(state, shared, state.probed_apart(host, other))
+            if numbered is Numbered.DIFFERENTLY and place == 0:
+                wrong.append(host)
+                break
+            if numbered is Numbered.ALIKE:
+                joined = part[host]
+                part |= {known: part[other] for known in part if part[known] == joined}
+    _doubt_between(state, {host: of for host, of in part.items() if host not in wrong})
+    return wrong
+
+
+def sides_by_group(state: State, rows: Ints, side: Ints) -> dict[int, dict[int, Entries]]:
+    """What each side shows of each group: its collectives, and the calls without one of that rank that shows most.
+
+    `side` gives the clock or the host of each clock; `row` of what has no collective is negative.
+    """
+    shown: dict[int, dict[int, Entries]] = {}
+    for group, of_group in rows_by_key(state.group, rows).items():
+        for which, own in rows_by_key(side[state.clock], of_group).items():
+            shows_most = np.bincount(state.clock[own]).argmax()
+            calls = state.shown(own[(state.collective[own] >= 0) | (state.clock[own] == shows_most)])
+            number = np.where(state.collective[calls.row] >= 0, state.collective[calls.row], -1 - calls.row)
+            shown.setdefault(group, {})[which] = calls.of_collectives(number)
+    return shown
+
+
+def most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[int]) -> list[tuple[int, list[Lane]]]:
+    """The hosts with which this one shares most collectives, and what both show of common groups."""
+    counted = []
+    for other in others[:: -(-len(others) // _MOST_ASKED) or 1]:
+        shared = [Lane(parts[host], parts[other]) for parts in lanes.values() if host in parts and other in parts]
+        counted.append((sum(len(common(lane)[0]) for lane in shared), other, shared))
+    counted.sort(key=lambda counts: -counts[0])
+    return [(other, shared) for count, other, shared in counted if count]
+
+
+def common(lane: Lane) -> tuple[Ints, Ints]:
+    """The collectives that both show: where they are in ours, and in theirs."""
+    _, i, j = np.intersect1d(lane.ours.row, lane.theirs.row, return_indices=True)
+    return i, j
+
+
+def level_ns(lanes: list[Lane]) -> float:
+    """How much later our ends of common collectives are than theirs: the median."""
+    pairs = [(lane, *common(lane)) for lane in lanes]
+    return float(np.median(np.concatenate([lane.ours.end[i] - lane.theirs.end[j] for lane, i, j in pairs])))
+
+
+def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | None) -> Numbered:
+    """What ids, times and clocks say, in this order; `probed` is how far the first clock is ahead, and how surely."""
+    alike = _same_steps_by_ids(state, lanes)
+    if len(alike):
+        # What carries an id is the same collective on both sides, so its steps are known to be the same step.
+        return Numbered.ALIKE if alike.mean() > 1 - _CONTRADICTED_FRAC else Numbered.DIFFERENTLY
+    level, origin_ns = level_ns(lanes), int(lanes[0].theirs.end[0])
+    # Steps are what is asked about, so they are no evidence.
+    times = [Lane(*(replace(side, step=np.full(len(side), -1)) for side in lane)) for lane in lanes]
+    best = offset(times, state.compatible, origin_ns, probed)
+    here = offset_at(times, state.compatible, level, origin_ns)
+    elsewhere = best is not None and abs(best.level_ns - level) > 2 * COINCIDE_NS
+    if _never_met(lanes) or (best is not None and elsewhere and _is_clearly_better(best, here)):
+        return Numbered.DIFFERENTLY
+    if best is not None and best.unique and not elsewhere:
+        return Numbered.ALIKE
+    # In a loop each shift by whole steps fits the times, and puts the clocks apart by as many steps: two witnesses
+    # that do not know of each other, the numbers and the clocks of the hosts, agree on one of these shifts.
+    ahead, unsure = probed or (0.0, 0.0)
+    return Numbered.ALIKE if abs(level - ahead) + unsure < _NEAR_FRAC * _step_ns(lanes) else Numbered.NOT_KNOWN
+
+
+def _same_steps_by_ids(state: State, lanes: list[Lane]) -> Flags:
+    """Whether each collective that ids have matched was issued in steps of the same number on both sides."""
+    by_id = np.unique(state.collective[(state.rung < BY_STEP) & (state.collective >= 0)])
+    same = []
+    for lane in lanes:
+        (ours, theirs), (i, j) = lane, common(lane)
+        known = np.isin(ours.row[i], by_id) & (ours.step[i] >= 0) & (theirs.step[j] >= 0)
+        same.append((ours.step[i] == theirs.step[j])[known])
+    return np.concatenate(same)
+
+
+def _is_clearly_better(best: Offset, here: Offset | None) -> bool:
+    """Whether far more ends coincide at the best offset, or as many do far more closely."""
+    if best.coinciding < _LEAST_BETTER:
+        return False
+    if here is None or best.coinciding > 4 * here.coinciding:
+        return True
+    return best.spread_ns * _CLEARLY < here.spread_ns and 2 * best.coinciding >= here.coinciding
+
+
+def _step_ns(lanes: list[Lane]) -> float:
+    """How long a step takes: from its first call to that of the next one, or to its last where there is only one."""
+    lengths = []
+    for side in (side for lane in lanes for side in lane):
+        known = side.take(side.step >= 0)
+        if not len(known):
+            continue
+        calls = pd.DataFrame({"step": known.step, "begin": known.last_start, "end": known.end})
+        steps = calls.groupby("step").agg(begin=("begin", "min"), end=("end", "max"))
+        follows = np.diff(steps.index) == 1
+        between = np.diff(steps["begin"])[follows]
+        lengths.append(float(np.median(between if len(between) else steps["end"] - steps["begin"])))
+    return min(lengths, default=0.0)
+
+
+def _doubt_between(state: State, part: dict[int, int]) -> None:
+    """Of each collective that steps join across parts, only the largest part stays certain; its steps stay evidence."""
+    if len(set(part.values())) < 2:
+        return
+    of_host = np.full(int(state.hosts.max()) + 1, -1)
+    of_host[list(part)] = list(part.values())
+    rows = np.flatnonzero(state.rung == BY_STEP)
+    of_call = of_host[state.hosts[state.clock[rows]]]
+    rows, of_call = rows[of_call >= 0], of_call[of_call >= 0]
+    main = np.bincount(of_call).argmax()
+    table = pd.DataFrame({"collective": state.collective[rows], "part": of_call, "is_main": of_call == main})
+    sizes = table.groupby(["collective", "part"], as_index=False).agg(
+        calls=("is_main", "size"), is_main=("is_main", "any")
+    )
+    largest = sizes.sort_values(["is_main", "calls"]).drop_duplicates("collective", keep="last").set_index("collective")
+    doubtful = rows[(table["collective"].map(largest["part"]) != table["part"]).to_numpy()]
+    state.certain[doubtful], state.note[doubtful] = False, STEPS_ALONE
+    others = np.flatnonzero((of_host != main) & (of_host >= 0))
+    state.calls.step[np.isin(state.hosts[state.clock], others)] = -1
+
+
+def _never_met(lanes: list[Lane]) -> bool:
+    """Whether of the calls that steps have matched between two hosts, too many cannot have met at any offset.
+
+    No rank leaves before all have arrived, wherever the clocks are: at the offset by which ends differ, one begins
+    before the other ends. What does not belong together differs by what ranks take longer here than there, which
+    changes from call to call. Clocks may drift, and one may have been set once: that explains two offsets, one after
+    the other, but no more.
+    """
+    apart, missed, at = [], [], []
+    for lane in lanes:
+        (ours, theirs), (i, j) = lane, common(lane)
+        apart.append(ours.end[i] - theirs.end[j])
+        missed.append((ours.last_start[i] - theirs.first_end[j], theirs.last_start[j] - ours.first_end[i]))
+        at.append(theirs.end[j])
+    order = np.argsort(np.concatenate(at), kind="stable")
+    late, early = np.concatenate(missed, axis=1)[:, order].astype(np.float64)
+    ends, since = np.concatenate(apart)[order].astype(np.float64), np.concatenate(at)[order]
+    line = trend(since - since[0], ends)
+    drift = np.zeros(len(ends)) if line is None else line.slope * (since - since[0])
+    late, early, ends = late - drift, early + drift, ends - drift
+    return all(
+        _are_wrong(np.concatenate([_missed(late[part], early[part], ends[part]) for part in parts]))
+        for parts in _in_two(len(ends))
+    )
+
+
+def _in_two(count: int) -> Iterator[list[slice]]:
+    """All of it, and some ways to divide it into two."""
+    yield [slice(count)]
+    for begin in np.unique(np.linspace(0, count, _DIVISIONS + 2).astype(np.int64))[1:-1].tolist():
+        yield [slice(begin), slice(begin, count)]
+
+
+def _missed(late: Floats, early: Floats, ends: Floats) -> Flags:
+    """Which calls cannot have met at the offset by which most ends differ."""
+    level = np.median(ends)
+    missed: Flags = np.maximum(late - level, early + level) > SAME_CLOCK_SLACK_NS
+    return missed
+
+
+def _are_wrong(missed: Flags) -> bool:
+    return int(missed.sum()) >= _LEAST_MISSED and bool(missed.mean() > _CONTRADICTED_FRAC)
