@@ -156,11 +156,14 @@ def _leave_out_unlike(rows: list[Row]) -> None:
         for row in rows:
             row["left_out"] = None
         return
-    middle = median(row["window_ns"] for row in whole)
-    unlike = [row for row in whole if not _is_alike(row["window_ns"], middle)]
-    if 2 * len(unlike) < len(whole):
+    while True:  # without the unlike ones the median is another, and so may be what is alike
+        middle = median(row["window_ns"] for row in whole)
+        unlike = [row for row in whole if not _is_alike(row["window_ns"], middle)]
+        if not unlike or 2 * len(unlike) >= len(whole):
+            return
         for row in unlike:
             row["left_out"] = "long" if row["window_ns"] > middle else "short"
+        whole = [row for row in whole if row["left_out"] is None]
 
 
 def _is_alike(length_ns: float, middle_ns: float) -> bool:
