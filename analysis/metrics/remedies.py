@@ -99,14 +99,21 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
 
 def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Iterator[Row]:
     """Nobody waits: since the ranks that stand out are no longer late, or since all are equally fast."""
-    late = standing_out(shares_of_waiting(costs.ranks, "rank"))
+    shares = shares_of_waiting(costs.ranks, "rank")
+    late = standing_out(shares)
+    # A rank that begins the traced step late was late before: nothing in the trace tells what to change.
+    at_start = set(costs.ranks["rank"][costs.ranks["because"] == "start"])
+    if late and at_start.issuperset(late):
+        return
+    late = [rank for rank in late if rank not in at_start]
     others = ~costs.steps["rank"].isin(late)
     if late and others.any():
+        by_step = waiting[others].groupby(costs.steps["step"][others])
         several = len(late) > 1
         named = ", ".join(map(str, late[:4])) + (", ..." if len(late) > 4 else "")
         yield {
             "remedy": "no_straggler",
-            "by_step": waiting[others].groupby(costs.steps["step"][others]).min().astype("float64"),
+            "by_step": by_step.min().astype("float64").clip(upper=by_step.mean() * shares[late].sum()),
             "on_path": costs.path["rank"].isin(late) & ~costs.path["kind"].isin(_MOVING),
             "what": f"rank{'s' if several else ''} {named} as fast as the others",
             "how": "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",

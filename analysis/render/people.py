@@ -41,6 +41,8 @@ _LEAST_SENTENCE = 20
 _SHOWN_AS_ZERO = 0.0005  # a share below this is shown as 0.0 %
 _STYLES = {"verdict": "bold"}
 _FACT_STYLES = {"verdict": "bold", "hang": "bold red", "warning": "red"}
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:ns|us|ms|s|GB/s)\b)")
+_STANDS_FOR_SPACE = "\ue000"  # in no font, as wide as a space, and no space to rich
 # Underscores mark up at the edge of a word only.
 _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
@@ -124,11 +126,12 @@ def worst_rows(name: str, table: Table) -> tuple[PlainTable, list[str]]:
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """The text in lines of that many cells, broken between words."""
+    """The text in lines of that many cells, broken between words, and not between a number and its unit."""
     if width is None:
         return [text]
-    lines = Text(text).wrap(Console(file=StringIO(), width=width), width, overflow="fold")
-    return [line.plain.rstrip() for line in lines]
+    joined = Text(_BEFORE_UNIT.sub(_STANDS_FOR_SPACE, text))
+    lines = joined.wrap(Console(file=StringIO(), width=width), width, overflow="fold")
+    return [line.plain.replace(_STANDS_FOR_SPACE, " ").rstrip() for line in lines]
 
 
 def fact_lines(facts: Iterable[tuple[str, str]], indent: int, screen: Screen) -> str:

@@ -88,9 +88,9 @@ def warnings(analysis: FactTables) -> Iterator[str]:
     if run.partial_ranks:
         yield f"rank {ranges_of(run.partial_ranks)} is partial: nothing after the damage in its file is counted"
     if run.missing_ranks:
-        has = "has" if len(run.missing_ranks) == 1 else "have"
+        who = "rank {} has" if len(run.missing_ranks) == 1 else "ranks {} have"
         yield (
-            f"rank {ranges_of(run.missing_ranks)} {has} no trace: wait and transfer of their collectives are known "
+            f"{who.format(ranges_of(run.missing_ranks))} no trace: wait and transfer of their collectives are known "
             "only where the other ranks show enough"
         )
     without = sorted(set(run.ranks) - {rank for rank, _ in run.devices})

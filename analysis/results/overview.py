@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 from rich.cells import cell_len
@@ -26,13 +26,19 @@ _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 38
 _BAR = 24
 _SHOWN_FROM = 0.0005
 """Of a step: parts that would be shown as 0.0% say nothing."""
+_SHOWN_AS_ZERO_FROM = 0.01
+"""Of a step: parts of less are left out if they would be shown as 0.0 ms."""
+_UNSPLIT_FROM = 0.01
+"""Of a step: from there it is said that waiting is only that of calls that could be split."""
 _SAME_LENGTH = 0.02
 _MOST_LEFT_OUT = 3
-_WORTH_TRYING = 0.005
+_WORTH_TRYING = 0.01
 """Of a step: changes that are about less are left out."""
-_WORTH_NAMING = 0.02
-"""Of the exposed waiting, so much is caused by a rank that is named."""
+_WORTH_NAMING = 0.05
+"""Of the exposed waiting, so much is caused by a rank that is named, or by all the others together."""
 _LEAST_MS = 0.001
+_LONGEST_HOST = 24
+_MOST_WARNING_LINES = 3
 
 
 class OverviewTables(Protocol):
@@ -79,7 +85,7 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], prog
     yield from wrapped(printable(f"Not known: {not_known}"), width) if not_known else ()
     for title, found in (
         (_step_title(analysis), list(_step(analysis, screen, width))),
-        ("Who makes the others wait", list(_who(analysis, width, most))),
+        (_who_title(analysis), [] if hangs else list(_who(analysis, width, most))),
         ("What to try, and how much of a step it is about", [] if hangs else list(_try(analysis, width, most))),
         ("Bus bandwidth, where most time is spent", list(_bandwidth(analysis, width, most))),
     ):
@@ -113,44 +119,90 @@ def _of_world(run: Any) -> str:
     return f" of {run.world_size}" if run.world_size not in (None, len(run.ranks)) else ""
 
 
+class _Unit(NamedTuple):
+    """The unit of all times in a step: of short steps us, as in the verdict."""
+
+    name: str
+    ns: float
+    decimals: int
+
+    @classmethod
+    def of(cls, typical: TypicalStep) -> _Unit:
+        """That of this step."""
+        return cls("us", 1e3, 0) if typical.parts["window_ns"] < 1e6 else cls("ms", 1e6, 1)
+
+    def number(self, ns: float) -> str:
+        """Without the unit."""
+        return f"{ns / self.ns:,.{self.decimals}f}"
+
+    def is_zero(self, ns: float) -> bool:
+        """Whether it would be shown as 0.0."""
+        return not float(self.number(ns).replace(",", ""))
+
+    def between(self, low: float, high: float) -> str:
+        """Empty where both are shown as the same number."""
+        return "" if self.number(low) == self.number(high) else f"{self.number(low)} to {self.number(high)}"
+
+
 def _step_title(analysis: OverviewTables) -> str:
     if not len(analysis.table("breakdown")):
         return ""
     typical = analysis.typical_step
-    ms = typical.parts["window_ns"] / 1e6
-    lengths = [ns / 1e6 for ns in typical.lengths_ns]
+    unit = _Unit.of(typical)
+    mean_ns, lengths = typical.parts["window_ns"], typical.lengths_ns
+    mean = f"{unit.number(mean_ns)} {unit.name}"
     devices = len(analysis.table("breakdown"))
-    of_devices = f", mean of {devices} devices" if devices > 1 else ""
+    of_devices = f"mean of {devices} devices" if devices > 1 else ""
     if not lengths:
-        return f"The window is {ms:,.1f} ms{of_devices}"
+        return ", ".join(filter(None, (f"The window is {mean}", of_devices)))
     if typical.differ:
-        each = listed([f"{length:,.1f}" for length in lengths])
-        return f"Steps {ranges_of(typical.steps)} take {each} ms, on average {ms:,.1f} ms{of_devices}"
+        each = listed([unit.number(ns) for ns in lengths])
+        all_steps = f"Steps {ranges_of(typical.steps)} take {each} {unit.name}, on average {mean}"
+        return ", ".join(filter(None, (all_steps, of_devices)))
     if len(lengths) == 1:
         [row] = records(analysis.table("steps").query("step == @typical.steps[0]"))
-        between = f", {row['shortest_ns'] / 1e6:,.1f} to {row['longest_ns'] / 1e6:,.1f}" if devices > 1 else ""
-        return f"A step takes {ms:,.1f} ms (step {typical.steps[0]}{of_devices}{between})"
+        spread = unit.between(row["shortest_ns"], row["longest_ns"]) if devices > 1 else ""
+        said = ", ".join(filter(None, (f"step {typical.steps[0]}", of_devices, spread)))
+        return f"A step takes {mean} ({said})"
     middle = median(lengths)
-    of_middle = f", median {middle:,.1f}" if abs(middle - ms) > _SAME_LENGTH * ms else ""
-    spread = f"{min(lengths):,.1f} to {max(lengths):,.1f}{of_middle}"
-    return f"A step takes {ms:,.1f} ms (steps {ranges_of(typical.steps)}: {spread}{of_devices})"
+    of_middle = f"median {unit.number(middle)}" if abs(middle - mean_ns) > _SAME_LENGTH * mean_ns else ""
+    spread = unit.between(min(lengths), max(lengths))
+    said = ", ".join(filter(None, (spread, of_middle, of_devices)))
+    return f"A step takes {mean} (steps {ranges_of(typical.steps)}{f': {said}' if said else ''})"
 
 
 def _step(analysis: OverviewTables, screen: Screen, width: int) -> Iterator[str]:
     if not len(analysis.table("breakdown")):
         return
-    parts = analysis.typical_step.parts
+    typical = analysis.typical_step
+    unit, parts = _Unit.of(typical), typical.parts
     mark = "#" if screen.ascii_only else "\u2588"
-    for column, name in STEP_PARTS.items():
-        share = parts[column] / parts["window_ns"] if parts["window_ns"] else 0.0
-        if share >= _SHOWN_FROM:
-            bar = mark * round(min(_BAR, width - 51) * share)
-            yield f"  {name:<26}{parts[column] / 1e6:>10,.1f} ms {share:>6.1%}  {bar}"
-    for name, ns in idle_rows(analysis.idle_causes):
-        yield f"    {name:<24}{ns / 1e6:>10,.1f} ms {ns / parts['window_ns']:>6.1%}"
+
+    def row(name: str, ns: float, indent: int) -> str:
+        share = ns / parts["window_ns"] if parts["window_ns"] else 0.0
+        says_nothing = share < _SHOWN_FROM or (unit.is_zero(ns) and share < _SHOWN_AS_ZERO_FROM)
+        bar = "" if indent > 2 else mark * round(min(_BAR, width - 51) * share)
+        line = f"{' ' * indent}{name:<{28 - indent}}{unit.number(ns):>10} {unit.name} {share:>6.1%}  {bar}"
+        return "" if says_nothing else line.rstrip()
+
+    yield from filter(None, (row(name, parts[column], 2) for column, name in STEP_PARTS.items()))
+    yield from filter(None, (row(name, ns, 4) for name, ns in idle_rows(analysis.idle_causes)))
     steps = analysis.table("steps")
-    for row in records(steps[steps["left_out"].notna()].head(_MOST_LEFT_OUT)):
-        yield from (f"  {line}" for line in wrapped(f"Step {row['step']} is not counted: {row['note']}.", width - 2))
+    for left_out in records(steps[steps["left_out"].notna()].head(_MOST_LEFT_OUT)):
+        said = f"Step {left_out['step']} is not counted: {left_out['note']}."
+        yield from (f"  {line}" for line in wrapped(said, width - 2))
+
+
+def _who_title(analysis: OverviewTables) -> str:
+    """Says so where waiting is only that of calls that could be split, and more of it may be."""
+    return f"Who makes the others wait{', in calls that could be split' if _is_partly_split(analysis) else ''}"
+
+
+def _is_partly_split(analysis: OverviewTables) -> bool:
+    if not len(analysis.table("breakdown")):
+        return False
+    parts = analysis.typical_step.parts
+    return parts["exposed_unsplit_ns"] >= _UNSPLIT_FROM * max(parts["window_ns"], 1)
 
 
 def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
@@ -161,8 +213,9 @@ def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
     late = shares[shares * waited_ms >= _LEAST_MS].sort_values(ascending=False, kind="stable")
     named = late[late >= _WORTH_NAMING].index[:most].tolist()
     a_step = " a step" if analysis.typical_step.steps else ""
+    hosts = set(ranks["host"].dropna())
     for row in sorted(records(ranks[ranks["rank"].isin(named)]), key=lambda row: named.index(row["rank"])):
-        host = f" ({shortened(printable(row['host']), 16)})" if row["host"] else ""
+        host = f" ({_short_host(row['host'])})" if row["host"] and len(hosts) > 1 else ""
         share = shares[row["rank"]]
         doing = on_cpu(analysis.table("late_work"), row["rank"]) if row["because"] == "cpu" else None
         why = f": {_BECAUSE.get(row['because'], row['because'])}" if row["because"] else ""
@@ -175,21 +228,50 @@ def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
             yield caused
             yield shortened(f"    {why.removeprefix(': ')}{kernel}", width)
     rest = late.drop(named)
-    if len(rest):
+    if rest.sum() >= _WORTH_NAMING:
         who = counted(len(rest), "more rank" if named else "rank")
         yield f"  {who}: {length(rest.sum() * waited_ms)}{a_step}{' together' if len(rest) > 1 else ''}"
 
 
-_BECAUSE = {"cpu": "CPU launches late", "data": "data loader", "start": "begins the traced step later"}
-"""Why a rank is late, where `ranks` says it in one word that says little alone."""
+_BECAUSE = {
+    "compute": "computes longer",
+    "memory": "copies longer",
+    "comm": "held up by communication",
+    "cpu": "CPU launches late",
+    "data": "data loader",
+    "start": "begins the traced step later",
+}
+"""Why a rank is late, for which `ranks` has one word."""
+
+
+def _short_host(name: str) -> str:
+    """Without the domain, which is the same for all; an address stays whole."""
+    first = name.partition(".")[0]
+    return shortened(printable(name if first.isdigit() else first), _LONGEST_HOST)
 
 
 def _try(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
-    room = width - 26
-    for row in records(analysis.table("remedies"))[:most]:
+    """Where calls could not be split, a wait may be longer than is known, and a transfer shorter."""
+    table = records(analysis.table("remedies"))[:most]
+    if not table:
+        return
+    room, unit, partly = width - 26, _Unit.of(analysis.typical_step), _is_partly_split(analysis)
+    for row in table:
         if row["concerned_frac"] >= _WORTH_TRYING:
-            ms = row["concerned_ns"] / 1e6
-            yield f"  {shortened(row['what'], room):<{room}}{ms:>11,.1f} ms {row['concerned_frac']:>7.1%}"
+            bound = _BOUNDS.get(row["remedy"], "") if partly else ""
+            what = f"{shortened(row['what'], room - len(bound))}{bound}"
+            number = f"{unit.number(row['concerned_ns']):>11} {unit.name}"
+            yield f"  {what:<{room}}{number} {row['concerned_frac']:>7.1%}"
+
+
+_BOUNDS = {
+    "no_straggler": ", at least",
+    "no_bubble": ", at least",
+    "no_jitter": ", at least",
+    "overlap": ", at most",
+    "faster_links": ", at least",
+}
+"""What the time of a remedy is where some of the communication could not be split."""
 
 
 def _bandwidth(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
@@ -219,16 +301,18 @@ def _between(values: list[float]) -> str:
 
 
 def _warned(analysis: OverviewTables, screen: Screen, width: int, most: int) -> Iterator[str]:
-    """As many warnings as there is room for, and how many there are besides."""
-    found = analysis.warnings
-    if not found:
+    """As many warnings as there is room for, each of them whole, and how many there are besides."""
+    warnings = analysis.warnings
+    if not warnings:
         return
-    shown = found[: max(most - 1, 1)]
-    for warning in shown:
-        for number, line in enumerate(_cut(wrapped(printable(warning), width - 9), 2)):
+    texts = [wrapped(printable(warning), width - 9) for warning in warnings]
+    shown = [lines for lines in texts if len(lines) <= _MOST_WARNING_LINES][: max(most - 1, 1)]
+    for lines in shown:
+        for number, line in enumerate(lines):
             yield f"{'       ' if number else styled('warning', 'red', screen)}  {line}"
-    if len(found) > len(shown):
-        yield f"         and {counted(len(found) - len(shown), 'more warning')}, which `summary --all` shows"
+    if len(texts) > len(shown):
+        rest = counted(len(texts) - len(shown), f"{'more ' if shown else ''}warning")
+        yield f"         {'and ' if shown else ''}{rest}, which `summary --all` shows"
     yield ""
 
 

@@ -12,6 +12,7 @@ from .doing import Doing, on_cpu, on_device, only_step
 
 _MOST_NAMED = 3
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
+_UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
 # What one rank, or several, do longer or later than others.
 _DOES = {
     "compute": ("computes", "compute", "longer"),
@@ -48,20 +49,21 @@ class Culprits(NamedTuple):
         if not found and explained >= _SPREAD_FROM:
             found = f": jitter, all are late in turn, no rank for more than {shares.max():.0%} of it"
         found = found or ", and no rank stands out"
-        return found + (f"; {1 - explained:.0%} of it is not explained" if explained < 0.995 else "")
+        rest = 1 - explained
+        return found + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
 
-    def named(self) -> str:
-        """The ranks that stand out, and why they are late; empty if none does."""
+    def named(self, of: str = "it") -> str:
+        """The ranks that stand out, and why they are late; empty if none does. Shares are those `of` something."""
         shares = self._shares()
-        host = self._host(shares)
+        host = self._host(shares, of)
         if host is not None:
             return f", {host}"
         named = standing_out(shares)
         if len(named) == 1:
-            return f", {shares[named[0]]:.0%} of it for rank {named[0]}{self._why(named[0])}"
+            return f", {shares[named[0]]:.0%} of {of} for rank {named[0]}{self._why(named[0])}"
         if named:
             most = ", ".join(f"rank {rank} ({shares[rank]:.0%})" for rank in named[:_MOST_NAMED])
-            return f", {shares[named].sum():.0%} of it for {len(named)} ranks: {most}" + self._why(
+            return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._why(
                 named[0], "the first"
             )
         return ""
@@ -69,7 +71,7 @@ class Culprits(NamedTuple):
     def _shares(self) -> pd.Series[float]:
         return shares_of_waiting(self.ranks, "rank")
 
-    def _host(self, shares: pd.Series[float]) -> str | None:
+    def _host(self, shares: pd.Series[float], of: str) -> str | None:
         """A host with several late ranks, if not just one of them."""
         by_host = shares_of_waiting(self.hosts, "host")
         ranks_of = dict(zip(self.hosts["host"], self.hosts["ranks"].str.split(), strict=True))
@@ -78,7 +80,7 @@ class Culprits(NamedTuple):
             own = shares.reindex(ranks).fillna(0)
             if len(ranks) > 1 and not standing_out(own / max(own.sum(), 1e-12)):
                 why = self._why(int(own.idxmax()), "whose ranks", several=True)
-                return f"{by_host[host]:.0%} of it for host {host} ({len(ranks)} ranks, all of them late){why}"
+                return f"{by_host[host]:.0%} of {of} for host {host} ({len(ranks)} ranks, all of them late){why}"
         return None
 
     def who(self) -> str | None:

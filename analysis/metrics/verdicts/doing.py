@@ -10,8 +10,9 @@ from ..causes.cpu_work import IN_CALL, IN_OPERATOR, OUTSIDE, RANGE, WORK
 from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, TOTAL
 
 _MOST_OF_IT = 0.5  # of the extra time; nothing smaller is called the reason
+_ALL_OF_IT = 0.995  # would be shown as 100 %, which goes without saying
 _WORTH_SAYING = 0.1
-_LEAST_STEPS = 3  # of which one may stand out
+_LEAST_STEPS = 2  # of which one may stand out
 _AS_GOOD = 0.9  # of two nested ranges the inner one is named, if it holds nearly as much
 
 
@@ -35,9 +36,9 @@ class Doing(NamedTuple):
 
     @property
     def clause(self) -> str:
-        """`its CPU runs Python outside of any operator, inside "# running sparse arch" (98% of it)`."""
+        """`its CPU runs Python outside of any operator, inside "# running sparse arch" (98% of that time)`."""
         does = "runs Python" if self.what == OUTSIDE else "is"
-        return f"its CPU {does} {self} ({self.frac:.0%} of it)"
+        return f"its CPU {does} {self}" + (f" ({self.frac:.0%} of that time)" if self.frac < _ALL_OF_IT else "")
 
 
 def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:

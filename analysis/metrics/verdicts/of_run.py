@@ -16,6 +16,7 @@ from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, length
 from .of_idle import idle_reasons, idle_verdict, longest_calls
 from .thresholds import LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
+from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
 _PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
@@ -85,13 +86,12 @@ class Step(NamedTuple):
 class KnownCalls(NamedTuple):
     """What is known of the calls of a run.
 
-    There is the trace of one rank `alone`. Of its `calls`, `split_calls` could be split into wait and transfer; `why`
-    says why not all could be, and what to do. `waited_at_least_ns` is how much of exposed communication surely is
+    Of its `calls`, `split_calls` could be split into wait and transfer; `why` is the kind of reason why not all could
+    be (`unsplit.reason`). `waited_at_least_ns` is how much of exposed communication surely is
     waiting, in a typical step; `beyond_fastest` is the part of the calls' time that is more than the fastest call like
     it takes, None if there is none like it.
     """
 
-    alone: bool
     calls: int
     split_calls: int
     why: str
@@ -127,13 +127,13 @@ def of_run(
     culprits_in: Callable[[Collection[int]], Culprits],
     idle: dict[str, float] | None,
     syncs_steps: pd.DataFrame,
-    missing: str,
+    few_traces: str,
 ) -> RunVerdict:
     """The verdict on a run that does not hang, with the table `steps`.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
     parts of idle time in a typical step in ns, None if these are not known; `syncs_steps` is the table of that name.
-    `missing` says that ranks of the job have no trace; it is empty if all have one.
+    `few_traces` says how many ranks of the job have a trace; it is empty if all have one.
     """
     step = Step.of(typical)
     losses = [
@@ -153,9 +153,8 @@ def of_run(
     if not communication.calls:
         sentences.append("No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
-    unsplit = _unsplit(step, communication)
-    unknown = [unsplit, "" if unsplit and communication.alone else missing]
-    return RunVerdict(verdict, " ".join(sentences), " ".join(filter(None, unknown)))
+    not_known = " ".join(_not_known(step, communication, few_traces))
+    return RunVerdict(verdict, " ".join(sentences), not_known)
 
 
 class Loss(NamedTuple):
@@ -181,11 +180,13 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits) -> Loss
     waiting, moving, unknown = step.wait / comm, step.transfer / comm, step.unsplit / comm
     total = "Exposed communication takes"
     if at_least / comm >= SKEW_FROM > waiting:
-        return Loss(step.comm, "skew-bound", total, f", at least {step.time(at_least)} of it waiting{culprits.named()}")
+        named = culprits.named(f"the {step.time(step.wait)} that could be split")
+        return Loss(step.comm, "skew-bound", total, f", at least {step.time(at_least)} of it waiting{named}")
     if unknown > abs(waiting - moving) or unknown > 1 - LEAST_SPLIT:
         more = step.share(at_least - step.wait) >= MENTIONED_FROM
         low = f", at least {step.time(at_least)} in all is waiting" if more else ""
-        split = f": {', '.join(_split_parts(step))}{low}" if known.split_calls else ""
+        who = culprits.named() if waiting >= NAMED_FROM else ""
+        split = f": {', '.join(_split_parts(step))}{who}{low}" if known.split_calls else ""
         return Loss(step.comm, "inconclusive", total, split)
     if waiting >= _NEARLY_ALL:
         return Loss(step.comm, "skew-bound", "Ranks wait", culprits.sentence(), step.wait)
@@ -212,16 +213,26 @@ def _either(step: Step) -> Iterator[str]:
         yield f"{step.time(step.unsplit)} may be either"
 
 
-def _unsplit(step: Step, known: KnownCalls) -> str:
-    """What could not be split into waiting and transfer, and why; empty if that does not matter."""
-    if step.share(step.unsplit) < MENTIONED_FROM:
-        return ""
-    what = f"{step.time(step.unsplit)} of exposed communication could not be split into waiting and transfer"
-    if not known.split_calls:
-        what = f"None of {counted(known.calls, 'call')} could be split into waiting and transfer"
-    beyond = known.beyond_fastest or 0.0
-    seen = f" {beyond:.0%} of the calls' time is beyond the fastest call like it: probably waiting."
-    return f"{what}, because {known.why}.{seen if beyond >= MENTIONED_FROM and not known.split_calls else ''}"
+def _not_known(step: Step, known: KnownCalls, few_traces: str) -> Iterator[str]:
+    """What could not be split into waiting and transfer, and why, if that matters; and that ranks have no trace."""
+    lacks_traces = known.why in NO_TRACE
+    matters = step.share(step.unsplit) >= MENTIONED_FROM
+    if matters and not known.split_calls:
+        if lacks_traces:
+            yield f"{few_traces}, so waiting and transfer cannot be told apart: {ALL_RANKS}."
+        else:
+            what = f"None of {counted(known.calls, 'call')} could be split into waiting and transfer"
+            yield f"{what}, because {advice(known.why)}."
+        if (known.beyond_fastest or 0.0) >= MENTIONED_FROM:
+            yield (
+                f"{known.beyond_fastest:.0%} of the calls' time is more than the fastest similar call takes: "
+                "probably waiting."
+            )
+    elif matters:
+        what = f"{step.time(step.unsplit)} of exposed communication could not be split into waiting and transfer"
+        yield f"{few_traces}, so {what}: {ALL_RANKS}." if lacks_traces else f"{what}, because {advice(known.why)}."
+    if few_traces and not (matters and lacks_traces):
+        yield f"{few_traces}."
 
 
 def _long_steps(

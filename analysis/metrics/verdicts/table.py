@@ -10,13 +10,14 @@ import pandas as pd
 
 from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
+from ...core.wording import counted
 from ..causes.blame import kernel_of
 from ..typical_step import TypicalStep
 from .culprits import Culprits
 from .durations import of_durations, run_of_durations
 from .of_run import KnownCalls, RunVerdict, hang, of_run
 from .thresholds import HIDDEN_BELOW, LATENCY_FACTOR, LEAST_SPLIT, SKEW_FROM
-from .unsplit import reason
+from .unsplit import NO_TRACE, advice, reason
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
@@ -60,7 +61,9 @@ def verdicts(measured: Measured) -> pd.DataFrame:
     rows: list[tuple[int, Row]] = []
     for keys, own in calls.groupby(_KEYS, dropna=False):
         row = _measured(dict(zip(_KEYS, keys, strict=True)), own)
-        why = "" if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT else _reason(own, measured)
+        why = (
+            "" if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT else advice(_reason(own, measured))
+        )
         if measured.has_starts:
             row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
         else:
@@ -143,9 +146,8 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
     if len(measured.hangs):
         return hang(records(measured.hangs.head(1))[0])
     if measured.typical is None or measured.of_typical is None:
-        return RunVerdict(*run_of_durations(calls, measured.culprits, _reason(calls, measured)))
+        return RunVerdict(*run_of_durations(calls, measured.culprits, advice(_reason(calls, measured))))
     communication = KnownCalls(
-        alone=len(measured.ranks) == 1,
         calls=row["calls"],
         split_calls=row["split_calls"],
         why=_reason(measured.participation, measured),
@@ -161,7 +163,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         culprits_in=measured.culprits_in,
         idle=measured.idle,
         syncs_steps=measured.syncs_steps,
-        missing=_missing(measured),
+        few_traces=_few_traces(measured) if measured.missing or communication.why in NO_TRACE else "",
     )
 
 
@@ -171,9 +173,8 @@ def _unsplit_waited_at_least(participation: pd.DataFrame) -> float:
     return float(kernels["exposed_wait_low_ns"][kernels["wait_ns"].isna()].sum())
 
 
-def _missing(measured: Measured) -> str:
-    """`Only 7 of 8 ranks have a trace.`, where traces are missing."""
-    if not measured.missing:
-        return ""
+def _few_traces(measured: Measured) -> str:
+    """`Only 7 of 8 ranks have a trace`."""
     seen = len(measured.ranks)
-    return f"Only {seen} of {measured.world_size} ranks {'has' if seen == 1 else 'have'} a trace."
+    who = f"{seen} of {measured.world_size} ranks" if measured.missing else counted(seen, "rank")
+    return f"Only {who} {'has' if seen == 1 else 'have'} a trace"

@@ -8,20 +8,28 @@ from ...core.schema import Row, records
 from ..clocks.table import unclear
 
 _LOOK = "see `note` in the table collectives"
+ALL_RANKS = "give the traces of all ranks"
+NO_TRACE = ("alone", "missing")
+"""Kinds of reasons that more traces would remove."""
 _ADVICE = {
-    "alone": ("there is the trace of one rank only", "give the traces of all ranks"),
-    "missing": ("ranks have no trace here", "give the traces of all ranks"),
+    "alone": ("there is the trace of one rank only", ALL_RANKS),
+    "missing": ("ranks have no trace here", ALL_RANKS),
     "lost": ("some ranks do not show them", "capture the same steps on all ranks"),
     "unknown": (
         "no trace tells which collective they are",
         "name them with --comm, or capture with torch 2.2 or later, which writes NCCL's arguments",
     ),
-    "unlinked": ("the clocks of their hosts cannot be compared", "capture with `profiling`, which probes them"),
+    "unlinked": ("the clocks of their ranks cannot be compared there", "capture with `profiling`, which probes them"),
     "jumped": ("they begin where a clock jumped", "capture while no clock is being set"),
     "durations": ("their durations do not tell who waited in them", "capture a trace of some steps, which does"),
     "unmatched": ("no call of another rank fits them for certain", f"capture whole steps with prof.step(), {_LOOK}"),
     "root": ("it is not known who needs whom in them", _LOOK),
 }
+
+
+def advice(why: str) -> str:
+    """`some ranks do not show them: capture the same steps on all ranks`, of a kind of reason; empty if that is."""
+    return ": ".join(_ADVICE[why]) if why else ""
 
 
 def reason(
@@ -33,23 +41,19 @@ def reason(
     some_missing: bool,
     has_starts: bool = True,
 ) -> str:
-    """`some ranks do not show them: capture the same steps on all ranks`, that of most of the time of unsplit calls.
+    """The kind of reason for most of the time of calls that could not be split; empty if all could be.
 
     `ranks` are those that have a trace; are there others? Without starts, only durations are known.
     """
     unsplit = participation[participation["wait_ns"].isna()][["collective_id", "rank", "start_ns", "dur_ns"]]
     if len(ranks) == 1:
-        return _told("alone")
+        return "alone"
     columns = ["collective_id", "collective", "pg_ranks", "matched_by", "certain", "complete", "arrival_skew_ns"]
     joined = unsplit.merge(collectives[columns], on="collective_id")
     joined["at_jump"] = unclear(joined["start_ns"], joined["rank"], clocks)
     joined["at_jump"] = joined.groupby("collective_id", sort=False)["at_jump"].transform("any")
     kinds = joined.assign(why=[_why(row, ranks, some_missing, has_starts) for row in records(joined)])
-    return _told(str(kinds.groupby("why")["dur_ns"].sum().idxmax())) if len(kinds) else ""
-
-
-def _told(why: str) -> str:
-    return ": ".join(_ADVICE[why])
+    return str(kinds.groupby("why")["dur_ns"].sum().idxmax()) if len(kinds) else ""
 
 
 def _why(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool) -> str:
