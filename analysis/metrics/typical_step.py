@@ -166,7 +166,6 @@ def _leave_out_unlike(rows: list[Row]) -> None:
             return
         for row in unlike:
             row["left_out"] = "long" if row["window_ns"] > middle else "short"
-        whole = [row for row in whole if row["left_out"] is None]
 
 
 def _is_alike(length_ns: float, middle_ns: float) -> bool:

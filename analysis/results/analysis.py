@@ -103,7 +103,7 @@ class Analysis:
 
     @property
     def verdict(self) -> str:
-        """What limits the run, in one sentence: the first row of `verdicts`."""
+        """What limits the run, the largest loss first: `because` of the first row of `verdicts`."""
         first = records(self.verdicts.head(1))
         return str(first[0]["because"]) if first else "nothing was measured"
 

@@ -74,6 +74,7 @@ def _facts(analysis: FactTables) -> Iterator[tuple[str, str]]:
     if analysis.ceiling is not None:
         yield "ceiling", _ceiling(analysis.ceiling.name, analysis.bandwidth_ceiling)
     yield from (("verdict", f"{row['verdict']}: {row['because']}") for row in first if row["verdict"] != "hang")
+    yield from (("not known", row["not_known"]) for row in first if row["not_known"])
     for warning in warnings(analysis):
         yield "warning", warning
 

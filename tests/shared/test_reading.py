@@ -49,7 +49,8 @@ def test_three_readings_agree(tmp_path, monkeypatch, path):
 
 
 def test_from_kinetos_own_files_events_are_picked():
-    written_by_kineto = [p for p in CHOSEN if "vllm" not in str(p) and p.stat().st_size > 40_000]
+    rewritten = ("vllm", "tracelens")  # by other tools, as compact JSON
+    written_by_kineto = [p for p in CHOSEN if not any(s in str(p) for s in rewritten) and p.stat().st_size > 40_000]
     assert written_by_kineto
     assert all(share_in_kineto_layout(path) > 0.99 for path in written_by_kineto)
 
