@@ -9,6 +9,7 @@ from builders import MS, US, Collective, Trace, analysed, traces_of
 
 from analysis.core.schema import Row, records
 from analysis.metrics.typical_step import STEP_PARTS
+from analysis.render.screen import Screen
 from analysis.results.analysis import Analysis
 from analysis.results.opening import analyse
 from analysis.results.overview import overview
@@ -151,3 +152,47 @@ def test_calls_that_make_a_step_long_are_counted(tmp_path: Path) -> None:
     trace.write(tmp_path)
     found = analyse(tmp_path, details=True)
     assert "4 cudaFree take 36.0 ms on rank 0" in run_row(found)["because"]
+
+
+# --- what is not known -----------------------------------------------------------------------------------------------
+
+
+def test_a_rank_alone_without_communication_lacks_nothing(tmp_path: Path) -> None:
+    trace = Trace(world=None, backend=None).step(0, 0, 10 * MS).kernel("gemm", 0, 5 * MS).kernel("gemm", 9 * MS, MS)
+    assert run_row(analysed(tmp_path, trace))["not_known"] is None
+
+
+def test_a_size_seen_by_some_ranks_is_the_least(tmp_path: Path) -> None:
+    """Rank 2 is late in a group of all, of which rank 3 has no trace, and in one of ranks 0 to 2."""
+    groups = {"0": (0, 1, 2, 3), "1": (0, 1, 2)}
+    traces = [Trace(rank, 4, groups=groups, host="node").step(0, 0, 60 * MS) for rank in range(3)]
+    for rank, trace in enumerate(traces):
+        for k, (group, ranks) in enumerate(groups.items()):
+            begin, late = k * 30 * MS, 10 * MS if rank == 2 else 0
+            trace.kernel("gemm", begin, 5 * MS + late)
+            where = {"group": group, "ranks": ranks, "Seq": k}
+            trace.nccl("all_reduce", begin + 5 * MS + late, 12 * MS - late, **where)
+    found = analysed(tmp_path, *traces)
+    screen = " ".join(overview(found).split())
+    assert "Only 3 of 4 ranks have a trace, so " in run_row(found)["not_known"]
+    assert "Who makes the others wait, in calls that could be split rank 2: " in screen
+    assert "rank 2 as fast as the others, at least" in screen
+    assert "every transfer hidden behind compute, at most" in screen
+    assert "% of the 6.7 ms that could be split for rank 2" in run_row(found)["because"]
+
+
+def test_nobody_is_asked_to_mend_what_happened_before_the_trace(tmp_path: Path) -> None:
+    """Rank 1 begins its only step late, and all it does from there on takes as long as elsewhere."""
+    traces = traces_of(2, [Collective([2 * MS, 9 * MS], 2 * MS)], host="node")
+    for rank, trace in enumerate(traces):
+        trace.step(0, rank * 7 * MS, 12 * MS).kernel("gemm", rank * 7 * MS, 2 * MS)
+    found = analysed(tmp_path, *traces)
+    assert "begins the traced step 7.0 ms later" in run_row(found)["because"]
+    assert not {"no_straggler", "no_jitter"} & set(found.remedies["remedy"])
+
+
+def test_warnings_are_whole_or_not_there(tmp_path: Path) -> None:
+    traces = traces_of(3, [Collective([0, 5 * MS, 0], 6 * MS)], host="node")
+    text = overview(analysed(tmp_path, *traces[:2]), Screen(width=60))
+    assert "..." not in text.partition("warning")[2].partition("More:")[0]
+    assert "known only where the other ranks show enough" in " ".join(text.split())

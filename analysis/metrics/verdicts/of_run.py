@@ -128,12 +128,13 @@ def of_run(
     idle: dict[str, float] | None,
     syncs_steps: pd.DataFrame,
     few_traces: str,
+    some_missing: bool,
 ) -> RunVerdict:
     """The verdict on a run that does not hang, with the table `steps`.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
     parts of idle time in a typical step in ns, None if these are not known; `syncs_steps` is the table of that name.
-    `few_traces` says how many ranks of the job have a trace; it is empty if all have one.
+    `few_traces` says how many ranks of the job have a trace; for certain `some_missing`, or perhaps.
     """
     step = Step.of(typical)
     losses = [
@@ -153,7 +154,7 @@ def of_run(
     if not communication.calls:
         sentences.append("No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
-    not_known = " ".join(_not_known(step, communication, few_traces))
+    not_known = " ".join(_not_known(step, communication, few_traces, some_missing=some_missing))
     return RunVerdict(verdict, " ".join(sentences), not_known)
 
 
@@ -213,7 +214,7 @@ def _either(step: Step) -> Iterator[str]:
         yield f"{step.time(step.unsplit)} may be either"
 
 
-def _not_known(step: Step, known: KnownCalls, few_traces: str) -> Iterator[str]:
+def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: bool) -> Iterator[str]:
     """What could not be split into waiting and transfer, and why, if that matters; and that ranks have no trace."""
     lacks_traces = known.why in NO_TRACE
     matters = step.share(step.unsplit) >= MENTIONED_FROM
@@ -231,7 +232,7 @@ def _not_known(step: Step, known: KnownCalls, few_traces: str) -> Iterator[str]:
     elif matters:
         what = f"{step.time(step.unsplit)} of exposed communication could not be split into waiting and transfer"
         yield f"{few_traces}, so {what}: {ALL_RANKS}." if lacks_traces else f"{what}, because {advice(known.why)}."
-    if few_traces and not (matters and lacks_traces):
+    if some_missing and not (matters and lacks_traces):
         yield f"{few_traces}."
 
 

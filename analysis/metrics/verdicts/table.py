@@ -17,7 +17,7 @@ from .culprits import Culprits
 from .durations import of_durations, run_of_durations
 from .of_run import KnownCalls, RunVerdict, hang, of_run
 from .thresholds import HIDDEN_BELOW, LATENCY_FACTOR, LEAST_SPLIT, SKEW_FROM
-from .unsplit import NO_TRACE, advice, reason
+from .unsplit import advice, reason
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
@@ -163,7 +163,8 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         culprits_in=measured.culprits_in,
         idle=measured.idle,
         syncs_steps=measured.syncs_steps,
-        few_traces=_few_traces(measured) if measured.missing or communication.why in NO_TRACE else "",
+        few_traces=_few_traces(measured),
+        some_missing=bool(measured.missing),
     )
 
 
