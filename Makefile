@@ -61,8 +61,8 @@ test-all: test
 	$(PYTEST) -m "slow and not alone" $(TESTS)
 
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
-# Made anew each time: what is newest changes. The tests left out make mostly the same calls of the same libraries, and
-# take half of the time: `make test` has them.
+# Made anew each time: what is newest changes. The tests left out take long and make mostly the same calls of the same
+# libraries: `make test` has them.
 OF_NO_LIBRARY = clock_worlds cut_files differential fuzz hard_worlds inspector_truth intervals known_truth memory progress \
 	random_runs report_browser watch watching worker_process
 test-newest: CONSTRAINED =
