@@ -61,7 +61,10 @@ test-all: test
 	$(PYTEST) -m "slow and not alone" $(TESTS)
 
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
-# Made anew each time: what is newest changes.
+# Made anew each time: what is newest changes. The tests left out take long and make mostly the same calls of the same
+# libraries: `make test` has them.
+OF_NO_LIBRARY = clock_worlds cut_files differential fuzz hard_worlds inspector_truth intervals known_truth memory progress \
+	random_runs report_browser watch watching worker_process
 test-newest: CONSTRAINED =
 test-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
 test-newest test-oldest: test-%:
@@ -71,7 +74,8 @@ test-newest test-oldest: test-%:
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
 		hypothesis perfetto pytest pytest-xdist
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
-		-m "not slow and not alone" tests/installed tests/docs tests/shared tests/analysis
+		-m "not slow and not alone" tests/installed tests/docs tests/analysis \
+		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }

@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-from ..core.escaping import for_shell
+from ..core.escaping import for_shell, shell_word
 from ..version import version
 
 BUG = 70
@@ -21,7 +21,7 @@ def report_of(error: Exception, given: Sequence[str], *, verbose: bool) -> str:
     """One line for whoever runs into this: what happened, where, and what to report."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" at {os.path.basename(last[0].filename)}:{last[0].lineno}" if last else ""  # noqa: PTH119 - a text
-    command = " ".join(map(for_shell, given))
+    command = " ".join(map(shell_word, given))
     versions = f"commtrace {version()}, Python {platform.python_version()}"
     what = f"commtrace {command}\n{versions}\n{''.join(traceback.format_exception(error))}"
     if verbose:

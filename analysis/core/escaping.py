@@ -20,7 +20,11 @@ def printable(text: str) -> str:
 
 def for_shell(path: str) -> str:
     """The path as a word that a shell takes back as it is, whatever it holds."""
-    word = f"./{path}" if path.startswith("-") else path
+    return shell_word(f"./{path}" if path.startswith("-") else path)
+
+
+def shell_word(word: str) -> str:
+    """The word as a shell takes it back, whatever it holds: an option remains one."""
     if word.isprintable():
         return quote(word)
     plain = (chr(b) if 32 <= b < 127 and chr(b) not in "'\\" else f"\\x{b:02x}" for b in os.fsencode(word))

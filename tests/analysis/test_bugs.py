@@ -33,6 +33,11 @@ def test_a_bug_is_one_line_and_the_traceback_is_in_a_file(broken, capsys):
     assert Path(file).stat().st_mode & 0o077 == 0
 
 
+def test_options_stay_as_they_were_typed(broken, capsys):
+    assert main(["summary", "--comm-kernel", "my reduce", RUN]) == 70
+    assert f"`commtrace summary --comm-kernel 'my reduce' {RUN}`" in capsys.readouterr().err
+
+
 def test_verbose_shows_it_too(broken, capsys):
     assert main(["summary", "--verbose", RUN]) == 70
     assert "Traceback" in capsys.readouterr().err
