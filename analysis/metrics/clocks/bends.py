@@ -238,7 +238,7 @@ def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, of_host
     low = (units.last_start_ns[i] - units.first_end_ns[j] + back).astype(np.float64)
     high = (units.first_end_ns[i] - units.last_start_ns[j] + back).astype(np.float64)
     longer = units.dur_ns[i] - units.dur_ns[j]
-    series = _Series(*(each[kept] for each in (units.end_ns[i], level_ns, longer, low, high, units.alike[i])))
+    series = _Series(units.end_ns[i][kept], level_ns[kept], longer[kept], low[kept], high[kept], units.alike[i][kept])
     rises = np.maximum.accumulate(series.at_ns)
     since = (rises - rises[0]).astype(np.float64)
     steps = _jumps(series.without(_slope(since, series.apart_ns) * since), of_hosts=of_hosts)

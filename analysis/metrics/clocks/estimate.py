@@ -28,7 +28,6 @@ from .medians import LEAST_FOLLOWED, Centres, Trend, centres, trend
 
 _SIGNIFICANT = 5.0
 _SURE = 4.0
-_LEAST_STRONG = 8
 # GPUs convert their clocks to that of their host, with errors of up to 73 us in traces of four V100.
 _GPU_NS, _MOST_GPU_NS = 10_000, COINCIDE_NS
 _ROUNDS = 60
