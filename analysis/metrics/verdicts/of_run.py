@@ -20,6 +20,7 @@ from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
 _PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
+_NOT_TOLD_APART = "waiting and transfer cannot be told apart"
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 
 
@@ -220,11 +221,12 @@ def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: 
     matters = step.share(step.unsplit) >= MENTIONED_FROM
     if matters and not known.split_calls:
         if lacks_traces:
-            yield f"{few_traces}, so waiting and transfer cannot be told apart: {ALL_RANKS}."
+            known_of_it = "only the least time waited is known" if known.waited_at_least_ns else _NOT_TOLD_APART
+            yield f"{few_traces}, so {known_of_it}: {ALL_RANKS}."
         else:
             what = f"None of {counted(known.calls, 'call')} could be split into waiting and transfer"
             yield f"{what}, because {advice(known.why)}."
-        if (known.beyond_fastest or 0.0) >= MENTIONED_FROM:
+        if (known.beyond_fastest or 0.0) >= MENTIONED_FROM and not known.waited_at_least_ns:
             yield (
                 f"{known.beyond_fastest:.0%} of the calls' time is more than the fastest similar call takes: "
                 "probably waiting."
