@@ -14,7 +14,6 @@ If times fit far better elsewhere, steps are wrong. If no witness agrees, they s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -115,7 +114,7 @@ def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | Non
         return Numbered.ALIKE if alike.mean() > 1 - _CONTRADICTED_FRAC else Numbered.DIFFERENTLY
     level, origin_ns = level_ns(lanes), int(lanes[0].theirs.end[0])
     # Steps are what is asked about, so they are no evidence.
-    times = [Lane(*(replace(side, step=np.full(len(side), -1)) for side in lane)) for lane in lanes]
+    times = [Lane(*(side.without_steps() for side in lane)) for lane in lanes]
     best = offset(times, state.compatible, origin_ns, probed)
     here = offset_at(times, state.compatible, level, origin_ns)
     elsewhere = best is not None and abs(best.level_ns - level) > 2 * COINCIDE_NS
