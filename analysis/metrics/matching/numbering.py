@@ -55,6 +55,7 @@ def numbered_differently(state: State, meeting: Flags) -> list[int]:
     wrong: list[int] = []
     for host in present[1:]:
         others = [other for other in present if other < host and other not in wrong]
+        # With the first it shares most, so only that one may say that its steps are wrong; any may confirm them.
         for place, (other, shared) in enumerate(most_shared(lanes, host, others)):
             if part[other] == part[host]:
                 continue
@@ -164,7 +165,10 @@ def _step_ns(lanes: list[Lane]) -> float:
 
 
 def _doubt_between(state: State, part: dict[int, int]) -> None:
-    """Of each collective that steps join across parts, only the largest part stays certain; its steps stay evidence."""
+    """Of each collective that steps join across parts, one stays certain; `part` by host. Steps of the others are lost.
+
+    That is the part with most calls of all, if it takes part, so that what is certain is so with the same hosts.
+    """
     if len(set(part.values())) < 2:
         return
     of_host = np.full(int(state.hosts.max()) + 1, -1)
