@@ -90,15 +90,19 @@ def part_strangers(state: State) -> None:
 def _are_strangers(state: State, lanes: list[Lane]) -> bool:
     origin_ns = int(lanes[0].theirs.end[0])
     raw = offset_at(lanes, state.compatible, 0.0, origin_ns)
-    if raw is not None and abs(raw.level_ns) <= COINCIDE_NS:
+    # GPUs of one host are converted to its clock to within some microseconds: ends farther apart are of two clocks.
+    if raw is not None and abs(raw.level_ns) <= COINCIDE_NS / 3:
         lone = raw.unmatched > _OFTEN_ALONE * (2 * raw.coinciding + raw.unmatched)
         if not lone and raw.missed <= _CONTRADICTED_FRAC and raw.spread_ns < COINCIDE_NS / 3:
             return False
     best = offset(lanes, state.compatible, origin_ns)
     if best is None or best.coinciding < 2 * LEAST_COINCIDING or abs(best.level_ns) <= 2 * COINCIDE_NS:
         return False
+    if raw is None:
+        # Nothing overlaps on the clock that should be shared: windows may be disjoint, and a loop fits anywhere.
+        return best.unique
     # On a clock that is shared, calls that end together have met: if they did not, coincidences are chance.
-    if raw is not None and raw.missed > _CONTRADICTED_FRAC >= best.missed and best.coinciding > raw.coinciding:
+    if raw.missed > _CONTRADICTED_FRAC >= best.missed and best.coinciding > raw.coinciding:
         return True
     return _fits_far_better(best, raw)
 
@@ -109,12 +113,16 @@ def _has_own_clock(state: State, lanes: list[Lane]) -> bool:
     by_steps, raw = (offset_at(lanes, state.compatible, at, origin_ns) for at in (level_ns(lanes), 0.0))
     if by_steps is None or by_steps.coinciding < LEAST_COINCIDING or abs(by_steps.level_ns) <= 2 * COINCIDE_NS:
         return False
+    if raw is None:
+        # Nothing overlaps on the clock that should be shared, so it contradicts nothing: only times can say.
+        best = offset([Lane(*(side.without_steps() for side in lane)) for lane in lanes], state.compatible, origin_ns)
+        return best is not None and best.unique and abs(best.level_ns - by_steps.level_ns) <= 2 * COINCIDE_NS
     return _fits_far_better(by_steps, raw)
 
 
-def _fits_far_better(offset: Offset, raw: Offset | None) -> bool:
+def _fits_far_better(offset: Offset, raw: Offset) -> bool:
     """Whether twice as many ends coincide at an offset as on the clock that is shared, or as many far more closely."""
-    if raw is None or offset.coinciding >= 2 * raw.coinciding:
+    if offset.coinciding >= 2 * raw.coinciding:
         return True
     return offset.coinciding >= raw.coinciding and offset.spread_ns * _CLEARLY < raw.spread_ns
 

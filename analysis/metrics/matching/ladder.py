@@ -6,6 +6,11 @@
 - `order`: by times, all that a rank shows of the group laid onto one timeline, call for call;
 - `time`: by times, call by call, because a trace lacks some in between.
 
+Why each may be trusted: an id is the same on all ranks or its calls differ in kind or size (`ids`); steps are held
+against times, and between hosts need a witness, as ranks may count them differently (`doubts`, `numbering`); times are
+trusted where each other placement, shift or offset fits clearly worse (`times`, `timelines`), an order where every rank
+shows all of it and no shift is possible (`whole`). What no one confirms is shown, not certain, and fixes no clock.
+
 What each rung has matched fixes clocks, and with them what the next ones match, in whatever group. Sends and receives
 go by (source, destination, order); between CPUs as `turns` says. What does not fit stays alone and says why.
 """
@@ -67,6 +72,7 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evid
         state.alone(np.flatnonzero(state.collective < 0), "no other rank shows its number in this communicator")
         return _table(state, calls)
     by_step(state, calls, PENDING.empty() if evidence.pending is None else evidence.pending)
+    # Before any clock is linked: a wrong step would move it, and then all that times say afterwards.
     free_contradicted(state)
     part_strangers(state)
     streams = codes(calls["stream"])

@@ -14,7 +14,6 @@ If times fit far better elsewhere, steps are wrong. If no witness agrees, they s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -56,6 +55,7 @@ def numbered_differently(state: State, meeting: Flags) -> list[int]:
     wrong: list[int] = []
     for host in present[1:]:
         others = [other for other in present if other < host and other not in wrong]
+        # With the first it shares most, so only that one may say that its steps are wrong; any may confirm them.
         for place, (other, shared) in enumerate(most_shared(lanes, host, others)):
             if part[other] == part[host]:
                 continue
@@ -115,7 +115,7 @@ def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | Non
         return Numbered.ALIKE if alike.mean() > 1 - _CONTRADICTED_FRAC else Numbered.DIFFERENTLY
     level, origin_ns = level_ns(lanes), int(lanes[0].theirs.end[0])
     # Steps are what is asked about, so they are no evidence.
-    times = [Lane(*(replace(side, step=np.full(len(side), -1)) for side in lane)) for lane in lanes]
+    times = [Lane(*(side.without_steps() for side in lane)) for lane in lanes]
     best = offset(times, state.compatible, origin_ns, probed)
     here = offset_at(times, state.compatible, level, origin_ns)
     elsewhere = best is not None and abs(best.level_ns - level) > 2 * COINCIDE_NS
@@ -165,7 +165,10 @@ def _step_ns(lanes: list[Lane]) -> float:
 
 
 def _doubt_between(state: State, part: dict[int, int]) -> None:
-    """Of each collective that steps join across parts, only the largest part stays certain; its steps stay evidence."""
+    """Of each collective that steps join across parts, one stays certain; `part` by host. Steps of the others are lost.
+
+    That is the part with most calls of all, if it takes part, so that what is certain is so with the same hosts.
+    """
     if len(set(part.values())) < 2:
         return
     of_host = np.full(int(state.hosts.max()) + 1, -1)

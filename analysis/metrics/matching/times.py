@@ -257,7 +257,15 @@ def _offset_between(state: State, lanes: Lanes, part: int, base: int) -> Offset 
     # The origins of clocks that can be compared are one moment; before clocks are linked, all show the same there.
     own = np.flatnonzero(state.frame.component == part)[0]
     origin_ns = int(state.frame.origin_ns[own] - np.rint(state.frame.offset_ns[own]))
-    return offset(shared, state.compatible, origin_ns, state.probed_apart(part, base))
+    probed = state.probed_apart(part, base)
+    by_all = offset(shared, state.compatible, origin_ns, probed)
+    if by_all is None or not by_all.unique:
+        return by_all
+    # Ranks may count steps differently, so steps may speak against an offset, but not for it.
+    times = [Lane(*(side.without_steps() for side in lane)) for lane in shared]
+    alone = offset(times, state.compatible, origin_ns, probed)
+    agree = alone is not None and alone.unique and abs(alone.level_ns - by_all.level_ns) <= 2 * COINCIDE_NS
+    return by_all._replace(unique=agree)
 
 
 def _in_order(state: State, rows: Ints) -> None:

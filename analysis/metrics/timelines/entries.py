@@ -72,6 +72,10 @@ class Entries:
         times = {name: getattr(self, name) - by_ns for name in ("last_start", "first_end", "end", "order", "until")}
         return replace(self, **times)
 
+    def without_steps(self) -> Entries:
+        """The same where steps are not known."""
+        return replace(self, step=np.full(len(self), UNKNOWN))
+
     def cover(self, times_ns: Ints, before_ns: float = 0.0, after_ns: float = 0.0) -> Flags:
         """Whether a call that ends at each of these times would have to be among these, as their windows go on there.
 

@@ -144,7 +144,9 @@ def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
     """
     enough = other.coinciding >= max(LEAST_COINCIDING - 1, best.coinciding / 4)
     more_lost = lost_nats / _MOST_LOST_NATS * (other.unmatched - best.unmatched)
-    explains = more_lost <= max(2.0, 0.15 * other.coinciding)
+    # One range of lost records may hold as many calls as few ends that coincide.
+    may_be_lost = best.coinciding if best.coinciding < 2 * LEAST_COINCIDING else 0.15 * other.coinciding
+    explains = more_lost <= max(2.0, may_be_lost)
     tighter = _tighter(min(other.coinciding, best.coinciding))
     tight = other.spread_ns < tighter * best.spread_ns + 2 * _LEAST_SPREAD_NS
     fewer = best.coinciding < 2 * LEAST_COINCIDING and 2 * other.coinciding >= best.coinciding
