@@ -58,7 +58,9 @@ def test_what_one_rank_takes_longer_is_waiting(found: Analysis) -> None:
     assert (by_rank["wait_ns"] + by_rank["transfer_ns"] == by_rank["dur_ns"]).all()
     more_ns, waited_ns, moved_ns = (by_rank[column][0] - by_rank[column][1] for column in by_rank)
     assert more_ns == waited_ns + moved_ns
-    assert abs(moved_ns) < 0.03 * more_ns
+    # Raw clocks of one host; one of its GPUs ends 22 us earlier in each call, which is stated as their uncertainty.
+    uncertain_ns = int(found.clocks["bent_uncertainty_ns"].max())
+    assert abs(moved_ns) < len(split) / 2 * uncertain_ns < 0.1 * more_ns
 
 
 UNIONS = """

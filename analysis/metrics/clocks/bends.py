@@ -70,6 +70,10 @@ class Straightened:
     bends: dict[int, Bends]
     extra_ns: Floats
 
+    def following(self, bends: dict[int, Bends], raw: Ends) -> Straightened:
+        """The same with some of the bends only, from the ends as they were."""
+        return Straightened(_without(raw, bends), bends, self.extra_ns)
+
 
 def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True) -> Straightened:
     """The ends without bends of clocks; `hosts` by clock, from 0. `shared` clocks are exactly those of their hosts.

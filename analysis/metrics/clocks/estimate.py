@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .bends import straightened
+from .bends import Straightened, straightened
 from .ends import (
     COINCIDE_NS,
     RESOLUTION_NS,
@@ -59,6 +59,20 @@ def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags, named: Fl
     """
     together = _as_one_host(ends, hosts, named)
     straight = straightened(ends, together, shared=shared)
+    estimate = _on_straight(straight, hosts, together, zero_ns, shared=shared, named=named)
+    # A bend within what the clock is uncertain by is covered, and following it would leave calls beside it unsplit.
+    seen = {
+        clock: bends for clock, bends in straight.bends.items() if bends.largest_ns > estimate.uncertainty_ns[clock]
+    }
+    if len(seen) == len(straight.bends):
+        return estimate
+    return _on_straight(straight.following(seen, ends), hosts, together, zero_ns, shared=shared, named=named)
+
+
+def _on_straight(
+    straight: Straightened, hosts: Ints, together: Ints, zero_ns: int, *, shared: Flags, named: Flags
+) -> ClockEstimate:
+    """The same where clocks have no bends; ranks of unknown hosts that agree are `together` on one."""
     ends = straight.ends
     frame, drifts = fitted_frame(ends, together, zero_ns)
     if not len(ends.collective):
@@ -71,7 +85,20 @@ def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags, named: Fl
     confirmed = raw & (doubtful_ns == 0)
     uncertainty = _uncertainty(seen, frame, hosts, confirmed, doubtful_ns, corrected)
     uncertainty += np.rint(straight.extra_ns).astype(np.int64)
+    frame = _unnamed_kept_raw(frame, straight, uncertainty, named)
     return ClockEstimate(replace(frame, bends=straight.bends), uncertainty, on_host | (doubtful_ns > 0))
+
+
+def _unnamed_kept_raw(frame: ClockFrame, straight: Straightened, uncertainty_ns: Ints, named: Flags) -> ClockFrame:
+    """The frame with raw clocks where no host is known and the raw clock lies within what the estimate is uncertain by.
+
+    Such ranks may well be of one host; then raw is exact, and an estimate that may be off by more is no better guess.
+    """
+    span_ns = float(np.ptp(frame.common(straight.ends.clock, straight.ends.end_ns)))
+    off_ns = np.abs(frame.offset_ns) + np.abs(frame.drift) * span_ns
+    raw = ~named & (off_ns <= uncertainty_ns)
+    raw[list(straight.bends)] = False
+    return frame.moved(raw, -frame.offset_ns[raw], -frame.drift[raw])
 
 
 def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
