@@ -82,7 +82,7 @@ def _what_to_try(analysis: ReportedRun) -> Section:
     return Section(
         "try",
         "What to try",
-        "The most that each change can save in a step if nothing else changes. They overlap: do not add them up.",
+        "How much of a step each change is about; what it gains, `predict` tells. They overlap: do not add them up.",
         tables=_blocks(analysis, "remedies", shown=True),
     )
 
