@@ -18,7 +18,7 @@ from .details import Between, RanByRank
 TOTAL, BY_KERNEL = "total", "kernel"
 ALL_CPU, ALL_COMPUTE = "cpu", "compute"
 _MOST_RANKS, _WORTH_ASKING = 4, 0.05
-"""Of so many ranks that caused so much of the waiting; what their CPUs did may have to be read from their files."""
+"""Late ranks whose CPUs are looked at, and the part of the waiting each must have caused; files are read again."""
 _LEAST_FRAC, _LEAST_NS = 0.01, 1_000
 
 
