@@ -142,7 +142,7 @@ def _edge(row: Row, others: list[Row]) -> str | None:
     shorter, longer = (min(factor, factor / median(factors)), max(factor, factor / median(factors)))
     if row["is_first"] and longer * _EDGE < 1:
         return "beginning"
-    if row["is_last"] and shorter > _EDGE:
+    if row["is_last"] and shorter > _EDGE and row["window_ns"] > min(other["window_ns"] for other in others):
         return "drain"
     if row["is_last"] and longer * _EDGE < 1:
         return "end"
