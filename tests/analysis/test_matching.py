@@ -191,6 +191,13 @@ def test_steps_of_two_hosts_in_a_loop_are_certain_only_near_their_clocks():
     assert set(notes_of(far)) == {None, STEPS_ALONE}
 
 
+def test_calls_stay_as_they_were_where_steps_are_doubted():
+    calls = calls_table(looping(901 * MS))
+    before = calls.copy(deep=True)
+    matches(calls, {0: "a", 1: "b"})
+    pd.testing.assert_frame_equal(calls, before)
+
+
 @pytest.mark.parametrize("numbered", [0, 1])
 def test_ids_in_another_group_say_whether_steps_are_numbered_alike(numbered):
     rows = looping(901 * MS, numbered=numbered)

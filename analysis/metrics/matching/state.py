@@ -167,8 +167,8 @@ def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Da
 
 
 def codes(column: pd.Series[Any]) -> Ints:
-    """Integers with -1 for what is not known."""
-    return column.astype("Int64").fillna(-1).to_numpy(dtype=np.int64)
+    """Integers with -1 for what is not known; they may be changed, which from pandas 3 on a view would pass on."""
+    return column.astype("Int64").fillna(-1).to_numpy(dtype=np.int64, copy=True)
 
 
 def group_codes(rows: pd.DataFrame) -> Ints:
