@@ -63,6 +63,9 @@ def _calls(run: Played) -> pd.DataFrame:
     found = (
         run.calls[["call_id", "issue_ns", *ACTIVITY_KEYS]].merge(told, on="call_id").merge(kinds, on="collective_id")
     )
+    # On clocks that nothing links, members of a collective seem seconds apart: then each call takes as long as it took.
+    linked = found["rank"].map(run.clocks.set_index("rank")["linked"])
+    found = found[linked.groupby(found["collective_id"]).transform("nunique") == 1]
     together = found["kind"].isin(SYNCHRONISING)
     needs = found["waited_for"].astype("Int64").fillna(found["rank"])
     found = found.assign(needs=needs.mask(together, NONE).astype("int64"))
