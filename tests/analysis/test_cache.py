@@ -1,5 +1,6 @@
 """The second reading of a file gives what the first one gave, or reads again and says why."""
 
+import gzip
 import os
 import threading
 from dataclasses import replace
@@ -124,7 +125,11 @@ def test_a_damaged_cache_is_said_and_written_again(trace, reads):
         damaged = good[:at] if number % 2 else good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :]
         place.write_bytes(damaged)
         again = cache.read(trace, OPTIONS)
-        assert again.notes, at
+        if len(damaged) == len(good) and not again.notes:  # a bit of which gzip makes nothing
+            assert gzip.decompress(damaged) == gzip.decompress(good), at
+            place.write_bytes(good)
+        else:
+            assert again.notes, at
         again.notes.clear()
         assert again == first
         assert place.read_bytes() == good
