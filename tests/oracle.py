@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from analysis.core.kinds import COMM, comm_pattern, kernel_kind, memory_kind
+from analysis.core.kinds import COMM, MEMORY, comm_pattern, kernel_kind, memory_kind
 from analysis.core.schema import records
 from analysis.formats.kineto.events import IDLE_CALLS, RUNTIME
 from analysis.run.file_tables import TraceFile
@@ -16,8 +16,9 @@ Tables = dict[str, Any]
 Object = dict[str, Any]
 
 _KERNELS = {"kernel", "Kernel"}
-_ACTIVITIES = _KERNELS | {"gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
-_LAUNCHES = {"cuda_runtime", "cuda_driver", "Runtime"}
+_MTIA = "mtia_ccp_events"
+_ACTIVITIES = _KERNELS | {_MTIA, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
+_LAUNCHES = {"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime"}
 _OPERATORS = {"cpu_op", "Operator"}
 _PATTERN = comm_pattern()
 _LOADING = "enumerate(DataLoader)#"
@@ -181,6 +182,8 @@ def _activity(event: Object, base_ns: int) -> tuple[Any, ...]:
 
 def _kind(event: Object) -> str:
     name = event.get("name", "")
+    if event["cat"] == _MTIA:
+        return MEMORY if name == "dma_request" else kernel_kind(name, _PATTERN)
     return kernel_kind(name, _PATTERN) if event["cat"] in _KERNELS else memory_kind(name)
 
 

@@ -42,6 +42,8 @@ def test_cut_traces_are_noticed(path, tmp_path):
         return  # nothing to notice it by
     begin = min(event["ts"] for event in gpu)
     until = begin + 0.8 * (max(event["ts"] + event["dur"] for event in gpu) - begin)
+    if not any("Launch" in str(event.get("name")) and event.get("ts", 0) > until for event in events):
+        return  # the CPU had launched everything before
     lost = {id(event) for event in gpu if event["ts"] + event["dur"] > until}
     cut = tmp_path / path.name
     rest = [event for event in events if id(event) not in lost]
