@@ -26,11 +26,12 @@ class StepCosts(NamedTuple):
     """What remedies are computed from: tables of a run.
 
     `steps` has the rows of `breakdown_steps` of which the typical step is a mean, or `breakdown` with a column `step`
-    where no steps are marked; `ranks` is of the same steps; `ceiling` is
+    where no steps are marked, `length_ns` is how long that one is; `ranks` is of the same steps; `ceiling` is
     `bandwidth_ceiling`, without rows if there is none, and so is `path`, which is `critical_path`.
     """
 
     steps: pd.DataFrame
+    length_ns: float
     ranks: pd.DataFrame
     calls: pd.DataFrame
     collectives: pd.DataFrame
@@ -44,14 +45,16 @@ def remedies(costs: StepCosts) -> pd.DataFrame:
     steps = costs.steps
     if not len(steps):
         return REMEDIES.empty()
-    number, length_ns = steps["step"].nunique(), float(steps["window_ns"].mean())
+    number = steps["step"].nunique()
     rows = []
     for row in _changes(costs):
         concerned = int(row.pop("by_step").clip(lower=0).sum() / number)
         on_path = row.pop("on_path", None)
         share = None if on_path is None or not len(costs.path) else float(costs.path["share_frac"][on_path].sum())
         if concerned > 0:
-            rows.append(row | {"concerned_ns": concerned, "concerned_frac": concerned / length_ns, "path_frac": share})
+            rows.append(
+                row | {"concerned_ns": concerned, "concerned_frac": concerned / costs.length_ns, "path_frac": share}
+            )
     rows.sort(key=lambda row: -row["concerned_ns"])
     return REMEDIES.frame(rows)
 

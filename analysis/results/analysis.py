@@ -465,6 +465,7 @@ class Analysis:
             remedies(
                 StepCosts(
                     steps=counted,
+                    length_ns=self.typical_step.parts["window_ns"] if len(counted) else 0.0,
                     ranks=self.typical_ranks,
                     calls=self.calls,
                     collectives=self.collectives,

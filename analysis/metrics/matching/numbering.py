@@ -206,7 +206,7 @@ def _never_met(lanes: list[Lane]) -> bool:
     late, early = np.concatenate(missed, axis=1)[:, order].astype(np.float64)
     ends, since = np.concatenate(apart)[order].astype(np.float64), np.concatenate(at)[order]
     line = trend(since - since[0], ends)
-    drift = np.zeros(len(ends)) if line is None else line.slope * (since - since[0])
+    drift = line.slope * (since - since[0]) if line is not None and line.significant else np.zeros(len(ends))
     late, early, ends = late - drift, early + drift, ends - drift
     return all(
         _are_wrong(np.concatenate([_missed(late[part], early[part], ends[part]) for part in parts]))

@@ -233,10 +233,11 @@ def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_n
         if near.sum() < LEAST_COINCIDING:
             near = np.ones(len(pairs.since), dtype=bool)
         line = trend(pairs.since[near], pairs.apart[near])
-        level_ns += line.level_ns if line else float(np.median(pairs.apart[near]))
-        slope += line.slope if line else 0.0
+        follows = line is not None and line.significant  # else the slope may be chance
+        level_ns += line.level_ns if line is not None and follows else float(np.median(pairs.apart[near]))
+        slope += line.slope if line is not None and follows else 0.0
         assert reach is not None
-        if near.all() and line is None:
+        if near.all() and not follows:
             break
         reach *= 4
     pairs = _pairs(lanes, compatible, level_ns, slope, origin_ns)
