@@ -210,6 +210,8 @@ def _order(row: Row) -> tuple[Any, ...]:
 def collectives_over_time(collectives: pd.DataFrame, participation: pd.DataFrame, every_ns: int) -> pd.DataFrame:
     """The table of collectives that are known as tables."""
     over_time = OverTime(every_ns)
+    if not len(collectives):
+        return BANDWIDTH_TIMES.empty()
     groups, distinct = pd.factorize(pd.MultiIndex.from_frame(collectives[["process_group", "pg_ranks"]]))
     kinds, names = pd.factorize(collectives["collective"], use_na_sentinel=False)
     over_time.add(_met(collectives, participation, groups, kinds))
