@@ -136,7 +136,8 @@ def counted(windows: list[float], cpu: list[float]) -> list[int]:
             return False
         both = (factors[step], factors[step] / median(others))
         first, last = step == 0, step == len(windows) - 1
-        return (max(both) < 1 / 1.15 and (first or last)) or (min(both) > 1.15 and last)
+        holds_more = min(both) > 1.15 and windows[step] > min(windows[:step] + windows[step + 1 :])
+        return (max(both) < 1 / 1.15 and (first or last)) or (holds_more and last)
 
     whole = [step for step in range(len(windows)) if not is_cut(step)]
     while whole:
