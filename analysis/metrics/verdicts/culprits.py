@@ -152,7 +152,7 @@ class _Late(NamedTuple):
 
 def length(ms: float) -> str:
     """`2.2 ms`, `140 us`."""
-    return f"{ms:.1f} ms" if ms >= 0.1 else f"{ms * 1000:.0f} us"
+    return f"{ms:,.1f} ms" if ms >= 0.1 else f"{ms * 1000:.0f} us"
 
 
 def short(name: str) -> str:
