@@ -64,8 +64,8 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
     steps = costs.steps
     on_path = costs.path["kind"].isin
     unsplit = steps["exposed_unsplit_ns"]
-    # What could not be split may be either. Nobody is asked to be faster because of what may not be waiting; but what
-    # hides behind compute costs nothing, whether it moves data or waits.
+    # Unsplit communication may be waiting or transfer. It is no ground for asking a rank to be faster; but hidden
+    # behind compute it costs nothing, whichever it is.
     yield from _without_waiting(costs, steps["exposed_wait_ns"].fillna(0))
     moving = steps["exposed_transfer_ns"].fillna(0) + unsplit
     yield {

@@ -30,8 +30,8 @@ from .ends import Ends, shared_collectives
 from .frame import LARGEST_DRIFT, Bends, Flags, Floats, Ints
 from .medians import LARGEST_SLOPE, medians
 
-# A jump is larger than that, than so many standard errors of the medians beside it, and than so many times what nine
-# of ten neighbours differ by: on one host ends of large collectives differ by up to 90 us, each time otherwise.
+# A jump exceeds 90 us, 8 standard errors of the medians beside it, and 3 times what nine of ten neighbours differ by:
+# on one host the ends of large collectives differ by up to 90 us, differently each time.
 _LEAST_JUMP_NS = 90_000
 _SIGNIFICANT, _BEYOND_TAIL = 8.0, 3.0
 _WIDTHS = (9, 5, 3)
@@ -507,7 +507,7 @@ def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
     # Outside of the first and last knots along the parabola through three.
     begin = middle[0] - at[0] * (slopes[0] - (slopes[1] - slopes[0]) * 0.75)
     end = middle[-1] + (since[-1] - at[-1]) * (slopes[-1] + (slopes[-1] - slopes[-2]) * 0.75)
-    # Between knots a curve is off its chords by an eighth of what its slope changes; outside it may be twice as much.
+    # Between knots, a curve leaves its chord by an eighth of the change of slope; beyond the last knot, by up to twice that.
     bulge = float(np.abs(np.diff(np.diff(middle))).max()) / 4 + float(np.abs(off).max()) / 8
     at, middle = np.concatenate([[0.0], at, [since[-1]]]), np.concatenate([[begin], middle, [end]])
     # What no clock drifts by in the long run is a part of the curve.

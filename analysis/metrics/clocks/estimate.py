@@ -31,7 +31,7 @@ _SURE = 4.0
 # GPUs convert their clocks to that of their host, with errors of up to 73 us in traces of four V100.
 _GPU_NS, _MOST_GPU_NS = 10_000, COINCIDE_NS
 _ROUNDS = 60
-# Ranks that come later than all others by one of these margins are the last ones, so many times on each side.
+# A rank is clearly last if it comes later than all others by one of these margins; each side must be so three times.
 _CLEARLY_LAST_NS, _LEAST_LAST = (5_000, 10_000, 20_000, 60_000), 3
 # Hosts of which nothing is known may always end later than others by that much. Ranks of one host differ by up to
 # 96 us, in few runs; all ranks of a host together by less.

@@ -73,7 +73,7 @@ def numbered_differently(state: State, meeting: Flags) -> list[int]:
 def sides_by_group(state: State, rows: Ints, side: Ints) -> dict[int, dict[int, Entries]]:
     """What each side shows of each group: its collectives, and the calls without one of that rank that shows most.
 
-    `side` gives the clock or the host of each clock; `row` of what has no collective is negative.
+    `side` gives the clock, or the host, of each clock; `row` is negative for calls without a collective.
     """
     shown: dict[int, dict[int, Entries]] = {}
     for group, of_group in rows_by_key(state.group, rows).items():

@@ -138,9 +138,9 @@ def _evidence(found: Offset, lost_nats: float) -> float:
 def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
     """Whether the other offset may be the right one as well.
 
-    A spread is a median of what few ends differ by, along a line that was laid through them: it is uncertain by a
-    factor of about exp(1.16 / sqrt(n - 2)) for n ends, and so is the other's. Where windows repeat, the tightest of
-    many offsets is so by chance: only what exceeds 2.5 of these errors excludes the others.
+    A spread is the median distance of n ends from a line fitted through them. Few ends tell it only to a factor of
+    about exp(1.16 / sqrt(n - 2)), for each of the two offsets. Where windows repeat, the tightest of many offsets may
+    be so by chance: a spread excludes the others only if they exceed it by 2.5 such errors.
     """
     enough = other.coinciding >= max(LEAST_COINCIDING - 1, best.coinciding / 4)
     more_lost = lost_nats / _MOST_LOST_NATS * (other.unmatched - best.unmatched)
