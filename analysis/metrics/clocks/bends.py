@@ -507,7 +507,7 @@ def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
     # Outside of the first and last knots along the parabola through three.
     begin = middle[0] - at[0] * (slopes[0] - (slopes[1] - slopes[0]) * 0.75)
     end = middle[-1] + (since[-1] - at[-1]) * (slopes[-1] + (slopes[-1] - slopes[-2]) * 0.75)
-    # Between knots, a curve leaves its chord by an eighth of the change of slope; beyond the last knot, by up to twice that.
+    # Between knots, a curve leaves its chord by an eighth of the change of slope; outside, by up to twice that.
     bulge = float(np.abs(np.diff(np.diff(middle))).max()) / 4 + float(np.abs(off).max()) / 8
     at, middle = np.concatenate([[0.0], at, [since[-1]]]), np.concatenate([[begin], middle, [end]])
     # What no clock drifts by in the long run is a part of the curve.
