@@ -73,6 +73,7 @@ test-newest test-oldest: test-%:
 	.venv-$*/bin/python tests/oldest.py > .venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
 		hypothesis perfetto pytest pytest-xdist
+	rm -rf build commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice in the tests that follow
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
 		-m "not slow and not alone" tests/installed tests/docs tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
