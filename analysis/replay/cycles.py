@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
 from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import grouped
-from ..core.tables.device_time import STREAM_WAITS
+from ..core.tables.communication import ANNOTATIONS
+from ..core.tables.device_time import CPU_OPERATORS, STREAM_WAITS
+from ..metrics.device.idle import HostTables
 from .cpu_programs import cpu_program
+from .host_time import HostTime
 from .programs import NONE, RankProgram, gpu_program
 
 ACTIVITY_KEYS = ["rank", "cycle", "device", "stream", "start_ns"]
@@ -29,24 +32,31 @@ class Played:
     collectives: pd.DataFrame
     clocks: pd.DataFrame
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
+    operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
+    annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
 
 
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
     """The programs of all ranks, cycle by cycle."""
-    names = pd.factorize(run.activities["name"], sort=True)[0]
-    activities = run.activities.assign(row=np.arange(len(run.activities)), code=names)
+    codes = pd.factorize(run.activities["name"], sort=True)[0]
+    activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
-    for (_, of_cycle), (_, called) in zip(
+    hosts = HostTables(run.runtime_calls, run.operators, run.annotations, is_read=True)
+    names, copies = run.activities["name"].to_numpy(dtype=object), (run.activities["kind"] == "memory").to_numpy()
+    for (_, of_cycle), (cycle, called) in zip(
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
     ):
         launched = dict(grouped(called, ["rank"]))
         waited = dict(grouped(run.stream_waits[run.stream_waits["cycle"] == of_cycle["cycle"].iloc[0]], ["rank"]))
         yield [
-            _program(
-                own.merge(calls, on=ACTIVITY_KEYS, how="left"),
-                launched.get(rank, called.iloc[:0]),
-                waited.get(rank, run.stream_waits.iloc[:0]),
-                run.clocks,
+            replace(
+                _program(
+                    own.merge(calls, on=ACTIVITY_KEYS, how="left"),
+                    launched.get(rank, called.iloc[:0]),
+                    waited.get(rank, run.stream_waits.iloc[:0]),
+                    run.clocks,
+                ),
+                host=HostTime(rank[0], hosts.host(rank[0], cycle), run.clocks, names, copies),
             )
             for rank, own in grouped(of_cycle, ["rank"])
         ]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
+from .host_time import HostTime
 
 NONE = -1
 LONG_AGO = np.iinfo(np.int64).min // 4
@@ -46,7 +47,7 @@ class RankProgram:
     is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
     call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
     activity after which it handed a collective over. `event_waits` are all waits of streams, None where the trace does
-    not tell for what each was.
+    not tell for what each was. `host` is what else the CPU did, None where that was not read.
     """
 
     rank: int
@@ -67,6 +68,7 @@ class RankProgram:
     call_thread: Ints
     issued_by: Ints | None = None
     event_waits: EventWaits | None = None
+    host: HostTime | None = None
 
     @property
     def paced(self) -> Flags:

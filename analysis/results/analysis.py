@@ -223,7 +223,8 @@ class Analysis:
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {_WITH_DETAILS}")
         of_calls = (self.calls, self.participation, self.collectives)
-        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, run.stream_waits)
+        what_else = (run.stream_waits, run.cpu_operators, run.annotations)
+        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, *what_else)
 
     def _usual_scenarios(self) -> list[Scenario]:
         from ..replay.links import Links, links_of
