@@ -10,6 +10,7 @@ import pandas as pd
 
 from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import grouped
+from ..core.tables.communication import ANNOTATIONS
 from ..core.tables.device_time import STREAM_WAITS
 from .cpu_programs import cpu_program
 from .programs import NONE, RankProgram, gpu_program
@@ -29,6 +30,7 @@ class Played:
     collectives: pd.DataFrame
     clocks: pd.DataFrame
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
+    annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
 
 
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
@@ -40,12 +42,16 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
     ):
         launched = dict(grouped(called, ["rank"]))
-        waited = dict(grouped(run.stream_waits[run.stream_waits["cycle"] == of_cycle["cycle"].iloc[0]], ["rank"]))
+        waits, marks = (
+            table[table["cycle"] == of_cycle["cycle"].iloc[0]] for table in (run.stream_waits, run.annotations)
+        )
+        waited, marked = dict(grouped(waits, ["rank"])), dict(grouped(marks, ["rank"]))
         yield [
             _program(
                 own.merge(calls, on=ACTIVITY_KEYS, how="left"),
                 launched.get(rank, called.iloc[:0]),
-                waited.get(rank, run.stream_waits.iloc[:0]),
+                waited.get(rank, waits.iloc[:0]),
+                marked.get(rank, marks.iloc[:0]),
                 run.clocks,
             )
             for rank, own in grouped(of_cycle, ["rank"])
@@ -72,7 +78,9 @@ def _calls(run: Played) -> pd.DataFrame:
     return found.drop_duplicates(ACTIVITY_KEYS)[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns"]]
 
 
-def _program(own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+def _program(
+    own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
+) -> RankProgram:
     if (own["device"] == "cpu").all():
         return cpu_program(int(own["rank"].iloc[0]), own, clocks)
-    return gpu_program(own, called, waited, clocks)
+    return gpu_program(own, called, waited, marks, clocks)

@@ -188,7 +188,7 @@ def _blocks(program: RankProgram) -> dict[int, list[int]]:
     code, names = pd.factorize(program.call_name)
     named = np.isin(code, [k for k, name in enumerate(names) if str(name).startswith(_BLOCKING)])
     result: dict[int, list[int]] = {}
-    launched = np.where(program.launch == NONE, NONE, program.launch)
+    launched = program.launch
     by_end = np.argsort(program.end, kind="stable")
     ends = program.end[by_end]
     for call in np.flatnonzero(named).tolist():

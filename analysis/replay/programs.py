@@ -45,7 +45,8 @@ class RankProgram:
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
     is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
     call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
-    activity after which it handed a collective over. `event_waits` are all waits of streams, None where the trace does
+    activity after which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace
+    shows. `event_waits` are all waits of streams, None where the trace does
     not tell for what each was.
     """
 
@@ -66,6 +67,7 @@ class RankProgram:
     call_name: NDArray[Any]
     call_thread: Ints
     issued_by: Ints | None = None
+    begun_ns: int | None = None
     event_waits: EventWaits | None = None
 
     @property
@@ -82,8 +84,10 @@ def steps_of(program: RankProgram) -> Ints:
     return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
 
 
-def gpu_program(own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
-    """The program of one rank with a GPU, from its activities with the columns of calls, runtime calls and waits."""
+def gpu_program(
+    own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
+) -> RankProgram:
+    """The program of one rank with a GPU, from its activities with the columns of calls, and from what its CPU did."""
     streams = pd.MultiIndex.from_frame(own[["device", "stream"]])
     lanes = streams.unique().sort_values()
     lane = lanes.get_indexer(streams)
@@ -111,6 +115,7 @@ def gpu_program(own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, c
         call_end=call_start + called["dur_ns"].to_numpy(),
         call_name=called["name"].to_numpy(dtype=object),
         call_thread=called["thread"].to_numpy(),
+        begun_ns=int(aligned(marks["start_ns"], marks["rank"], clocks).min()) if len(marks) else None,
         event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
 

@@ -223,7 +223,7 @@ class Analysis:
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {_WITH_DETAILS}")
         of_calls = (self.calls, self.participation, self.collectives)
-        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, run.stream_waits)
+        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, run.stream_waits, run.annotations)
 
     def _usual_scenarios(self) -> list[Scenario]:
         from ..replay.links import Links, links_of

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from ...metrics.clocks.frame import Flags, Ints
-from ..alike import Alike
+from ..alike import Alike, peers
 from ..edges import Edges
 from ..engine import Playing
 from ..programs import NONE
+from ..working import CpuWork
 from .scenario import Scenario
 
 
@@ -26,11 +27,18 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
         alike = Alike.by_place([m.program for m in members])
         others = [ranks is None or m.program.rank not in ranks for m in members]
         computing = alike.median([m.duration for m in members], others)
-        between = alike.median([_worked_before(m) for m in members], others)
         common = _common_blocks(members)
+        changing = [ranks is None or not other for other in others]
+        lacking = [_without(m, common) if change else m for m, change in zip(members, changing, strict=True)]
+        works = [CpuWork.of(m) for m in lacking]
+        launching = alike.median([work.launching_ns for work in works], others)
+        blocking = alike.median([work.blocking_ns for work in works], others)
+        begun = _begun_late(members, others)
         return [
-            m if ranks is not None and m.program.rank not in ranks else _as_usual(_without(m, common), usual, gap)
-            for m, usual, gap in zip(members, computing, between, strict=True)
+            _as_usual(m, usual, *working) if change else m
+            for m, change, usual, *working in zip(
+                lacking, changing, computing, works, launching, blocking, begun, strict=True
+            )
         ]
 
     who = host or ("every rank" if ranks is None else f"rank {', '.join(map(str, sorted(ranks)))}")
@@ -49,38 +57,48 @@ def _common_blocks(members: Sequence[Playing]) -> Mapping[str, int]:
 
 
 def _without(member: Playing, common: Mapping[str, int]) -> Playing:
-    """Without the longest of those calls that wait for the device, if it makes more of a name than others do."""
+    """Without the longest of those calls that wait for the device, if it makes more of a name than others do.
+
+    The time in them is then work of the CPU, more than others have.
+    """
     program = member.program
     took = program.call_end - program.call_start
     of_name: dict[str, list[int]] = {}
     for call in sorted(member.edges.blocks, key=lambda call: -took[call]):
         of_name.setdefault(str(program.call_name[call]), []).append(call)
     gone = [call for name, calls in of_name.items() for call in calls[: max(len(calls) - common[name], 0)]]
-    gone = [call for call in gone if call not in set(program.launch.tolist())]
-    saved = np.zeros(len(took), dtype=np.int64)
-    saved[gone] = took[gone]
+    launching = set(program.launch.tolist())
+    gone = {call for call in gone if call not in launching}
     edges = Edges(member.edges.joins, {c: s for c, s in member.edges.blocks.items() if c not in gone})
-    return replace(member, edges=edges, saved=member.saved + np.cumsum(saved))
+    return replace(member, edges=edges)
 
 
-def _worked_before(member: Playing) -> Ints:
-    """How long the CPU worked before it launched each activity, since its last call; without a GPU, before it began."""
+def _begun_late(members: Sequence[Playing], others: Sequence[bool]) -> list[int]:
+    """How much later than the others that do the same each began the first step of the trace, in ns."""
+    alike = peers([m.program for m in members])
+    begun: dict[int, list[int]] = {}
+    for group, m, counts in zip(alike, members, others, strict=True):
+        if counts and m.program.begun_ns is not None:
+            begun.setdefault(group, []).append(m.program.begun_ns)
+    usual = {group: int(np.median(times)) for group, times in begun.items()}
+    return [
+        0 if m.program.begun_ns is None or group not in usual else max(m.program.begun_ns - usual[group], 0)
+        for group, m in zip(alike, members, strict=True)
+    ]
+
+
+def _as_usual(
+    member: Playing, duration: Ints, work: CpuWork, launching: Ints, blocking: Ints, begun_late_ns: int
+) -> Playing:
+    """No activity takes longer than this, nor the CPU before it launches it or waits for the device."""
     program = member.program
-    if program.paced.any():
-        return np.where(program.paced, member.delay, 0)
-    since = np.append(program.call_start[:1], program.call_end[:-1])
-    worked = np.maximum(program.call_start - since, 0)
-    found: Ints = np.where(program.launch == NONE, 0, worked[program.launch] if len(worked) else 0)
-    return found
-
-
-def _as_usual(member: Playing, duration: Ints, worked: Ints) -> Playing:
-    """No activity takes longer than this, nor the CPU before it launches it."""
-    program = member.program
-    excess = np.maximum(_worked_before(member) - worked, 0)
+    excess = np.maximum(work.launching_ns - launching, 0)
     saved = np.zeros(len(program.call_start), dtype=np.int64)
-    known = program.launch != NONE
+    known, held = program.launch != NONE, work.held_by != NONE
     np.maximum.at(saved, program.launch[known], excess[known])
+    np.maximum.at(saved, work.held_by[held], np.maximum(work.blocking_ns - blocking, 0)[held])
+    if len(saved):
+        saved[0] += begun_late_ns
     waited = [value for value in member.returns.values() if value >= 0]
     back = int(np.median(waited)) if waited else 0
     return replace(
