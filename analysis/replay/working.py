@@ -20,7 +20,7 @@ from .programs import NONE
 class CpuWork:
     """Of each activity, columns of shape (n,): the CPU's work since the launch before its own, in ns.
 
-    Calls that wait for the device may lie in between: `launching_ns` comes after the last of them, `blocking_ns` before.
+    Calls that wait for the device may lie between: `launching_ns` comes after the last of them, `blocking_ns` before.
     `held_by` is the one of them before which, or in which, most of `blocking_ns` passed; NONE where there is none.
     """
 
