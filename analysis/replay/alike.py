@@ -82,10 +82,14 @@ class Alike:
 
         If only some members are `among` them, those that do what none of these does have their own.
         """
+        return self.quantile(0.5, values, among)
+
+    def quantile(self, share: float, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
+        """The value below which this share of them lies, as `median` does it."""
         together = pd.Series(np.concatenate(values))
         counted = np.repeat([True] * len(values) if among is None else among, [len(v) for v in values])
-        found = together.groupby(self._code).quantile(0.5, interpolation="lower")
-        found.update(together[counted].groupby(self._code[counted]).quantile(0.5, interpolation="lower"))
+        found = together.groupby(self._code).quantile(share, interpolation="lower")
+        found.update(together[counted].groupby(self._code[counted]).quantile(share, interpolation="lower"))
         return self._by_member(found.reindex(self._code).to_numpy(np.float64))
 
     def _by_member(self, found: NDArray[Any]) -> list[Ints]:

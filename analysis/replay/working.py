@@ -58,3 +58,15 @@ class CpuWork:
         of = np.searchsorted(calls[launches], program.launch[known])
         launching[known], blocking[known], held[known] = work[launches][of], blocked[of], most[of]
         return cls(launching, blocking, held)
+
+
+def waits_before(member: Playing) -> Ints:
+    """How often the CPU waits for the device between the launch before and that of each activity."""
+    program = member.program
+    known = program.launch != NONE
+    launches = np.unique(program.launch[known])
+    blocks = np.setdiff1d(np.array(list(member.edges.blocks), dtype=np.int64), launches)
+    counts = np.bincount(np.searchsorted(launches, blocks), minlength=len(launches) + 1)
+    result = np.zeros(len(program), dtype=np.int64)
+    result[known] = counts[np.searchsorted(launches, program.launch[known])]
+    return result
