@@ -48,8 +48,11 @@ class Alike:
         table = _table(members)
         code, most = np.full(len(table), NONE), np.zeros(len(table), dtype=np.int64)
         table["peers"] = table["member"].map(dict(enumerate(peers(members))))
-        numbers = 0
-        for _, lane in table.sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
+        # What is in no step, at either end of a trace, is like nothing else.
+        apart = ((table["step"] < 0) & (table.groupby("member")["step"].transform("max") >= 0)).to_numpy()
+        numbers = int(apart.sum())
+        code[apart] = np.arange(numbers)
+        for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
             for (member, _step), own in lane.groupby(["member", "step"], sort=False):
                 by_member.setdefault(member, []).append(own)
@@ -110,10 +113,18 @@ def _counted(table: pd.DataFrame, keys: list[str]) -> pd.Series[int]:
 
 
 def peers(members: Sequence[RankProgram]) -> list[int]:
-    """A number for each member, shared by those that call the same collectives equally often."""
+    """A number for each member, shared by those that call the same collectives equally often in most of their steps.
+
+    Not in all: at the beginning and end of a trace, calls may be missing.
+    """
     known: dict[frozenset[tuple[int, int]], int] = {}
-    told = [frozenset(Counter(p.name[p.is_comm].tolist()).items()) for p in members]
-    return [known.setdefault(each, len(known)) for each in told]
+    return [known.setdefault(_usual_calls(p), len(known)) for p in members]
+
+
+def _usual_calls(program: RankProgram) -> frozenset[tuple[int, int]]:
+    step, name = program.step[program.is_comm], program.name[program.is_comm]
+    in_steps = [frozenset(Counter(name[step == each].tolist()).items()) for each in np.unique(step[step >= 0])]
+    return Counter(in_steps or [frozenset(Counter(name.tolist()).items())]).most_common(1)[0][0]
 
 
 def _most_common(names: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from .programs import LONG_AGO, NONE, EventWaits, RankProgram
 
 _TIGHT_NS, _INEXACT_NS = 6_000, 10_000
 """So much later than what it waited for, an activity begins at most, if only that tells; and so much earlier."""
+_NEARLY_ALL = 0.99
 _RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 _BLOCKING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "hipStreamSynchronize",
              "hipEventSynchronize", "hipDeviceSynchronize")  # fmt: skip
@@ -89,7 +90,8 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
 def _told(program: RankProgram) -> list[tuple[int, int]]:
     """Of each launch after calls that make its stream wait: as many of the streams on which events were recorded last.
 
-    Such an event stands for what was launched last on the stream of the launch before it.
+    Such an event stands for what was launched last on the stream of the launch before it. Where a trace shows waits but
+    no records, as those of torch 2.1, every launch may have been recorded.
     """
     code, names = pd.factorize(program.call_name)
     records, waits = (
@@ -108,6 +110,9 @@ def _told(program: RankProgram) -> list[tuple[int, int]]:
         happened += zip(own[before >= 0].tolist(), of_call[launches[before[before >= 0]]].tolist(), strict=True)
         after = np.searchsorted(launches, waits[program.call_thread[waits] == thread])
         waiting.update(launches[after[after < len(launches)]].tolist())
+    if not len(records):
+        happened += [(call, int(of_call[call])) for call in np.flatnonzero(of_call != NONE).tolist()]
+    # What a launch waits for comes before it.
     happened += [(call, NONE) for call in waiting]
     recorded: dict[int, tuple[int, int]] = {}
     found = []
@@ -256,9 +261,17 @@ def _blocks(program: RankProgram) -> dict[int, list[int]]:
             if launched[node] < call:
                 result[call] = [node]
                 break
-    # A copy that has ended when its call returns was waited for.
+    # A copy that has ended when its call returns was waited for, unless the device's clock only makes it seem so.
     own = np.flatnonzero(program.launch != NONE)
-    blocking = own[program.end[own] <= program.call_end[program.launch[own]]]
-    for node in blocking.tolist():
+    own = own[np.isin(code[program.launch[own]], [k for k, name in enumerate(names) if "memcpy" in str(name).lower()])]
+    seen = program.end[own] + _clock_behind_ns(program)
+    for node in own[seen <= program.call_end[program.launch[own]]].tolist():
         result.setdefault(int(program.launch[node]), []).append(node)
     return result
+
+
+def _clock_behind_ns(program: RankProgram) -> int:
+    """How much earlier than their launches activities seem to begin; 0 on clocks that agree."""
+    known = program.launch != NONE
+    early = program.call_start[program.launch[known]] - program.start[known]
+    return max(int(np.quantile(early, _NEARLY_ALL)), 0) if len(early) else 0

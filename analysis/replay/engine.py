@@ -224,9 +224,12 @@ class _Player:
         return map(_Piece, *(column.tolist() for column in (*columns, *times)))
 
     def _turn_of(self, firsts: Ints) -> Ints:
-        """When each piece can be played: after what it joins, even if it seems to have begun a little before that."""
+        """When each piece can be played: after what it waits for, even if it seems to have begun a little earlier."""
         program, joins = self.member.program, self.member.edges.joins
         at: Ints = program.start[firsts].copy()
+        blocked, part = np.array(sorted(self.member.edges.blocks), dtype=np.int64), self.member.part[firsts]
+        held = part > 0
+        at[held] = np.maximum(at[held], program.call_end[blocked[part[held] - 1]])
         for number, first in enumerate(firsts.tolist()):
             at[number] = max([int(at[number]), *(int(program.end[source]) for source in joins.get(first, ()))])
         for lane in np.unique(program.lane[firsts]):
