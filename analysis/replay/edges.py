@@ -23,7 +23,9 @@ _TIGHT_NS, _INEXACT_NS = 6_000, 10_000
 _NEARLY_ALL = 0.99
 _RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 _BLOCKING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "hipStreamSynchronize",
-             "hipEventSynchronize", "hipDeviceSynchronize")  # fmt: skip
+             "hipEventSynchronize", "hipDeviceSynchronize", "cudaFree", "hipFree")  # fmt: skip
+_NOT_BLOCKING = ("cudaFreeAsync", "hipFreeAsync")
+"""To give memory back, the runtime waits for the device, unless that is left to a stream."""
 
 _Join = tuple[int, int]
 """An activity, and one of another stream that it waited for."""
@@ -250,7 +252,10 @@ class _Places:
 def _blocks(program: RankProgram) -> dict[int, list[int]]:
     """For each call that waits for the device: the activity that ended last, of those launched before, by its end."""
     code, names = pd.factorize(program.call_name)
-    named = np.isin(code, [k for k, name in enumerate(names) if str(name).startswith(_BLOCKING)])
+    blocking = [
+        k for k, name in enumerate(map(str, names)) if name.startswith(_BLOCKING) and not name.startswith(_NOT_BLOCKING)
+    ]
+    named = np.isin(code, blocking)
     result: dict[int, list[int]] = {}
     launched = program.launch
     by_end = np.argsort(program.end, kind="stable")
