@@ -121,6 +121,15 @@ _IDLE_NARROW = (
     "idle_ns", "starved_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "queued_ns",
     "launching_ns", "unknown_ns", "drained_ns", "window_ns", "note",
 )  # fmt: skip
+_GAPS = (
+    "idle_ns", "cause", "call", "operator", "annotation", "before", "after", "starved_ns", "launching_ns", "queued_ns",
+    "unknown_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "thread", "start_ns", "note",
+    "partial",
+)  # fmt: skip
+_GAPS_NARROW = (
+    "idle_ns", "cause", "call", "operator", "annotation", "after", "before", "starved_ns", "queued_ns", "launching_ns",
+    "start_ns", "thread",
+)  # fmt: skip
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
 _SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
@@ -203,6 +212,17 @@ _ENTRIES = (
         none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `idle` without "
         "--by step",
         narrow=("rank", "device", "step", *_IDLE_NARROW),
+    ),
+    TableEntry(
+        device_time.GAPS,
+        Topic.time,
+        "The longest gaps of each device, and what the host did in them.",
+        "idle.md#gaps",
+        command="gaps",
+        shown=("rank", "device", "step", *_GAPS),
+        narrow=("rank", "device", "step", *_GAPS_NARROW),
+        none_found="no device was idle between its first activity and its last",
+        none_measured="no device was idle between its first activity and its last",
     ),
     TableEntry(
         device_time.SYNCS,

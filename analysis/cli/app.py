@@ -37,6 +37,7 @@ _OWN_MODULES = (
     "plan-ranks",
     "compare",
     "export",
+    "gaps",
     "hang",
     "idle",
     "predict",
@@ -54,6 +55,7 @@ _OWN_MODULES = (
 _ELSEWHERE = {
     "attribution": "commands.predict",
     "critical-path": "commands.predict",
+    "gaps": "commands.idle",
     "hang": "hang",
     "syncs": "commands.idle",
     "pack": "scale.pack",

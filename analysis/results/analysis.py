@@ -29,6 +29,7 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.late_work import Asked, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
+from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
@@ -383,6 +384,11 @@ class Analysis:
     @cached_property
     def _idle(self) -> IdleTables:
         return idle_tables(self.run.activities, self._hosts)
+
+    @cached_property
+    def gaps(self) -> pd.DataFrame:
+        """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
+        return self._marked(gaps_module.gaps(self.run.activities, self._hosts))
 
     @cached_property
     def syncs(self) -> pd.DataFrame:

@@ -50,6 +50,7 @@ NOT_COPIED = {
 LIKE = {
     "breakdown_steps": "breakdown",
     "idle_steps": "idle",
+    "gaps": "idle",
     "syncs_steps": "syncs",
     "bandwidth_ceiling": "bandwidth",
     "kernels_devices": "kernels",

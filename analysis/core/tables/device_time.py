@@ -138,6 +138,24 @@ IDLE_STEPS = Schema("idle_steps", "rank, device and step", {
     "rank": _RANK, "device": _DEVICE, "step": ("int64", "N of ProfilerStep#N"), **_IDLE,
 })  # fmt: skip
 
+GAPS = Schema("gaps", "gap in what a device ran", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "step": ("Int64", "N of the ProfilerStep#N in whose window it lies; NA outside of all"),
+    "start_ns": ("int64", "when the device began to be idle, on that rank's clock"),
+    "idle_ns": ("int64", "length: nothing ran, no kernel, no copy, no fill"),
+    **{name: column for name, column in _IDLE.items() if name.endswith("_ns") and column[0] == "Int64"},
+    "cause": ("string", "the largest part: sync, alloc, data, operator, outside, launching, queued, unknown"),
+    "thread": ("Int64", "thread that launched what ended the gap"),
+    "call": ("string", "blocking or allocating call of that thread that covers most of starved_ns; NA without one"),
+    "operator": ("string", "innermost operator of that thread when it began what `cause` says; NA outside of all"),
+    "annotation": ("string", "innermost annotation at that moment, steps excepted; NA outside of all"),
+    "before": ("string", "kernel, copy or fill that ended last"),
+    "after": ("string", "kernel, copy or fill that ended the gap"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+})  # fmt: skip
+
 _SYNCS = {
     "kind": ("string", "sync: it returns when the device has done something; alloc: it allocates or frees memory"),
     "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ..."),
