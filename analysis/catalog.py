@@ -122,13 +122,13 @@ _IDLE_NARROW = (
     "launching_ns", "unknown_ns", "drained_ns", "window_ns", "note",
 )  # fmt: skip
 _GAPS = (
-    "idle_ns", "cause", "call", "operator", "annotation", "before", "after", "starved_ns", "launching_ns", "queued_ns",
-    "unknown_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "thread", "start_ns", "note",
-    "partial",
+    "idle_ns", "cause", "call", "operator", "annotation", "module", "before", "after", "starved_ns", "launching_ns",
+    "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "thread", "start_ns",
+    "note", "partial",
 )  # fmt: skip
 _GAPS_NARROW = (
-    "idle_ns", "cause", "call", "operator", "annotation", "after", "before", "starved_ns", "queued_ns", "launching_ns",
-    "start_ns", "thread",
+    "idle_ns", "cause", "call", "operator", "annotation", "module", "after", "before", "starved_ns", "queued_ns",
+    "launching_ns", "start_ns", "thread",
 )  # fmt: skip
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
 _SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
@@ -245,6 +245,19 @@ _ENTRIES = (
         narrow=("rank", "step", *_SYNCS_NARROW),
         none_found="no call of the runtime blocked or allocated",
         none_measured="no call of the runtime blocked or allocated",
+    ),
+    TableEntry(
+        device_time.COPIES,
+        Topic.time,
+        "Copies and fills: bytes, bandwidth, and time that nothing hides.",
+        "copies.md#copies-and-fills",
+        command="copies",
+        narrow=(
+            "rank", "device", "stream", "direction", "memory", "copies", "size_bytes", "total_ns",
+            "bandwidth_gb_per_s", "exposed_ns", "unsized", "note",
+        ),
+        none_found="no device copied or filled memory by itself",
+        none_measured="no device copied or filled memory by itself",
     ),
     TableEntry(
         communication.CALLS,

@@ -29,6 +29,7 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.late_work import Asked, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
+from ..metrics.device import copies as copies_module
 from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device import syncs as syncs_module
@@ -391,6 +392,11 @@ class Analysis:
         return self._marked(gaps_module.gaps(self.run.activities, self._hosts))
 
     @cached_property
+    def copies(self) -> pd.DataFrame:
+        """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
+        return self._marked(copies_module.copies(self.run.activities))
+
+    @cached_property
     def syncs(self) -> pd.DataFrame:
         """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
         return self._marked(syncs_module.syncs(self._blocking_calls))
@@ -407,7 +413,7 @@ class Analysis:
     @cached_property
     def _hosts(self) -> HostTables:
         run = self.run
-        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details)
+        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details, run.modules)
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:

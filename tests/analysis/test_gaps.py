@@ -64,6 +64,25 @@ def test_a_gap_that_waits_with_a_launched_kernel_shows_the_launch(tmp_path):
     assert described(tmp_path, trace) == ("queued", None, "aten::mm", "forward")
 
 
+def test_modules_are_read_where_they_are_recorded(tmp_path):
+    trace = gap().op("aten::mm", 110 * US, 70 * US)
+    for name, start in (("nn.Module: MLP_0", 90), ("nn.Module: Linear_1", 105), ("forward.py(3): forward", 106)):
+        trace.event("python_function", name, start * US, 80 * US, **{"Python id": start})
+    found = detailed(tmp_path, trace)
+    assert (only(found.gaps)["module"], only(found.gaps)["operator"]) == ("Linear_1", "aten::mm")
+    assert found.run.modules["name"].tolist() == ["nn.Module: MLP_0", "nn.Module: Linear_1"]
+    assert not len(analyse(tmp_path).run.modules)
+
+
+def test_recordings_keep_modules(tmp_path):
+    trace = gap().op("aten::mm", 110 * US, 70 * US)
+    trace.event("python_function", "nn.Module: MLP_0", 90 * US, 100 * US).write(tmp_path)
+    for name, args in (("with", ["--details"]), ("without", [])):
+        assert main(["pack", *args, "-o", str(tmp_path / name), str(tmp_path)]) == 0
+    assert only(analyse(tmp_path / "with", details=True).gaps)["module"] == "MLP_0"
+    assert only(analyse(tmp_path / "without", details=True).gaps)["module"] is None
+
+
 def test_operators_of_other_threads_do_not_count(tmp_path):
     trace = gap(thread=777).op("aten::mm", 100 * US, 90 * US)
     row = only(detailed(tmp_path, trace).gaps)

@@ -158,6 +158,7 @@ ACTIVITIES = Schema("activities", "device activity", {
     "step": STEP,
     "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
     "external_id": ("Int64", "id of the operator that launched it"),
+    "size_bytes": ("Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else"),
     "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not say"),
     "occupancy_frac": ("Float64", "achieved occupancy of the kernel as Kineto estimates it, in steps of 0.01"),
 })  # fmt: skip

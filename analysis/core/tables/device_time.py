@@ -31,6 +31,15 @@ RUNTIME_CALLS = Schema("runtime_calls", "call of the CUDA runtime on a CPU, read
     "dur_ns": ("int64", "duration"),
 })  # fmt: skip
 
+MODULES = Schema("modules", "call of an nn.Module, read with details only, captured with_stack or with_modules", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "thread": ("int64", "thread id"),
+    "name": ("string", "class and number: nn.Module: Linear_3"),
+    "start_ns": ("int64", "start"),
+    "dur_ns": ("int64", "duration"),
+})  # fmt: skip
+
 STREAM_WAITS = Schema("stream_waits", "call that made a stream wait for an event, read with details only", {
     "rank": _RANK,
     "cycle": _CYCLE,
@@ -150,8 +159,25 @@ GAPS = Schema("gaps", "gap in what a device ran", {
     "call": ("string", "blocking or allocating call of that thread that covers most of starved_ns; NA without one"),
     "operator": ("string", "innermost operator of that thread when it began what `cause` says; NA outside of all"),
     "annotation": ("string", "innermost annotation at that moment, steps excepted; NA outside of all"),
+    "module": ("string", "innermost nn.Module at that moment, Linear_3; NA outside of all, and where none is recorded"),
     "before": ("string", "kernel, copy or fill that ended last"),
     "after": ("string", "kernel, copy or fill that ended the gap"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+})  # fmt: skip
+
+COPIES = Schema("copies", "rank, device, stream, direction and memory of the host", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "stream": ("int64", "stream"),
+    "direction": ("string", "HtoD, DtoH, DtoD, PtoP (between GPUs), HtoH ..., or memset; NA where the name has none"),
+    "memory": ("string", "of the host: pinned, pageable or managed; NA without any, and where the trace does not say"),
+    "copies": ("int64", "how many"),
+    "size_bytes": ("Int64", "bytes of those whose size is known; NA if none is"),
+    "total_ns": ("int64", "sum of the durations"),
+    "bandwidth_gb_per_s": ("Float64", "size_bytes / sum of the durations of those of known size; NA if that is 0"),
+    "exposed_ns": ("int64", "time in which nothing else ran on the device: no kernel, and no copy of another row"),
+    "unsized": ("int64", "copies whose size is not known"),
     "note": ("string", "why something is NA"),
     "partial": _PARTIAL,
 })  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from ...core import markers
 from ...core.intervals import Times, complement, union
 from ...core.schema import bare, grouped
 from ...core.tables.device_time import GAPS
@@ -83,9 +84,9 @@ def _ending_at(activities: pd.DataFrame, times: Times) -> Ints:
 
 
 def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
-    """Thread, call, operator and annotation of each gap."""
+    """Thread, call, operator, annotation and module of each gap."""
     count = len(idle.start_ns)
-    texts = {name: pd.array([pd.NA] * count, dtype="string") for name in ("call", "operator", "annotation")}
+    texts = {name: pd.array([pd.NA] * count, dtype="string") for name in ("call", "operator", "annotation", "module")}
     if host is None:
         return {"thread": pd.array([pd.NA] * count, dtype="Int64"), **texts}
     moment = np.zeros(count, dtype=np.int64)
@@ -105,8 +106,11 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
     names = host.runtime_calls["name"].astype("string").array
     around = {
         name: names_around(events, np.where(idle.is_known, idle.thread, _NONE), moment).mask(~idle.is_known)
-        for name, events in (("operator", host.operator_ranges), ("annotation", host.user_ranges))
-    }
+        for name, events in (
+            ("operator", host.operator_ranges), ("annotation", host.user_ranges), ("module", host.modules)
+        )
+    }  # fmt: skip
+    around["module"] = around["module"].str.removeprefix(markers.MODULE)
     return {"thread": threads, "call": names.take(call, allow_fill=True), **around}
 
 

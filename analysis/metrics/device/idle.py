@@ -11,7 +11,7 @@ it ended, stream by stream and as a whole; here all streams together, and to the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, grouped
 from ...core.steps import NO_STEP, Mark, Window, step_windows
-from ...core.tables.device_time import IDLE, IDLE_STEPS
+from ...core.tables.device_time import IDLE, IDLE_STEPS, MODULES
 from ..clocks.frame import Flags, Ints
 
 NOT_READ = "the causes need runtime calls and operators, which were not read; a recording has them if packed --details"
@@ -73,6 +73,7 @@ class Host:
     runtime_calls: pd.DataFrame
     operators: pd.DataFrame
     annotations: pd.DataFrame
+    modules: pd.DataFrame
 
     @cached_property
     def calls(self) -> HostCalls:
@@ -333,11 +334,12 @@ class HostTables:
     operators: pd.DataFrame
     annotations: pd.DataFrame
     is_read: bool
+    modules: pd.DataFrame = field(default_factory=MODULES.empty)
 
     def host(self, rank: int, cycle: int) -> Host:
         """What the CPU of a rank did in one cycle."""
-        tables = (self.calls, self.operators, self.annotations)
-        return Host(*(part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, tables, strict=True)))
+        parts = zip(self._parts, self._tables, strict=True)
+        return Host(*(part.get((rank, cycle), every[:0]) for part, every in parts))
 
     def host_of(self, rank: int, device: str, cycle: int) -> tuple[Host | None, str | None]:
         """The host that launched what a device did; None where it is not known, and why."""
@@ -347,7 +349,11 @@ class HostTables:
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], pd.DataFrame]]:
-        return [dict(grouped(table, ["rank", "cycle"])) for table in (self.calls, self.operators, self.annotations)]
+        return [dict(grouped(table, ["rank", "cycle"])) for table in self._tables]
+
+    @property
+    def _tables(self) -> tuple[pd.DataFrame, ...]:
+        return self.calls, self.operators, self.annotations, self.modules
 
 
 class IdleTables(NamedTuple):
