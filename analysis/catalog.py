@@ -130,6 +130,15 @@ _GAPS_NARROW = (
     "idle_ns", "cause", "call", "operator", "annotation", "module", "after", "before", "starved_ns", "queued_ns",
     "launching_ns", "start_ns", "thread",
 )  # fmt: skip
+_LAUNCHES = (
+    "activities", "launches", "call_ns", "call_mean_us", "delay_median_us", "delay_mean_us", "delay_max_us", "ran_ns",
+    "short_kernels", "long_calls", "long_delays", "unlaunched", "note", "partial",
+)  # fmt: skip
+_LAUNCHES_NARROW = (
+    "launches", "call_ns", "call_mean_us", "delay_median_us", "short_kernels", "long_delays", "long_calls",
+    "delay_max_us", "ran_ns", "unlaunched", "note",
+)  # fmt: skip
+_NO_LAUNCH = "no device but CPUs ran anything, and these have no launches"
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
 _SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
@@ -245,6 +254,26 @@ _ENTRIES = (
         narrow=("rank", "step", *_SYNCS_NARROW),
         none_found="no call of the runtime blocked or allocated",
         none_measured="no call of the runtime blocked or allocated",
+    ),
+    TableEntry(
+        device_time.LAUNCHES,
+        Topic.time,
+        "What launching costs the CPU, and how long kernels wait for their start.",
+        "launches.md#launches",
+        command="launches",
+        shown=("rank", "kind", *_LAUNCHES),
+        narrow=("rank", "kind", *_LAUNCHES_NARROW),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.LAUNCHES_NAMES,
+        Topic.time,
+        "The same, by kernel.",
+        "launches.md#launches",
+        command="launches --by name",
+        shown=("rank", "name", *_LAUNCHES),
+        narrow=("rank", "name", *_LAUNCHES_NARROW),
+        none_measured=_NO_LAUNCH,
     ),
     TableEntry(
         device_time.COPIES,

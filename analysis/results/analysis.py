@@ -32,6 +32,7 @@ from ..metrics.damaged import resting_on
 from ..metrics.device import copies as copies_module
 from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
+from ..metrics.device import launch_times
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.launches import launched_in
@@ -395,6 +396,16 @@ class Analysis:
     def copies(self) -> pd.DataFrame:
         """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
         return self._marked(copies_module.copies(self.run.activities))
+
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
+        return self._marked(launch_times.launches(self.run.activities, self._hosts))
+
+    @cached_property
+    def launches_names(self) -> pd.DataFrame:
+        """The same by name of kernel, copy or fill."""
+        return self._marked(launch_times.launches_names(self.run.activities, self._hosts))
 
     @cached_property
     def syncs(self) -> pd.DataFrame:

@@ -52,6 +52,7 @@ LIKE = {
     "breakdown_steps": "breakdown",
     "idle_steps": "idle",
     "gaps": "idle",
+    "launches_names": "launches",
     "syncs_steps": "syncs",
     "bandwidth_ceiling": "bandwidth",
     "kernels_devices": "kernels",

@@ -99,7 +99,7 @@ CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compar
     "uncertainty_ns": ("int64", "the offset is wrong by at most this much"),
 })  # fmt: skip
 
-LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
+LAUNCHES = Schema("launching_calls", "runtime call that launched a device activity", {
     "rank": RANK,
     "cycle": CYCLE,
     "correlation": ("int64", "the same as that of the activity"),

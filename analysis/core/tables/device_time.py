@@ -182,6 +182,30 @@ COPIES = Schema("copies", "rank, device, stream, direction and memory of the hos
     "partial": _PARTIAL,
 })  # fmt: skip
 
+_LAUNCHES = {
+    "activities": ("int64", "kernels, copies and fills"),
+    "launches": ("Int64", "calls of the runtime or driver that launched them; one launch of a graph is one call"),
+    "unlaunched": ("Int64", "activities without such a call in the trace"),
+    "call_ns": ("Int64", "CPU time in these calls"),
+    "call_mean_us": ("Float64", "call_ns / launches"),
+    "delay_mean_us": ("Float64", "from the end of a call to the start of the first that it launched, mean; at least 0"),
+    "delay_median_us": ("Float64", "the same, median"),
+    "delay_max_us": ("Float64", "the same, longest"),
+    "ran_ns": ("int64", "sum of the durations of the activities"),
+    "short_kernels": ("Int64", "calls that took longer than all that they launched"),
+    "long_calls": ("Int64", "calls of more than 50 us"),
+    "long_delays": ("Int64", "delays of more than 100 us"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+}  # fmt: skip
+LAUNCHES = Schema("launches", "rank and kind of activity", {
+    "rank": _RANK, "kind": ("string", "compute, comm or memory"), **_LAUNCHES,
+})  # fmt: skip
+LAUNCHES_NAMES = Schema("launches_names", "rank and kernel, copy or fill", {
+    "rank": _RANK, "name": ("string", "kernel, copy or fill"), "kind": ("string", "compute, comm or memory"),
+    **_LAUNCHES,
+})  # fmt: skip
+
 _SYNCS = {
     "kind": ("string", "sync: it returns when the device has done something; alloc: it allocates or frees memory"),
     "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ..."),

@@ -1,0 +1,45 @@
+"""What launching costs, and what queues on streams."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..output import Writing, writes_tables
+from ..reading_options import Runs, analysis_of, reads_traces
+from ..tables import print_table
+
+
+class LaunchesBy(str, Enum):
+    """What a row of the launches is."""
+
+    kind = "kind"
+    name = "name"
+
+
+@reads_traces
+@writes_tables
+def launches_command(
+    runs: Runs,
+    by: Annotated[LaunchesBy, typer.Option(help="Rows of a rank and kind, or of a rank and kernel.")] = LaunchesBy.kind,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Count launches: CPU time in their calls, the delay until a kernel starts, and kernels shorter than their call.
+
+    Short kernels and long calls are the CPU's cost of launching, which CUDA graphs or a compiler take away. Long delays
+    mean that the CPU is far ahead of the device, which is good, or that streams wait for each other. With --by name,
+    --top N takes the first N kernels of each rank.
+
+    \b
+    Examples:
+      {prog} launches traces/my-run
+      {prog} launches --by name --top 10 traces/my-run
+    """
+    name = "launches" if by is LaunchesBy.kind else "launches_names"
+    writing.check(name)
+    print_table(name, analysis_of(runs, reading, details=True), writing, ["rank"])
