@@ -276,6 +276,26 @@ _ENTRIES = (
         none_measured=_NO_LAUNCH,
     ),
     TableEntry(
+        device_time.QUEUE,
+        Topic.time,
+        "How many launches wait on each stream.",
+        "launches.md#queues",
+        command="queue",
+        narrow=(
+            "rank", "device", "stream", "launches", "mean_depth", "max_depth", "empty_ns", "full_ns", "window_ns",
+            "unlaunched", "note",
+        ),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.QUEUE_TIMES,
+        Topic.time,
+        "The same, over time.",
+        "launches.md#queues",
+        command="queue --by time",
+        none_measured="no launch is in the trace, or nothing but CPUs ran anything",
+    ),
+    TableEntry(
         device_time.COPIES,
         Topic.time,
         "Copies and fills: bytes, bandwidth, and time that nothing hides.",

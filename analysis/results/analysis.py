@@ -33,6 +33,7 @@ from ..metrics.device import copies as copies_module
 from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device import launch_times
+from ..metrics.device import queue as queue_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.launches import launched_in
@@ -137,7 +138,7 @@ class Analysis:
 
         of_calls = (self.calls, self.participation, self.collectives, self.lateness)
         path = None if not self.run.details else self._critical_path.pieces
-        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path)
+        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path, self._queues)
         if ranks is not None:
             tables = tables.of_ranks(ranks)
         return timeline_of(tables if steps is None else tables.of_steps(steps))
@@ -406,6 +407,20 @@ class Analysis:
     def launches_names(self) -> pd.DataFrame:
         """The same by name of kernel, copy or fill."""
         return self._marked(launch_times.launches_names(self.run.activities, self._hosts))
+
+    @cached_property
+    def queue(self) -> pd.DataFrame:
+        """One row per rank, device and stream: how many launches wait on it."""
+        return self._marked(queue_module.queue(self._queues))
+
+    @cached_property
+    def queue_times(self) -> pd.DataFrame:
+        """The same over time: one row for each change."""
+        return self._marked(queue_module.queue_times(self._queues))
+
+    @cached_property
+    def _queues(self) -> list[queue_module.OnStream]:
+        return list(queue_module.queues(self.run.activities, self.run.launches))
 
     @cached_property
     def syncs(self) -> pd.DataFrame:

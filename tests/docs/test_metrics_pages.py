@@ -53,6 +53,7 @@ LIKE = {
     "idle_steps": "idle",
     "gaps": "idle",
     "launches_names": "launches",
+    "queue_times": "queue",
     "syncs_steps": "syncs",
     "bandwidth_ceiling": "bandwidth",
     "kernels_devices": "kernels",

@@ -20,6 +20,13 @@ class LaunchesBy(str, Enum):
     name = "name"
 
 
+class QueueBy(str, Enum):
+    """What a row of the queues is."""
+
+    stream = "stream"
+    time = "time"
+
+
 @reads_traces
 @writes_tables
 def launches_command(
@@ -43,3 +50,26 @@ def launches_command(
     name = "launches" if by is LaunchesBy.kind else "launches_names"
     writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing, ["rank"])
+
+
+@reads_traces
+@writes_tables
+def queue_command(
+    runs: Runs,
+    by: Annotated[QueueBy, typer.Option(help="Rows of a stream, or of a stream and time.")] = QueueBy.stream,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Show how many launches wait on each stream: mean, most, time with none, and time with a full queue.
+
+    Where none waits for most of the time, the CPU does not keep ahead of the device. A stream has room for 1,024.
+
+    \b
+    Examples:
+      {prog} queue traces/my-run
+      {prog} queue --by time --where rank=0 --format csv traces/my-run
+    """
+    name = "queue" if by is QueueBy.stream else "queue_times"
+    writing.check(name)
+    print_table(name, analysis_of(runs, reading), writing)

@@ -206,6 +206,29 @@ LAUNCHES_NAMES = Schema("launches_names", "rank and kernel, copy or fill", {
     **_LAUNCHES,
 })  # fmt: skip
 
+QUEUE = Schema("queue", "rank, device and stream", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "stream": ("int64", "stream"),
+    "window_ns": ("int64", "as in `breakdown`: that of the device"),
+    "launches": ("int64", "calls that launched something on this stream"),
+    "mean_depth": ("Float64", "how many launches wait, mean over the window"),
+    "max_depth": ("Int64", "the most that wait"),
+    "empty_ns": ("Int64", "time in the window in which none waits"),
+    "full_ns": ("Int64", "time in which 1,024 or more wait, so that the CPU cannot launch any further"),
+    "unlaunched": ("int64", "activities without a launch in the trace"),
+    "note": ("string", "why something is NA, or a lower bound"),
+    "partial": _PARTIAL,
+})  # fmt: skip
+QUEUE_TIMES = Schema("queue_times", "rank, device, stream, and time at which the number of waiting launches changes", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "stream": ("int64", "stream"),
+    "time_ns": ("int64", "when, on that rank's clock"),
+    "depth": ("int64", "launches that wait from then on"),
+    "partial": _PARTIAL,
+})  # fmt: skip
+
 _SYNCS = {
     "kind": ("string", "sync: it returns when the device has done something; alloc: it allocates or frees memory"),
     "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ..."),
