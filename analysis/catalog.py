@@ -256,7 +256,7 @@ _ENTRIES = (
         none_measured="no call of the runtime blocked or allocated",
     ),
     TableEntry(
-        device_time.LAUNCHES,
+        device_time.LAUNCH_TIMES,
         Topic.time,
         "What launching costs the CPU, and how long kernels wait for their start.",
         "launches.md#launches",
@@ -266,7 +266,7 @@ _ENTRIES = (
         none_measured=_NO_LAUNCH,
     ),
     TableEntry(
-        device_time.LAUNCHES_NAMES,
+        device_time.LAUNCH_TIMES_NAMES,
         Topic.time,
         "The same, by kernel.",
         "launches.md#launches",
@@ -276,7 +276,7 @@ _ENTRIES = (
         none_measured=_NO_LAUNCH,
     ),
     TableEntry(
-        device_time.QUEUE,
+        device_time.STREAM_QUEUES,
         Topic.time,
         "How many launches wait on each stream.",
         "launches.md#queues",
@@ -288,7 +288,7 @@ _ENTRIES = (
         none_measured=_NO_LAUNCH,
     ),
     TableEntry(
-        device_time.QUEUE_TIMES,
+        device_time.STREAM_QUEUES_TIMES,
         Topic.time,
         "The same, over time.",
         "launches.md#queues",
@@ -296,7 +296,7 @@ _ENTRIES = (
         none_measured="no launch is in the trace, or nothing but CPUs ran anything",
     ),
     TableEntry(
-        device_time.COPIES,
+        device_time.COPY_TIMES,
         Topic.time,
         "Copies and fills: bytes, bandwidth, and time that nothing hides.",
         "copies.md#copies-and-fills",

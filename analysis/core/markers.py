@@ -40,6 +40,10 @@ COPY_BETWEEN_GPUS = "Memcpy PtoP"
 """Kineto's name of a copy from one GPU to another."""
 COPIES = ("Memcpy", "Memset")
 """How Kineto's names of copies and fills begin."""
+COPY = re.compile(r"Memcpy (?P<direction>\w+) \((?P<source>.+) -> (?P<target>.+)\)")
+"""Matches a whole name of a copy: HtoD, Pinned, Device."""
+FILL = "Memset"
+"""How Kineto's names of fills begin."""
 BLOCKING_CALL = r"(?:cuda|hip|cu)(?:\w+Synchronize|Memcpy(?!\w*Async)\w*)(?:_|$)"
 """Matches names of calls of the runtime or driver that return when the device has done something."""
 ALLOCATING_CALL = r"(?:cuda|hip)(?:Malloc|Free|Host)|(?:cu|hip)Mem(?!cpy|set)"

@@ -33,7 +33,7 @@ from ..metrics.device import copies as copies_module
 from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device import launch_times
-from ..metrics.device import queue as queue_module
+from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.launches import launched_in
@@ -411,7 +411,7 @@ class Analysis:
     @cached_property
     def queue(self) -> pd.DataFrame:
         """One row per rank, device and stream: how many launches wait on it."""
-        return self._marked(queue_module.queue(self._queues))
+        return self._marked(queue_module.queue(self._queues, queue_module.ranks_without_limit(self.run.traces)))
 
     @cached_property
     def queue_times(self) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core.intervals import Times, spans
 from ..core.schema import grouped
-from ..metrics.device.queue import Depth, OnStream
+from ..metrics.device.queues import Depth, OnStream
 from .slices import Counter, Track
 
 _Values = NDArray[np.float64]

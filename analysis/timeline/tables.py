@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..core.wording import counted
 from ..errors import NothingMeasured
-from ..metrics.device.queue import OnStream
+from ..metrics.device.queues import OnStream
 from .slices import Integers, Mask, Numbers, Texts
 
 

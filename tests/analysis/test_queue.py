@@ -15,7 +15,7 @@ from perfetto_reading import ReadTrack, tracks_of
 
 from analysis.cli.app import main
 from analysis.core.schema import records
-from analysis.metrics.device.queue import FULL, depth_of
+from analysis.metrics.device.queues import FULL, depth_of
 from analysis.results.analysis import Analysis
 from analysis.results.opening import analyse
 
@@ -89,6 +89,14 @@ def test_a_full_queue(tmp_path):
         trace.kernel("k", (5_000 + number) * US, 500, launch=(1 + number) * US)
     (row,) = records(of_trace(tmp_path, trace).queue)
     assert (row["max_depth"], row["full_ns"]) == (FULL, (5_000 - FULL) * US)
+
+
+@pytest.mark.parametrize(("name", "known"), [("NVIDIA H100", True), ("AMD Instinct MI300X", False)])
+def test_only_of_cuda_it_is_known_how_much_room_a_stream_has(tmp_path, name, known):
+    trace = ahead()
+    trace.device_names = (name,)
+    (row,) = records(of_trace(tmp_path, trace).queue)
+    assert (row["full_ns"] is not None, row["note"] is None) == (known, known)
 
 
 def test_what_is_not_known_of_launches(tmp_path):

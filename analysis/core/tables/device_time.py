@@ -166,7 +166,7 @@ GAPS = Schema("gaps", "gap in what a device ran", {
     "partial": _PARTIAL,
 })  # fmt: skip
 
-COPIES = Schema("copies", "rank, device, stream, direction and memory of the host", {
+COPY_TIMES = Schema("copies", "rank, device, stream, direction and memory of the host", {
     "rank": _RANK,
     "device": _DEVICE,
     "stream": ("int64", "stream"),
@@ -182,7 +182,7 @@ COPIES = Schema("copies", "rank, device, stream, direction and memory of the hos
     "partial": _PARTIAL,
 })  # fmt: skip
 
-_LAUNCHES = {
+_LAUNCH_TIMES = {
     "activities": ("int64", "kernels, copies and fills"),
     "launches": ("Int64", "calls of the runtime or driver that launched them; one launch of a graph is one call"),
     "unlaunched": ("Int64", "activities without such a call in the trace"),
@@ -198,15 +198,15 @@ _LAUNCHES = {
     "note": ("string", "why something is NA"),
     "partial": _PARTIAL,
 }  # fmt: skip
-LAUNCHES = Schema("launches", "rank and kind of activity", {
-    "rank": _RANK, "kind": ("string", "compute, comm or memory"), **_LAUNCHES,
+LAUNCH_TIMES = Schema("launches", "rank and kind of activity", {
+    "rank": _RANK, "kind": ("string", "compute, comm or memory"), **_LAUNCH_TIMES,
 })  # fmt: skip
-LAUNCHES_NAMES = Schema("launches_names", "rank and kernel, copy or fill", {
+LAUNCH_TIMES_NAMES = Schema("launches_names", "rank and kernel, copy or fill", {
     "rank": _RANK, "name": ("string", "kernel, copy or fill"), "kind": ("string", "compute, comm or memory"),
-    **_LAUNCHES,
+    **_LAUNCH_TIMES,
 })  # fmt: skip
 
-QUEUE = Schema("queue", "rank, device and stream", {
+STREAM_QUEUES = Schema("queue", "rank, device and stream", {
     "rank": _RANK,
     "device": _DEVICE,
     "stream": ("int64", "stream"),
@@ -215,12 +215,12 @@ QUEUE = Schema("queue", "rank, device and stream", {
     "mean_depth": ("Float64", "how many launches wait, mean over the window"),
     "max_depth": ("Int64", "the most that wait"),
     "empty_ns": ("Int64", "time in the window in which none waits"),
-    "full_ns": ("Int64", "time in which 1,024 or more wait, so that the CPU cannot launch any further"),
+    "full_ns": ("Int64", "time in which 1,024 or more wait, so that the CPU has to stop; known of CUDA only"),
     "unlaunched": ("int64", "activities without a launch in the trace"),
     "note": ("string", "why something is NA, or a lower bound"),
     "partial": _PARTIAL,
 })  # fmt: skip
-QUEUE_TIMES = Schema("queue_times", "rank, device, stream, and time at which the number of waiting launches changes", {
+STREAM_QUEUES_TIMES = Schema("queue_times", "change in how many launches wait on a stream", {
     "rank": _RANK,
     "device": _DEVICE,
     "stream": ("int64", "stream"),

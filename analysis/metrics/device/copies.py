@@ -6,22 +6,21 @@ What a copy is stands in its name, as Kineto and the reader of Nsight's exports 
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from ...core import markers
 from ...core.intervals import spans, subtract, total
 from ...core.kinds import MEMORY, is_copy
 from ...core.schema import Row, grouped
-from ...core.tables.device_time import COPIES
+from ...core.tables.device_time import COPY_TIMES
 from ..clocks.frame import Flags, Ints
 
 NO_SIZES = "the trace does not say how many bytes"
 NOT_PINNED = "the trace does not say whether the host's memory is pinned"
 
-_COPY = re.compile(r"Memcpy (?P<direction>\w+) \((?P<source>.+) -> (?P<target>.+)\)")
 _OF_HOST = {"Pinned": "pinned", "Pageable": "pageable", "Managed": "managed", "Managed Static": "managed"}
 _NEEDED = ["rank", "device", "cycle", "stream", "kind", "name", "start_ns", "dur_ns", "size_bytes"]
 
@@ -40,7 +39,7 @@ def copies(activities: pd.DataFrame) -> pd.DataFrame:
     for (rank, device, _), rows in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
         for way, stream, row in _of_device(rows):
             found.setdefault((rank, device, stream, way), []).append(row)
-    table = COPIES.frame(_summed(*key, cycles) for key, cycles in found.items())  # type: ignore[arg-type]
+    table = COPY_TIMES.frame(_summed(*key, cycles) for key, cycles in found.items())  # type: ignore[arg-type]
     order = ["rank", "device", "total_ns", "stream"]
     return table.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
 
@@ -98,9 +97,9 @@ def _summed(rank: int, device: str, stream: int, way: _Way, cycles: list[Row]) -
 
 def _way(name: str) -> _Way:
     """Read the name of an activity."""
-    parts = _COPY.match(name)
+    parts = markers.COPY.match(name)
     if parts is None:
-        return _Way("memset" if name.startswith("Memset") else None, None, touches_host=False)
+        return _Way("memset" if name.startswith(markers.FILL) else None, None, touches_host=False)
     places = (parts["source"], parts["target"])
     memory = next((_OF_HOST[place] for place in places if place in _OF_HOST), None)
     touches_host = "H" in parts["direction"]

@@ -14,7 +14,7 @@ from ...core.intervals import Times, complement, union
 from ...core.schema import bare, grouped
 from ...core.tables.device_time import GAPS
 from ..clocks.frame import Flags, Ints
-from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, parts_of, windows_of
+from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, idle_parts, windows_of
 from .launches import innermost, names_around
 
 _CAUSES = (*HOST, *QUEUE[1:])
@@ -43,7 +43,7 @@ def _of_device(
     count = len(idle.start_ns)
     if not count:
         return GAPS.empty()
-    parts = parts_of(idle, host, why_not)
+    parts = idle_parts(idle, host, why_not)
     known = {f"{part}_ns": values for part, values in parts.known.items() if part not in parts.absent}
     cause = _largest({part: values for part, values in parts.known.items() if part not in parts.absent}, idle)
     steps = np.array([*(window.step for window in windows), _NONE], dtype=np.int64)[idle.window]

@@ -35,9 +35,9 @@ _UNKNOWN = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
 
 QUEUE = ("starved", "launching", "queued", "unknown")
-"""Parts of idle time: what was queued on the device."""
+"""IdleParts of idle time: what was queued on the device."""
 HOST = ("sync", "alloc", "data", "operator", "outside")
-"""Parts of starved time: what the launching thread did. Where they nest, the first one counts."""
+"""IdleParts of starved time: what the launching thread did. Where they nest, the first one counts."""
 
 
 def is_sync(call: str) -> bool:
@@ -265,7 +265,7 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
     return found
 
 
-class Parts(NamedTuple):
+class IdleParts(NamedTuple):
     """The parts of idle time in ns, of shape (pieces,); which of them are not known; and why."""
 
     known: dict[str, Times]
@@ -273,14 +273,14 @@ class Parts(NamedTuple):
     note: str | None
 
 
-def parts_of(gaps: Gaps, host: Host | None, why_not: str | None) -> Parts:
+def idle_parts(gaps: Gaps, host: Host | None, why_not: str | None) -> IdleParts:
     """The parts of each piece of idle time; `why_not` says why there is no host."""
     if host is None:
-        return Parts({"idle": gaps.end_ns - gaps.start_ns}, (*QUEUE, *HOST, "drained"), why_not)
+        return IdleParts({"idle": gaps.end_ns - gaps.start_ns}, (*QUEUE, *HOST, "drained"), why_not)
     parts = by_cause(gaps, host)
     if not len(host.calls.thread):
-        return Parts(parts, (), NO_CALLS)
-    return Parts(parts, (), None) if len(host.operators) else Parts(parts, HOST[2:], NO_OPERATORS)
+        return IdleParts(parts, (), NO_CALLS)
+    return IdleParts(parts, (), None) if len(host.operators) else IdleParts(parts, HOST[2:], NO_OPERATORS)
 
 
 def windows_of(activities: pd.DataFrame) -> list[Window]:
@@ -301,7 +301,7 @@ def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) ->
     """The rows of these activities of a device in one cycle; `why_not` says why there is no host."""
     windows = windows_of(activities)
     window_ns, gaps = gaps_of(activities, host, windows)
-    parts, absent, note = parts_of(gaps, host, why_not)
+    parts, absent, note = idle_parts(gaps, host, why_not)
     missing = {f"{part}_ns": None for part in absent} | {"note": note}
     sums = {f"{part}_ns": int(values.sum()) for part, values in parts.items()}
     in_steps = {f"{part}_ns": _by_window(values, gaps.window, len(windows)) for part, values in parts.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...core.schema import bare, grouped
-from ...core.tables.device_time import LAUNCHES, LAUNCHES_NAMES
+from ...core.tables.device_time import LAUNCH_TIMES, LAUNCH_TIMES_NAMES
 from .idle import NOT_READ, HostTables
 
 NONE_LAUNCHED = "no call in the trace launched these"
@@ -28,12 +28,12 @@ _MEANS = ("call_mean_us", "delay_mean_us", "delay_median_us", "delay_max_us")
 
 def launches(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     """One row per rank and kind of activity."""
-    return LAUNCHES.conform(_table(activities, tables, ["kind"]))
+    return LAUNCH_TIMES.conform(_table(activities, tables, ["kind"]))
 
 
 def launches_names(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     """One row per rank and kernel, copy or fill, those whose calls took longest first."""
-    found = LAUNCHES_NAMES.conform(_table(activities, tables, ["name", "kind"]))
+    found = LAUNCH_TIMES_NAMES.conform(_table(activities, tables, ["name", "kind"]))
     down = ["call_ns", "ran_ns"]
     return found.sort_values(["rank", *down], ascending=[True, False, False], kind="stable", ignore_index=True)
 

@@ -4,12 +4,13 @@ A call waits on a stream from its start until the first activity that it launche
 graph is one. Where clocks of CPU and device differ so that an activity begins before its call, it never waited.
 
 Source: HolisticTraceAnalysis 0.6.1, get_queue_length_time_series: one more where a call begins, one less where a kernel
-does. Its summary counts every point of that series alike; here times are weighted by how long they last. A stream holds
-1,024 launches, and a further call blocks until there is room: get_time_spent_blocked_on_full_queue.
+does. Its summary counts every point of that series alike; here times are weighted by how long they last. A stream of
+CUDA holds 1,024 launches, and a further call blocks until there is room: get_time_spent_blocked_on_full_queue.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,16 +20,18 @@ import pandas as pd
 from ...core.intervals import Times
 from ...core.schema import Row, bare, grouped
 from ...core.steps import launch_times
-from ...core.tables.device_time import QUEUE, QUEUE_TIMES
+from ...core.tables.device_time import STREAM_QUEUES, STREAM_QUEUES_TIMES
 from ..clocks.frame import Ints
 
 FULL = 1024
 """Launches for which a stream of CUDA has room."""
-NONE_LAUNCHED = "no launch of these activities is in the trace"
+NO_LAUNCHES = "no launch of these activities is in the trace"
+NO_LIMIT = "how many launches a stream has room for is known of CUDA only"
 LAUNCHED_BEFORE = "activities whose launch is not in the trace are not counted, so more may have waited"
 
 _NEEDED = ["rank", "device", "cycle", "stream", "start_ns", "dur_ns", "correlation"]
 _UNKNOWN = np.iinfo(np.int64).min
+_NOT_CUDA = re.compile(r"\b(?:AMD|HIP|Radeon|mtia|xccl|hccl)\b")
 
 
 class Depth(NamedTuple):
@@ -77,6 +80,12 @@ def queues(activities: pd.DataFrame, launches: pd.DataFrame) -> Iterator[OnStrea
             yield OnStream(rank, device, stream, int(start.min()), end_ns, len(begun), unlaunched, waiting)
 
 
+def ranks_without_limit(traces: pd.DataFrame) -> frozenset[int]:
+    """The ranks whose devices are not CUDA's, by what their files say of them."""
+    about = traces["device_name"].fillna("") + " " + traces["versions"].fillna("") + " " + traces["backend"].fillna("")
+    return frozenset(traces.loc[about.str.contains(_NOT_CUDA), "rank"].tolist())
+
+
 def depth_of(called_ns: Times, begun_ns: Times) -> Depth:
     """How many wait at each moment at which that changes."""
     waits = begun_ns > called_ns
@@ -88,22 +97,26 @@ def depth_of(called_ns: Times, begun_ns: Times) -> Depth:
     return Depth(time_ns, np.cumsum(depth))
 
 
-def queue(found: list[OnStream]) -> pd.DataFrame:
-    """One row per rank, device and stream."""
+def queue(found: list[OnStream], without_limit: frozenset[int] = frozenset()) -> pd.DataFrame:
+    """One row per rank, device and stream; of some ranks it is not known when a queue is full."""
     streams: dict[tuple[int, str, int], list[OnStream]] = {}
     for one in found:
         streams.setdefault((one.rank, one.device, one.stream), []).append(one)
-    return QUEUE.frame(_row(cycles) for _, cycles in sorted(streams.items()))
+    return STREAM_QUEUES.frame(
+        _row(cycles, limited=rank not in without_limit) for (rank, _, _), cycles in sorted(streams.items())
+    )
 
 
 def queue_times(found: list[OnStream]) -> pd.DataFrame:
     """One row per rank, device, stream, and time at which its depth changes; none for streams without any launch."""
-    return QUEUE_TIMES.concat([_changes(one) for one in found if one.launches])
+    return STREAM_QUEUES_TIMES.concat([_changes(one) for one in found if one.launches])
 
 
 def _changes(one: OnStream) -> pd.DataFrame:
     times = {"time_ns": one.depth.time_ns, "depth": one.depth.depth}
-    return QUEUE_TIMES.conform(pd.DataFrame({"rank": one.rank, "device": one.device, "stream": one.stream, **times}))
+    return STREAM_QUEUES_TIMES.conform(
+        pd.DataFrame({"rank": one.rank, "device": one.device, "stream": one.stream, **times})
+    )
 
 
 def _first_starts(correlation: Ints, start_ns: Times) -> Ints:
@@ -114,7 +127,7 @@ def _first_starts(correlation: Ints, start_ns: Times) -> Ints:
     return first
 
 
-def _row(cycles: list[OnStream]) -> Row:
+def _row(cycles: list[OnStream], *, limited: bool) -> Row:
     first = cycles[0]
     window_ns = sum(one.end_ns - one.start_ns for one in cycles)
     launches, unlaunched = (sum(counts) for counts in zip(*((c.launches, c.unlaunched) for c in cycles), strict=True))
@@ -123,13 +136,14 @@ def _row(cycles: list[OnStream]) -> Row:
         "launches": launches, "unlaunched": unlaunched,
     }  # fmt: skip
     if not launches:
-        return row | {"note": NONE_LAUNCHED}
+        return row | {"note": NO_LAUNCHES}
     lasts = [np.diff(one.depth.time_ns, append=one.end_ns) for one in cycles]
     depths, took = np.concatenate([one.depth.depth for one in cycles]), np.concatenate(lasts)
+    notes = [*([] if limited else [NO_LIMIT]), *([LAUNCHED_BEFORE] if unlaunched else [])]
     return row | {
         "empty_ns": int(took[depths == 0].sum()),
         "mean_depth": float((depths * took).sum() / window_ns) if window_ns else None,
         "max_depth": int(depths.max()),
-        "full_ns": int(took[depths >= FULL].sum()),
-        "note": LAUNCHED_BEFORE if unlaunched else None,
+        "full_ns": int(took[depths >= FULL].sum()) if limited else None,
+        "note": "; ".join(notes) or None,
     }
