@@ -120,6 +120,13 @@ def test_a_gap_that_no_call_ended_is_unknown(tmp_path):
     assert (row["cause"], row["unknown_ns"], row["thread"], row["operator"]) == ("unknown", 100 * US, None, None)
 
 
+def test_a_trace_without_any_call_says_so(tmp_path):
+    trace = Trace().kernel("a", 0, 10, launch=None).kernel("b", 90, 10, launch=None).op("aten::mm", 20, 50)
+    row = only(detailed(tmp_path, trace).gaps)
+    assert (row["cause"], row["call"], row["operator"], row["thread"]) == ("unknown", None, None, None)
+    assert "no call of the runtime" in row["note"]
+
+
 @pytest.mark.parametrize(("took", "cause"), [(20, None), (80, "alloc")])
 def test_without_operators_the_cause_is_known_only_if_nothing_else_can_be_larger(tmp_path, took, cause):
     row = only(detailed(tmp_path, call(gap(), "cudaMalloc", 105 * US, took * US)).gaps)

@@ -37,6 +37,19 @@ def summed(call: Event, own: list[Event]) -> tuple[int, int, int]:
     return call.end - call.start, max(0, min(e.start for e in own) - call.end), sum(e.end - e.start for e in own)
 
 
+def test_as_hta_counts():
+    """What HTA 0.6.1 finds with include_last_profiler_step=True: it reads whole us, as these traces have them."""
+    rows = records(analyse(TRACES / "torchrec-a2a3", details=True).launches)
+    sums = {
+        name: sum(row[name] for row in rows if row["rank"] == 0)
+        for name in ("launches", "call_ns", "short_kernels", "long_calls", "long_delays")
+    }
+    assert sums == {
+        "launches": 624, "call_ns": 8_518 * US, "short_kernels": 257, "long_calls": 3, "long_delays": 460,
+    }  # fmt: skip
+    assert max(row["delay_max_us"] for row in rows if row["rank"] == 0) == 76_012
+
+
 @pytest.mark.parametrize("file", SEVERAL)
 def test_launches_as_the_json_has_them(file):
     wanted = of_json(file)

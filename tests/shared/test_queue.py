@@ -23,6 +23,19 @@ def waits_of(file: str) -> dict[tuple[str, int], list[tuple[int, int]]]:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("torchrec-a2a3", {7: 88, 20: 6, 25: 5, 44: 1, 48: 2, 52: 2}),
+        ("ddp-a100-r0of2", {7: 10, 40: 1}),
+    ],
+)
+def test_the_most_that_wait_as_hta_counts(name, most):
+    """The maxima of HTA 0.6.1's get_queue_length_summary with include_last_profiler_step=True."""
+    rows = [row for row in records(analyse(TRACES / name).queue) if row["rank"] == 0]
+    assert {row["stream"]: row["max_depth"] for row in rows} == most
+
+
 @pytest.mark.parametrize("file", SEVERAL)
 def test_queues_as_the_json_has_them(file):
     found = analyse(TRACES / file, workers=1)

@@ -131,8 +131,8 @@ def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list
         numbers.append(names.add(name, memory_kind(name)))
     between = (way == _BETWEEN_GPUS) & (found["correlationId"] != MISSING) & (found["bytes"] >= 0)
     peer_copies = list(zip(found["correlationId"][between].tolist(), found["bytes"][between].tolist(), strict=True))
-    name = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
-    return _placed(found, name, size=found["bytes"]), peer_copies
+    of_copy = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+    return _placed(found, of_copy, size=found["bytes"]), peer_copies
 
 
 def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:

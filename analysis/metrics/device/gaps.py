@@ -19,7 +19,6 @@ from .launches import innermost, names_around
 
 _CAUSES = (*HOST, *QUEUE[1:])
 """What may be the largest part; starved time is divided already."""
-_OPERATOR = HOST.index("operator")
 _NONE = -1
 
 
@@ -44,8 +43,8 @@ def _of_device(
     if not count:
         return GAPS.empty()
     parts = idle_parts(idle, host, why_not)
-    known = {f"{part}_ns": values for part, values in parts.known.items() if part not in parts.absent}
-    cause = _largest({part: values for part, values in parts.known.items() if part not in parts.absent}, idle)
+    known = {part: values for part, values in parts.known.items() if part not in parts.absent}
+    cause = _largest(known, count)
     steps = np.array([*(window.step for window in windows), _NONE], dtype=np.int64)[idle.window]
     names = activities["name"].astype("string").array
     return GAPS.conform(pd.DataFrame({
@@ -54,7 +53,7 @@ def _of_device(
         "step": pd.Series(steps, dtype="Int64").mask(steps == _NONE),
         "start_ns": idle.start_ns,
         **{f"{part}_ns": pd.Series([pd.NA] * count, dtype="Int64") for part in parts.absent},
-        **known,
+        **{f"{part}_ns": values for part, values in known.items()},
         "cause": pd.array(_CAUSES, dtype="string").take(cause, allow_fill=True),
         **_host_side(idle, host, cause),
         "before": names.take(_ending_at(activities, idle.start_ns)),
@@ -63,11 +62,11 @@ def _of_device(
     }))  # fmt: skip
 
 
-def _largest(known: dict[str, Times], idle: Gaps) -> Ints:
+def _largest(known: dict[str, Times], count: int) -> Ints:
     """Which of the causes is the largest part of each gap, -1 if that is not known."""
     if "starved" not in known:
-        return np.full(len(idle.start_ns), _NONE)
-    nothing = np.zeros(len(idle.start_ns), dtype=np.int64)
+        return np.full(count, _NONE)
+    nothing = np.zeros(count, dtype=np.int64)
     sizes = np.stack([known.get(cause, nothing) for cause in _CAUSES])
     largest = sizes.argmax(axis=0)
     # Without operators a part of the starved time is not divided, and may be larger than all others.
@@ -92,16 +91,19 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
     moment = np.zeros(count, dtype=np.int64)
     moment[idle.is_known] = host.calls.start_ns[idle.call[idle.is_known]]
     call = np.full(count, _NONE)
-    is_host = idle.is_known & (cause >= 0) & (cause < len(HOST))
-    for thread in np.unique(idle.thread[idle.is_known & (idle.begun_ns > idle.start_ns)]).tolist():
-        here = np.flatnonzero(idle.is_known & (idle.thread == thread) & (idle.begun_ns > idle.start_ns))
+    is_starved = idle.is_known & (idle.begun_ns > idle.start_ns)
+    for thread in np.unique(idle.thread[is_starved]).tolist():
+        here = np.flatnonzero(is_starved & (idle.thread == thread))
         begin, until = idle.start_ns[here], idle.begun_ns[here]
         own = np.flatnonzero((host.calls.thread == thread) & (host.calls.is_sync | host.calls.is_alloc))
         own = own[np.argsort(host.calls.start_ns[own], kind="stable")]
         longest = _longest(host.calls.start_ns[own], host.calls.end_ns[own], begin, until)
         call[here[longest >= 0]] = own[longest[longest >= 0]]
-        of_host = is_host[here]
-        _set_moments(moment, idle, host, thread, here[of_host], cause)
+        for number, (starts, ends) in enumerate(_doing(host, thread)):
+            rows = here[cause[here] == number]
+            stretch = _longest(starts, ends, idle.start_ns[rows], idle.begun_ns[rows])
+            rows, stretch = rows[stretch >= 0], stretch[stretch >= 0]
+            moment[rows] = np.maximum(starts[stretch], idle.start_ns[rows])
     threads = pd.Series(idle.thread, dtype="Int64").mask(~idle.is_known)
     names = host.runtime_calls["name"].astype("string").array
     around = {
@@ -114,16 +116,12 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
     return {"thread": threads, "call": names.take(call, allow_fill=True), **around}
 
 
-def _set_moments(moment: Times, idle: Gaps, host: Host, thread: int, rows: Ints, cause: Ints) -> None:
-    """For gaps that were starved mostly for what the host did: when it began to do that for longest."""
+def _doing(host: Host, thread: int) -> list[tuple[Times, Times]]:
+    """When a thread did what HOST lists, operators without those within them."""
     doing = [*host.spans_of(thread)]
-    doing.append(complement(union(*doing)))
-    for number, when in enumerate(doing):
-        own = rows[cause[rows] == number]
-        starts, ends = _innermost_stretches(host, thread) if number == _OPERATOR and len(own) else when
-        longest = _longest(starts, ends, idle.start_ns[own], idle.begun_ns[own])
-        known = longest >= 0
-        moment[own[known]] = np.maximum(starts[longest[known]], idle.start_ns[own[known]])
+    found: list[tuple[Times, Times]] = [*doing, complement(union(*doing))]
+    found[HOST.index("operator")] = _innermost_stretches(host, thread)
+    return found
 
 
 def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:

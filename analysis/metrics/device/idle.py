@@ -35,9 +35,9 @@ _UNKNOWN = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
 
 QUEUE = ("starved", "launching", "queued", "unknown")
-"""IdleParts of idle time: what was queued on the device."""
+"""Parts of idle time: what was queued on the device."""
 HOST = ("sync", "alloc", "data", "operator", "outside")
-"""IdleParts of starved time: what the launching thread did. Where they nest, the first one counts."""
+"""Parts of starved time: what the launching thread did. Where they nest, the first one counts."""
 
 
 def is_sync(call: str) -> bool:
