@@ -28,6 +28,7 @@ from .unseen import unseen_communication
 
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_MOST_BYTES = 1 << 44  # 17 TB: more than any device has
 _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
 
@@ -211,7 +212,7 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "step": _known(np.full(len(name), MISSING)),
         "correlation": _known(integers(columns["correlation"])),
         "external_id": _known(integers(columns["external_id"])),
-        "size_bytes": _known(integers(columns["size"])),
+        "size_bytes": _known(_plausible(integers(columns["size"]))),
         "blocks_per_sm": _above(0, columns["blocks_per_sm"]),
         "occupancy_frac": _above(-1e-9, columns["occupancy_percent"]) / 100,
     }, copy=False))  # fmt: skip
@@ -345,6 +346,11 @@ def _known(values: Int64s) -> Any:
     """Integers with NA where they are MISSING."""
     missing = values == MISSING
     return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)
+
+
+def _plausible(sizes: Int64s) -> Int64s:
+    """Sizes in bytes, MISSING for those that no copy has: sums of such sizes might not fit."""
+    return np.where((sizes >= 0) & (sizes < _MOST_BYTES), sizes, MISSING)
 
 
 def _above(limit: float, column: bytes) -> Any:

@@ -48,10 +48,10 @@ def waiting_launches(
     """How many launches wait on each stream of a rank, within these times of its clock; `common` are its times on the
     common clock."""
     streams: dict[tuple[str, int], list[Depth]] = {}
-    for one in queues:
-        if one.rank == rank and one.launches and one.start_ns < end_ns and one.end_ns > start_ns:
-            shown = one.depth.within(max(one.start_ns, start_ns), min(one.end_ns, end_ns))
-            streams.setdefault((one.device, one.stream), []).append(shown)
+    for queue in queues:
+        if queue.rank == rank and queue.launches and queue.start_ns < end_ns and queue.end_ns > start_ns:
+            shown = queue.depth.within(max(queue.start_ns, start_ns), min(queue.end_ns, end_ns))
+            streams.setdefault((queue.device, queue.stream), []).append(shown)
     for (device, stream), cycles in streams.items():
         time_ns, depth = (np.concatenate(values) for values in zip(*cycles, strict=True))
         track = f"waiting launches GPU {device} stream {stream}"

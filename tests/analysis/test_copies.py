@@ -66,7 +66,7 @@ def test_a_kernel_of_another_device_hides_nothing(tmp_path):
     assert [(r["device"], r["exposed_ns"]) for r in of_trace(tmp_path, trace)] == [("0", 10 * US)]
 
 
-@pytest.mark.parametrize("size", [None, "many", 2.5, -1, 2**70])
+@pytest.mark.parametrize("size", [None, "many", 2.5, -1, 2**62, 2**70])
 def test_sizes_that_are_not_known_are_counted(tmp_path, size):
     trace = copy(copy(Trace(), PINNED, 0, 10, size), PAGEABLE, 20, 10, size)
     pinned, pageable = sorted(of_trace(tmp_path, copy(trace, PAGEABLE, 40, 5, 20_000)), key=lambda r: r["copies"])

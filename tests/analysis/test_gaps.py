@@ -68,9 +68,9 @@ def test_modules_are_read_where_they_are_recorded(tmp_path):
     trace = gap().op("aten::mm", 110 * US, 70 * US)
     for name, start in (("nn.Module: MLP_0", 90), ("nn.Module: Linear_1", 105), ("forward.py(3): forward", 106)):
         trace.event("python_function", name, start * US, 80 * US, **{"Python id": start})
-    found = detailed(tmp_path, trace)
-    assert (only(found.gaps)["module"], only(found.gaps)["operator"]) == ("Linear_1", "aten::mm")
-    assert found.run.modules["name"].tolist() == ["nn.Module: MLP_0", "nn.Module: Linear_1"]
+    result = detailed(tmp_path, trace)
+    assert (only(result.gaps)["module"], only(result.gaps)["operator"]) == ("Linear_1", "aten::mm")
+    assert result.run.modules["name"].tolist() == ["nn.Module: MLP_0", "nn.Module: Linear_1"]
     assert not len(analyse(tmp_path).run.modules)
 
 
@@ -93,8 +93,8 @@ def test_a_graph_has_gaps_between_its_kernels(tmp_path):
     trace = Trace().op("aten::mm", 0, US)
     trace.event("cuda_runtime", "cudaGraphLaunch", 10 * US, 20 * US, tid=4242, correlation=5)
     for number, start in enumerate((0, 50, 80)):
-        own = {"device": 0, "stream": 7, "correlation": 5 if number else 0}
-        trace.event("kernel", f"k{number}", start * US, 5 * US, pid=0, tid=7, **own)
+        here = {"device": 0, "stream": 7, "correlation": 5 if number else 0}
+        trace.event("kernel", f"k{number}", start * US, 5 * US, pid=0, tid=7, **here)
     rows = [(r["before"], r["after"], r["cause"], r["idle_ns"] // US) for r in records(detailed(tmp_path, trace).gaps)]
     assert rows == [("k0", "k1", "launching", 45), ("k1", "k2", "queued", 25)]
 
@@ -179,10 +179,10 @@ def test_the_longest_of_each_device_come_first(tmp_path, capsys):
 @given(tables())
 def test_gaps_add_up_to_idle_time(drawn: Drawn) -> None:
     activities, host = as_tables(drawn)
-    found, idle = gaps(activities, host), only(idle_tables(activities, host).whole)
+    result, idle = gaps(activities, host), only(idle_tables(activities, host).whole)
     for part in ("idle", *QUEUE, *HOST, "drained"):
-        assert found[f"{part}_ns"].sum() == idle[f"{part}_ns"], part
-    for row in records(found):
+        assert result[f"{part}_ns"].sum() == idle[f"{part}_ns"], part
+    for row in records(result):
         parts = {part: row[f"{part}_ns"] for part in (*HOST, *QUEUE[1:])}
         assert row["cause"] is None or parts[row["cause"]] == max(parts.values())
         assert row["idle_ns"] == sum(row[f"{part}_ns"] for part in QUEUE) > 0

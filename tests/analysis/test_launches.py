@@ -47,13 +47,13 @@ def test_one_launch_of_a_graph_is_one_call(tmp_path):
     trace.event("cuda_runtime", "cudaGraphLaunch", 0, 30 * US, tid=4242, correlation=5)
     for cat, name, start in (("kernel", "a", 40), ("kernel", "b", 50), ("gpu_memset", "Memset (Device)", 35)):
         trace.event(cat, name, start * US, 10 * US, pid=0, tid=7, device=0, stream=7, correlation=5)
-    found = detailed(tmp_path, trace)
+    result = detailed(tmp_path, trace)
     rows = [
         (r["kind"], r["activities"], r["launches"], r["call_ns"] // US, r["delay_max_us"], r["short_kernels"])
-        for r in records(found.launches)
+        for r in records(result.launches)
     ]
     assert rows == [("compute", 2, 1, 30, 10.0, 1), ("memory", 1, 1, 30, 5.0, 1)]
-    assert [(r["name"], r["launches"], r["delay_max_us"]) for r in records(found.launches_names)] == [
+    assert [(r["name"], r["launches"], r["delay_max_us"]) for r in records(result.launches_names)] == [
         ("Memset (Device)", 1, 5.0), ("a", 1, 10.0), ("b", 1, 20.0),
     ]  # fmt: skip
 
@@ -69,11 +69,11 @@ def test_what_was_launched_before_the_window_is_counted(tmp_path):
 
 
 def test_ranks_and_devices(tmp_path):
-    one, two = Trace(rank=0, world=2), Trace(rank=1, world=2)
-    for trace in (one, two):
+    first, two = Trace(rank=0, world=2), Trace(rank=1, world=2)
+    for trace in (first, two):
         trace.kernel("gemm", 10 * US, US).kernel("gemm", 30 * US, US, device=1)
-    found = detailed(tmp_path, one, two)
-    assert [(r["rank"], r["kind"], r["launches"]) for r in records(found.launches)] == [
+    result = detailed(tmp_path, first, two)
+    assert [(r["rank"], r["kind"], r["launches"]) for r in records(result.launches)] == [
         (0, "compute", 2), (1, "compute", 2),
     ]  # fmt: skip
 

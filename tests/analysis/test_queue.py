@@ -33,17 +33,17 @@ def ahead() -> Trace:
     return trace.kernel("d", 300 * US, 100 * US, launch=250 * US)
 
 
-def times(found: Analysis, **where: object) -> list[tuple[int, int]]:
+def times(result: Analysis, **where: object) -> list[tuple[int, int]]:
     """Times from the first activity, in us, and how many wait from then on."""
-    zero = int(found.run.activities["start_ns"].min())
-    rows = [r for r in records(found.queue_times) if all(r[key] == value for key, value in where.items())]
+    zero = int(result.run.activities["start_ns"].min())
+    rows = [r for r in records(result.queue_times) if all(r[key] == value for key, value in where.items())]
     return [((row["time_ns"] - zero) // US, row["depth"]) for row in rows]
 
 
 def test_depth_over_time_and_in_sum(tmp_path):
-    found = of_trace(tmp_path, ahead())
-    assert times(found) == [(0, 0), (10, 1), (20, 2), (100, 1), (150, 0), (250, 1), (300, 0)]
-    (row,) = records(found.queue)
+    result = of_trace(tmp_path, ahead())
+    assert times(result) == [(0, 0), (10, 1), (20, 2), (100, 1), (150, 0), (250, 1), (300, 0)]
+    (row,) = records(result.queue)
     assert (row["window_ns"], row["launches"], row["unlaunched"], row["note"]) == (400 * US, 4, 0, None)
     assert (row["max_depth"], row["empty_ns"], row["full_ns"]) == (2, 210 * US, 0)
     assert row["mean_depth"] == (1 * 10 + 2 * 80 + 1 * 50 + 1 * 50) / 400
@@ -51,19 +51,19 @@ def test_depth_over_time_and_in_sum(tmp_path):
 
 def test_launches_before_the_window_wait_from_its_beginning(tmp_path):
     trace = Trace().kernel("a", 100 * US, 10 * US, launch=0).kernel("b", 120 * US, 10 * US, launch=5 * US)
-    found = of_trace(tmp_path, trace)
-    assert times(found) == [(0, 1), (20, 0)]
-    assert found.queue["empty_ns"].tolist() == [10 * US]
+    result = of_trace(tmp_path, trace)
+    assert times(result) == [(0, 1), (20, 0)]
+    assert result.queue["empty_ns"].tolist() == [10 * US]
 
 
 def test_streams_and_devices_have_queues_of_their_own(tmp_path):
     trace = ahead().kernel("copy", 40 * US, US, launch=30 * US, stream=9)
     trace.kernel("e", 60 * US, 5 * US, launch=50 * US, device=1)
-    found = of_trace(tmp_path, trace)
-    assert [(r["device"], r["stream"], r["max_depth"]) for r in records(found.queue)] == [
+    result = of_trace(tmp_path, trace)
+    assert [(r["device"], r["stream"], r["max_depth"]) for r in records(result.queue)] == [
         ("0", 7, 2), ("0", 9, 1), ("1", 7, 0),
     ]  # fmt: skip
-    assert times(found, device="0", stream=9) == [(0, 0), (30, 1), (40, 0)]
+    assert times(result, device="0", stream=9) == [(0, 0), (30, 1), (40, 0)]
 
 
 def test_a_graph_waits_once(tmp_path):
@@ -72,15 +72,15 @@ def test_a_graph_waits_once(tmp_path):
     for start, stream in ((0, 7), (30, 7), (40, 7), (50, 8)):
         trace.event("kernel", "k", start * US, 5 * US, pid=0, tid=7, device=0, stream=stream,
                     correlation=5 if start else 0)  # fmt: skip
-    found = of_trace(tmp_path, trace)
-    assert times(found, stream=7) == [(0, 0), (10, 1), (30, 0)]
-    assert times(found, stream=8) == [(0, 0), (10, 1), (50, 0)]
-    assert found.queue["launches"].tolist() == [1, 1]
+    result = of_trace(tmp_path, trace)
+    assert times(result, stream=7) == [(0, 0), (10, 1), (30, 0)]
+    assert times(result, stream=8) == [(0, 0), (10, 1), (50, 0)]
+    assert result.queue["launches"].tolist() == [1, 1]
 
 
 def test_a_kernel_that_begins_before_its_call_never_waits(tmp_path):
-    found = of_trace(tmp_path, Trace().kernel("a", 0, 10 * US).kernel("b", 20 * US, 10 * US, launch=25 * US))
-    assert times(found) == [(0, 0)]
+    result = of_trace(tmp_path, Trace().kernel("a", 0, 10 * US).kernel("b", 20 * US, 10 * US, launch=25 * US))
+    assert times(result) == [(0, 0)]
 
 
 def test_a_full_queue(tmp_path):
@@ -132,40 +132,40 @@ def test_every_tick_counts_what_waits(waits):
     for first in (0, 3):
         time_ns, depth = depth_of(called, begun).within(first, 21)
         for tick in range(first, 21):
-            found = depth[np.searchsorted(time_ns, tick, side="right") - 1]
-            assert found == sum(call <= tick < begin for call, begin in waits)
+            result = depth[np.searchsorted(time_ns, tick, side="right") - 1]
+            assert result == sum(call <= tick < begin for call, begin in waits)
 
 
 # --- the timeline ----------------------------------------------------------------------------------------------------
 
 
-def counters(found: Analysis, **choice: list[int]) -> list[ReadTrack]:
-    tracks = tracks_of(b"".join(found.drawn(**choice).parts))
+def counters(result: Analysis, **choice: list[int]) -> list[ReadTrack]:
+    tracks = tracks_of(b"".join(result.drawn(**choice).parts))
     return [track for track in tracks if track.name.startswith("waiting launches")]
 
 
 def test_the_timeline_has_a_counter_for_each_stream(tmp_path):
-    found = of_trace(tmp_path, ahead().kernel("copy", 40 * US, US, launch=30 * US, stream=9))
-    shown = counters(found)
+    result = of_trace(tmp_path, ahead().kernel("copy", 40 * US, US, launch=30 * US, stream=9))
+    shown = counters(result)
     assert [(track.group, track.name, track.unit) for track in shown] == [
         ("rank 0", "waiting launches GPU 0 stream 7", "launches"),
         ("rank 0", "waiting launches GPU 0 stream 9", "launches"),
     ]
     for track, stream in zip(shown, (7, 9), strict=True):
-        assert [(time // US, depth) for time, depth in track.points] == times(found, stream=stream)
+        assert [(time // US, depth) for time, depth in track.points] == times(result, stream=stream)
 
 
 def test_a_timeline_of_some_steps_has_the_counter_of_these(tmp_path):
-    found = of_trace(tmp_path, ahead().step(1, 0, 15 * US).step(2, 15 * US, 240 * US).step(3, 240 * US, 400 * US))
-    (track,) = counters(found, steps=[2])  # only the kernel from 150 to 200 us
+    result = of_trace(tmp_path, ahead().step(1, 0, 15 * US).step(2, 15 * US, 240 * US).step(3, 240 * US, 400 * US))
+    (track,) = counters(result, steps=[2])  # only the kernel from 150 to 200 us
     assert [(time // US, depth) for time, depth in track.points] == [(0, 0)]
-    (track,) = counters(found, steps=[1, 2])
-    assert [(time // US, depth) for time, depth in track.points] == times(found)[:5]
+    (track,) = counters(result, steps=[1, 2])
+    assert [(time // US, depth) for time, depth in track.points] == times(result)[:5]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_ranks_that_are_shown_have_counters(tmp_path, rank):
-    one, two = ahead(), ahead()
-    one.world = two.world = 2
+    first, two = ahead(), ahead()
+    first.world = two.world = 2
     two.rank = 1
-    assert {track.group for track in counters(of_trace(tmp_path, one, two), ranks=[rank])} == {f"rank {rank}"}
+    assert {track.group for track in counters(of_trace(tmp_path, first, two), ranks=[rank])} == {f"rank {rank}"}

@@ -40,8 +40,8 @@ class Event:
 
     @property
     def correlation(self) -> int | None:
-        found = self.args.get("correlation")
-        return None if found is None else int(found)
+        result = self.args.get("correlation")
+        return None if result is None else int(result)
 
 
 @dataclass
@@ -54,18 +54,18 @@ class Raw:
 
     def launches(self) -> dict[int, Event]:
         """The first call of each correlation."""
-        found: dict[int, Event] = {}
+        result: dict[int, Event] = {}
         for call in sorted(self.calls, key=lambda event: event.start):
             if call.correlation is not None:
-                found.setdefault(call.correlation, call)
-        return found
+                result.setdefault(call.correlation, call)
+        return result
 
     def devices(self) -> dict[str, list[Event]]:
         """The activities of each device, in order of start."""
-        found: dict[str, list[Event]] = {}
+        result: dict[str, list[Event]] = {}
         for event in sorted(self.activities, key=lambda event: event.start):
-            found.setdefault(event.device, []).append(event)
-        return found
+            result.setdefault(event.device, []).append(event)
+        return result
 
 
 @cache
@@ -77,20 +77,20 @@ def raw(file: str) -> Raw:
 def events_of(path: Path) -> Raw:
     with gzip.open(path, "rt", encoding="utf-8", errors="replace") as stream:
         events = json.load(stream, parse_float=Decimal, strict=False)["traceEvents"]
-    found = Raw()
-    rooms = dict.fromkeys(ON_DEVICES, found.activities) | dict.fromkeys(CALLS, found.calls)
-    rooms |= dict.fromkeys(("cpu_op", "Operator"), found.operators)
+    result = Raw()
+    rooms = dict.fromkeys(ON_DEVICES, result.activities) | dict.fromkeys(CALLS, result.calls)
+    rooms |= dict.fromkeys(("cpu_op", "Operator"), result.operators)
     for event in events:
         room = rooms.get(event.get("cat"))
         if room is not None and event.get("ph") == "X":
             args = event.get("args", {})
             start, dur = (round(Decimal(event.get(key, 0)) * 1000) for key in ("ts", "dur"))
             device, thread = event["pid"], event["tid"]
-            if room is found.activities:
+            if room is result.activities:
                 device, thread = args.get("device", device), args.get("stream", thread)
             room.append(Event(event["cat"], event["name"], str(device), int(thread), start, start + dur, args))
-    zero = min(event.start for event in found.activities)
-    for event in (*found.activities, *found.calls, *found.operators):
+    zero = min(event.start for event in result.activities)
+    for event in (*result.activities, *result.calls, *result.operators):
         event.start -= zero
         event.end -= zero
-    return found
+    return result

@@ -27,19 +27,19 @@ def way(event: Event) -> tuple[str, str | None]:
     return direction, memory.pop().lower() if memory else None
 
 
-def alone_ns(own: list[Event], others: list[Event]) -> int:
+def alone_ns(here: list[Event], others: list[Event]) -> int:
     """How long something of these runs and nothing of the others, moment by moment."""
-    moments = sorted({t for e in (*own, *others) for t in (e.start, e.end)})
+    moments = sorted({t for e in (*here, *others) for t in (e.start, e.end)})
     change: dict[int, list[int]] = {t: [0, 0] for t in moments}
-    for which, events in enumerate((own, others)):
+    for which, events in enumerate((here, others)):
         for event in events:
             change[event.start][which] += 1
             change[event.end][which] -= 1
-    run, found = [0, 0], 0
+    run, result = [0, 0], 0
     for first, last in zip(moments, [*moments[1:], moments[-1]], strict=True):
         run = [a + b for a, b in zip(run, change[first], strict=True)]
-        found += last - first if run[0] and not run[1] else 0
-    return found
+        result += last - first if run[0] and not run[1] else 0
+    return result
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -54,20 +54,20 @@ def test_copies_as_the_json_has_them(file):
         if event.cat not in ("kernel", "Kernel"):
             wanted.setdefault((event.device, event.thread, *way(event)), []).append(event)
     assert rows.keys() == wanted.keys()
-    for key, own in wanted.items():
-        row, sized = rows[key], [e for e in own if "bytes" in e.args]
+    for key, here in wanted.items():
+        row, sized = rows[key], [e for e in here if "bytes" in e.args]
         size, took = sum(e.args["bytes"] for e in sized), sum(e.end - e.start for e in sized)
-        assert (row["copies"], row["unsized"]) == (len(own), len(own) - len(sized))
-        assert row["total_ns"] == sum(e.end - e.start for e in own)
+        assert (row["copies"], row["unsized"]) == (len(here), len(here) - len(sized))
+        assert row["total_ns"] == sum(e.end - e.start for e in here)
         assert row["size_bytes"] == (size if sized else None)
         assert row["bandwidth_gb_per_s"] == (pytest.approx(size / took) if took else None)
-        others = [e for e in events if e.device == key[0] and not any(e is each for each in own)]
-        assert row["exposed_ns"] == alone_ns(own, others)
+        others = [e for e in events if e.device == key[0] and not any(e is each for each in here)]
+        assert row["exposed_ns"] == alone_ns(here, others)
 
 
 @pytest.mark.skipif(not NSIGHT.exists(), reason="no export of Nsight Systems beside the checkout")
 def test_an_export_of_nsight():
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for row in records(analyse(NSIGHT).copies):
-        found[row["direction"]] += row["size_bytes"]
-    assert found == {"HtoD": 272, "DtoD": 8_046_134_272, "memset": 1_076}
+        result[row["direction"]] += row["size_bytes"]
+    assert result == {"HtoD": 272, "DtoD": 8_046_134_272, "memset": 1_076}

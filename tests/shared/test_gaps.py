@@ -27,16 +27,16 @@ def detailed(file: str) -> Analysis:
 
 def of_json(activities: list[Event], launches: dict[int, Event], calls: list[Event]) -> dict[int, Row]:
     """Gaps by their start: length and parts in ns, what ran before and after, and the launching thread."""
-    found: dict[int, Row] = {}
+    result: dict[int, Row] = {}
     until, ended = activities[0].end, {activities[0].name}
     for place, event in enumerate(activities):
         if event.start > until:
             enders = [other for other in activities[place : place + 50] if other.start == event.start]
-            found[until] = {"idle": event.start - until, "before": ended, "after": {e.name for e in enders}}
-            found[until] |= parts_of(until, event.start, enders, launches, calls)
+            result[until] = {"idle": event.start - until, "before": ended, "after": {e.name for e in enders}}
+            result[until] |= parts_of(until, event.start, enders, launches, calls)
         ended = {event.name} if event.end > until else ended | {event.name} if event.end == until else ended
         until = max(until, event.end)
-    return found
+    return result
 
 
 def parts_of(begin: int, end: int, enders: list[Event], launches: dict[int, Event], calls: list[Event]) -> Row:
@@ -83,13 +83,13 @@ def test_every_gap_as_the_json_has_it(file):
 
 @pytest.mark.parametrize("file", SEVERAL)
 def test_gaps_add_up_to_idle_time(file):
-    found = detailed(file)
-    for row in records(found.idle):
-        own = found.gaps[found.gaps["device"] == row["device"]]
-        assert {part: own[f"{part}_ns"].sum() for part in SUMMED} == {part: row[f"{part}_ns"] for part in SUMMED}
-    for row in records(found.idle_steps):
-        own = found.gaps[(found.gaps["device"] == row["device"]) & (found.gaps["step"] == row["step"])]
-        assert {part: own[f"{part}_ns"].sum() for part in SUMMED} == {part: row[f"{part}_ns"] for part in SUMMED}
+    result = detailed(file)
+    for row in records(result.idle):
+        here = result.gaps[result.gaps["device"] == row["device"]]
+        assert {part: here[f"{part}_ns"].sum() for part in SUMMED} == {part: row[f"{part}_ns"] for part in SUMMED}
+    for row in records(result.idle_steps):
+        here = result.gaps[(result.gaps["device"] == row["device"]) & (result.gaps["step"] == row["step"])]
+        assert {part: here[f"{part}_ns"].sum() for part in SUMMED} == {part: row[f"{part}_ns"] for part in SUMMED}
 
 
 def longest_stretches(operators: list[Event], begin: int, end: int) -> set[str]:
@@ -113,6 +113,6 @@ def test_the_operator_behind_the_longest_gaps(file):
     checked = records(detailed(file).gaps[detailed(file).gaps["cause"] == "operator"].head(100))
     for row in checked:
         # As in the table, operators that only record a call's arguments do not count.
-        own = [o for o in events.operators if o.thread == row["thread"] and o.name != "record_param_comms"]
+        here = [o for o in events.operators if o.thread == row["thread"] and o.name != "record_param_comms"]
         begin = row["start_ns"] - zero
-        assert row["operator"] in longest_stretches(own, begin, begin + row["starved_ns"])
+        assert row["operator"] in longest_stretches(here, begin, begin + row["starved_ns"])

@@ -18,9 +18,9 @@ def of_json(file: str) -> dict[str, Row]:
     """By name: how many activities, and (call, delay, length) of the calls that launched them, in ns."""
     events = raw(file)
     launches = events.launches()
-    found: dict[str, Row] = defaultdict(lambda: {"activities": 0, "unlaunched": 0, "ran": 0, "calls": {}})
+    result: dict[str, Row] = defaultdict(lambda: {"activities": 0, "unlaunched": 0, "ran": 0, "calls": {}})
     for event in events.activities:
-        row = found[event.name]
+        row = result[event.name]
         row["activities"] += 1
         row["ran"] += event.end - event.start
         call = launches.get(event.correlation)
@@ -28,13 +28,13 @@ def of_json(file: str) -> dict[str, Row]:
             row["unlaunched"] += 1
         else:
             row["calls"].setdefault(event.correlation, []).append(event)
-    for row in found.values():
-        row["calls"] = [summed(launches[number], own) for number, own in row["calls"].items()]
-    return found
+    for row in result.values():
+        row["calls"] = [summed(launches[number], here) for number, here in row["calls"].items()]
+    return result
 
 
-def summed(call: Event, own: list[Event]) -> tuple[int, int, int]:
-    return call.end - call.start, max(0, min(e.start for e in own) - call.end), sum(e.end - e.start for e in own)
+def summed(call: Event, here: list[Event]) -> tuple[int, int, int]:
+    return call.end - call.start, max(0, min(e.start for e in here) - call.end), sum(e.end - e.start for e in here)
 
 
 def test_as_hta_counts():

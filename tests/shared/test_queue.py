@@ -19,7 +19,8 @@ def waits_of(file: str) -> dict[tuple[str, int], list[tuple[int, int]]]:
         if event.correlation in launches:
             firsts.setdefault((event.device, event.thread), {}).setdefault(event.correlation, event)
     return {
-        where: [(launches[number].start, first.start) for number, first in own.items()] for where, own in firsts.items()
+        where: [(launches[number].start, first.start) for number, first in begun.items()]
+        for where, begun in firsts.items()
     }
 
 
@@ -38,12 +39,12 @@ def test_the_most_that_wait_as_hta_counts(name, most):
 
 @pytest.mark.parametrize("file", SEVERAL)
 def test_queues_as_the_json_has_them(file):
-    found = analyse(TRACES / file, workers=1)
-    zero = int(found.run.activities["start_ns"].min())
-    windows = {d: (own[0].start, max(e.end for e in own)) for d, own in raw(file).devices().items()}
-    rows = {(row["device"], row["stream"]): row for row in records(found.queue)}
+    result = analyse(TRACES / file, workers=1)
+    zero = int(result.run.activities["start_ns"].min())
+    windows = {d: (here[0].start, max(e.end for e in here)) for d, here in raw(file).devices().items()}
+    rows = {(row["device"], row["stream"]): row for row in records(result.queue)}
     points: dict[tuple[str, int], dict[int, int]] = {}
-    for row in records(found.queue_times):
+    for row in records(result.queue_times):
         points.setdefault((row["device"], row["stream"]), {})[row["time_ns"] - zero] = row["depth"]
     wanted = waits_of(file)
     assert points.keys() == wanted.keys()

@@ -92,7 +92,7 @@ def _placed(
         "correlation": found["correlationId"],
         "name": name,
         "blocks": nothing if blocks is None else blocks,
-        "size": nothing if size is None else np.where(size < 0, MISSING, size),
+        "size": nothing if size is None else size,
     }
 
 

@@ -35,11 +35,11 @@ class _Way(NamedTuple):
 
 def copies(activities: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device, stream, direction and memory of the host, those that took longest first."""
-    found: dict[tuple[object, ...], list[Row]] = {}
+    cycles_of: dict[tuple[object, ...], list[Row]] = {}
     for (rank, device, _), rows in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
         for way, stream, row in _of_device(rows):
-            found.setdefault((rank, device, stream, way), []).append(row)
-    table = COPY_TIMES.frame(_summed(*key, cycles) for key, cycles in found.items())  # type: ignore[arg-type]
+            cycles_of.setdefault((rank, device, stream, way), []).append(row)
+    table = COPY_TIMES.frame(_summed(*key, cycles) for key, cycles in cycles_of.items())  # type: ignore[arg-type]
     order = ["rank", "device", "total_ns", "stream"]
     return table.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
 
@@ -56,22 +56,22 @@ def _of_device(activities: pd.DataFrame) -> list[tuple[_Way, int, Row]]:
     starts = activities["start_ns"].to_numpy()
     ends = starts + activities["dur_ns"].to_numpy()
     size = activities["size_bytes"].to_numpy(dtype=np.int64, na_value=-1)
-    found = []
+    sums = []
     for number, stream in np.unique(key[:, chosen], axis=1).T.tolist():
-        own = chosen & (key[0] == number) & (key[1] == stream)
-        exposed = total(subtract(spans(starts[own], ends[own]), spans(starts[~own], ends[~own])))
+        here = chosen & (key[0] == number) & (key[1] == stream)
+        exposed = total(subtract(spans(starts[here], ends[here]), spans(starts[~here], ends[~here])))
         way = next(way for way, code in distinct.items() if code == number)
-        found.append((way, stream, _counted(starts, ends, size, own) | {"exposed_ns": exposed}))
-    return found
+        sums.append((way, stream, _counted(starts, ends, size, here) | {"exposed_ns": exposed}))
+    return sums
 
 
-def _counted(starts: Ints, ends: Ints, size: Ints, own: Flags) -> Row:
-    sized = own & (size >= 0)
+def _counted(starts: Ints, ends: Ints, size: Ints, here: Flags) -> Row:
+    sized = here & (size >= 0)
     return {
-        "copies": int(own.sum()),
-        "unsized": int((own & ~sized).sum()),
+        "copies": int(here.sum()),
+        "unsized": int((here & ~sized).sum()),
         "size_bytes": int(size[sized].sum()),
-        "total_ns": int((ends - starts)[own].sum()),
+        "total_ns": int((ends - starts)[here].sum()),
         "sized_ns": int((ends - starts)[sized].sum()),
     }
 

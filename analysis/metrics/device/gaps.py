@@ -95,10 +95,10 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
     for thread in np.unique(idle.thread[is_starved]).tolist():
         here = np.flatnonzero(is_starved & (idle.thread == thread))
         begin, until = idle.start_ns[here], idle.begun_ns[here]
-        own = np.flatnonzero((host.calls.thread == thread) & (host.calls.is_sync | host.calls.is_alloc))
-        own = own[np.argsort(host.calls.start_ns[own], kind="stable")]
-        longest = _longest(host.calls.start_ns[own], host.calls.end_ns[own], begin, until)
-        call[here[longest >= 0]] = own[longest[longest >= 0]]
+        blocking = np.flatnonzero((host.calls.thread == thread) & (host.calls.is_sync | host.calls.is_alloc))
+        blocking = blocking[np.argsort(host.calls.start_ns[blocking], kind="stable")]
+        longest = _longest(host.calls.start_ns[blocking], host.calls.end_ns[blocking], begin, until)
+        call[here[longest >= 0]] = blocking[longest[longest >= 0]]
         for number, (starts, ends) in enumerate(_doing(host, thread)):
             rows = here[cause[here] == number]
             stretch = _longest(starts, ends, idle.start_ns[rows], idle.begun_ns[rows])
@@ -119,16 +119,16 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
 def _doing(host: Host, thread: int) -> list[tuple[Times, Times]]:
     """When a thread did what HOST lists, operators without those within them."""
     doing = [*host.spans_of(thread)]
-    found: list[tuple[Times, Times]] = [*doing, complement(union(*doing))]
-    found[HOST.index("operator")] = _innermost_stretches(host, thread)
-    return found
+    stretches: list[tuple[Times, Times]] = [*doing, complement(union(*doing))]
+    stretches[HOST.index("operator")] = _innermost_stretches(host, thread)
+    return stretches
 
 
 def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:
     """When the operators of a thread ran, each without those within it."""
-    own = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread]
-    starts = own["start_ns"].to_numpy()
-    ends = starts + own["dur_ns"].to_numpy()
+    operators = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread]
+    starts = operators["start_ns"].to_numpy()
+    ends = starts + operators["dur_ns"].to_numpy()
     order = np.lexsort((-ends, starts))
     bounds = np.unique(np.concatenate((starts, ends)))
     inside = innermost(starts[order], ends[order] - 1, bounds[:-1]) >= 0
@@ -137,9 +137,9 @@ def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:
 
 def _longest(starts: Times, ends: Times, begin: Times, until: Times) -> Ints:
     """Which of the intervals, which are in order of start, covers most of each [begin, until), -1 for none."""
-    found = np.full(len(begin), _NONE)
+    longest = np.full(len(begin), _NONE)
     if not len(starts):
-        return found
+        return longest
     first = np.searchsorted(np.maximum.accumulate(ends), begin, side="right")
     count = np.maximum(np.searchsorted(starts, until, side="left") - first, 0)
     of = np.repeat(np.arange(len(begin)), count)
@@ -148,5 +148,5 @@ def _longest(starts: Times, ends: Times, begin: Times, until: Times) -> Ints:
     order = np.lexsort((which, -covers, of))
     order = order[covers[order] > 0]
     is_first: Flags = np.diff(of[order], prepend=_NONE) != 0
-    found[of[order][is_first]] = which[order][is_first]
-    return found
+    longest[of[order][is_first]] = which[order][is_first]
+    return longest

@@ -119,8 +119,8 @@ class Host:
     @cached_property
     def step_marks(self) -> list[Mark]:
         """Its annotations of steps."""
-        own = self.annotations[self._marks.str.startswith(markers.PROFILER_STEP)]
-        return list(zip(own["name"].tolist(), own["start_ns"].tolist(), own["dur_ns"].tolist(), strict=True))
+        steps = self.annotations[self._marks.str.startswith(markers.PROFILER_STEP)]
+        return list(zip(*(steps[name].tolist() for name in ("name", "start_ns", "dur_ns")), strict=True))
 
     @cached_property
     def _marks(self) -> pd.Series[str]:

@@ -33,9 +33,9 @@ def launches(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
 
 def launches_names(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     """One row per rank and kernel, copy or fill, those whose calls took longest first."""
-    found = LAUNCH_TIMES_NAMES.conform(_table(activities, tables, ["name", "kind"]))
+    table = LAUNCH_TIMES_NAMES.conform(_table(activities, tables, ["name", "kind"]))
     down = ["call_ns", "ran_ns"]
-    return found.sort_values(["rank", *down], ascending=[True, False, False], kind="stable", ignore_index=True)
+    return table.sort_values(["rank", *down], ascending=[True, False, False], kind="stable", ignore_index=True)
 
 
 def _table(activities: pd.DataFrame, tables: HostTables, by: list[str]) -> pd.DataFrame:
@@ -46,11 +46,11 @@ def _table(activities: pd.DataFrame, tables: HostTables, by: list[str]) -> pd.Da
     ]
     every = pd.concat(launched, ignore_index=True) if launched else on_gpu.assign(call=0, called_ns=0, done_ns=0)
     groups = every.groupby(keys, sort=True)
-    found = groups.agg(activities=("call", "size"), ran_ns=("dur_ns", "sum")).reset_index()
+    counts = groups.agg(activities=("call", "size"), ran_ns=("dur_ns", "sum")).reset_index()
     if not tables.is_read:
-        return found.assign(**dict.fromkeys((*_NOT_KNOWN, *_MEANS), pd.NA), note=NOT_READ)
-    found["unlaunched"] = groups["call"].agg(lambda calls: int((calls < 0).sum())).to_numpy(dtype=np.int64)
-    merged = found.merge(_of_calls(every[every["call"] >= 0], keys), how="left", on=keys)
+        return counts.assign(**dict.fromkeys((*_NOT_KNOWN, *_MEANS), pd.NA), note=NOT_READ)
+    counts["unlaunched"] = groups["call"].agg(lambda calls: int((calls < 0).sum())).to_numpy(dtype=np.int64)
+    merged = counts.merge(_of_calls(every[every["call"] >= 0], keys), how="left", on=keys)
     merged["launches"] = merged["launches"].fillna(0)
     merged["note"] = pd.Series(pd.NA, index=merged.index, dtype="string").mask(merged["launches"] == 0, NONE_LAUNCHED)
     return merged
@@ -75,9 +75,9 @@ def _of_calls(launched: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
         took_ns=took, delay_us=delay / 1000, is_short=calls["ran_ns"] < took, is_long=took > LONG_CALL_NS,
         is_late=delay > LONG_DELAY_NS,
     )  # fmt: skip
-    found = calls.groupby(keys, sort=True).agg(
+    sums = calls.groupby(keys, sort=True).agg(
         launches=("took_ns", "size"), call_ns=("took_ns", "sum"), delay_mean_us=("delay_us", "mean"),
         delay_median_us=("delay_us", "median"), delay_max_us=("delay_us", "max"), short_kernels=("is_short", "sum"),
         long_calls=("is_long", "sum"), long_delays=("is_late", "sum"),
     ).reset_index()  # fmt: skip
-    return found.assign(call_mean_us=found["call_ns"] / found["launches"] / 1000)
+    return sums.assign(call_mean_us=sums["call_ns"] / sums["launches"] / 1000)

@@ -66,9 +66,9 @@ def queues(activities: pd.DataFrame, launches: pd.DataFrame) -> Iterator[OnStrea
     on_gpu = activities.loc[bare(activities["device"]) != "cpu", _NEEDED]
     calls = dict(grouped(launches, ["rank", "cycle"]))
     for (rank, device, cycle), rows in grouped(on_gpu, ["rank", "device", "cycle"], _NEEDED):
-        own = calls.get((rank, cycle), launches[:0])
+        launched = calls.get((rank, cycle), launches[:0])
         correlation = rows["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN)
-        called = launch_times(correlation, own["correlation"].to_numpy(), own["start_ns"].to_numpy())
+        called = launch_times(correlation, launched["correlation"].to_numpy(), launched["start_ns"].to_numpy())
         start = rows["start_ns"].to_numpy()
         end_ns = int((start + rows["dur_ns"].to_numpy()).max())
         for stream in np.unique(rows["stream"]).tolist():
@@ -97,25 +97,25 @@ def depth_of(called_ns: Times, begun_ns: Times) -> Depth:
     return Depth(time_ns, np.cumsum(depth))
 
 
-def queue(found: list[OnStream], without_limit: frozenset[int] = frozenset()) -> pd.DataFrame:
+def queue(streams: list[OnStream], without_limit: frozenset[int] = frozenset()) -> pd.DataFrame:
     """One row per rank, device and stream; of some ranks it is not known when a queue is full."""
-    streams: dict[tuple[int, str, int], list[OnStream]] = {}
-    for one in found:
-        streams.setdefault((one.rank, one.device, one.stream), []).append(one)
+    by_stream: dict[tuple[int, str, int], list[OnStream]] = {}
+    for on_stream in streams:
+        by_stream.setdefault((on_stream.rank, on_stream.device, on_stream.stream), []).append(on_stream)
     return STREAM_QUEUES.frame(
-        _row(cycles, limited=rank not in without_limit) for (rank, _, _), cycles in sorted(streams.items())
+        _row(cycles, limited=rank not in without_limit) for (rank, _, _), cycles in sorted(by_stream.items())
     )
 
 
-def queue_times(found: list[OnStream]) -> pd.DataFrame:
+def queue_times(streams: list[OnStream]) -> pd.DataFrame:
     """One row per rank, device, stream, and time at which its depth changes; none for streams without any launch."""
-    return STREAM_QUEUES_TIMES.concat([_changes(one) for one in found if one.launches])
+    return STREAM_QUEUES_TIMES.concat([_changes(on_stream) for on_stream in streams if on_stream.launches])
 
 
-def _changes(one: OnStream) -> pd.DataFrame:
-    times = {"time_ns": one.depth.time_ns, "depth": one.depth.depth}
+def _changes(on_stream: OnStream) -> pd.DataFrame:
+    times = {"time_ns": on_stream.depth.time_ns, "depth": on_stream.depth.depth}
     return STREAM_QUEUES_TIMES.conform(
-        pd.DataFrame({"rank": one.rank, "device": one.device, "stream": one.stream, **times})
+        pd.DataFrame({"rank": on_stream.rank, "device": on_stream.device, "stream": on_stream.stream, **times})
     )
 
 
@@ -129,7 +129,7 @@ def _first_starts(correlation: Ints, start_ns: Times) -> Ints:
 
 def _row(cycles: list[OnStream], *, limited: bool) -> Row:
     first = cycles[0]
-    window_ns = sum(one.end_ns - one.start_ns for one in cycles)
+    window_ns = sum(cycle.end_ns - cycle.start_ns for cycle in cycles)
     launches, unlaunched = (sum(counts) for counts in zip(*((c.launches, c.unlaunched) for c in cycles), strict=True))
     row: Row = {
         "rank": first.rank, "device": first.device, "stream": first.stream, "window_ns": window_ns,
@@ -137,8 +137,8 @@ def _row(cycles: list[OnStream], *, limited: bool) -> Row:
     }  # fmt: skip
     if not launches:
         return row | {"note": NO_LAUNCHES}
-    lasts = [np.diff(one.depth.time_ns, append=one.end_ns) for one in cycles]
-    depths, took = np.concatenate([one.depth.depth for one in cycles]), np.concatenate(lasts)
+    lasts = [np.diff(cycle.depth.time_ns, append=cycle.end_ns) for cycle in cycles]
+    depths, took = np.concatenate([cycle.depth.depth for cycle in cycles]), np.concatenate(lasts)
     notes = [*([] if limited else [NO_LIMIT]), *([LAUNCHED_BEFORE] if unlaunched else [])]
     return row | {
         "empty_ns": int(took[depths == 0].sum()),
