@@ -82,6 +82,12 @@ def test_rocm_does_not_say_whether_memory_is_pinned(tmp_path):
     assert "pinned" in row["note"]
 
 
+def test_a_copy_whose_name_says_nothing(tmp_path):
+    (row,) = of_trace(tmp_path, copy(Trace(), "dma_request", 0, 10, 10))
+    assert (row["direction"], row["memory"], row["size_bytes"]) == (None, None, 10)
+    assert "direction" in row["note"]
+
+
 def test_a_copy_that_takes_no_time_has_no_bandwidth(tmp_path):
     (row,) = of_trace(tmp_path, copy(Trace(), PINNED, 0, 0, 10).kernel("gemm", 0, US))
     assert (row["size_bytes"], row["bandwidth_gb_per_s"], row["exposed_ns"]) == (10, None, 0)

@@ -2,6 +2,8 @@
 
 What a copy is stands in its name, as Kineto and the reader of Nsight's exports write it:
 `Memcpy HtoD (Pinned -> Device)`, `Memset (Device)`.
+
+Source: bandwidth is bytes / duration, which Kineto writes as `memory bandwidth (GB/s)` beside each copy.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from ...core.tables.device_time import COPY_TIMES
 from ..clocks.frame import Flags, Ints
 
 NO_SIZES = "the trace does not say how many bytes"
+NO_DIRECTION = "the trace does not say in which direction"
 NOT_PINNED = "the trace does not say whether the host's memory is pinned"
 
 _OF_HOST = {"Pinned": "pinned", "Pageable": "pageable", "Managed": "managed", "Managed Static": "managed"}
@@ -35,11 +38,11 @@ class _Way(NamedTuple):
 
 def copies(activities: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device, stream, direction and memory of the host, those that took longest first."""
-    cycles_of: dict[tuple[object, ...], list[Row]] = {}
+    cycles_of: dict[tuple[int, str, int, _Way], list[Row]] = {}
     for (rank, device, _), rows in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
         for way, stream, row in _of_device(rows):
             cycles_of.setdefault((rank, device, stream, way), []).append(row)
-    table = COPY_TIMES.frame(_summed(*key, cycles) for key, cycles in cycles_of.items())  # type: ignore[arg-type]
+    table = COPY_TIMES.frame(_summed(*key, cycles=cycles) for key, cycles in cycles_of.items())
     order = ["rank", "device", "total_ns", "stream"]
     return table.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
 
@@ -76,11 +79,12 @@ def _counted(starts: Ints, ends: Ints, size: Ints, here: Flags) -> Row:
     }
 
 
-def _summed(rank: int, device: str, stream: int, way: _Way, cycles: list[Row]) -> Row:
+def _summed(rank: int, device: str, stream: int, way: _Way, *, cycles: list[Row]) -> Row:
     sums: Row = {name: sum(cycle[name] for cycle in cycles) for name in cycles[0]}
     took_ns, size = sums.pop("sized_ns"), sums.pop("size_bytes")
     is_known = sums["unsized"] < sums["copies"]
     notes = [NO_SIZES] if sums["unsized"] else []
+    notes += [NO_DIRECTION] if way.direction is None else []
     notes += [NOT_PINNED] if way.touches_host and way.memory is None else []
     return {
         "rank": rank,

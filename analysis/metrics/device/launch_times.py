@@ -10,6 +10,8 @@ calls of some names count; here it is a kind or name of activities, and any call
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -48,7 +50,8 @@ def _table(activities: pd.DataFrame, tables: HostTables, by: list[str]) -> pd.Da
     groups = every.groupby(keys, sort=True)
     counts = groups.agg(activities=("call", "size"), ran_ns=("dur_ns", "sum")).reset_index()
     if not tables.is_read:
-        return counts.assign(**dict.fromkeys((*_NOT_KNOWN, *_MEANS), pd.NA), note=NOT_READ)
+        not_known: dict[str, Any] = dict.fromkeys((*_NOT_KNOWN, *_MEANS), pd.NA)
+        return counts.assign(**not_known, note=NOT_READ)
     counts["unlaunched"] = groups["call"].agg(lambda calls: int((calls < 0).sum())).to_numpy(dtype=np.int64)
     merged = counts.merge(_of_calls(every[every["call"] >= 0], keys), how="left", on=keys)
     merged["launches"] = merged["launches"].fillna(0)
