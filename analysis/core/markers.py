@@ -18,6 +18,12 @@ RECORD = "record_param_comms"
 """torch's record of a collective's arguments."""
 DETAILS = (GRADIENT, RECORD)
 """Operators that are kept with the annotations where details are read."""
+BARRIERS = ("c10d::barrier", "c10d::monitored_barrier_")
+"""Operators in which a CPU waits for those of other ranks."""
+PYTHON_GC = "Python GC"
+"""torch 2.9 and later, around a run of Python's garbage collector, where it is asked to record them."""
+COMPILING = "(dynamo_timed)"
+"""How the names of ranges end in which torch.compile compiles. In `Torch-Compiled Region` compiled code runs."""
 NCCL, GLOO = "nccl", "gloo"
 """Backends, as process groups name them."""
 NCCL_MARK, GLOO_MARK = "nccl:", "gloo:"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TIMES = ["rank", "device", "start_ns", "dur_ns"]
 _NEEDED = [*_TIMES, "cycle", "kind", "step"]
+_NEVER = np.iinfo(np.int64).max
 NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
@@ -40,6 +41,23 @@ class Split(NamedTuple):
 
     waiting: Spans = NOTHING
     transfer: Spans = NOTHING
+
+
+class Waits(NamedTuple):
+    """Waits of the calls of a device, in order of start, that do not overlap, all of shape (waits,)."""
+
+    call_id: NDArray[np.int64]
+    starts: Times
+    ends: Times
+
+    @classmethod
+    def of(cls, call_id: NDArray[np.int64], starts: Times, ends: Times) -> Waits:
+        """The waits, of which each moment belongs to the one that ends last: the others do not keep the device."""
+        order = np.lexsort((call_id, starts))
+        reach = np.maximum.accumulate(ends[order])
+        order = order[np.append(True, ends[order][1:] > reach[:-1])] if len(order) else order
+        begins = starts[order]
+        return cls(call_id[order], begins, np.minimum(ends[order], np.append(begins[1:], _NEVER)[: len(order)]))
 
 
 class StepProfile(NamedTuple):
@@ -174,6 +192,41 @@ def breakdown_steps(devices: Iterable[DeviceProfile], participation: pd.DataFram
     return BREAKDOWN_STEPS.frame(rows)
 
 
+def exposed_waits(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
+    """The exposed wait of each call by step, NA outside of all: `call_id`, `rank`, `device`, `step`, `exposed_wait_ns`.
+
+    By device and step they add up to `exposed_wait_ns` of the breakdown, where that is known.
+    """
+    import pandas as pd
+
+    splits, waits = _splits(participation), _waits(participation)
+    parts = [pd.DataFrame(dict.fromkeys(_EXPOSED_WAITS, pd.Series(dtype="int64")))]
+    for device in devices:
+        key = device.rank, device.device
+        if key not in splits:
+            continue
+        own, waiting = waits[key], subtract(device.exposed, splits[key].transfer)
+        left_ns = covered(waiting, own.starts, own.ends)
+        for step, start_ns, end_ns, _ in device.steps:
+            in_step_ns = covered(waiting, np.clip(own.starts, start_ns, end_ns), np.clip(own.ends, start_ns, end_ns))
+            left_ns = left_ns - in_step_ns
+            parts.append(_exposed_waits(device, step, own, in_step_ns))
+        parts.append(_exposed_waits(device, NO_STEP, own, left_ns))
+    found = pd.concat(parts, ignore_index=True)
+    return found.assign(step=found["step"].astype("Int64").mask(found["step"] == NO_STEP))
+
+
+_EXPOSED_WAITS = ("call_id", "rank", "device", "step", "exposed_wait_ns")
+
+
+def _exposed_waits(device: DeviceProfile, step: int, waits: Waits, exposed_ns: Times) -> pd.DataFrame:
+    import pandas as pd
+
+    some = exposed_ns > 0
+    columns = waits.call_id[some], device.rank, device.device, step, exposed_ns[some]
+    return pd.DataFrame(dict(zip(_EXPOSED_WAITS, columns, strict=True)))
+
+
 Device = tuple[int, str]
 NotComputing = Callable[[Device, Times, Times], Times]
 """How long a device did not compute in each interval from a start to an end, within a call; all of shape (n,)."""
@@ -266,3 +319,14 @@ def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
         done = arrived + calls["dur_ns"].to_numpy()
         found[rank, device] = Split(spans(arrived, moving), spans(moving, done))
     return found
+
+
+def _waits(participation: pd.DataFrame) -> dict[tuple[int, str], Waits]:
+    """By rank and device."""
+    known = participation[participation["wait_ns"].notna()]
+    result = {}
+    for (rank, device), calls in grouped(known, ["rank", "device"]):
+        arrived = calls["start_ns"].to_numpy()
+        moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
+        result[rank, device] = Waits.of(calls["call_id"].to_numpy(), arrived, moving)
+    return result

@@ -1,0 +1,61 @@
+"""All the time of a step, in parts that add up."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..output import Writing, writes_tables
+from ..reading_options import Runs, analysis_of, reads_traces
+from ..tables import print_table
+
+
+class AccountBy(str, Enum):
+    """What a row of the account is."""
+
+    part = "part"
+    device = "device"
+    step = "step"
+    culprit = "culprit"
+
+
+_TABLES = {
+    AccountBy.part: "account_parts",
+    AccountBy.device: "account",
+    AccountBy.step: "account_steps",
+    AccountBy.culprit: "account_waits",
+}
+
+
+@reads_traces
+@writes_tables
+def account_command(
+    runs: Runs,
+    by: Annotated[
+        AccountBy,
+        typer.Option(
+            help="One row per part of a typical step; per device, or device and step, with all parts beside each "
+            "other; or per rank that others waited for."
+        ),
+    ] = AccountBy.part,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Account for all the time of a step: compute, hidden and exposed communication, copies, idle time by cause.
+
+    The parts add up to the step. `least` and `most` are the share of a part on the ranks where it is smallest and
+    largest. With --by device or step they add up to the ns; --by culprit says for which rank each device waited.
+
+    \b
+    Examples:
+      {prog} account traces/my-run
+      {prog} account --by step --format csv traces/my-run
+      {prog} account --by culprit traces/my-run
+    """
+    name = _TABLES[by]
+    writing.check(name)
+    print_table(name, analysis_of(runs, reading, details=True), writing)
