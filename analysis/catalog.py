@@ -139,7 +139,7 @@ _ACCOUNT_NARROW = (
     "idle_queued_ns", "exposed_memory_ns", "exposed_unsplit_ns", "idle_gc_ns", "idle_cpu_comm_ns", "idle_compile_ns",
 )  # fmt: skip
 _ACCOUNT_PARTS = (
-    "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for",
+    "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
 )  # fmt: skip
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
 _SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
@@ -235,6 +235,7 @@ _ENTRIES = (
         below="waited_for",
         negligible=("share_frac", "most_frac"),
         title="Where a step goes",
+        none_measured="nothing that ran took any time",
     ),
     TableEntry(
         account.ACCOUNT,

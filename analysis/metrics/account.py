@@ -37,8 +37,8 @@ PARTS = {
 """What a window consists of: columns of `account`, and what people call them."""
 _SUMMED_UP = "idle_unknown_ns"
 _AS_IN_IDLE = ("sync", "alloc", "data", "gc", "cpu_comm", "compile", "launching", "queued")
-_MENTIONED = 3
-"""So many ranks that a part was waited for are named."""
+_MENTIONED, _WORTH_A_NAME = 3, 0.05
+"""At most so many ranks that were waited for are named, each with at least this part of the waiting."""
 
 
 class WaitedFor(NamedTuple):
@@ -116,7 +116,7 @@ def account_waits(waits: pd.DataFrame, participation: pd.DataFrame, lateness: pd
 
 
 def typical_parts(account: pd.DataFrame, waits: pd.DataFrame) -> list[Part]:
-    """The parts of these rows that are known, the largest first; of `waits`, those of the same steps.
+    """The parts that these rows have, the largest first; of `waits`, those of the same steps.
 
     Rows of a step count as its mean, as in `steps`, so that this is the typical step of the first screen.
     """
@@ -136,7 +136,7 @@ def typical_parts(account: pd.DataFrame, waits: pd.DataFrame) -> list[Part]:
     has_causes = account["idle_sync_ns"].notna().any()
     parts = []
     for column, name in PARTS.items():
-        if account[column].notna().any():
+        if (account[column].fillna(0) > 0).any():
             mean_ns = float((account[column].fillna(0) * weight).sum())
             parts.append(
                 Part(
@@ -180,10 +180,12 @@ def account_parts(parts: Sequence[Part]) -> pd.DataFrame:
 
 
 def _in_words(waited_for: Sequence[WaitedFor]) -> str | None:
-    """`rank 3: 2.1 ms, rank 5: 0.4 ms, 3 others: 0.2 ms`."""
-    named = [(f"rank {each.rank}" if each.rank is not None else "not known", each) for each in waited_for[:_MENTIONED]]
-    texts = [f"{name}: {each.mean_ns / 1e6:,.1f} ms" for name, each in named]
-    rest = waited_for[_MENTIONED:]
-    if rest:
-        texts.append(f"{len(rest)} others: {sum(each.mean_ns for each in rest) / 1e6:,.1f} ms")
+    """`rank 3: 2.1 ms, rank 5: 0.4 ms, others: 0.2 ms`: the ranks that matter."""
+    total_ns = sum(each.mean_ns for each in waited_for)
+    unit, unit_ns = ("us", 1e3) if total_ns < 1e6 else ("ms", 1e6)
+    named = [each for each in waited_for[:_MENTIONED] if each.mean_ns >= _WORTH_A_NAME * total_ns]
+    names = ["not known" if each.rank is None else f"rank {each.rank}" for each in named]
+    rest_ns = total_ns - sum(each.mean_ns for each in named)
+    times = [*zip(names, (each.mean_ns for each in named), strict=True), ("others", rest_ns)]
+    texts = [f"{name}: {ns / unit_ns:,.1f} {unit}" for name, ns in times if round(ns / unit_ns, 1)]
     return ", ".join(texts) or None

@@ -49,6 +49,7 @@ NOT_COPIED = {
 # stands beside the columns of bandwidth.
 LIKE = {
     "breakdown_steps": "breakdown",
+    "account_steps": "account",
     "idle_steps": "idle",
     "syncs_steps": "syncs",
     "bandwidth_ceiling": "bandwidth",
