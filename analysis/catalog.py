@@ -234,7 +234,6 @@ _ENTRIES = (
         narrow=("part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank"),
         below="waited_for",
         negligible=("share_frac", "most_frac"),
-        title="Where a step goes",
         none_measured="nothing that ran took any time",
     ),
     TableEntry(

@@ -15,7 +15,7 @@ from ..core.schema import Row, Schema
 from ..core.tables.account import ACCOUNT_PARTS, ACCOUNT_WAITS
 from .device.idle import NOT_READ, ON_CPU
 
-PARTS = {
+WINDOW_PARTS = {
     "compute_alone_ns": "compute alone",
     "overlap_ns": "compute and communication",
     "exposed_transfer_ns": "exposed transfer",
@@ -48,7 +48,7 @@ class WaitedFor(NamedTuple):
     mean_ns: float
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """A part of a typical step, mean over steps and devices; `column` is that of `account`.
 
     `of_ranks` is its share of the time of each rank, `waited_for` whom a wait was for, the longest first.
@@ -62,7 +62,7 @@ class Part(NamedTuple):
     waited_for: tuple[WaitedFor, ...]
 
 
-def account(schema: Schema, breakdown: pd.DataFrame, idle: pd.DataFrame | None) -> pd.DataFrame:
+def accounted(schema: Schema, breakdown: pd.DataFrame, idle: pd.DataFrame | None) -> pd.DataFrame:
     """A row for each row of the breakdown, by step or not; its parts add up to `window_ns`.
 
     `idle` is the table of idle time with the same rows; None where its causes were not read.
@@ -111,11 +111,10 @@ def account_waits(waits: pd.DataFrame, participation: pd.DataFrame, lateness: pd
     )
     keys = ["rank", "device", "step", "waited_for", "because", "origin_rank", "origin_because"]
     sums = joined.groupby(keys, dropna=False, sort=True)["exposed_wait_ns"].sum().reset_index()
-    ordered = sums.sort_values(["rank", "device", "step", "exposed_wait_ns"], ascending=[True, True, True, False])
-    return ACCOUNT_WAITS.conform(ordered)
+    return ACCOUNT_WAITS.conform(sums.sort_values("exposed_wait_ns", ascending=False, kind="stable"))
 
 
-def typical_parts(account: pd.DataFrame, waits: pd.DataFrame) -> list[Part]:
+def typical_parts(account: pd.DataFrame, waits: pd.DataFrame) -> list[StepPart]:
     """The parts that these rows have, the largest first; of `waits`, those of the same steps.
 
     Rows of a step count as its mean, as in `steps`, so that this is the typical step of the first screen.
@@ -131,15 +130,15 @@ def typical_parts(account: pd.DataFrame, waits: pd.DataFrame) -> list[Part]:
         of_wait = pd.Series(1 / len(account), waits.index)
     mean_waits = waits["waited_for"].to_frame().assign(mean_ns=waits["exposed_wait_ns"] * of_wait.astype("float64"))
     window_ns = float((account["window_ns"] * weight).sum())
-    by_rank = account.groupby("rank")[["window_ns", *PARTS]].sum()
+    by_rank = account.groupby("rank")[["window_ns", *WINDOW_PARTS]].sum()
     shares = by_rank.div(by_rank["window_ns"].where(by_rank["window_ns"] > 0), axis=0).astype("Float64").fillna(0.0)
     has_causes = account["idle_sync_ns"].notna().any()
     parts = []
-    for column, name in PARTS.items():
+    for column, name in WINDOW_PARTS.items():
         if (account[column].fillna(0) > 0).any():
             mean_ns = float((account[column].fillna(0) * weight).sum())
             parts.append(
-                Part(
+                StepPart(
                     column=column,
                     name=name if has_causes or column != _SUMMED_UP else "idle",
                     mean_ns=mean_ns,
@@ -158,7 +157,7 @@ def _waited_for(waits: pd.DataFrame) -> tuple[WaitedFor, ...]:
     return tuple(sorted(found, key=lambda each: -each.mean_ns))
 
 
-def account_parts(parts: Sequence[Part]) -> pd.DataFrame:
+def account_parts(parts: Sequence[StepPart]) -> pd.DataFrame:
     """One row per part of a typical step, the largest first, and the ranks in which it is smallest and largest."""
     ends = [round(end) for end in accumulate((part.mean_ns for part in parts), initial=0.0)]
     rows: list[Row] = []

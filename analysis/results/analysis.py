@@ -387,13 +387,13 @@ class Analysis:
         """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
         # Without details, idle time has no causes, and activities need not be looked at.
         idle = self.idle if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.account(ACCOUNT, self.breakdown, idle))
+        return self._marked(account_module.accounted(ACCOUNT, self.breakdown, idle))
 
     @cached_property
     def account_steps(self) -> pd.DataFrame:
         """The same by step."""
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.account(ACCOUNT_STEPS, self.breakdown_steps, idle))
+        return self._marked(account_module.accounted(ACCOUNT_STEPS, self.breakdown_steps, idle))
 
     @cached_property
     def account_waits(self) -> pd.DataFrame:
@@ -407,7 +407,7 @@ class Analysis:
         return self._marked(account_module.account_parts(self.typical_parts))
 
     @cached_property
-    def typical_parts(self) -> list[account_module.Part]:
+    def typical_parts(self) -> list[account_module.StepPart]:
         """What a typical step consists of, the largest part first, with whom the waiting was for."""
         if not len(self.breakdown):
             return []

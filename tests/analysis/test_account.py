@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from analysis.cli.app import main
 from analysis.core.schema import Row, records
-from analysis.metrics.account import PARTS
+from analysis.metrics.account import WINDOW_PARTS
 from analysis.results.analysis import Analysis
 from analysis.results.opening import analyse, load_run
 
@@ -25,7 +25,7 @@ RUNS = [
     ROOT / "traces" / "resnet18-ddp-w2",
     *sorted(path for path in (ROOT / "tests" / "data").iterdir() if any(path.glob("*.json*"))),
 ]
-IDLE = [part for part in PARTS if part.startswith("idle_")]
+IDLE = [part for part in WINDOW_PARTS if part.startswith("idle_")]
 CAUSES = [part for part in IDLE if part != "idle_unknown_ns"]
 
 
@@ -39,8 +39,8 @@ def assert_it_adds_up(found: Analysis) -> None:
         for row, other in zip(records(account), records(breakdown), strict=True):
             key = tuple(row[name] for name in keys)
             assert key == tuple(other[name] for name in keys)
-            assert sum(row[part] or 0 for part in PARTS) == row["window_ns"] == other["window_ns"]
-            assert min(row[part] or 0 for part in PARTS) >= 0
+            assert sum(row[part] or 0 for part in WINDOW_PARTS) == row["window_ns"] == other["window_ns"]
+            assert min(row[part] or 0 for part in WINDOW_PARTS) >= 0
             assert sum(row[part] or 0 for part in IDLE) == other["idle_ns"]
             if row["exposed_wait_ns"] is not None:
                 expected[key] += row["exposed_wait_ns"]
@@ -64,7 +64,7 @@ def test_every_run_adds_up(run, details):
 def test_the_mean_of_its_parts_is_the_typical_step(details):
     found = analyse(ROOT / "tests" / "data" / "nccl-straggler", details=details)
     whole, parts = found.typical_step.parts, {part.column: part.mean_ns for part in found.typical_parts}
-    for part in [part for part in PARTS if part not in IDLE]:
+    for part in [part for part in WINDOW_PARTS if part not in IDLE]:
         assert parts.get(part, 0.0) == pytest.approx(whole.get(part, 0.0), abs=1)
     assert sum(ns for part, ns in parts.items() if part in IDLE) == pytest.approx(whole["idle_ns"], abs=1)
     assert found.account_parts["mean_ns"].sum() == round(whole["window_ns"])
@@ -146,7 +146,7 @@ def test_every_tick_counts_once(traces):
             if step_of:
                 begin = int(ran["start_ns"][ran["step"] >= row["step"]].min())
             counts, waits = ticks_of(found, row["rank"], begin, begin + row["window_ns"])
-            for part in [part for part in PARTS if part not in IDLE]:
+            for part in [part for part in WINDOW_PARTS if part not in IDLE]:
                 split = row["exposed_wait_ns"] is not None or part not in ("exposed_wait_ns", "exposed_transfer_ns")
                 assert (row[part] == counts[part] * US) if split else (row[part] is None and not counts[part]), part
             assert sum(row[part] or 0 for part in IDLE) == counts["idle_unknown_ns"] * US

@@ -6,7 +6,7 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 
 from analysis.core.schema import records
-from analysis.metrics.account import PARTS
+from analysis.metrics.account import WINDOW_PARTS
 from analysis.results.opening import analyse
 
 pytestmark = needs_shared
@@ -23,8 +23,8 @@ def test_every_set_adds_up(folder, details):
         for_whom = waits.groupby(keys)["exposed_wait_ns"].sum().to_dict()
         expected: Counter[tuple[object, ...]] = Counter()
         for row in records(account):
-            assert sum(row[part] or 0 for part in PARTS) == row["window_ns"]
-            assert min(row[part] or 0 for part in PARTS) >= 0
+            assert sum(row[part] or 0 for part in WINDOW_PARTS) == row["window_ns"]
+            assert min(row[part] or 0 for part in WINDOW_PARTS) >= 0
             expected[tuple(row[key] for key in keys)] += row["exposed_wait_ns"] or 0
         assert for_whom == +expected
 

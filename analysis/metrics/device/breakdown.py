@@ -43,15 +43,15 @@ class Split(NamedTuple):
     transfer: Spans = NOTHING
 
 
-class Waits(NamedTuple):
-    """Waits of the calls of a device, in order of start, that do not overlap, all of shape (waits,)."""
+class HeldWaits(NamedTuple):
+    """HeldWaits of the calls of a device, in order of start, that do not overlap, all of shape (waits,)."""
 
     call_id: NDArray[np.int64]
     starts: Times
     ends: Times
 
     @classmethod
-    def of(cls, call_id: NDArray[np.int64], starts: Times, ends: Times) -> Waits:
+    def of(cls, call_id: NDArray[np.int64], starts: Times, ends: Times) -> HeldWaits:
         """The waits, of which each moment belongs to the one that ends last: the others do not keep the device."""
         order = np.lexsort((call_id, starts))
         reach = np.maximum.accumulate(ends[order])
@@ -219,7 +219,7 @@ def exposed_waits(devices: Iterable[DeviceProfile], participation: pd.DataFrame)
 _EXPOSED_WAITS = ("call_id", "rank", "device", "step", "exposed_wait_ns")
 
 
-def _exposed_waits(device: DeviceProfile, step: int, waits: Waits, exposed_ns: Times) -> pd.DataFrame:
+def _exposed_waits(device: DeviceProfile, step: int, waits: HeldWaits, exposed_ns: Times) -> pd.DataFrame:
     import pandas as pd
 
     some = exposed_ns > 0
@@ -321,12 +321,12 @@ def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
     return found
 
 
-def _waits(participation: pd.DataFrame) -> dict[tuple[int, str], Waits]:
+def _waits(participation: pd.DataFrame) -> dict[tuple[int, str], HeldWaits]:
     """By rank and device."""
     known = participation[participation["wait_ns"].notna()]
     result = {}
     for (rank, device), calls in grouped(known, ["rank", "device"]):
         arrived = calls["start_ns"].to_numpy()
         moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
-        result[rank, device] = Waits.of(calls["call_id"].to_numpy(), arrived, moving)
+        result[rank, device] = HeldWaits.of(calls["call_id"].to_numpy(), arrived, moving)
     return result
