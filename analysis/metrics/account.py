@@ -82,8 +82,8 @@ def accounted(schema: Schema, breakdown: pd.DataFrame, idle: pd.DataFrame | None
         assert breakdown[keys].equals(idle[keys])
         parts["note"] = idle["note"]
         causes |= _causes(idle)
-    told = sum(column.fillna(0) for column in causes.values())
-    return schema.conform(parts.assign(**causes, idle_unknown_ns=breakdown["idle_ns"] - told))
+    known_ns = sum(column.fillna(0) for column in causes.values())
+    return schema.conform(parts.assign(**causes, idle_unknown_ns=breakdown["idle_ns"] - known_ns))
 
 
 _CAUSES = (*_AS_IN_IDLE, "operator", "outside")
@@ -100,11 +100,13 @@ def _causes(idle: pd.DataFrame) -> dict[str, pd.Series[int]]:
 
 
 def account_waits(waits: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, device, step and rank that was waited for; added up, it is `exposed_wait_ns` of `account`.
+    """One row per rank, device, step and rank that was waited for, the longest wait first.
 
-    `waits` has the exposed wait of each call by step, as `exposed_waits` returns it.
+    By device and step the rows add up to `exposed_wait_ns` of the account. `waits` has the exposed wait of each call by
+    step, as `exposed_waits` returns it.
     """
     late = lateness[["collective_id", "rank", "because", "origin_rank", "origin_because"]]
+    late = late.drop_duplicates(["collective_id", "rank"])  # each wait is to be counted once
     of_call = participation[["call_id", "collective_id", "waited_for"]]
     joined = waits.merge(of_call, on="call_id").merge(
         late.rename(columns={"rank": "waited_for"}), on=["collective_id", "waited_for"], how="left"
@@ -153,8 +155,8 @@ def typical_parts(account: pd.DataFrame, waits: pd.DataFrame) -> list[StepPart]:
 def _waited_for(waits: pd.DataFrame) -> tuple[WaitedFor, ...]:
     sums = waits.groupby("waited_for", dropna=False)["mean_ns"].sum()
     ranks = [None if pd.isna(rank) else int(rank) for rank in sums.index]
-    found = [WaitedFor(rank, float(ns)) for rank, ns in zip(ranks, sums, strict=True) if ns > 0]
-    return tuple(sorted(found, key=lambda each: -each.mean_ns))
+    waited_for = [WaitedFor(rank, float(ns)) for rank, ns in zip(ranks, sums, strict=True) if ns > 0]
+    return tuple(sorted(waited_for, key=lambda each: -each.mean_ns))
 
 
 def account_parts(parts: Sequence[StepPart]) -> pd.DataFrame:

@@ -203,28 +203,35 @@ def exposed_waits(devices: Iterable[DeviceProfile], participation: pd.DataFrame)
     parts = [pd.DataFrame(dict.fromkeys(_EXPOSED_WAITS, pd.Series(dtype="int64")))]
     for device in devices:
         key = device.rank, device.device
-        if key not in splits:
-            continue
-        own, waiting = waits[key], subtract(device.exposed, splits[key].transfer)
-        left_ns = covered(waiting, own.starts, own.ends)
-        for step, start_ns, end_ns, _ in device.steps:
-            in_step_ns = covered(waiting, np.clip(own.starts, start_ns, end_ns), np.clip(own.ends, start_ns, end_ns))
-            left_ns = left_ns - in_step_ns
-            parts.append(_exposed_waits(device, step, own, in_step_ns))
-        parts.append(_exposed_waits(device, NO_STEP, own, left_ns))
-    found = pd.concat(parts, ignore_index=True)
-    return found.assign(step=found["step"].astype("Int64").mask(found["step"] == NO_STEP))
+        if key in splits:
+            exposed_waiting = subtract(device.exposed, splits[key].transfer)
+            call_id, step, exposed_ns = _by_step(waits[key], exposed_waiting, device.steps)
+            parts.append(pd.DataFrame(dict(zip(_EXPOSED_WAITS, (call_id, *key, step, exposed_ns), strict=True))))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(step=table["step"].astype("Int64").mask(table["step"] == NO_STEP))
 
 
 _EXPOSED_WAITS = ("call_id", "rank", "device", "step", "exposed_wait_ns")
 
 
-def _exposed_waits(device: DeviceProfile, step: int, waits: HeldWaits, exposed_ns: Times) -> pd.DataFrame:
-    import pandas as pd
-
+def _by_step(
+    waits: HeldWaits, exposed_waiting: Spans, steps: Sequence[StepProfile]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Times]:
+    """Calls, steps and how long each call waited exposed in that step, where it did; NO_STEP is the rest."""
+    outside_ns = covered(exposed_waiting, waits.starts, waits.ends)
+    parts = []
+    for step, start_ns, end_ns, _ in steps:
+        inside = slice(
+            np.searchsorted(waits.ends, start_ns, side="right"), np.searchsorted(waits.starts, end_ns, side="left")
+        )
+        starts, ends = (np.clip(times[inside], start_ns, end_ns) for times in (waits.starts, waits.ends))
+        exposed_ns = covered(exposed_waiting, starts, ends)
+        outside_ns[inside] -= exposed_ns
+        parts.append((waits.call_id[inside], np.full(len(exposed_ns), step), exposed_ns))
+    parts.append((waits.call_id, np.full(len(outside_ns), NO_STEP), outside_ns))
+    call_id, step_of, exposed_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     some = exposed_ns > 0
-    columns = waits.call_id[some], device.rank, device.device, step, exposed_ns[some]
-    return pd.DataFrame(dict(zip(_EXPOSED_WAITS, columns, strict=True)))
+    return call_id[some], step_of[some], exposed_ns[some]
 
 
 Device = tuple[int, str]
