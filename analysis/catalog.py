@@ -244,6 +244,7 @@ _ENTRIES = (
         command="account --by device",
         shown=("rank", "device", *_ACCOUNT, "note", "partial"),
         narrow=("rank", "device", *_ACCOUNT_NARROW),
+        worst=Worst("compute_alone_ns", smallest=True),
     ),
     TableEntry(
         account.ACCOUNT_STEPS,
@@ -263,7 +264,8 @@ _ENTRIES = (
         "account.md#whom-the-wait-was-for",
         command="account --by culprit",
         none_found="no device waited for another rank without computing",
-        none_measured="nothing could be split into wait and transfer; that needs the traces of all ranks",
+        none_measured="no device shows any activity",
+        needs_starts=True,
         narrow=("rank", "device", "step", "waited_for", "exposed_wait_ns", "because", "origin_rank"),
     ),
     TableEntry(

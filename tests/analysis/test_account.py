@@ -8,14 +8,13 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pandas as pd
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.cli.app import main
-from analysis.core.schema import Row, records
+from analysis.core.schema import records
 from analysis.metrics.account import WINDOW_PARTS
 from analysis.results.analysis import Analysis
 from analysis.results.opening import analyse, load_run
@@ -247,11 +246,12 @@ def test_what_people_see_adds_up_to_all(tmp_path, capsys):
     assert shares == sorted(shares, reverse=True)
 
 
+def test_of_one_rank_alone_it_is_not_known_for_whom_it_waits(tmp_path, capsys):
+    Trace(world=2).kernel("gemm", 0, 10 * US).nccl("all_reduce", 10 * US, 30 * US).write(tmp_path)
+    assert main(["account", "--by", "culprit", str(tmp_path)]) == 1
+    assert "needs the traces of all ranks" in capsys.readouterr().err
+
+
 def test_no_wait_at_all_is_a_result(tmp_path, capsys):
     run = str(late_run(tmp_path, late_ns=0))
     assert "no device waited" in printed(capsys, "--by", "culprit", run)
-
-
-def row_of(table: pd.DataFrame, rank: int) -> Row:
-    (row,) = [row for row in records(table) if row["rank"] == rank]
-    return row

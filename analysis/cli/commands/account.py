@@ -11,7 +11,7 @@ from ...core.wording import counted, ranges_of
 from ...recording.options import ReadOptions
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, reads_traces
-from ..tables import print_table
+from ..tables import nothing_measured, print_table
 
 if TYPE_CHECKING:
     from ...metrics.typical_step import TypicalStep
@@ -65,6 +65,8 @@ def account_command(
     analysis = analysis_of(runs, reading, details=True)
     if by is AccountBy.part and len(analysis.breakdown):
         complain(_what_it_is_of(analysis.typical_step), kind="note")
+    if by is AccountBy.culprit and len(analysis.breakdown) and analysis.account["exposed_wait_ns"].isna().all():
+        nothing_measured(analysis, "nothing could be split into wait and transfer; that needs the traces of all ranks")
     print_table(name, analysis, writing)
 
 
