@@ -334,8 +334,10 @@ class HostTables:
     def host(self, rank: int, cycle: int) -> Host:
         """What the CPU of a rank did in one cycle."""
         tables = (self.calls, self.operators, self.annotations)
-        own = (part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, tables, strict=True))
-        return Host(*own, has_gc=self._has_gc)
+        calls, operators, annotations = (
+            part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, tables, strict=True)
+        )
+        return Host(calls, operators, annotations, self._has_gc)
 
     @cached_property
     def _has_gc(self) -> bool:
