@@ -22,6 +22,14 @@ BARRIERS = ("c10d::barrier", "c10d::monitored_barrier_")
 """Operators in which a CPU waits for those of other ranks."""
 PYTHON_GC = "Python GC"
 """torch 2.9 and later, around a run of Python's garbage collector, where it is asked to record them."""
+C10D_FRAME = "torch/distributed/distributed_c10d.py("
+"""How the names of torch.distributed's functions begin, where stacks are recorded: line and function follow."""
+FRAMES_KEPT = re.compile(
+    rf"{PYTHON_GC}\Z|{re.escape(C10D_FRAME)}\d+\): "
+    r"(?:barrier|monitored_barrier|_store_based_barrier|(?:all_)?gather_object|(?:send|recv|broadcast|scatter)_object_list)\Z"
+)
+"""Matches names of those calls of Python functions that are read: garbage collection, and what torch.distributed does
+that returns when other ranks have answered."""
 COMPILING = "(dynamo_timed)"
 """How the names of ranges end in which torch.compile compiles. In `Torch-Compiled Region` compiled code runs."""
 NCCL, GLOO = "nccl", "gloo"

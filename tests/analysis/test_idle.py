@@ -232,9 +232,21 @@ def test_compiling_is_not_running_what_is_compiled(tmp_path, name, compiles, cat
     assert of_which(row) == ({"compile": 30, "python": 60} if compiles else {"python": 60 if is_operator else 90})
 
 
-@pytest.mark.parametrize("name", ["c10d::barrier", "c10d::monitored_barrier_", "gloo:recv"])
-def test_a_cpu_that_communicates(tmp_path, name):
-    category = "user_annotation" if name.startswith("gloo") else "cpu_op"
+C10D_FRAME = "torch/distributed/distributed_c10d.py(5283): "
+
+
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [
+        ("cpu_op", "c10d::barrier"),
+        ("cpu_op", "c10d::monitored_barrier_"),
+        ("user_annotation", "gloo:recv"),
+        ("python_function", f"{C10D_FRAME}barrier"),
+        ("python_function", f"{C10D_FRAME}all_gather_object"),
+        ("python_function", f"{C10D_FRAME}broadcast_object_list"),
+    ],
+)
+def test_a_cpu_that_communicates(tmp_path, category, name):
     trace = gap().op("aten::mm", 0, US).event(category, name, 120 * US, 30 * US)
     assert of_which(only(detailed(tmp_path, trace).idle)) == {"cpu_comm": 30, "python": 60}
 
@@ -256,6 +268,11 @@ def test_a_thread_that_stands_still_waits_for_gloo(tmp_path, meanwhile, waited):
     assert row["cpu_comm_ns"] == (40 * US if waited else 0)
 
 
+def test_handing_a_collective_to_the_device_is_no_communication_of_the_cpu(tmp_path):
+    trace = gap().op("aten::mm", 0, US).event("python_function", f"{C10D_FRAME}all_reduce", 120 * US, 30 * US)
+    assert of_which(only(detailed(tmp_path, trace).idle)) == {"python": 90}
+
+
 def test_what_other_threads_hand_to_gloo_nobody_here_waits_for(tmp_path):
     trace = gap().c10d("allreduce_", 110 * US, 10 * US, thread=BACKWARD).gloo("all_reduce", 115 * US, 35 * US)
     assert of_which(only(detailed(tmp_path, trace.op("aten::mm", 0, US)).idle)) == {"python": 90}
@@ -264,14 +281,13 @@ def test_what_other_threads_hand_to_gloo_nobody_here_waits_for(tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_garbage_collection_is_read_from_any_layout_and_kept_in_recordings(tmp_path, layout):
     run, packed = tmp_path / "run", tmp_path / "packed"
-    trace = collected(
-        gap().op("aten::mm", 0, US).event("python_function", "f.py(1): f", 100 * US, US), 120 * US, 9 * US
-    )
-    trace.write(run, layout=layout)
+    trace = gap().op("aten::mm", 0, US).event("python_function", "f.py(1): f", 100 * US, US)
+    trace.event("python_function", f"{C10D_FRAME}barrier", 150 * US, 7 * US)
+    collected(trace, 120 * US, 9 * US).write(run, layout=layout)
     assert main(["pack", "--details", "-o", str(packed), str(run)]) == 0
     for path in (run, packed):
-        assert of_which(only(analyse(path, details=True).idle)) == {"gc": 9, "python": 81}
-    assert not analyse(run).run.annotations["name"].isin(["Python GC"]).any()
+        assert of_which(only(analyse(path, details=True).idle)) == {"gc": 9, "cpu_comm": 7, "python": 74}
+    assert not analyse(run).run.annotations["name"].str.contains("Python GC|barrier").any()
 
 
 @pytest.mark.parametrize(("start", "dur", "drains"), [(99, 2, True), (100, 5, False), (90, 10, False), (0, 500, True)])

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ...core.markers import PYTHON_GC
+from ...core.markers import FRAMES_KEPT
 from ...recording.recording import Unread, with_unread
 from ...recording.values import MISSING, NOT_KNOWN, Duration, Int64, Time
 from .cuts import NO_JSON
@@ -200,7 +200,7 @@ ROOMS = {
 RARE = frozenset(category for category in ROOMS if category.startswith(("mtia_", "xpu_", "privateuse1_")))
 """Those of devices that few people have: a search for all categories at once would be slower."""
 FRAMES = "python_function"
-"""Calls of Python functions, recorded with stacks. Among them are the runs of Python's garbage collector."""
+"""Calls of Python functions, recorded with stacks, and runs of Python's garbage collector: few of them are read."""
 NOT_COUNTED = (
     FRAMES, "gpu_user_annotation", "cpu_instant_event", "external_correlation", "overhead", "cuda_sync",
     "cuda_event", "cuda_profiler_range", "xpu_scope_profiler", "gpu_pm_counter", "mtia_insight", "mtia_counters",
@@ -238,15 +238,15 @@ class Sorted:
     repaired_bytes: int = 0
 
     def place(self, text: bytes, *, every_call: bool = False) -> None:
-        """Add the text of an event, if it is wanted; `every_call` also of calls that launch nothing, and of garbage
-        collection.
+        """Add the text of an event, if it is wanted; `every_call` also of calls that launch nothing, and of Python
+        functions that matter.
 
         Raises MalformedEvent.
         """
         key = _one(_key, text)
         category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
         room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
-        if every_call and key.ph == "X" and (category, name) == (FRAMES, PYTHON_GC):
+        if every_call and key.ph == "X" and category == FRAMES and FRAMES_KEPT.match(name):
             room = "annotations"
         if room is None and key.ph == "X" and category not in _KNOWN:
             self.note_unread(_one(_other, text))

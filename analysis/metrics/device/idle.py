@@ -99,7 +99,7 @@ class Host:
         calls, here = self.calls, self.calls.thread == thread
         marks = self.annotations[bare(self.annotations["thread"]) == thread]
         operators = self.operators[bare(self.operators["thread"]) == thread]
-        communicating = _named(marks, lambda name: name.startswith((markers.GLOO_MARK, *markers.BARRIERS)))
+        communicating = _named(marks, _is_communicating)
         compiling = [_spans(_named(table, _is_compiling)) for table in (marks, operators)]
         # Operators that hand a collective over are kept with the annotations.
         handing = _named(marks, lambda name: name.startswith((markers.C10D, markers.RECORD)))
@@ -383,6 +383,11 @@ def _summed(cycles: list[Row]) -> Row:
             values = [cycle.get(part) for cycle in cycles]
             result[part] = None if None in values else sum(values)
     return result
+
+
+def _is_communicating(name: str) -> bool:
+    """Whether a CPU communicates in a range of this name; of torch.distributed's functions only such are read."""
+    return name.startswith((markers.GLOO_MARK, *markers.BARRIERS, markers.C10D_FRAME))
 
 
 def _is_compiling(name: str) -> bool:
