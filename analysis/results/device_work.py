@@ -140,7 +140,8 @@ class WorkByRank:
 
     def exposed_waits(self) -> pd.DataFrame:
         """The exposed wait of each call, by step."""
-        return pd.concat([part.waits for part in self._times], ignore_index=True)
+        none = exposed_waits((), PARTICIPATION.empty())
+        return pd.concat([none, *(part.waits for part in self._times)], ignore_index=True)
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
         """One row per rank and GPU."""

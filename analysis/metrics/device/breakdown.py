@@ -44,7 +44,7 @@ class Split(NamedTuple):
 
 
 class HeldWaits(NamedTuple):
-    """HeldWaits of the calls of a device, in order of start, that do not overlap, all of shape (waits,)."""
+    """Waits of the calls of a device, in order of start, that do not overlap, all of shape (waits,)."""
 
     call_id: NDArray[np.int64]
     starts: Times
