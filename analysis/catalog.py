@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .core.schema import PlainTable, Schema
-from .core.tables import communication, comparison, cycles, device_time, hang, lateness, replay, sweeps, training
+from .core.tables import (
+    account,
+    communication,
+    comparison,
+    cycles,
+    device_time,
+    hang,
+    lateness,
+    replay,
+    sweeps,
+    training,
+)
 
 
 class Topic(str, Enum):
@@ -115,11 +126,20 @@ _DEVICE_TIME = (
 )  # fmt: skip
 _IDLE = (
     "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",
-    "operator_ns", "outside_ns", "drained_ns",
+    "operator_ns", "outside_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "drained_ns",
 )  # fmt: skip
 _IDLE_NARROW = (
     "idle_ns", "starved_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "queued_ns",
-    "launching_ns", "unknown_ns", "drained_ns", "window_ns", "note",
+    "launching_ns", "unknown_ns", "drained_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "window_ns", "note",
+)  # fmt: skip
+_ACCOUNT = tuple(column for column in account.ACCOUNT.columns if column.endswith("_ns"))
+_ACCOUNT_NARROW = (
+    "window_ns", "compute_alone_ns", "exposed_wait_ns", "exposed_transfer_ns", "overlap_ns", "idle_outside_ns",
+    "idle_operator_ns", "idle_unknown_ns", "idle_sync_ns", "idle_data_ns", "idle_alloc_ns", "idle_launching_ns",
+    "idle_queued_ns", "exposed_memory_ns", "exposed_unsplit_ns", "idle_gc_ns", "idle_cpu_comm_ns", "idle_compile_ns",
+)  # fmt: skip
+_ACCOUNT_PARTS = (
+    "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
 )  # fmt: skip
 _GAPS = (
     "idle_ns", "cause", "call", "operator", "annotation", "module", "before", "after", "starved_ns", "launching_ns",
@@ -221,6 +241,50 @@ _ENTRIES = (
         none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `idle` without "
         "--by step",
         narrow=("rank", "device", "step", *_IDLE_NARROW),
+    ),
+    TableEntry(
+        account.ACCOUNT_PARTS,
+        Topic.time,
+        "All the time of a step, part by part, the largest first.",
+        "account.md#a-step-in-full",
+        command="account",
+        shown=_ACCOUNT_PARTS,
+        narrow=("part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank"),
+        below="waited_for",
+        negligible=("share_frac", "most_frac"),
+        none_measured="nothing that ran took any time",
+    ),
+    TableEntry(
+        account.ACCOUNT,
+        Topic.time,
+        "The same by device: parts that add up to its time, to the ns.",
+        "account.md#what-adds-up",
+        command="account --by device",
+        shown=("rank", "device", *_ACCOUNT, "note", "partial"),
+        narrow=("rank", "device", *_ACCOUNT_NARROW),
+        worst=Worst("compute_alone_ns", smallest=True),
+    ),
+    TableEntry(
+        account.ACCOUNT_STEPS,
+        Topic.time,
+        "The same by device and step.",
+        "account.md#what-adds-up",
+        command="account --by step",
+        shown=("rank", "device", "step", *_ACCOUNT, "note", "partial"),
+        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `account` without "
+        "--by step",
+        narrow=("rank", "device", "step", *_ACCOUNT_NARROW),
+    ),
+    TableEntry(
+        account.ACCOUNT_WAITS,
+        Topic.time,
+        "Whom the exposed wait was for.",
+        "account.md#whom-the-wait-was-for",
+        command="account --by culprit",
+        none_found="no device waited for another rank without computing",
+        none_measured="no device shows any activity",
+        needs_starts=True,
+        narrow=("rank", "device", "step", "waited_for", "exposed_wait_ns", "because", "origin_rank"),
     ),
     TableEntry(
         device_time.GAPS,

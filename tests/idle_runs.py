@@ -16,6 +16,8 @@ from analysis.results.analysis import Analysis
 from analysis.results.opening import load_run
 
 NAMES = ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "cudaMemcpy")
+OPERATORS = ("aten::mm", "fx (dynamo_timed)")
+MARKS = ("enumerate(DataLoader)#x", "c10d::send", "c10d::barrier", "gloo:send", "fx (dynamo_timed)", "Python GC")
 TIMES = st.integers(0, 30)
 Drawn = tuple[list[Row], list[Row], list[Row], list[Row]]
 
@@ -60,8 +62,8 @@ def tables(draw: st.DrawFn) -> Drawn:
         {**row, "name": draw(st.sampled_from(NAMES)), "correlation": draw(st.none() | st.integers(1, 6))}
         for row in events(8)
     ]
-    operators = [{**row, "name": "aten::mm"} for row in events(4)]
-    marks = [{**row, "name": draw(st.sampled_from(("enumerate(DataLoader)#x", "c10d::send")))} for row in events(4)]
+    operators = [{**row, "name": draw(st.sampled_from(OPERATORS))} for row in events(4)]
+    marks = [{**row, "name": draw(st.sampled_from(MARKS))} for row in events(6)]
     steps = st.none() | st.integers(1, 3)
     activities = [
         {

@@ -15,11 +15,13 @@ from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
 from ..core.schema import records
+from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
 from ..core.wording import counted
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
+from ..metrics import account as account_module
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
@@ -406,6 +408,41 @@ class Analysis:
     def _idle_of_typical_step(self) -> pd.DataFrame:
         steps = self.idle_steps
         return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
+
+    @cached_property
+    def account(self) -> pd.DataFrame:
+        """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
+        # Without details, idle time has no causes, and activities need not be looked at.
+        idle = self.idle if self.run.details and self.run.has_starts else None
+        return self._marked(account_module.accounted(ACCOUNT, self.breakdown, idle))
+
+    @cached_property
+    def account_steps(self) -> pd.DataFrame:
+        """The same by step."""
+        idle = self.idle_steps if self.run.details and self.run.has_starts else None
+        return self._marked(account_module.accounted(ACCOUNT_STEPS, self.breakdown_steps, idle))
+
+    @cached_property
+    def account_waits(self) -> pd.DataFrame:
+        """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
+        waits = self._work.exposed_waits()
+        return self._marked(account_module.account_waits(waits, self.participation, self.lateness))
+
+    @cached_property
+    def account_parts(self) -> pd.DataFrame:
+        """One row per part of a typical step, the largest first."""
+        return self._marked(account_module.account_parts(self.typical_parts))
+
+    @cached_property
+    def typical_parts(self) -> list[account_module.StepPart]:
+        """What a typical step consists of, the largest part first, with whom the waiting was for."""
+        if not len(self.breakdown):
+            return []
+        steps = list(self.typical_step.steps)
+        if not steps:
+            return account_module.typical_parts(self.account, self.account_waits)
+        of_steps = (table[table["step"].isin(steps)] for table in (self.account_steps, self.account_waits))
+        return account_module.typical_parts(*of_steps)
 
     @cached_property
     def _idle(self) -> IdleTables:

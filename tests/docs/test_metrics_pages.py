@@ -50,6 +50,7 @@ NOT_COPIED = {
 # stands beside the columns of bandwidth.
 LIKE = {
     "breakdown_steps": "breakdown",
+    "account_steps": "account",
     "idle_steps": "idle",
     "gaps": "idle",
     "launches_names": "launches",

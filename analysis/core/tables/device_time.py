@@ -138,6 +138,13 @@ _IDLE = {
     "data_ns": ("Int64", "part of starved_ns: otherwise it was getting a batch from the DataLoader"),
     "operator_ns": ("Int64", "part of starved_ns: otherwise it was in any other operator"),
     "outside_ns": ("Int64", "part of starved_ns: it was in none of these; mostly Python of the user"),
+    "gc_ns": (
+        "Int64",
+        "part of operator_ns and outside_ns: Python collected garbage; NA where the run has no record of that",
+    ),
+    "cpu_comm_ns": ("Int64", "likewise: otherwise its CPU communicated, or waited for those of others: gloo, barrier"),
+    "compile_ns": ("Int64", "likewise: otherwise torch.compile was at work"),
+    "python_ns": ("Int64", "part of outside_ns: none of these three either; mostly Python of the user"),
     "drained_ns": ("Int64", "starved_ns of gaps that began within a blocking call of that thread"),
     "note": ("string", "why something is NA"),
     "partial": _PARTIAL,

@@ -118,7 +118,8 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
 
 def _doing(host: Host, thread: int) -> list[tuple[Times, Times]]:
     """When a thread did what HOST lists, operators without those within them."""
-    doing = [*host.spans_of(thread)]
+    did = host.spans_of(thread)
+    doing = [did[cause] for cause in HOST[:-1]]
     stretches: list[tuple[Times, Times]] = [*doing, complement(union(*doing))]
     stretches[HOST.index("operator")] = _innermost_stretches(host, thread)
     return stretches

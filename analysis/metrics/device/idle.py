@@ -11,6 +11,7 @@ it ended, stream by stream and as a whole; here all streams together, and to the
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -38,6 +39,8 @@ QUEUE = ("starved", "launching", "queued", "unknown")
 """Parts of idle time: what was queued on the device."""
 HOST = ("sync", "alloc", "data", "operator", "outside")
 """Parts of starved time: what the launching thread did. Where they nest, the first one counts."""
+OF_WHICH = ("gc", "cpu_comm", "compile")
+"""Parts of `operator` and `outside`. Where they nest, the first one counts."""
 
 
 def is_sync(call: str) -> bool:
@@ -74,6 +77,8 @@ class Host:
     operators: pd.DataFrame
     annotations: pd.DataFrame
     modules: pd.DataFrame
+    has_gc: bool
+    """Whether runs of Python's garbage collector were recorded, on this rank or any other."""
 
     @cached_property
     def calls(self) -> HostCalls:
@@ -91,18 +96,44 @@ class Host:
             is_alloc=alloc & ~sync,
         )
 
-    def spans_of(self, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
-        """When a thread was in a blocking call, in an allocating one, loading data, and in any operator."""
+    def spans_of(self, thread: int) -> dict[str, Spans]:
+        """When a thread was in each of HOST and OF_WHICH, `outside` excepted."""
         calls, here = self.calls, self.calls.thread == thread
-        sync, alloc = (
-            spans(calls.start_ns[own], calls.end_ns[own]) for own in (here & calls.is_sync, here & calls.is_alloc)
-        )
-        on_thread = self.annotations[bare(self.annotations["thread"]) == thread]
-        loading = on_thread["name"].str.startswith(markers.LOADING).to_numpy(dtype=bool)
-        own = self.operators[bare(self.operators["thread"]) == thread]
+        marks = self.annotations[bare(self.annotations["thread"]) == thread]
+        operators = self.operators[bare(self.operators["thread"]) == thread]
+        communicating = _named(marks, _is_communicating)
+        compiling = [_spans(_named(table, _is_compiling)) for table in (marks, operators)]
         # Operators that hand a collective over are kept with the annotations.
-        handing = on_thread["name"].str.startswith((markers.C10D, markers.RECORD)).to_numpy(dtype=bool)
-        return sync, alloc, _spans(on_thread[loading]), union(_spans(own), _spans(on_thread[handing]))
+        handing = _named(marks, lambda name: name.startswith((markers.C10D, markers.RECORD)))
+        return {
+            "sync": spans(calls.start_ns[here & calls.is_sync], calls.end_ns[here & calls.is_sync]),
+            "alloc": spans(calls.start_ns[here & calls.is_alloc], calls.end_ns[here & calls.is_alloc]),
+            "data": _spans(_named(marks, lambda name: name.startswith(markers.LOADING))),
+            "operator": union(_spans(operators), _spans(handing)),
+            "gc": _spans(_named(marks, lambda name: name == markers.PYTHON_GC)),
+            "cpu_comm": union(_spans(communicating), self._waits_for_gloo(thread, marks, operators)),
+            "compile": union(*compiling),
+        }
+
+    def _waits_for_gloo(self, thread: int, marks: pd.DataFrame, operators: pd.DataFrame) -> Spans:
+        """When a thread stood still from handing a collective to gloo until that was done.
+
+        Gloo works on threads of its own, and no trace shows its caller waiting. But a caller that does nothing else
+        before the operation ends has waited for it.
+        """
+        elsewhere = self.annotations[bare(self.annotations["thread"]) != thread]
+        work = _named(elsewhere, lambda name: name.startswith(markers.GLOO_MARK)).sort_values("start_ns")
+        handed = _named(marks, lambda name: name.startswith(markers.C10D))
+        if not len(work) or not len(handed):
+            return _spans(work[:0])
+        own_calls = self.calls.start_ns[self.calls.thread == thread]
+        begins = np.sort(np.concatenate((marks["start_ns"], operators["start_ns"], own_calls)))
+        start, end = (np.append(times, _NEVER) for times in _times(work))
+        since, returned = _times(handed)
+        first = np.searchsorted(start[:-1], since)
+        until = end[first]
+        stood_still = until <= np.append(begins, _NEVER - 1)[np.searchsorted(begins, returned)]
+        return spans(since[stood_still], until[stood_still])
 
     @cached_property
     def operator_ranges(self) -> pd.DataFrame:
@@ -250,19 +281,29 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
         "queued": (gaps.end_ns - gaps.done_ns) * known,
         "unknown": (gaps.end_ns - start) * (1 - known),
         "drained": starved * gaps.is_drained,
-        **{cause: np.zeros(len(start), dtype=np.int64) for cause in HOST},
+        **{cause: np.zeros(len(start), dtype=np.int64) for cause in (*HOST, *OF_WHICH, "python")},
     }
     for thread in np.unique(gaps.thread[starved > 0]).tolist():
         here = (gaps.thread == thread) & (starved > 0)
-        before = np.zeros(int(here.sum()), dtype=np.int64)
-        so_far: list[Spans] = []
-        for cause, when in zip(HOST, host.spans_of(thread), strict=False):
-            so_far = [union(*so_far, when)]
-            within = covered(so_far[0], start[here], begun[here])
-            found[cause][here] = within - before
-            before = within
-        found["outside"][here] = starved[here] - before
+        did = host.spans_of(thread)
+        beside = _first_of(did, [*HOST[:3], *OF_WHICH, "operator"], start[here], begun[here])
+        counted = _first_of(did, HOST[:-1], start[here], begun[here])
+        for cause, times in {**beside, **counted}.items():
+            found[cause][here] = times
+        found["outside"][here] = starved[here] - sum(counted.values())
+        found["python"][here] = starved[here] - sum(beside.values())
     return found
+
+
+def _first_of(did: dict[str, Spans], causes: Sequence[str], starts: Times, ends: Times) -> dict[str, Times]:
+    """How long each interval has each of the causes; where several hold, the first one counts."""
+    result, so_far = {}, did[causes[0]]
+    before = np.zeros(len(starts), dtype=np.int64)
+    for cause in causes:
+        so_far = union(so_far, did[cause])
+        within = covered(so_far, starts, ends)
+        result[cause], before = within - before, within
+    return result
 
 
 class IdleParts(NamedTuple):
@@ -276,11 +317,14 @@ class IdleParts(NamedTuple):
 def idle_parts(gaps: Gaps, host: Host | None, why_not: str | None) -> IdleParts:
     """The parts of each piece of idle time; `why_not` says why there is no host."""
     if host is None:
-        return IdleParts({"idle": gaps.end_ns - gaps.start_ns}, (*QUEUE, *HOST, "drained"), why_not)
+        absent = (*QUEUE, *HOST, *OF_WHICH, "python", "drained")
+        return IdleParts({"idle": gaps.end_ns - gaps.start_ns}, absent, why_not)
     parts = by_cause(gaps, host)
     if not len(host.calls.thread):
         return IdleParts(parts, (), NO_CALLS)
-    return IdleParts(parts, (), None) if len(host.operators) else IdleParts(parts, HOST[2:], NO_OPERATORS)
+    if not len(host.operators):
+        return IdleParts(parts, (*HOST[2:], *OF_WHICH, "python"), NO_OPERATORS)
+    return IdleParts(parts, () if host.has_gc else ("gc",), None)
 
 
 def windows_of(activities: pd.DataFrame) -> list[Window]:
@@ -339,13 +383,17 @@ class HostTables:
     def host(self, rank: int, cycle: int) -> Host:
         """What the CPU of a rank did in one cycle."""
         parts = zip(self._parts, self._tables, strict=True)
-        return Host(*(part.get((rank, cycle), every[:0]) for part, every in parts))
+        return Host(*(part.get((rank, cycle), every[:0]) for part, every in parts), self._has_gc)
 
     def host_of(self, rank: int, device: str, cycle: int) -> tuple[Host | None, str | None]:
         """The host that launched what a device did; None where it is not known, and why."""
         if device == "cpu":
             return None, ON_CPU
         return (self.host(rank, cycle), None) if self.is_read else (None, NOT_READ)
+
+    @cached_property
+    def _has_gc(self) -> bool:
+        return bool((bare(self.annotations["name"]) == markers.PYTHON_GC).any())
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], pd.DataFrame]]:
@@ -390,6 +438,26 @@ def _summed(cycles: list[Row]) -> Row:
     return result
 
 
-def _spans(events: pd.DataFrame) -> Spans:
+def _is_communicating(name: str) -> bool:
+    """Whether a CPU communicates in a range of this name; of torch.distributed's functions only such are read."""
+    return name.startswith((markers.GLOO_MARK, *markers.BARRIERS, markers.C10D_FRAME))
+
+
+def _is_compiling(name: str) -> bool:
+    return name.endswith(markers.COMPILING)
+
+
+def _named(events: pd.DataFrame, is_wanted: Callable[[str], bool]) -> pd.DataFrame:
+    """The events whose names are wanted; each name is looked at once."""
+    codes, names = pd.factorize(events["name"])
+    return events[np.array([*map(is_wanted, names), False], dtype=bool)[codes]]
+
+
+def _times(events: pd.DataFrame) -> tuple[Times, Times]:
+    """When they began and ended."""
     starts = events["start_ns"].to_numpy()
-    return spans(starts, starts + events["dur_ns"].to_numpy())
+    return starts, starts + events["dur_ns"].to_numpy()
+
+
+def _spans(events: pd.DataFrame) -> Spans:
+    return spans(*_times(events))
