@@ -4,12 +4,13 @@ import inspect
 
 import pytest
 from hta_page import PAGE, page_as_printed
+from second_opinion import hta
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_outputs_are_what_both_print() -> None:
-    pytest.importorskip("hta", reason="HolisticTraceAnalysis is not installed")
+    hta()
     page = PAGE.read_text(encoding="utf-8")
     assert page_as_printed(page) == page
 
@@ -17,7 +18,6 @@ def test_outputs_are_what_both_print() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_every_call_is_there() -> None:
-    analysis = pytest.importorskip("hta.trace_analysis", reason="HolisticTraceAnalysis is not installed")
-    calls = {name for name, _ in inspect.getmembers(analysis.TraceAnalysis, inspect.isfunction) if name[0] != "_"}
+    calls = {name for name, _ in inspect.getmembers(hta().TraceAnalysis, inspect.isfunction) if name[0] != "_"}
     page = PAGE.read_text(encoding="utf-8")
     assert {name for name in calls if f"`{name}`" not in page} == {"get_queue_length_summary_from_time_series"}
