@@ -21,7 +21,7 @@ SMALLER = {"pipeline": {"hosts": 1, "gpus": 4}}
 
 def generated() -> None:
     """Worlds of the simulator, with NCCL (tests/simulator/README.md), and one rank alone."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     import host_bound
     from simulator import PRESETS, simulate
 

@@ -16,7 +16,7 @@ from builders import MAIN_THREAD, Trace
 STEPS = (4, 5, 6)
 _BACKWARD_THREAD = 4343
 _GPU, _STREAM = 0, 7
-_LAUNCH_NS, _ARRIVAL_NS, _AFTER_NS = 5_250, 1_900, 850
+_LAUNCH_NS, _ARRIVAL_NS, AFTER_NS = 5_250, 1_900, 850
 """How long a launch takes, how long until its kernel may begin, and how long after the kernel before."""
 _LAYERS = 4
 _US = 1_000
@@ -26,6 +26,8 @@ _US = 1_000
 class _Rank:
     """What the CPU has got to, and until when the GPU has work."""
 
+    slower: int
+    after_ns: int
     trace: Trace = field(default_factory=lambda: Trace(0, 1, groups={"0": [0]}))
     now_ns: int = 100_000
     busy_until_ns: int = 0
@@ -65,7 +67,8 @@ class _Rank:
         correlation, self.trace.next_id = self.trace.next_id, self.trace.next_id + 1
         self.trace.event("cuda_runtime", call, self.now_ns, _LAUNCH_NS, tid=self.thread, correlation=correlation)
         self.now_ns += _LAUNCH_NS
-        start_ns = max(self.now_ns + _ARRIVAL_NS, self.busy_until_ns + _AFTER_NS)
+        dur_ns *= self.slower
+        start_ns = max(self.now_ns + _ARRIVAL_NS, self.busy_until_ns + self.after_ns)
         where = {"device": _GPU, "stream": _STREAM, "correlation": correlation}
         self.trace.event(cat, name, start_ns, dur_ns, pid=_GPU, tid=_STREAM, **where, **args)
         self.busy_until_ns = start_ns + dur_ns
@@ -81,9 +84,9 @@ class _Rank:
         self.trace.event("cuda_runtime", call, begin_ns, self.now_ns - begin_ns, tid=self.thread)
 
 
-def trace() -> Trace:
-    """The trace of the rank."""
-    rank = _Rank()
+def trace(slower: int = 1, after_ns: int = AFTER_NS) -> Trace:
+    """The trace of the rank; what its GPU runs takes `slower` times as long, and the next pauses for `after_ns`."""
+    rank = _Rank(slower, after_ns)
     for step in STEPS:
         with rank.inside("user_annotation", f"ProfilerStep#{step}"):
             _step(rank)
