@@ -73,9 +73,11 @@ class _Rank:
         self.trace.event(cat, name, start_ns, dur_ns, pid=_GPU, tid=_STREAM, **where, **args)
         self.busy_until_ns = start_ns + dur_ns
 
-    def copy(self, name: str, nbytes: int, gb_per_s: float) -> None:
-        args = {"bytes": nbytes, "memory bandwidth (GB/s)": gb_per_s}
-        self.launch("cudaMemcpyAsync", "gpu_memcpy", name, round(nbytes / gb_per_s), **args)
+    def copy(self, call: str, name: str, nbytes: int, dur_ns: int) -> None:
+        """A copy or fill, with its bytes and bandwidth as Kineto gives them."""
+        cat = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
+        bandwidth = nbytes / (dur_ns * self.slower) if self.slower else 0.0
+        self.launch(call, cat, name, dur_ns, **{"bytes": nbytes, "memory bandwidth (GB/s)": bandwidth})
 
     def block(self, call: str) -> None:
         """A call that returns when the GPU has nothing left to do."""
@@ -98,18 +100,17 @@ def _step(rank: _Rank) -> None:
     with rank.inside("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
         rank.python(180)
     with rank.inside("cpu_op", "aten::copy_"):
-        rank.copy("Memcpy HtoD (Pinned -> Device)", 2_000_000, 25.0)
+        rank.copy("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)", 2_000_000, 80_000)
     with rank.annotated("forward"):
         for _ in range(_LAYERS):
             rank.op("aten::linear", ("sm90_xmma_gemm", 9_370), ("bias_kernel", 2_140))
             rank.op("aten::relu", ("relu_kernel", 1_730))
     with rank.inside("cpu_op", "aten::item"):
-        rank.copy("Memcpy DtoH (Device -> Pageable)", 4, 0.004)
+        rank.copy("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", 4, 1_000)
         rank.block("cudaStreamSynchronize")
     rank.python(60)
     with rank.inside("cpu_op", "aten::zero_"):
-        args = {"bytes": 1_000_000, "memory bandwidth (GB/s)": 500.0}
-        rank.launch("cudaMemsetAsync", "gpu_memset", "Memset (Device)", 2_000, **args)
+        rank.copy("cudaMemsetAsync", "Memset (Device)", 1_000_000, 2_000)
     rank.thread = _BACKWARD_THREAD
     for _ in range(_LAYERS):
         rank.op("autograd::engine::evaluate_function: AddmmBackward0", ("sm90_xmma_gemm_bwd", 61_480))

@@ -55,3 +55,12 @@ def test_rounding_makes_every_gap_longer(run: Path, tmp_path: Path) -> None:
     gaps, _ = gaps_of_one_stream(next(run.iterdir()))
     rounded = sum(idle_by_category(trace_analysis(run, tmp_path / "copy")).values())
     assert ours["idle_ns"] < rounded < ours["idle_ns"] + 2_000 * len(gaps)
+
+
+def test_this_host_does_not_wait_for_its_gpu() -> None:
+    """So its CPU is the critical path, of which HTA says that most is compute: docs/coming-from-hta.md."""
+
+    def begins_us(slower: int) -> list[float]:
+        return [event["ts"] for event in trace(slower).events if event["name"].startswith("ProfilerStep")]
+
+    assert begins_us(0) == pytest.approx(begins_us(1), abs=2)
