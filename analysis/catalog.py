@@ -733,7 +733,7 @@ _ENTRIES = (
     TableEntry(
         device_time.KERNELS,
         Topic.time,
-        "Device time by kernel or operator.",
+        "Device time by kernel, operator or annotation.",
         "kernels.md#by-kernel",
         command="kernels",
         shown=(*_DEVICE_TIME, "name", "partial"),
@@ -765,6 +765,24 @@ _ENTRIES = (
         command="kernels --by operator --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
         narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    ),
+    TableEntry(
+        device_time.ANNOTATION_TIMES,
+        Topic.time,
+        "Device time by the annotation in which kernels were launched.",
+        "kernels.md#by-annotation",
+        command="kernels --by annotation",
+        shown=(*_DEVICE_TIME, "annotation", "partial"),
+        narrow=("annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    ),
+    TableEntry(
+        device_time.ANNOTATION_TIMES_DEVICES,
+        Topic.time,
+        "Device time by annotation, rank and device.",
+        "kernels.md#by-annotation",
+        command="kernels --by annotation --rank all",
+        shown=("rank", "device", *_DEVICE_TIME, "annotation", "partial"),
+        narrow=("rank", "device", "annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.GPUS,

@@ -38,7 +38,7 @@ from ..metrics.device import launch_times
 from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
-from ..metrics.device.launches import launched_in
+from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
@@ -678,6 +678,23 @@ class Analysis:
     def operators_devices(self) -> pd.DataFrame:
         """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
         return self._marked(kernels_module.operators_devices(self.device_time, self.launched_in))
+
+    @cached_property
+    def annotation_times(self) -> pd.DataFrame:
+        """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
+        return self._marked(kernels_module.by_annotation(self.device_time, self._annotated_in))
+
+    @cached_property
+    def annotation_times_devices(self) -> pd.DataFrame:
+        """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
+        return self._marked(kernels_module.by_annotation_devices(self.device_time, self._annotated_in))
+
+    @cached_property
+    def _annotated_in(self) -> pd.Series[str]:
+        run = self.run
+        if not run.details:
+            raise NothingMeasured(f"{run.name}: was read without annotations; {_WITH_DETAILS}")
+        return annotated_in(run.activities, run.launches, run.annotations)
 
     @cached_property
     def launched_in(self) -> pd.Series[str]:

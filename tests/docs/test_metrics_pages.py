@@ -60,6 +60,8 @@ LIKE = {
     "kernels_devices": "kernels",
     "operators": "kernels",
     "operators_devices": "operators",
+    "annotation_times": "kernels",
+    "annotation_times_devices": "annotation_times",
     "changed_kernels": "comparison",
     "changed_operators": "comparison",
 }

@@ -95,6 +95,11 @@ OPERATOR = {
     "kind": ("string", "compute or comm; NA for an operator that launched both"),
     "kernels": ("int64", "different kernels that it launched"),
 }  # fmt: skip
+ANNOTATION = {
+    "annotation": ("string", "innermost annotation of your own around the launch; NA for launches outside of all"),
+    "kind": ("string", "compute or comm; NA where both were launched in it"),
+    "kernels": ("int64", "different kernels that were launched in it"),
+}  # fmt: skip
 _RANKS = {"ranks": ("int64", "ranks on which it ran")}
 
 KERNELS = Schema("kernels", "kernel, all ranks and devices together", {
@@ -108,6 +113,14 @@ OPERATORS = Schema("operators", "operator that launched kernels, all ranks and d
 })  # fmt: skip
 OPERATORS_DEVICES = Schema("operators_devices", "rank, device and operator that launched kernels", {
     "rank": _RANK, "device": _DEVICE, **OPERATOR, **_SHARES, "partial": _PARTIAL,
+})  # fmt: skip
+
+ANNOTATION_TIMES = Schema("annotation_times", "annotation in which kernels were launched, all ranks together", {
+    **ANNOTATION, **_RANKS, **_SHARES, "partial": _PARTIAL_RUN,
+})  # fmt: skip
+ANNOTATION_TIMES_DEVICES = Schema(
+    "annotation_times_devices", "rank, device and annotation in which kernels were launched", {
+    "rank": _RANK, "device": _DEVICE, **ANNOTATION, **_SHARES, "partial": _PARTIAL,
 })  # fmt: skip
 
 GPUS = Schema("gpus", "rank and GPU", {

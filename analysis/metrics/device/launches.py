@@ -1,4 +1,4 @@
-"""Which CPU operator launched an activity: the innermost one around the launch, on its thread.
+"""Which CPU operator, or annotation, an activity was launched in: the innermost one around the launch, on its thread.
 
 That is the operator whose External id Kineto writes on the kernel, but it is also known for traces without such ids.
 """
@@ -25,8 +25,25 @@ def launched_in(
     handed_over = annotations[annotations["name"].str.startswith(markers.C10D).fillna(False)]
     columns = ["rank", "cycle", "thread", "name", "start_ns", "dur_ns"]
     every = pd.concat([t[columns] for t in (cpu_operators, handed_over) if len(t)] or [cpu_operators[columns]])
-    found = activities["name"].where(activities["device"] == "cpu")
-    of_file = dict(list(every.groupby(["rank", "cycle"])))
+    return _innermost_of(activities, launches, every, activities["name"].where(activities["device"] == "cpu"))
+
+
+def annotated_in(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[str]:
+    """The annotation of every activity, with the activities' index: one that the user's code made.
+
+    NA without a launch, or with one outside of all, and on CPUs.
+    """
+    names = annotations["name"].astype("string").fillna("")
+    others = names.str.startswith((markers.PROFILER_STEP, markers.C10D, markers.GLOO_MARK, *markers.OF_BACKENDS))
+    yours = annotations[~(others | names.isin(markers.DETAILS))]
+    return _innermost_of(activities, launches, yours, pd.Series(pd.NA, index=activities.index, dtype="string"))
+
+
+def _innermost_of(
+    activities: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame, found: pd.Series[str]
+) -> pd.Series[str]:
+    """`found` with the innermost range around the launch of every activity of a GPU."""
+    of_file = dict(list(ranges.groupby(["rank", "cycle"])))
     launched = dict(list(launches.groupby(["rank", "cycle"])))
     for key, own in activities[activities["device"] != "cpu"].groupby(["rank", "cycle"]):
         if key in of_file and key in launched:
