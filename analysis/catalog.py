@@ -342,8 +342,8 @@ _ENTRIES = (
         "latency.md#latency-and-bandwidth",
         command="fits",
         shown=(
-            "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s",
-            "error_frac", "partial",
+            "process_group", "collective", "sizes", "calls", "latency_us", "latency_low_us", "latency_high_us",
+            "algbw_gb_per_s", "busbw_gb_per_s", "error_frac", "partial",
         ),
         none_found="no collective ran with three or more sizes, so nothing can be fitted",
         narrow=("collective", "process_group", "latency_us", "busbw_gb_per_s", "error_frac", "sizes", "calls"),

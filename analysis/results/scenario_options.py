@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 
-from ..errors import BadScenario
+from ..errors import BadScenario, NothingMeasured
 from ..replay.links import Linked, Links, links_of
 from ..replay.scenarios import transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
 from ..replay.scenarios.scenario import Scenario, all_at_once
+from ..replay.slow_links import against_others, slow_groups
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -34,7 +35,7 @@ class PredictedRun(Protocol):
     @property
     def clocks(self) -> pd.DataFrame: ...  # noqa: D102
     @property
-    def fits(self) -> pd.DataFrame: ...  # noqa: D102
+    def links(self) -> Links: ...  # noqa: D102
 
 
 def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
@@ -62,16 +63,39 @@ def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
 
 
 def _without(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
-    hosts = analysis.run.hosts
     if who == "all":
         return usual.without_stragglers()
+    return usual.without_stragglers(_ranks_of(analysis, who), who if who in analysis.run.hosts.values() else None)
+
+
+def _ranks_of(analysis: PredictedRun, who: Any) -> list[int]:
+    """The ranks of a host, or those that are written as 5 or 0-3. Raises BadScenario."""
+    hosts = analysis.run.hosts
     if who in hosts.values():
-        return usual.without_stragglers([rank for rank, host in hosts.items() if host == who], who)
+        return [rank for rank, host in hosts.items() if host == who]
     parts = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip()) for part in str(who).split(",")]
     found = [rank for rank in analysis.run.ranks for p in parts if p and int(p[1]) <= rank <= int(p[2] or p[1])]
     if not found or None in parts:
         raise BadScenario(f"{str(who)!r} is no rank or host of this run")
-    return usual.without_stragglers(found)
+    return found
+
+
+def _as_others(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
+    """The links of a group of processes, of ranks or a host; or all that are slower than others like them."""
+    links = analysis.links
+    if who == "slow":
+        slow = slow_groups(links)
+        if not slow:
+            raise NothingMeasured("no links are slower than others like them, or none are like others")
+        every = [transfers.links_as_others(each) for each in slow]
+        return every[0] if len(every) == 1 else all_at_once(", ".join(each.name for each in every), every)
+    groups = {linked.group: linked.ranks for linked in _known(analysis).values()}
+    compared = against_others(links, groups[who] if who in groups else _ranks_of(analysis, who))
+    if compared is None:
+        raise NothingMeasured(
+            f"nothing is like the links of {who}: no other ranks ran the same collective, equally spread over hosts"
+        )
+    return transfers.links_as_others(compared)
 
 
 def _links(analysis: PredictedRun, text: Any, make: Callable[..., Scenario]) -> Scenario:
@@ -82,7 +106,7 @@ def _links(analysis: PredictedRun, text: Any, make: Callable[..., Scenario]) -> 
 
 
 def _known(analysis: PredictedRun, group: str = "") -> dict[int, Linked]:
-    return links_of(Links(analysis.collectives, analysis.fits, analysis.run.hosts), group)
+    return links_of(analysis.links, group)
 
 
 def _no_jitter(_: PredictedRun, value: Any, __: Option) -> Scenario:
@@ -144,6 +168,7 @@ _KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
     "without_straggler": _without,
     "links": lambda analysis, text, _: _links(analysis, text, transfers.faster_links),
     "latency": lambda analysis, text, _: _links(analysis, text, transfers.lower_latency),
+    "links_as_others": _as_others,
     "no_jitter": _no_jitter,
     "overlap": _overlap,
     "fuse": _fuse,

@@ -54,6 +54,15 @@ LinkSpeeds = Annotated[
         "over several hosts.",
     ),
 ]
+AsOthers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--links-as-others",
+        metavar="WHO",
+        help="Make the links of these ranks (4-7), a host, or a process group as fast as those of others like them; "
+        "`slow` are all that are slower.",
+    ),
+]
 NoJitter = Annotated[bool, typer.Option("--no-jitter", help="Replace compute by its mean and transfer by its median.")]
 Latencies = Annotated[
     list[str] | None,
@@ -98,6 +107,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         without_straggler: Without = None,
         links: LinkSpeeds = None,
         latency: Latencies = None,
+        links_as_others: AsOthers = None,
         no_jitter: NoJitter = False,
         overlap: Overlap = None,
         fuse: Fuse = False,
@@ -110,6 +120,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             "without_straggler": without_straggler,
             "links": links,
             "latency": latency,
+            "links_as_others": links_as_others,
             "bucket_mb": bucket_mb,
             "ranks": ranks,
         }

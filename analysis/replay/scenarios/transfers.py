@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import log2
+from math import isfinite, log2
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...metrics.clocks.frame import Ints
 from ..engine import Playing
 from ..links import BETWEEN, Linked
 from ..programs import NONE
+from ..slow_links import SURE, SlowLinks
 from .scenario import Change, Scenario
 
 _Model = Callable[[Linked, float], float]
@@ -23,27 +24,60 @@ _Model = Callable[[Linked, float], float]
 
 
 def faster_links(factor: float, links: Mapping[int, Linked], group: str = "") -> Scenario:
-    """Transfers of these collectives take so much less, but for their latency. `group` says which they are."""
-    of = {"": "all links", BETWEEN: "links between hosts"}.get(group, f"links of group {group}")
+    """Transfers of these collectives take so much less, but for their latency. `group` says which they are.
 
-    def faster(linked: Linked, transfer: float) -> float:
-        floor = min(linked.latency_ns or 0.0, transfer)
-        return floor + (transfer - floor) / factor
+    Two ways: with the least latency that may be, and with the most.
+    """
 
-    change = _with_transfers(links, faster)
-    return Scenario(f"{of} {factor:g} times as fast", "all but the fitted latency is bandwidth", (change,))
+    def faster(transfer: float, latency: float) -> float:
+        return latency + (transfer - latency) / factor
+
+    return Scenario(f"{_of(group)} {factor:g} times as fast", _ALL_BUT_LATENCY, _both_ways(links, faster))
 
 
 def lower_latency(factor: float, links: Mapping[int, Linked], group: str = "") -> Scenario:
-    """The fitted latency of these collectives is so much less. `group` says which they are."""
-    of = {"": "all links", BETWEEN: "links between hosts"}.get(group, f"links of group {group}")
+    """The latency of these collectives is so much less. `group` says which they are. Two ways, as with faster links."""
 
-    def faster(linked: Linked, transfer: float) -> float:
-        latency = min(linked.latency_ns or 0.0, transfer)
+    def faster(transfer: float, latency: float) -> float:
         return transfer - latency + latency / factor
 
-    change = _with_transfers(links, faster)
-    return Scenario(f"{of} with 1/{factor:g} of the latency", "only the fitted latency changes", (change,))
+    fitted = any(linked.is_fitted for linked in links.values())
+    unknown = "" if fitted else "no collective ran with sizes different enough to tell its latency: bounds only"
+    ways = _both_ways(links, faster)
+    return Scenario(f"{_of(group)} with 1/{factor:g} of the latency", "only latency changes", ways, unknown)
+
+
+_MOST_NAMED = 4
+_ALL_BUT_LATENCY = "all but the latency is bandwidth"
+
+
+def _of(group: str) -> str:
+    return {"": "all links", BETWEEN: "links between hosts"}.get(group, f"links of group {group}")
+
+
+def _both_ways(links: Mapping[int, Linked], model: Callable[[float, float], float]) -> tuple[Change, ...]:
+    """The model, of a transfer and its latency, with the least latency that may be and with the most."""
+
+    def way(which: str) -> Change:
+        return _with_transfers(
+            links, lambda linked, transfer: model(transfer, min(getattr(linked.bounds, which), transfer))
+        )
+
+    return way("low_ns"), way("high_ns")
+
+
+def links_as_others(slow: SlowLinks) -> Scenario:
+    """Transfers over these links take as long as others like them do. Two ways, as far apart as noise may be."""
+
+    def way(errors: float) -> Change:
+        change = (1 + slow.noise_frac) ** (errors / SURE)
+        return _with_times({number: times * change for number, times in slow.times.items()})
+
+    others = "; ".join(" ".join(map(str, ranks)) for ranks in slow.others[:_MOST_NAMED])
+    more = len(slow.others) - _MOST_NAMED
+    said = f"{others}{f' and {more} more' if more > 0 else ''}"
+    ways = tuple(way(errors) for errors in ((-2.0, 2.0) if isfinite(slow.noise_frac) else (0.0,)))
+    return Scenario(f"{slow.label} as fast as others", f"a byte takes as long as among ranks {said}", ways)
 
 
 def more_ranks(grown: float, links: Mapping[int, Linked], *, shared_batch: bool = False) -> Scenario:
@@ -93,6 +127,19 @@ def _computing_less(way: Change, grown: float) -> Change:
             replace(m, duration=np.where(m.program.is_comm, m.duration, np.rint(m.duration / grown).astype(np.int64)))
             for m in way(members)
         ]
+
+    return change
+
+
+def _with_times(times: Mapping[int, float]) -> Change:
+    """Transfers of these collectives divided by so much."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        result = []
+        for member in members:
+            by = np.array([times.get(number, 1.0) for number in member.program.collective.tolist()])
+            result.append(replace(member, transfer=np.rint(member.transfer / by).astype(np.int64)))
+        return result
 
     return change
 

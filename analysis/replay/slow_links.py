@@ -1,0 +1,194 @@
+"""Groups, hosts and pairs of hosts whose transfers take longer than those of others like them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..metrics.latency import Place, kinds_alike, spread
+from .links import Links
+
+LEAST_SLOWER_FRAC = 0.15
+"""Links differ by less without any fault: by their place on a board, or by what else runs."""
+_LEAST_CALLS = 4
+SURE = 4.0
+"""So many standard errors above the others is no chance, however many groups are compared."""
+_ALIKE = 1.25
+"""Sizes within this factor are compared by the time that a byte takes."""
+
+_Ranks = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SlowLinks:
+    """Links over which the same takes `slower_frac` longer than over others like them, give or take `noise_frac`.
+
+    `numbers` are the collectives that ran over them; of each, `times` is what it took as a multiple of what others
+    like it do. `others` are the groups that it was compared with.
+    """
+
+    label: str
+    ranks: _Ranks
+    slower_frac: float
+    noise_frac: float
+    numbers: frozenset[int]
+    times: Mapping[int, float]
+    others: tuple[_Ranks, ...]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """The calls of one kind and about one size among `ranks`, against those of others alike, by their logarithm."""
+
+    ranks: _Ranks
+    numbers: tuple[int, ...]
+    above: float
+    error: float
+    calls: int
+    others: tuple[_Ranks, ...]
+
+
+def slow_groups(links: Links) -> list[SlowLinks]:
+    """The slow ones, slowest first; nothing where links do the same equally fast, or cannot be compared.
+
+    Only like is compared with like: the same kind of collective over as many ranks, equally spread over hosts, and of
+    about one size. A group that spans hosts is not slow because those inside a host are faster. The others must agree:
+    one is slow if it takes 15 % longer than most of them, and by more than four standard errors, to which the spread of
+    the others belongs.
+    """
+    compared = list(_comparisons(links))
+    by_ranks: dict[_Ranks, list[_Compared]] = {}
+    for each in compared:
+        by_ranks.setdefault(each.ranks, []).append(each)
+    slow = {ranks: _slow(_label(ranks, links.hosts), ranks, own) for ranks, own in by_ranks.items()}
+    found = {ranks: each for ranks, each in slow.items() if _is_beyond_noise(each)}
+    return sorted(_merged(found, by_ranks, links.hosts), key=lambda each: -each.slower_frac)
+
+
+def against_others(links: Links, ranks: Sequence[int]) -> SlowLinks | None:
+    """The groups within these ranks against others like them, slow or not; None where there are none like them."""
+    own = [each for each in _comparisons(links, set(ranks)) if set(each.ranks) <= set(ranks)]
+    known = tuple(sorted({rank for each in own for rank in each.ranks}))
+    return _slow(_label(known, links.hosts), known, own) if own else None
+
+
+def _comparisons(links: Links, apart: set[int] | None = None) -> Iterator[_Compared]:
+    """Each group against all others alike; those within the ranks `apart`, if given, against those that are not."""
+    alike: dict[tuple[str, tuple[int, ...]], list[tuple[Place, pd.DataFrame]]] = {}
+    for place, own in kinds_alike(links.collectives):
+        alike.setdefault((place.collective, spread(place.ranks, links.hosts)), []).append((place, own))
+    for groups in alike.values():
+        for by_ranks in _of_about_one_size(groups):
+            for ranks, own in by_ranks.items():
+                others = {other: rows for other, rows in by_ranks.items() if other != ranks}
+                if apart is not None:
+                    others = {other: rows for other, rows in others.items() if not set(other) <= apart}
+                if others and len(own):
+                    yield _against(ranks, own, others)
+
+
+def _of_about_one_size(groups: Sequence[tuple[Place, pd.DataFrame]]) -> Iterator[dict[_Ranks, pd.DataFrame]]:
+    """The calls of all groups by ranks, for each run of sizes that are within a factor of each other."""
+    every = pd.concat([own.assign(of=number) for number, (_, own) in enumerate(groups)])
+    sizes = sorted(every["size_bytes"].unique().tolist())
+    first, starts = 0, [0]
+    for number, (_, size) in enumerate(pairwise(sizes), 1):
+        if size > sizes[first] * _ALIKE:
+            first = number
+            starts.append(number)
+    for start, stop in pairwise([*starts, len(sizes)]):
+        together = every[every["size_bytes"].between(sizes[start], sizes[stop - 1])]
+        yield {groups[number][0].ranks: own for number, own in together.groupby("of")}
+
+
+def _against(ranks: _Ranks, own: pd.DataFrame, others: Mapping[_Ranks, pd.DataFrame]) -> _Compared:
+    mine, theirs = _logs(own), [_logs(rows) for rows in others.values()]
+    medians = np.array([np.median(each) for each in theirs])
+    usual = float(np.sort(medians)[(len(medians) - 1) // 2])  # the lower median: of two others, one may be slow as well
+    within = np.concatenate([each - np.median(each) for each in [mine, *theirs]])
+    freedom = max(len(within) - len(theirs) - 1, 1)
+    noise = float(np.sqrt((within**2).sum() / freedom * np.pi / 2))
+    between = float(np.median(np.abs(medians - usual)) * 1.4826) if len(medians) > 2 else 0.0
+    fewest = min(map(len, theirs))
+    return _Compared(
+        ranks,
+        tuple(own["collective_id"].astype(int)),
+        float(np.median(mine)) - usual,
+        (noise**2 / len(mine) + noise**2 / fewest + between**2) ** 0.5,
+        min(len(mine), fewest),
+        tuple(others),
+    )
+
+
+def _logs(rows: pd.DataFrame) -> NDArray[np.float64]:
+    times: NDArray[Any] = rows["transfer_ns"].to_numpy(np.float64) / rows["size_bytes"].to_numpy(np.float64)
+    return np.log(times)
+
+
+def _slow(label: str, ranks: _Ranks, compared: Sequence[_Compared]) -> SlowLinks:
+    """What all comparisons say together: the mean of each, as often as it was called."""
+    calls = np.array([len(each.numbers) for each in compared], dtype=np.float64)
+    weights = calls / calls.sum()
+    above = float(weights @ [each.above for each in compared])
+    error = float(np.sqrt((weights**2) @ [each.error**2 for each in compared]))
+    if max(each.calls for each in compared) < _LEAST_CALLS:
+        error = np.inf
+    return SlowLinks(
+        label,
+        ranks,
+        float(np.expm1(above)),
+        float(np.expm1(SURE * error)) if np.isfinite(error) else np.inf,
+        frozenset(number for each in compared for number in each.numbers),
+        {number: float(np.exp(each.above)) for each in compared for number in each.numbers},
+        tuple(dict.fromkeys(other for each in compared for other in each.others)),
+    )
+
+
+def _is_beyond_noise(links: SlowLinks) -> bool:
+    return links.slower_frac >= max(LEAST_SLOWER_FRAC, links.noise_frac)
+
+
+def _merged(
+    slow: Mapping[_Ranks, SlowLinks], compared: Mapping[_Ranks, list[_Compared]], hosts: Mapping[int, str | None]
+) -> Iterator[SlowLinks]:
+    """The slow ones; where all of a host to others, inside a host, or between the same hosts are, these are one."""
+    left = dict(slow)
+    for label, groups in _together(compared, hosts):
+        if len(groups) > 1 and all(ranks in left for ranks in groups):
+            of = [each for ranks in groups for each in compared[ranks]]
+            yield _slow(label, tuple(sorted({rank for ranks in groups for rank in ranks})), of)
+            for ranks in groups:
+                del left[ranks]
+    yield from left.values()
+
+
+def _together(groups: Collection[_Ranks], hosts: Mapping[int, str | None]) -> Iterator[tuple[str, list[_Ranks]]]:
+    """Groups that share links, and what to call these: of one host to others; between some hosts; inside one."""
+    where = {ranks: frozenset(str(hosts[rank]) for rank in ranks if hosts.get(rank)) for ranks in groups}
+    for host in sorted(set().union(*where.values())):
+        own = [ranks for ranks in groups if host in where[ranks] and len(where[ranks]) > 1]
+        if len({where[ranks] for ranks in own}) > 1:
+            yield f"links of {host} to other hosts", own
+    for names in dict.fromkeys(where.values()):
+        own = [ranks for ranks in groups if where[ranks] == names]
+        if names:
+            yield f"links {'between' if len(names) > 1 else 'inside'} {' and '.join(sorted(names))}", own
+
+
+def _label(ranks: _Ranks, hosts: Mapping[int, str | None]) -> str:
+    """Such as "links of ranks 4-7 (node1)"."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    said = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+    names = sorted({str(hosts[rank]) for rank in ranks if hosts.get(rank)})
+    return f"links of ranks {said}" + (f" ({', '.join(names)})" if names and len(names) < 3 else "")
