@@ -71,14 +71,20 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
                 "its shortest transfer": shortest[place],
                 "the shortest transfer of groups alike": alike[place.collective, spread(place.ranks, hosts)],
                 "other collectives of these ranks": min(
-                    shortest[other] * max(steps(place, hosts)[0] / max(steps(other, hosts)[0], 1), 1)
+                    shortest[other] * max(_steps(place, hosts)[0] / _steps(other, hosts)[0], 1)
                     for other in among[place.ranks]
                 ),
-                MODEL: _model_ns(place, hosts) if nccl else math.inf,
+                MODEL: most_latency_ns(place.collective, len(place.ranks), len(spread(place.ranks, hosts)))
+                if nccl
+                else math.inf,
             },
         )
         for place, own in times.items()
     }
+
+
+def _steps(place: Place, hosts: Mapping[int, str | None]) -> tuple[int, int]:
+    return steps(place.collective, len(place.ranks), len(spread(place.ranks, hosts)))
 
 
 def _times(moved: pd.DataFrame) -> dict[Place, pd.Series[float]]:
@@ -143,31 +149,30 @@ def spread(ranks: tuple[int, ...], hosts: Mapping[int, str | None]) -> tuple[int
     return tuple(sorted((names.count(name) for name in set(names)), reverse=True))
 
 
-def steps(place: Place, hosts: Mapping[int, str | None]) -> tuple[int, int]:
+def steps(collective: str, ranks: int, on_hosts: int) -> tuple[int, int]:
     """How many messages follow one another, and how many of these go to another host.
 
     Of a ring 2 (n - 1) and 2 x hosts for all_reduce, half of that for the others; messages of an all_to_all go to eight
     ranks at a time. Source: NVIDIA/nccl src/graph/tuning.cc (nsteps, nInterSteps); src/include/device.h (a channel
     works on eight sends at once).
     """
-    ranks, on_hosts = len(place.ranks), len(spread(place.ranks, hosts))
-    if place.collective in POINT_TO_POINT:
+    if collective in POINT_TO_POINT:
         return 1, int(on_hosts > 1)
-    if place.collective == "all_to_all":
+    if collective == "all_to_all":
         rounds = max(math.ceil((ranks - 1) / _AT_ONCE), 1)
         return rounds, rounds if on_hosts > 1 else 0
-    times = 2 if place.collective in ("all_reduce", "barrier") else 1
+    times = 2 if collective in ("all_reduce", "barrier") else 1
     total = max(times * (ranks - 1), 1)
     return total, min(times * on_hosts, total) if on_hosts > 1 else 0
 
 
-def _model_ns(place: Place, hosts: Mapping[int, str | None]) -> float:
+def most_latency_ns(collective: str, ranks: int, on_hosts: int) -> float:
     """Twice the latency that NCCL expects of its slowest protocol over its slowest links.
 
     Source: NVIDIA/nccl src/graph/tuning.cc, baseLatencies and hwLatencies: at most 14 us, 5.7 us for each step inside a
     host (PCI, Simple), 14 us for each between hosts (Simple).
     """
-    total, between = steps(place, hosts)
+    total, between = steps(collective, ranks, on_hosts)
     return _MARGIN * 1e3 * (_BASE_US + (total - between) * _INSIDE_US + between * _BETWEEN_US)
 
 

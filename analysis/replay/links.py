@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT
+from ..core.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING
 from ..core.schema import records
 from ..errors import NothingMeasured
 from ..metrics.latency import SIZES, UNBOUNDED, Bounds, Place, latency_bounds, place_of
@@ -41,6 +41,11 @@ class Linked(NamedTuple):
     latency_ns: float | None
     bounds: Bounds
     members: tuple[int, ...]
+
+    @property
+    def is_known(self) -> bool:
+        """Does the trace say what kind of collective it is?"""
+        return self.collective in {*SYNCHRONISING, *ROOTED, *POINT_TO_POINT}
 
     @property
     def is_fitted(self) -> bool:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 
+from ..ceilings.files import read_ceiling
 from ..errors import BadScenario, NothingMeasured
 from ..replay.links import Linked, Links, links_of
 from ..replay.scenarios import transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
+from ..replay.scenarios.growth import (
+    Hosts,
+    NewLinks,
+    ceiling_links,
+    given_links,
+    measured_links,
+    more_ranks,
+    with_sizes,
+)
 from ..replay.scenarios.scenario import Scenario, all_at_once
 from ..replay.slow_links import against_others, slow_groups
 
@@ -50,7 +62,7 @@ def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
 
 
 def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
-    unknown = sorted(set(options) - {*_KNOWN, "name", "batch"})
+    unknown = sorted(set(options) - {*_KNOWN, "name", "batch", "new_links"})
     if unknown:
         raise BadScenario(f"no such option of a scenario: {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
     if options.get("batch", "kept") not in _BATCHES:
@@ -145,7 +157,39 @@ def _ranks(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
         )
     if any(round(size * grown) != size * grown or size * grown < 1 for size in sizes):
         raise BadScenario(f"{number} ranks do not make whole groups of the {min(sizes)} of {world} that there are")
-    return transfers.more_ranks(grown, growing, shared_batch=options.get("batch") == "shared")
+    new_links = _new_links(options["new_links"]) if options.get("new_links") is not None else None
+    return more_ranks(
+        grown,
+        with_sizes(analysis.links, growing),
+        hosts=_hosts(analysis.run),
+        new_links=new_links or measured_links(analysis.links, every),
+        shared_batch=options.get("batch") == "shared",
+    )
+
+
+def _hosts(run: Run) -> Hosts:
+    """The hosts, and the room on each: that of the ranks on it; of a single one, what GPUs its traces list."""
+    number_on = Counter(run.hosts.get(rank) for rank in run.ranks)
+    most = max(number_on.values(), default=1)
+    if len(number_on) > 1:
+        return Hosts(run.hosts, most)
+    return Hosts(run.hosts, None if run.is_of_cpus else max(most, run.devices_listed))
+
+
+def _new_links(text: Any) -> NewLinks:
+    """GB/s, or GB/s and us, or a file that holds a ceiling. Raises BadScenario, UnreadableFile, NotACeiling."""
+    numbers = re.fullmatch(
+        r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:,([0-9]{1,6}(?:\.[0-9]{1,6})?))?", str(text).replace(" ", "")
+    )
+    if numbers and float(numbers[1]) > 0:
+        return given_links(float(numbers[1]), None if numbers[2] is None else float(numbers[2]))
+    path = Path(str(text))
+    if numbers or not path.exists():
+        raise BadScenario(
+            f"new_links is {str(text)!r}, but should be GB/s, such as 50 or 50,30 with a latency of 30 us, or a file"
+        )
+    ceiling = read_ceiling(path)
+    return ceiling_links(ceiling.name, ceiling.table)
 
 
 def _buckets(analysis: PredictedRun, size: Any, _: Option) -> Scenario:

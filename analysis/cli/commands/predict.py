@@ -83,6 +83,15 @@ MoreRanks = Annotated[
         "--ranks", metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."
     ),
 ]
+NewLinks = Annotated[
+    str | None,
+    typer.Option(
+        "--new-links",
+        metavar="GB/s[,us]",
+        help="With --ranks: bus bandwidth, and latency, between hosts where none was measured; or a file of `commtrace "
+        "comms` or nccl-tests.",
+    ),
+]
 WhichBatch = Annotated[
     BatchKind,
     typer.Option(
@@ -114,6 +123,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         bucket_mb: BucketSizes = None,
         ranks: MoreRanks = None,
         batch: WhichBatch = BatchKind.kept,
+        new_links: NewLinks = None,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
         several: dict[str, Sequence[Any] | None] = {
@@ -125,7 +135,9 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             "ranks": ranks,
         }
         found: list[dict[str, Any]] = [
-            {name: value, "batch": batch.value} for name, values in several.items() for value in values or []
+            {name: value, "batch": batch.value, "new_links": new_links}
+            for name, values in several.items()
+            for value in values or []
         ]
         chosen = {"no_jitter": no_jitter, "overlap": overlap and overlap.value, "fuse": fuse}
         found += [{name: value} for name, value in chosen.items() if value]
