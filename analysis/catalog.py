@@ -88,6 +88,8 @@ class TableEntry:
     """Of a table with a row per rank: which ranks are shown where there are many."""
     below: str | None = None
     """A column of sentences, which stand below their rows on a terminal that has no room beside them."""
+    optional: tuple[str, ...] = ()
+    """Columns that people do not see where no row has a value of them."""
     negligible: tuple[str, ...] = ()
     """Columns by which people see no row in which all of them are shown as 0.0."""
     title: str | None = None
@@ -581,8 +583,11 @@ _ENTRIES = (
         "replay.md#scenarios",
         command="predict",
         none_measured="nothing ran on a device",
-        narrow=("scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac"),
+        narrow=(
+            "scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac", "throughput_factor", "efficiency_frac",
+        ),
         below="assumes",
+        optional=("throughput_factor", "efficiency_frac", "unknown"),
     ),
     TableEntry(
         device_time.KERNELS,

@@ -12,18 +12,18 @@ from simulator.pipelines import cp_ring, three_d
 from simulator.programs import ddp, moe, tp, tp_dp
 
 from analysis import analyse
+from analysis.errors import BadScenario
 from analysis.results.analysis import Analysis
 
+DATA = Path(__file__).parent / "data"
 MOST_WIDE = 0.2
 """Of an interval, as a fraction of the step: a wider one tells nothing."""
 PROGRAMS = {
-    "ddp": ddp,
     "tp": partial(tp, layers=4),
     "one size": partial(tp, layers=4, gradient=False),
     "tp and dp": tp_dp,
     "sizes alike": moe,
-    "pipeline": partial(three_d, tp=1, pp=4),
-    "pipeline, not batched": partial(three_d, tp=2, pp=2, batched=False),
+    "pipeline": partial(three_d, tp=2, pp=2, batched=False),
     "ring": cp_ring,
 }
 CHANGES = {"links x 2": {"links": 2}, "links / 2": {"links": 0.5}, "latency / 2": {"latency": 2}}
@@ -68,3 +68,64 @@ def test_where_one_size_ran_latency_is_not_known(tmp_path: Path) -> None:
     assert pd.isna(row["step_ns"])
     assert pd.isna(row["gain_ns"])
     assert row["low_ns"] < row["high_ns"]
+
+
+GROWN = {"all over hosts": ddp, "one host": partial(tp, layers=4)}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "options"),
+    [
+        ("one host", (1, 4), (2, 4), {"new_links": "40,28"}),
+        ("one host", (1, 4), (2, 4), {"new_links": 40}),
+        ("all over hosts", (2, 2), (4, 2), {}),
+    ],
+)
+def test_more_ranks_are_as_predicted(
+    name: str, before: tuple[int, int], after: tuple[int, int], options: dict[str, object], tmp_path: Path
+) -> None:
+    """Links between hosts are those that are given; or those measured, where there are some."""
+    world = World(5, GROWN[name], *before, steps=6, window=Window(((1, 4),)))
+    ranks = after[0] * after[1]
+    [row] = of_world(world, tmp_path / "few").predict({"ranks": ranks, **options}).to_dict("records")
+    true = step_ns(of_world(replace(world, hosts=after[0], gpus=after[1]), tmp_path / "many"))
+    assert row["low_ns"] - 0.01 * true <= true <= row["high_ns"] + 0.01 * true
+    measured = row["step_ns"] + row["gain_ns"]
+    assert row["throughput_factor"] == pytest.approx(2 * measured / row["step_ns"])
+    assert row["efficiency_frac"] == pytest.approx(measured / row["step_ns"])
+
+
+def test_new_links_are_those_of_a_ceiling(tmp_path: Path) -> None:
+    """Half of the bandwidth, twice the time; where it holds nothing of a collective, nothing is known."""
+    found = of_world(World(5, GROWN["one host"], 1, 4, steps=6, window=Window(((1, 4),))), tmp_path)
+    steps = []
+    for factor in (1, 2):
+        file = tmp_path / f"all_reduce{factor}.txt"
+        lines = [f"#  Rank  {rank} Group  0 Pid  1 on node device  {rank}" for rank in range(8)]
+        rows = [f"{size} {size // 4} float sum -1 {size / 1e4 * factor} 0 0 0" for size in (1 << 20, 1 << 30)]
+        header = [
+            "# nThread 1",
+            "# Collective test starting: all_reduce_perf",
+            *lines,
+            "# size time algbw busbw #wrong",
+        ]
+        file.write_text("\n".join([*header, *rows]) + "\n")
+        steps.append(found.predict({"ranks": 8, "new_links": str(file)})["step_ns"].iloc[0])
+    [given] = found.predict({"ranks": 8, "new_links": "17.5,0"})["step_ns"]
+    assert steps[0] == pytest.approx(given, rel=1e-3)
+    assert steps[1] > 1.7 * steps[0]
+
+
+def test_links_that_nobody_measured_are_asked_for(tmp_path: Path) -> None:
+    found = of_world(World(5, GROWN["one host"], 1, 4, steps=4, window=Window(((1, 2),))), tmp_path)
+    [row] = found.predict({"ranks": 8}).to_dict("records")
+    assert all(pd.isna(row[name]) for name in ("step_ns", "low_ns", "high_ns", "gain_ns", "efficiency_frac"))
+    assert "8 ranks do not fit into 1 host with 4 GPUs: give --new-links" in row["unknown"]
+    with pytest.raises(BadScenario, match="new_links is 'fast', but should be GB/s, such as 50"):
+        found.predict({"ranks": 8, "new_links": "fast"})
+
+
+@pytest.mark.parametrize("run", ["nccl-straggler", "nccl-two-hosts", "nccl-pipeline"])
+def test_nothing_takes_longer_with_faster_links_or_overlap(run: str) -> None:
+    found = analyse(DATA / run, details=True)
+    assert (found.predict({"links": 2}, {"overlap": "perfect"})["gain_ns"] >= 0).all()

@@ -12,14 +12,16 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT, SYNCHRONISING
+from ..core.nccl_tests import POINT_TO_POINT, SYNCHRONISING, bus_factor
 from ..core.schema import grouped
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5 % of Student's t by degrees of freedom from 1; 2 is close enough beyond."""
 _MEDIAN_VARIANCE = math.pi / 2
 """Of a median of normal values, as a multiple of that of their mean."""
-_BASE_US, _INSIDE_US, _BETWEEN_US = 14.0, 5.7, 14.0
+_BASE_US, _NVLINK_US, _PCI_US, _BETWEEN_US = 14.0, 3.4, 5.7, 14.0
+_PCI_GB_PER_S = 64.0
+"""What PCIe 5.0 x16 moves one way; whatever is faster inside a host is NVLink or its like."""
 _MARGIN = 2.0
 _AT_ONCE = 8
 
@@ -64,6 +66,7 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
         key = place.collective, spread(place.ranks, hosts)
         alike[key] = min(least, alike.get(key, least))
         among.setdefault(place.ranks, []).append(place)
+    nvlink = any(_is_beyond_pcie(place, own) for place, own in times.items())
     return {
         place: _bounds(
             fitted(own),
@@ -74,7 +77,9 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
                     shortest[other] * max(_steps(place, hosts)[0] / _steps(other, hosts)[0], 1)
                     for other in among[place.ranks]
                 ),
-                MODEL: most_latency_ns(place.collective, len(place.ranks), len(spread(place.ranks, hosts)))
+                MODEL: most_latency_ns(
+                    place.collective, len(place.ranks), len(spread(place.ranks, hosts)), nvlink=nvlink
+                )
                 if nccl
                 else math.inf,
             },
@@ -166,14 +171,24 @@ def steps(collective: str, ranks: int, on_hosts: int) -> tuple[int, int]:
     return total, min(times * on_hosts, total) if on_hosts > 1 else 0
 
 
-def most_latency_ns(collective: str, ranks: int, on_hosts: int) -> float:
-    """Twice the latency that NCCL expects of its slowest protocol over its slowest links.
+def most_latency_ns(collective: str, ranks: int, on_hosts: int, *, nvlink: bool = False) -> float:
+    """Twice the latency that NCCL expects of its slowest protocol, over networks, PCIe or, if that is sure, NVLink.
 
-    Source: NVIDIA/nccl src/graph/tuning.cc, baseLatencies and hwLatencies: at most 14 us, 5.7 us for each step inside a
-    host (PCI, Simple), 14 us for each between hosts (Simple).
+    Source: NVIDIA/nccl src/graph/tuning.cc, baseLatencies and hwLatencies of rings: at most 14 us, and for each step of
+    Simple inside a host 5.7 us over PCIe and 3.4 us over NVLink, between hosts 14 us.
     """
     total, between = steps(collective, ranks, on_hosts)
-    return _MARGIN * 1e3 * (_BASE_US + (total - between) * _INSIDE_US + between * _BETWEEN_US)
+    inside_us = _NVLINK_US if nvlink else _PCI_US
+    return _MARGIN * 1e3 * (_BASE_US + (total - between) * inside_us + between * _BETWEEN_US)
+
+
+def _is_beyond_pcie(place: Place, times: pd.Series[float]) -> bool:
+    """Did a size of this collective move faster than PCIe can?"""
+    if place.collective not in {*SYNCHRONISING, *POINT_TO_POINT} - {"barrier"}:
+        return False
+    by_size = times[times.index > 0].groupby(level=0).median()
+    rates = by_size.index.to_numpy(np.float64) / by_size.to_numpy(np.float64)
+    return bool((rates * bus_factor(place.collective, len(place.ranks)) > _PCI_GB_PER_S).any())
 
 
 def kinds_alike(collectives: pd.DataFrame) -> Iterator[tuple[Place, pd.DataFrame]]:

@@ -144,7 +144,7 @@ class Replay:
             "step_ns": round(after),
             "gain_ns": round(gain),
             "gain_frac": gain / measured if measured else None,
-            "throughput_ratio": done,
+            "throughput_factor": done,
             "efficiency_frac": None if done is None else done / scenario.ranks_times,
         }
 
