@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..core.schema import grouped
 from ..metrics.latency import Place, kinds_alike, spread
 from .links import Links
 
@@ -19,6 +19,8 @@ LEAST_SLOWER_FRAC = 0.15
 _LEAST_CALLS = 4
 SURE = 4.0
 """So many standard errors above the others is no chance, however many groups are compared."""
+_DEVIATION = 1.4826
+"""Standard deviation of normal values, as a multiple of the median of their distances."""
 _ALIKE = 1.25
 """Sizes within this factor are compared by the time that a byte takes."""
 
@@ -44,14 +46,17 @@ class SlowLinks:
 
 @dataclass(frozen=True)
 class _Compared:
-    """The calls of one kind and about one size among `ranks`, against those of others alike, by their logarithm."""
+    """The calls of one kind and about one size among `ranks`, against others, by their logarithm.
+
+    `calls` are the fewest that one of them made; `alike` are all groups that it is one of.
+    """
 
     ranks: _Ranks
     numbers: tuple[int, ...]
     above: float
     error: float
     calls: int
-    others: tuple[_Ranks, ...]
+    alike: tuple[_Ranks, ...]
 
 
 def slow_groups(links: Links) -> list[SlowLinks]:
@@ -62,13 +67,11 @@ def slow_groups(links: Links) -> list[SlowLinks]:
     one is slow if it takes 15 % longer than most of them, and by more than four standard errors, to which the spread of
     the others belongs.
     """
-    compared = list(_comparisons(links))
     by_ranks: dict[_Ranks, list[_Compared]] = {}
-    for each in compared:
+    for each in _comparisons(links):
         by_ranks.setdefault(each.ranks, []).append(each)
-    slow = {ranks: _slow(_label(ranks, links.hosts), ranks, own) for ranks, own in by_ranks.items()}
-    found = {ranks: each for ranks, each in slow.items() if _is_beyond_noise(each)}
-    return sorted(_merged(found, by_ranks, links.hosts), key=lambda each: -each.slower_frac)
+    slow = {ranks: own for ranks, own in by_ranks.items() if _is_beyond_noise(*_above_others(own))}
+    return sorted(_merged(slow, by_ranks, links.hosts), key=lambda each: -each.slower_frac)
 
 
 def against_others(links: Links, ranks: Sequence[int]) -> SlowLinks | None:
@@ -85,12 +88,7 @@ def _comparisons(links: Links, apart: set[int] | None = None) -> Iterator[_Compa
         alike.setdefault((place.collective, spread(place.ranks, links.hosts)), []).append((place, own))
     for groups in alike.values():
         for by_ranks in _of_about_one_size(groups):
-            for ranks, own in by_ranks.items():
-                others = {other: rows for other, rows in by_ranks.items() if other != ranks}
-                if apart is not None:
-                    others = {other: rows for other, rows in others.items() if not set(other) <= apart}
-                if others and len(own):
-                    yield _against(ranks, own, others)
+            yield from _compared(by_ranks, apart)
 
 
 def _of_about_one_size(groups: Sequence[tuple[Place, pd.DataFrame]]) -> Iterator[dict[_Ranks, pd.DataFrame]]:
@@ -104,68 +102,80 @@ def _of_about_one_size(groups: Sequence[tuple[Place, pd.DataFrame]]) -> Iterator
             starts.append(number)
     for start, stop in pairwise([*starts, len(sizes)]):
         together = every[every["size_bytes"].between(sizes[start], sizes[stop - 1])]
-        yield {groups[number][0].ranks: own for number, own in together.groupby("of")}
+        yield {groups[number][0].ranks: own for (number,), own in grouped(together, ["of"])}
 
 
-def _against(ranks: _Ranks, own: pd.DataFrame, others: Mapping[_Ranks, pd.DataFrame]) -> _Compared:
-    mine, theirs = _logs(own), [_logs(rows) for rows in others.values()]
-    medians = np.array([np.median(each) for each in theirs])
-    usual = float(np.sort(medians)[(len(medians) - 1) // 2])  # the lower median: of two others, one may be slow as well
-    within = np.concatenate([each - np.median(each) for each in [mine, *theirs]])
-    freedom = max(len(within) - len(theirs) - 1, 1)
-    noise = float(np.sqrt((within**2).sum() / freedom * np.pi / 2))
-    between = float(np.median(np.abs(medians - usual)) * 1.4826) if len(medians) > 2 else 0.0
-    fewest = min(map(len, theirs))
-    return _Compared(
-        ranks,
-        tuple(own["collective_id"].astype(int)),
-        float(np.median(mine)) - usual,
-        (noise**2 / len(mine) + noise**2 / fewest + between**2) ** 0.5,
-        min(len(mine), fewest),
-        tuple(others),
-    )
+def _compared(by_ranks: Mapping[_Ranks, pd.DataFrame], apart: set[int] | None) -> Iterator[_Compared]:
+    """Each of these groups, or each within `apart`, against the others."""
+    every = tuple(by_ranks)
+    is_apart = np.array([apart is not None and set(ranks) <= apart for ranks in every])
+    logs = [_logs(own) for own in by_ranks.values()]
+    medians, calls = np.array([np.median(own) for own in logs]), np.array([len(own) for own in logs])
+    within = sum(float(((own - median) ** 2).sum()) for own, median in zip(logs, medians, strict=True))
+    noise = float(np.sqrt(within / max(calls.sum() - len(logs), 1) * np.pi / 2))  # of a median of one call
+    for number in range(len(every)) if apart is None else np.flatnonzero(is_apart).tolist():
+        others = ~is_apart
+        others[number] = False
+        if not others.any():
+            continue
+        theirs, fewest = medians[others], int(calls[others].min())
+        usual = float(
+            np.sort(theirs)[(len(theirs) - 1) // 2]
+        )  # the lower median: of two others, one may be slow as well
+        between = float(np.median(np.abs(theirs - usual)) * _DEVIATION) if len(theirs) > 2 else 0.0
+        error = (noise**2 / calls[number] + noise**2 / fewest + between**2) ** 0.5
+        numbers = tuple(by_ranks[every[number]]["collective_id"].astype(int))
+        least = min(int(calls[number]), fewest)
+        yield _Compared(every[number], numbers, float(medians[number]) - usual, error, least, every)
 
 
 def _logs(rows: pd.DataFrame) -> NDArray[np.float64]:
-    times: NDArray[Any] = rows["transfer_ns"].to_numpy(np.float64) / rows["size_bytes"].to_numpy(np.float64)
-    return np.log(times)
+    logs: NDArray[np.float64] = np.log(rows["transfer_ns"].astype("float64") / rows["size_bytes"]).to_numpy(np.float64)
+    return logs
 
 
-def _slow(label: str, ranks: _Ranks, compared: Sequence[_Compared]) -> SlowLinks:
-    """What all comparisons say together: the mean of each, as often as it was called."""
+def _above_others(compared: Sequence[_Compared]) -> tuple[float, float]:
+    """By how much these are above the others by their logarithm, and its standard error, infinite for few calls.
+
+    It is the mean over the comparisons, as often as each was called.
+    """
     calls = np.array([len(each.numbers) for each in compared], dtype=np.float64)
     weights = calls / calls.sum()
     above = float(weights @ [each.above for each in compared])
     error = float(np.sqrt((weights**2) @ [each.error**2 for each in compared]))
-    if max(each.calls for each in compared) < _LEAST_CALLS:
-        error = np.inf
+    return above, error if max(each.calls for each in compared) >= _LEAST_CALLS else np.inf
+
+
+def _is_beyond_noise(above: float, error: float) -> bool:
+    return above >= max(np.log1p(LEAST_SLOWER_FRAC), SURE * error)
+
+
+def _slow(label: str, ranks: _Ranks, compared: Sequence[_Compared]) -> SlowLinks:
+    above, error = _above_others(compared)
+    others = dict.fromkeys(other for each in compared for other in each.alike)
     return SlowLinks(
         label,
         ranks,
         float(np.expm1(above)),
-        float(np.expm1(SURE * error)) if np.isfinite(error) else np.inf,
+        float(np.expm1(SURE * error)),
         frozenset(number for each in compared for number in each.numbers),
         {number: float(np.exp(each.above)) for each in compared for number in each.numbers},
-        tuple(dict.fromkeys(other for each in compared for other in each.others)),
+        tuple(other for other in others if not set(other) <= set(ranks)),
     )
 
 
-def _is_beyond_noise(links: SlowLinks) -> bool:
-    return links.slower_frac >= max(LEAST_SLOWER_FRAC, links.noise_frac)
-
-
 def _merged(
-    slow: Mapping[_Ranks, SlowLinks], compared: Mapping[_Ranks, list[_Compared]], hosts: Mapping[int, str | None]
+    slow: Collection[_Ranks], compared: Mapping[_Ranks, list[_Compared]], hosts: Mapping[int, str | None]
 ) -> Iterator[SlowLinks]:
     """The slow ones; where all of a host to others, inside a host, or between the same hosts are, these are one."""
-    left = dict(slow)
+    left = dict.fromkeys(slow)
     for label, groups in _together(compared, hosts):
         if len(groups) > 1 and all(ranks in left for ranks in groups):
             of = [each for ranks in groups for each in compared[ranks]]
             yield _slow(label, tuple(sorted({rank for ranks in groups for rank in ranks})), of)
             for ranks in groups:
                 del left[ranks]
-    yield from left.values()
+    yield from (_slow(_label(ranks, hosts), ranks, compared[ranks]) for ranks in left)
 
 
 def _together(groups: Collection[_Ranks], hosts: Mapping[int, str | None]) -> Iterator[tuple[str, list[_Ranks]]]:

@@ -139,14 +139,11 @@ class Replay:
             return row
         gain = float(np.mean([usual.mean() for _, usual in ways]))
         after = measured - gain
-        done = scenario.work_times * measured / after if scenario.ranks_times and after > 0 else None
-        return row | {
-            "step_ns": round(after),
-            "gain_ns": round(gain),
-            "gain_frac": gain / measured if measured else None,
-            "throughput_factor": done,
-            "efficiency_frac": None if done is None else done / scenario.ranks_times,
-        }
+        row |= {"step_ns": round(after), "gain_ns": round(gain), "gain_frac": gain / measured if measured else None}
+        if scenario.ranks_times is None or after <= 0:
+            return row
+        done = scenario.work_times * measured / after
+        return row | {"throughput_factor": done, "efficiency_frac": done / scenario.ranks_times}
 
     def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
         """What each step gains, with delays as measured and as usual."""
@@ -180,7 +177,8 @@ def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
     """
     if len(gains) < 2:
         return 0.0
-    return min(float(np.std(each, ddof=1)) for each in (gains, np.array(steps) - gains)) / len(gains) ** 0.5
+    spreads = [float(np.std(each, ddof=1)) for each in (gains, np.array(steps) - gains)]
+    return min(spreads) / float(np.sqrt(len(gains)))
 
 
 def _within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list[Playing]:
@@ -199,10 +197,15 @@ def _as_before(old: Playing, new: Playing) -> Playing:
     if in_steps.all() or not in_steps.any():
         return new
     head = ~in_steps & (program.start < program.start[in_steps].min())
-    kept = {name: np.where(head, getattr(old, name), getattr(new, name)) for name in ("delay", "duration", "transfer")}
     joins = {node: own for node, own in new.edges.joins.items() if not head[node]}
     joins |= {node: own for node, own in old.edges.joins.items() if head[node]}
-    return replace(new, edges=Edges(joins, new.edges.blocks), **kept)
+    return replace(
+        new,
+        edges=Edges(joins, new.edges.blocks),
+        delay=np.where(head, old.delay, new.delay),
+        duration=np.where(head, old.duration, new.duration),
+        transfer=np.where(head, old.transfer, new.transfer),
+    )
 
 
 def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:
