@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log1p
 
 import numpy as np
 import pandas as pd
@@ -130,7 +131,8 @@ def _compared(by_ranks: Mapping[_Ranks, pd.DataFrame], apart: set[int] | None) -
 
 
 def _logs(rows: pd.DataFrame) -> NDArray[np.float64]:
-    logs: NDArray[np.float64] = np.log(rows["transfer_ns"].astype("float64") / rows["size_bytes"]).to_numpy(np.float64)
+    times, sizes = (rows[column].to_numpy(np.float64) for column in ("transfer_ns", "size_bytes"))
+    logs: NDArray[np.float64] = np.log(times / sizes)
     return logs
 
 
@@ -147,7 +149,7 @@ def _above_others(compared: Sequence[_Compared]) -> tuple[float, float]:
 
 
 def _is_beyond_noise(above: float, error: float) -> bool:
-    return above >= max(np.log1p(LEAST_SLOWER_FRAC), SURE * error)
+    return above >= max(log1p(LEAST_SLOWER_FRAC), SURE * error)
 
 
 def _slow(label: str, ranks: _Ranks, compared: Sequence[_Compared]) -> SlowLinks:
