@@ -54,8 +54,8 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
     """The bounds of each kind of collective and set of ranks that moved data.
 
     It is at least 0 and at most the shortest transfer of as many ranks, equally spread over hosts, in the same kind of
-    collective, or among the same ranks in another. Two or more sizes tell more: see `fitted`. Under NCCL (`nccl`) it
-    is at most twice what NCCL's own model says of its slowest protocol.
+    collective, or among the same ranks in another. Two or more sizes tell more: see `fitted_latency`. Under NCCL
+    (`nccl`) it is at most twice what NCCL's own model says of its slowest protocol.
     """
     moved = collectives[(collectives["transfer_ns"].fillna(0) > 0) & collectives["collective"].notna()]
     times = _times(moved)
@@ -69,7 +69,7 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
     nvlink = any(_is_beyond_pcie(place, own) for place, own in times.items())
     return {
         place: _bounds(
-            fitted(own),
+            fitted_latency(own),
             {
                 "its shortest transfer": shortest[place],
                 "the shortest transfer of groups alike": alike[place.collective, spread(place.ranks, hosts)],
@@ -120,7 +120,7 @@ def _bounds(line: tuple[float, float] | None, at_most: Mapping[str, float]) -> B
     return Bounds(low, high, SIZES) if high < most else Bounds(low, most, of)
 
 
-def fitted(times: pd.Series[float]) -> tuple[float, float] | None:
+def fitted_latency(times: pd.Series[float]) -> tuple[float, float] | None:
     """95 % of the latency in ns of a line through the medians of each size, None if sizes or calls are too few.
 
     Least squares of the relative error, as in `fits`. The variance of a median is that of the calls of a size, which

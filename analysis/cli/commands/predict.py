@@ -83,7 +83,7 @@ MoreRanks = Annotated[
         "--ranks", metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."
     ),
 ]
-NewLinks = Annotated[
+LinksToNewHosts = Annotated[
     str | None,
     typer.Option(
         "--new-links",
@@ -123,7 +123,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         bucket_mb: BucketSizes = None,
         ranks: MoreRanks = None,
         batch: WhichBatch = BatchKind.kept,
-        new_links: NewLinks = None,
+        new_links: LinksToNewHosts = None,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
         several: dict[str, Sequence[Any] | None] = {
