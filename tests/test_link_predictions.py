@@ -95,6 +95,12 @@ def test_more_ranks_are_as_predicted(
     assert row["efficiency_frac"] == pytest.approx(measured / row["step_ns"])
 
 
+def test_several_changes_at_once_have_the_efficiency_of_more_ranks(tmp_path: Path) -> None:
+    found = of_world(World(5, GROWN["all over hosts"], 2, 2, steps=4, window=Window(((1, 2),))), tmp_path)
+    alone, both = found.predict({"ranks": 8}, {"ranks": 8, "links": 2})["efficiency_frac"]
+    assert alone < both < 1.2
+
+
 def test_new_links_are_those_of_a_ceiling(tmp_path: Path) -> None:
     """Half of the bandwidth, twice the time; where it holds nothing of a collective, nothing is known."""
     found = of_world(World(5, GROWN["one host"], 1, 4, steps=6, window=Window(((1, 4),))), tmp_path)

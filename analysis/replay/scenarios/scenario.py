@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from ..engine import Playing
 
@@ -36,7 +37,16 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
     assumes = "; ".join(dict.fromkeys(each.assumes for each in scenarios))
     unknown = "; ".join(dict.fromkeys(each.unknown for each in scenarios if each.unknown))
     ways = product(*(each.changes for each in scenarios))
-    return Scenario(name, assumes, tuple(_one_after_the_other(changes) for changes in ways), unknown)
+    grown = [each for each in scenarios if each.ranks_times is not None]
+    return Scenario(
+        name,
+        assumes,
+        tuple(_one_after_the_other(changes) for changes in ways),
+        unknown,
+        prod(each.ranks_times or 1.0 for each in grown) if grown else None,
+        prod(each.work_times for each in scenarios),
+        limit=any(each.limit for each in scenarios),
+    )
 
 
 def _one_after_the_other(changes: Sequence[Change]) -> Change:
