@@ -24,6 +24,7 @@ _PCI_GB_PER_S = 64.0
 """What PCIe 5.0 x16 moves one way; whatever is faster inside a host is NVLink or its like."""
 _MARGIN = 2.0
 _AT_ONCE = 8
+_SURE = 1.5
 
 
 class Bounds(NamedTuple):
@@ -95,8 +96,9 @@ def _steps(place: Place, hosts: Mapping[int, str | None]) -> tuple[int, int]:
 def _times(moved: pd.DataFrame) -> dict[Place, pd.Series[float]]:
     """Transfers in ns by place; the index is the size in bytes, 0 where that is not known."""
     found: dict[Place, list[pd.Series[float]]] = {}
-    for (collective, group, ranks), own in grouped(moved, ["collective", "pg_ranks", "ranks"]):
-        members = ranks if collective in POINT_TO_POINT or not isinstance(group, str) else group
+    known = moved.assign(pg_ranks=moved["pg_ranks"].fillna(""))
+    for (collective, group, ranks), own in grouped(known, ["collective", "pg_ranks", "ranks"]):
+        members = ranks if collective in POINT_TO_POINT or not group else group
         transfer = own["transfer_ns"].astype("float64").set_axis(own["size_bytes"].fillna(0))
         found.setdefault(place_of(str(collective), str(members)), []).append(transfer)
     return {place: pd.concat(parts) for place, parts in found.items()}
@@ -111,9 +113,14 @@ def _shortest(times: pd.Series[float]) -> float:
 
 
 def _bounds(line: tuple[float, float] | None, at_most: Mapping[str, float]) -> Bounds:
-    """What the sizes tell, within what is possible; where they contradict NCCL's model, what was measured counts."""
+    """What the sizes tell, within what is possible.
+
+    Where they contradict NCCL's model, it does not count; nor does their lower bound, unless it is near the upper one.
+    """
     low, high = (0.0, math.inf) if line is None else (max(line[0], 0.0), max(line[1], 0.0))
     possible = {of: most for of, most in at_most.items() if of != MODEL or low <= most}
+    if MODEL not in possible and high > _SURE * low:
+        low = 0.0
     of, most = min(possible.items(), key=lambda each: each[1])
     if low > most:
         return Bounds(0.0, most, of)
