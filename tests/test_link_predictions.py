@@ -63,8 +63,8 @@ def test_a_run_with_other_links_is_as_predicted(name: str, tmp_path: Path) -> No
 
 def test_where_one_size_ran_latency_is_not_known(tmp_path: Path) -> None:
     """Half of an unknown latency is no number, but bounds; and it is not nothing."""
-    found = of_world(World(3, PROGRAMS["one size"], steps=6, window=Window(((1, 4),))), tmp_path)
-    [row] = found.predict({"latency": 2}).to_dict("records")
+    run = of_world(World(3, PROGRAMS["one size"], steps=6, window=Window(((1, 4),))), tmp_path)
+    [row] = run.predict({"latency": 2}).to_dict("records")
     assert pd.isna(row["step_ns"])
     assert pd.isna(row["gain_ns"])
     assert row["low_ns"] < row["high_ns"]
@@ -96,14 +96,14 @@ def test_more_ranks_are_as_predicted(
 
 
 def test_several_changes_at_once_have_the_efficiency_of_more_ranks(tmp_path: Path) -> None:
-    found = of_world(World(5, GROWN["all over hosts"], 2, 2, steps=4, window=Window(((1, 2),))), tmp_path)
-    alone, both = found.predict({"ranks": 8}, {"ranks": 8, "links": 2})["efficiency_frac"]
+    run = of_world(World(5, GROWN["all over hosts"], 2, 2, steps=4, window=Window(((1, 2),))), tmp_path)
+    alone, both = run.predict({"ranks": 8}, {"ranks": 8, "links": 2})["efficiency_frac"]
     assert alone < both < 1.2
 
 
 def test_new_links_are_those_of_a_ceiling(tmp_path: Path) -> None:
     """Half of the bandwidth, twice the time; where it holds nothing of a collective, nothing is known."""
-    found = of_world(World(5, GROWN["one host"], 1, 4, steps=6, window=Window(((1, 4),))), tmp_path)
+    run = of_world(World(5, GROWN["one host"], 1, 4, steps=6, window=Window(((1, 4),))), tmp_path)
     steps = []
     for factor in (1, 2):
         file = tmp_path / f"all_reduce{factor}.txt"
@@ -116,22 +116,22 @@ def test_new_links_are_those_of_a_ceiling(tmp_path: Path) -> None:
             "# size time algbw busbw #wrong",
         ]
         file.write_text("\n".join([*header, *rows]) + "\n")
-        steps.append(found.predict({"ranks": 8, "new_links": str(file)})["step_ns"].iloc[0])
-    [given] = found.predict({"ranks": 8, "new_links": "17.5,0"})["step_ns"]
+        steps.append(run.predict({"ranks": 8, "new_links": str(file)})["step_ns"].iloc[0])
+    [given] = run.predict({"ranks": 8, "new_links": "17.5,0"})["step_ns"]
     assert steps[0] == pytest.approx(given, rel=1e-3)
     assert steps[1] > 1.7 * steps[0]
 
 
 def test_links_that_nobody_measured_are_asked_for(tmp_path: Path) -> None:
-    found = of_world(World(5, GROWN["one host"], 1, 4, steps=4, window=Window(((1, 2),))), tmp_path)
-    [row] = found.predict({"ranks": 8}).to_dict("records")
+    run = of_world(World(5, GROWN["one host"], 1, 4, steps=4, window=Window(((1, 2),))), tmp_path)
+    [row] = run.predict({"ranks": 8}).to_dict("records")
     assert all(pd.isna(row[name]) for name in ("step_ns", "low_ns", "high_ns", "gain_ns", "efficiency_frac"))
     assert "8 ranks do not fit into 1 host with 4 GPUs: give --new-links" in row["unknown"]
     with pytest.raises(BadScenario, match="new_links is 'fast', but should be GB/s, such as 50"):
-        found.predict({"ranks": 8, "new_links": "fast"})
+        run.predict({"ranks": 8, "new_links": "fast"})
 
 
 @pytest.mark.parametrize("run", ["nccl-straggler", "nccl-two-hosts", "nccl-pipeline"])
 def test_nothing_takes_longer_with_faster_links_or_overlap(run: str) -> None:
-    found = analyse(DATA / run, details=True)
-    assert (found.predict({"links": 2}, {"overlap": "perfect"})["gain_ns"] >= 0).all()
+    analysis = analyse(DATA / run, details=True)
+    assert (analysis.predict({"links": 2}, {"overlap": "perfect"})["gain_ns"] >= 0).all()

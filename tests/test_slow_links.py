@@ -39,15 +39,15 @@ def test_slow_links_are_named_and_what_they_cost(name: str, tmp_path: Path) -> N
     slow = replace(equal, hardware=Hardware(slow_links=((ranks, part),)))
     for world, folder in ((equal, "equal"), (slow, "slow")):
         simulate(world).write(tmp_path / folder)
-    found = analyse(tmp_path / "slow", details=True)
-    assert sorted(each.label for each in slow_groups(found.links)) == expected
+    run = analyse(tmp_path / "slow", details=True)
+    assert sorted(each.label for each in slow_groups(run.links)) == expected
     assert slow_groups(analyse(tmp_path / "equal").links) == []
     if not expected:
         with pytest.raises(NothingMeasured, match="no links are slower than others like them"):
-            found.predict({"links_as_others": "slow"})
+            run.predict({"links_as_others": "slow"})
         return
     true = analyse(tmp_path / "equal").breakdown_steps["window_ns"].mean()
-    [row] = found.predict({"links_as_others": "slow"}).to_dict("records")
+    [row] = run.predict({"links_as_others": "slow"}).to_dict("records")
     assert row["step_ns"] == pytest.approx(true, rel=0.03)
 
 
@@ -61,13 +61,13 @@ def test_any_links_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     """Ranks, a host or a process group; what has nothing like it cannot."""
     hardware = Hardware(slow_links=(((4, 5, 6, 7), 0.5),))
     simulate(World(2, tp_dp, 2, 4, steps=5, hardware=hardware, window=Window(((1, 3),)))).write(tmp_path)
-    found = analyse(tmp_path, details=True)
-    [group] = set(found.collectives.loc[found.collectives["ranks"] == "4 5 6 7", "process_group"])
-    table = found.predict(*({"links_as_others": who} for who in ("4-7", "node01", group, "slow")))
+    run = analyse(tmp_path, details=True)
+    [group] = set(run.collectives.loc[run.collectives["ranks"] == "4 5 6 7", "process_group"])
+    table = run.predict(*({"links_as_others": who} for who in ("4-7", "node01", group, "slow")))
     assert table["step_ns"].nunique() == 1
     assert set(table["scenario"]) == {"links of ranks 4-7 (node01) as fast as others"}
     assert set(table["assumes"]) == {"a byte takes as long as among ranks 0 1 2 3"}
     with pytest.raises(BadScenario, match="'node7' is no rank or host of this run"):
-        found.predict({"links_as_others": "node7"})
+        run.predict({"links_as_others": "node7"})
     assert cli.main(["predict", "--links-as-others", "0-7", str(tmp_path)]) == 1
     assert "nothing is like the links of 0-7" in capsys.readouterr().err

@@ -60,17 +60,17 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
     """
     moved = collectives[(collectives["transfer_ns"].fillna(0) > 0) & collectives["collective"].notna()]
     times = _times(moved)
-    shortest = {place: _shortest(own) for place, own in times.items()}
+    shortest = {place: _shortest(took) for place, took in times.items()}
     alike: dict[tuple[object, ...], float] = {}
     among: dict[tuple[int, ...], list[Place]] = {}
     for place, least in shortest.items():
         key = place.collective, spread(place.ranks, hosts)
         alike[key] = min(least, alike.get(key, least))
         among.setdefault(place.ranks, []).append(place)
-    nvlink = any(_is_beyond_pcie(place, own) for place, own in times.items())
+    nvlink = any(_is_beyond_pcie(place, took) for place, took in times.items())
     return {
         place: _bounds(
-            fitted_latency(own),
+            fitted_latency(took),
             {
                 "its shortest transfer": shortest[place],
                 "the shortest transfer of groups alike": alike[place.collective, spread(place.ranks, hosts)],
@@ -85,7 +85,7 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
                 else math.inf,
             },
         )
-        for place, own in times.items()
+        for place, took in times.items()
     }
 
 
@@ -95,13 +95,13 @@ def _steps(place: Place, hosts: Mapping[int, str | None]) -> tuple[int, int]:
 
 def _times(moved: pd.DataFrame) -> dict[Place, pd.Series[float]]:
     """Transfers in ns by place; the index is the size in bytes, 0 where that is not known."""
-    found: dict[Place, list[pd.Series[float]]] = {}
+    by_place: dict[Place, list[pd.Series[float]]] = {}
     known = moved.assign(pg_ranks=moved["pg_ranks"].fillna(""))
-    for (collective, group, ranks), own in grouped(known, ["collective", "pg_ranks", "ranks"]):
+    for (collective, group, ranks), rows in grouped(known, ["collective", "pg_ranks", "ranks"]):
         members = ranks if collective in POINT_TO_POINT or not group else group
-        transfer = own["transfer_ns"].astype("float64").set_axis(own["size_bytes"].fillna(0))
-        found.setdefault(place_of(str(collective), str(members)), []).append(transfer)
-    return {place: pd.concat(parts) for place, parts in found.items()}
+        transfer = rows["transfer_ns"].astype("float64").set_axis(rows["size_bytes"].fillna(0))
+        by_place.setdefault(place_of(str(collective), str(members)), []).append(transfer)
+    return {place: pd.concat(parts) for place, parts in by_place.items()}
 
 
 def _shortest(times: pd.Series[float]) -> float:
@@ -202,5 +202,5 @@ def kinds_alike(collectives: pd.DataFrame) -> Iterator[tuple[Place, pd.DataFrame
     """The collectives whose transfer and size are known, by kind and ranks."""
     known = collectives[(collectives["transfer_ns"].fillna(0) > 0) & (collectives["size_bytes"].fillna(0) > 0)]
     known = known[known["collective"].isin({*SYNCHRONISING, *POINT_TO_POINT})]
-    for (collective, ranks), own in grouped(known, ["collective", "ranks"]):
-        yield place_of(str(collective), str(ranks)), own
+    for (collective, ranks), rows in grouped(known, ["collective", "ranks"]):
+        yield place_of(str(collective), str(ranks)), rows

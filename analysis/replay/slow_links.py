@@ -71,22 +71,22 @@ def slow_groups(links: Links) -> list[SlowLinks]:
     by_ranks: dict[_Ranks, list[_Compared]] = {}
     for each in _comparisons(links):
         by_ranks.setdefault(each.ranks, []).append(each)
-    slow = {ranks: own for ranks, own in by_ranks.items() if _is_beyond_noise(*_above_others(own))}
+    slow = {ranks: against for ranks, against in by_ranks.items() if _is_beyond_noise(*_above_others(against))}
     return sorted(_merged(slow, by_ranks, links.hosts), key=lambda each: -each.slower_frac)
 
 
 def against_others(links: Links, ranks: Sequence[int]) -> SlowLinks | None:
     """The groups within these ranks against others like them, slow or not; None where there are none like them."""
-    own = [each for each in _comparisons(links, set(ranks)) if set(each.ranks) <= set(ranks)]
-    known = tuple(sorted({rank for each in own for rank in each.ranks}))
-    return _slow(_label(known, links.hosts), known, own) if own else None
+    compared = [each for each in _comparisons(links, set(ranks)) if set(each.ranks) <= set(ranks)]
+    known = tuple(sorted({rank for each in compared for rank in each.ranks}))
+    return _slow(_label(known, links.hosts), known, compared) if compared else None
 
 
 def _comparisons(links: Links, apart: set[int] | None = None) -> Iterator[_Compared]:
     """Each group against all others alike; those within the ranks `apart`, if given, against those that are not."""
     alike: dict[tuple[str, tuple[int, ...]], list[tuple[Place, pd.DataFrame]]] = {}
-    for place, own in kinds_alike(links.collectives):
-        alike.setdefault((place.collective, spread(place.ranks, links.hosts)), []).append((place, own))
+    for place, rows in kinds_alike(links.collectives):
+        alike.setdefault((place.collective, spread(place.ranks, links.hosts)), []).append((place, rows))
     for groups in alike.values():
         for by_ranks in _of_about_one_size(groups):
             yield from _compared(by_ranks, apart)
@@ -94,7 +94,7 @@ def _comparisons(links: Links, apart: set[int] | None = None) -> Iterator[_Compa
 
 def _of_about_one_size(groups: Sequence[tuple[Place, pd.DataFrame]]) -> Iterator[dict[_Ranks, pd.DataFrame]]:
     """The calls of all groups by ranks, for each run of sizes that are within a factor of each other."""
-    every = pd.concat([own.assign(of=number) for number, (_, own) in enumerate(groups)])
+    every = pd.concat([rows.assign(of=number) for number, (_, rows) in enumerate(groups)])
     sizes = sorted(every["size_bytes"].unique().tolist())
     first, starts = 0, [0]
     for number, (_, size) in enumerate(pairwise(sizes), 1):
@@ -103,26 +103,26 @@ def _of_about_one_size(groups: Sequence[tuple[Place, pd.DataFrame]]) -> Iterator
             starts.append(number)
     for start, stop in pairwise([*starts, len(sizes)]):
         together = every[every["size_bytes"].between(sizes[start], sizes[stop - 1])]
-        yield {groups[number][0].ranks: own for (number,), own in grouped(together, ["of"])}
+        yield {groups[number][0].ranks: rows for (number,), rows in grouped(together, ["of"])}
 
 
 def _compared(by_ranks: Mapping[_Ranks, pd.DataFrame], apart: set[int] | None) -> Iterator[_Compared]:
     """Each of these groups, or each within `apart`, against the others."""
     every = tuple(by_ranks)
     is_apart = np.array([apart is not None and set(ranks) <= apart for ranks in every])
-    logs = [_logs(own) for own in by_ranks.values()]
-    medians, calls = np.array([np.median(own) for own in logs]), np.array([len(own) for own in logs])
-    within = sum(float(((own - median) ** 2).sum()) for own, median in zip(logs, medians, strict=True))
-    noise = float(np.sqrt(within / max(calls.sum() - len(logs), 1) * np.pi / 2))  # of a median of one call
+    logs = [_logs(rows) for rows in by_ranks.values()]
+    medians, calls = np.array([np.median(each) for each in logs]), np.array([len(each) for each in logs])
+    within = sum(float(((each - median) ** 2).sum()) for each, median in zip(logs, medians, strict=True))
+    # Of the median of one call; that of several is less by the root of their number.
+    noise = float(np.sqrt(within / max(calls.sum() - len(logs), 1) * np.pi / 2))
     for number in range(len(every)) if apart is None else np.flatnonzero(is_apart).tolist():
         others = ~is_apart
         others[number] = False
         if not others.any():
             continue
         theirs, fewest = medians[others], int(calls[others].min())
-        usual = float(
-            np.sort(theirs)[(len(theirs) - 1) // 2]
-        )  # the lower median: of two others, one may be slow as well
+        # The lower median: of two others, one may be slow as well.
+        usual = float(np.sort(theirs)[(len(theirs) - 1) // 2])
         between = float(np.median(np.abs(theirs - usual)) * _DEVIATION) if len(theirs) > 2 else 0.0
         error = (noise**2 / calls[number] + noise**2 / fewest + between**2) ** 0.5
         numbers = tuple(by_ranks[every[number]]["collective_id"].astype(int))
@@ -184,13 +184,13 @@ def _together(groups: Collection[_Ranks], hosts: Mapping[int, str | None]) -> It
     """Groups that share links, and what to call these: of one host to others; between some hosts; inside one."""
     where = {ranks: frozenset(str(hosts[rank]) for rank in ranks if hosts.get(rank)) for ranks in groups}
     for host in sorted(set().union(*where.values())):
-        own = [ranks for ranks in groups if host in where[ranks] and len(where[ranks]) > 1]
-        if len({where[ranks] for ranks in own}) > 1:
-            yield f"links of {host} to other hosts", own
+        there = [ranks for ranks in groups if host in where[ranks] and len(where[ranks]) > 1]
+        if len({where[ranks] for ranks in there}) > 1:
+            yield f"links of {host} to other hosts", there
     for names in dict.fromkeys(where.values()):
-        own = [ranks for ranks in groups if where[ranks] == names]
+        there = [ranks for ranks in groups if where[ranks] == names]
         if names:
-            yield f"links {'between' if len(names) > 1 else 'inside'} {' and '.join(sorted(names))}", own
+            yield f"links {'between' if len(names) > 1 else 'inside'} {' and '.join(sorted(names))}", there
 
 
 def _label(ranks: _Ranks, hosts: Mapping[int, str | None]) -> str:

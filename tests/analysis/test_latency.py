@@ -26,8 +26,8 @@ def transfers(sizes: list[int], seed: int, noise: float = 0.01) -> "pd.Series[fl
 )
 def test_a_fit_knows_how_sure_it_is(sizes: list[int], widest: float) -> None:
     """Nineteen in twenty times; sizes that differ by 3 % tell little."""
-    found = [fitted_latency(transfers(sizes, seed)) for seed in range(RUNS)]
-    known = [bounds for bounds in found if bounds is not None]
+    fits = [fitted_latency(transfers(sizes, seed)) for seed in range(RUNS)]
+    known = [bounds for bounds in fits if bounds is not None]
     assert len(known) == RUNS
     assert sum(low <= TRUE_NS <= high for low, high in known) >= 0.9 * RUNS
     wide = np.median([high - low for low, high in known]) / TRUE_NS
