@@ -171,9 +171,10 @@ def _hosts(run: Run) -> Hosts:
     """The hosts, and the room on each: that of the ranks on it; of a single one, what GPUs its traces list."""
     number_on = Counter(run.hosts.get(rank) for rank in run.ranks)
     most = max(number_on.values(), default=1)
+    ranks = run.world_size or len(run.ranks)
     if len(number_on) > 1:
-        return Hosts(run.hosts, most)
-    return Hosts(run.hosts, None if run.is_of_cpus else max(most, run.devices_listed))
+        return Hosts(run.hosts, ranks, most)
+    return Hosts(run.hosts, ranks, None if run.is_of_cpus else max(most, run.devices_listed))
 
 
 def _new_links(text: Any) -> NewLinks:

@@ -35,9 +35,10 @@ class NewLinks:
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of a run: the names by rank, and how many ranks one of them has room for, None for any number."""
+    """The hosts of a run: the names by rank; `ranks` in all, with a trace or not; and `room` on one, None for any."""
 
     names: Mapping[int, str | None]
+    ranks: int
     room: int | None
 
     @property
@@ -154,7 +155,7 @@ def more_ranks(
     ranks = max((len(linked.ranks) for linked in several.values()), default=1)
     batch = "of the same batch, shared" if shared_batch else "with as large a batch each"
     name = f"groups of {ranks * grown:g} ranks instead of {ranks}, {batch}"
-    needed = hosts.needed(len(hosts.names) * grown)
+    needed = hosts.needed(hosts.ranks * grown)
     crossing = {
         number: linked
         for number, linked in several.items()
@@ -169,7 +170,7 @@ def more_ranks(
         bounds = new_links.takes(linked, after, min(after, needed)) if new_links else None
         if bounds is None:
             there = "1 host" if hosts.number == 1 else f"{hosts.number} hosts"
-            why = _NO_LINKS.format(ranks=f"{len(hosts.names) * grown:g}", hosts=there, room=hosts.room)
+            why = _NO_LINKS.format(ranks=f"{hosts.ranks * grown:g}", hosts=there, room=hosts.room)
             if new_links is not None:
                 why = f"{new_links.of}, which says nothing of {linked.collective} over {after} ranks"
             return Scenario(name, assumes, (), why)
