@@ -99,6 +99,8 @@ class TableEntry:
     """Of a table with a row per rank: which ranks are shown where there are many."""
     below: str | None = None
     """A column of sentences, which stand below their rows on a terminal that has no room beside them."""
+    optional: tuple[str, ...] = ()
+    """Columns that people do not see where no row has a value of them."""
     negligible: tuple[str, ...] = ()
     """Columns by which people see no row in which all of them are shown as 0.0."""
     title: str | None = None
@@ -488,8 +490,8 @@ _ENTRIES = (
         "latency.md#latency-and-bandwidth",
         command="fits",
         shown=(
-            "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s",
-            "error_frac", "partial",
+            "process_group", "collective", "sizes", "calls", "latency_us", "latency_low_us", "latency_high_us",
+            "algbw_gb_per_s", "busbw_gb_per_s", "error_frac", "partial",
         ),
         none_found="no collective ran with three or more sizes, so nothing can be fitted",
         narrow=("collective", "process_group", "latency_us", "busbw_gb_per_s", "error_frac", "sizes", "calls"),
@@ -727,8 +729,11 @@ _ENTRIES = (
         "replay.md#scenarios",
         command="predict",
         none_measured="nothing ran on a device",
-        narrow=("scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac"),
+        narrow=(
+            "scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac", "throughput_factor", "efficiency_frac",
+        ),
         below="assumes",
+        optional=("throughput_factor", "efficiency_frac", "unknown"),
     ),
     TableEntry(
         device_time.KERNELS,

@@ -112,10 +112,10 @@ def test_transfers_take_so_much_less() -> None:
 
 
 def link(analysis: Analysis, factor: float):
-    from analysis.replay.links import Links, links_of
+    from analysis.replay.links import links_of
     from analysis.replay.scenarios.transfers import faster_links
 
-    return faster_links(factor, links_of(Links(analysis.collectives, analysis.fits, analysis.run.hosts)))
+    return faster_links(factor, links_of(analysis.links))
 
 
 def test_overlap_is_a_bound() -> None:

@@ -249,6 +249,8 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
         "partial" in columns and "partial" not in wanted and not any(values.columns["partial"])
     ):  # as in nearly every run
         columns.remove("partial")
+    optional = set(entry.optional) - set(wanted) if entry else set()
+    columns = [c for c in columns if c not in optional or any(v is not None for v in values.columns[c])]
     unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
     found = []
     for column in columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..errors import NothingMeasured, NotPredictable
 from ..metrics.clocks.frame import Ints
 from .attribution import RunPart, Told, others, parts_of
 from .cycles import Played, rank_programs
+from .edges import Edges
 from .engine import Playing, play, prepared
 from .programs import RankProgram, steps_of
 from .scenarios.scenario import Change, Scenario
@@ -114,28 +115,39 @@ class Replay:
             )
 
     def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
-        ways = [self._gains(change, before) for change in scenario.changes]
-        by_step = [gains for way in ways for gains in way]
-        measured = _mean(_measured(self.measured))
-        gains = [float(each.mean()) for each in by_step]
-        gain = float(np.mean([usual.mean() for _, usual in ways]))
-        # How sure a mean over so few steps is, and how far the replay is off.
-        chance = max(float(gain.std(ddof=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0 for gain in by_step)
-        slack = self.error_frac * measured + 2 * chance
-        return {
+        """What the steps that were recorded would have taken."""
+        row: Row = {
             "scenario": scenario.name,
-            "step_ns": round(measured - gain),
-            "low_ns": max(round(measured - max(gains) - slack), 0),
-            "high_ns": round(measured - min(gains) + slack),
-            "gain_ns": round(gain),
-            "gain_frac": gain / measured if measured else None,
+            "unknown": scenario.unknown or None,
             "replay_error_frac": self.error_frac,
             "assumes": scenario.assumes,
         }
+        if not scenario.changes:
+            return row
+        ways = [self._gains(change, before) for change in scenario.changes]
+        by_step = [gains for way in ways for gains in way]
+        steps = _measured(self.measured)
+        measured = _mean(steps)
+        gains = [float(each.mean()) for each in by_step]
+        chance = 0.0 if scenario.limit else max(_chance(each, list(steps.values())) for each in by_step)
+        slack = self.error_frac * measured + 2 * chance
+        row |= {
+            "low_ns": max(round(measured - max(gains) - slack), 0),
+            "high_ns": round(measured - min(gains) + slack),
+        }
+        if scenario.unknown:
+            return row
+        gain = float(np.mean([usual.mean() for _, usual in ways]))
+        after = measured - gain
+        row |= {"step_ns": round(after), "gain_ns": round(gain), "gain_frac": gain / measured if measured else None}
+        if scenario.ranks_times is None or after <= 0:
+            return row
+        done = scenario.work_times * measured / after
+        return row | {"throughput_factor": done, "efficiency_frac": done / scenario.ranks_times}
 
     def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
         """What each step gains, with delays as measured and as usual."""
-        after = [_lengths([change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
+        after = [_lengths([_within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -155,6 +167,45 @@ class Replay:
             return f"{said}: the traces do not show what its CPUs wait for."
         unknown = np.concatenate([m.program.launch < 0 for m in members]).mean()
         return f"{said}, and of {unknown:.0%} of them the launch is not in the trace."
+
+
+def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
+    """The standard error of the mean over steps: of the gain, or of what steps take then, whichever is smaller.
+
+    A stall in one step makes gains differ, if it is what goes; it makes steps differ, if it stays. Neither says that
+    the prediction is unsure.
+    """
+    if len(gains) < 2:
+        return 0.0
+    spreads = [float(np.std(each, ddof=1)) for each in (gains, np.array(steps) - gains)]
+    return min(spreads) / float(np.sqrt(len(gains)))
+
+
+def _within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list[Playing]:
+    """Changed, but for what each rank did before its first step, which is no part of the steps.
+
+    If that became faster, the first step would begin earlier, and seem longer for it.
+    """
+    return [
+        _as_before(old, new) if new.program is old.program else new for old, new in zip(members, changed, strict=True)
+    ]
+
+
+def _as_before(old: Playing, new: Playing) -> Playing:
+    program = old.program
+    in_steps = steps_of(program) >= 0
+    if in_steps.all() or not in_steps.any():
+        return new
+    head = ~in_steps & (program.start < program.start[in_steps].min())
+    joins = {node: own for node, own in new.edges.joins.items() if not head[node]}
+    joins |= {node: own for node, own in old.edges.joins.items() if head[node]}
+    return replace(
+        new,
+        edges=Edges(joins, new.edges.blocks),
+        delay=np.where(head, old.delay, new.delay),
+        duration=np.where(head, old.duration, new.duration),
+        transfer=np.where(head, old.transfer, new.transfer),
+    )
 
 
 def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:

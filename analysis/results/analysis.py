@@ -59,6 +59,7 @@ from .early_work import Early
 if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
     from ..replay.cycles import Played
+    from ..replay.links import Links
     from ..replay.scenarios.scenario import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
@@ -179,9 +180,9 @@ class Analysis:
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
         from ..replay.attribution import Told
-        from ..replay.links import Links, links_of
+        from ..replay.links import links_of
 
-        links = links_of(Links(self.collectives, self.fits, self.run.hosts)) if len(self.collectives) else {}
+        links = links_of(self.links) if len(self.collectives) else {}
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
         return self._marked(
@@ -252,8 +253,15 @@ class Analysis:
         what_else = (run.stream_waits, run.cpu_operators, run.annotations)
         return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, *what_else)
 
+    @property
+    def links(self) -> Links:
+        """The tables that tell of this run's links, for scenarios in which they are different."""
+        from ..replay.links import Links
+
+        return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
+
     def _usual_scenarios(self) -> list[Scenario]:
-        from ..replay.links import Links, links_of
+        from ..replay.links import links_of
         from ..replay.scenarios.transfers import faster_links
         from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 
@@ -263,7 +271,7 @@ class Analysis:
         found = [*late, without_stragglers(), no_jitter()]
         if not len(self.collectives):
             return found
-        links = links_of(Links(self.collectives, self.fits, self.run.hosts))
+        links = links_of(self.links)
         return [*found, faster_links(2.0, links), perfect_overlap()]
 
     @cached_property

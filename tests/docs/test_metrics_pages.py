@@ -131,7 +131,7 @@ def test_the_drawing_shows_its_example() -> None:
 def _recomputed(found: list[Section]) -> set[tuple[str, str]]:
     """Table and column of everything the examples of these sections make come out."""
     thens = [p for s in found for e in s.blocks("example") for p in parts(e) if p.role == "then"]
-    named = {"verdict_of_the_run": "verdicts"}
+    named = {"verdict_of_the_run": "verdicts", "predictions_of_6_ranks": "predictions"}
     named |= {p.table: "comparison" for p in thens if p.table.startswith("comparison_of_")}
     return {(named.get(p.table, p.table), name) for p in thens for row in p.rows for name in row}
 
