@@ -62,14 +62,24 @@ class LateRanks(NamedTuple):
     gain: Gain
 
 
-class Prices(NamedTuple):
-    """The gains of a step of `step_ns`: by the names of `remedies`, and of the ranks that differ from the others.
+class SlowLinks(NamedTuple):
+    """Links, in words, over which the same takes `slower_frac` longer than over others like them."""
 
-    What all ranks have in common is priced in a run without what makes the `late` ranks late.
+    label: str
+    ranks: tuple[int, ...]
+    slower_frac: float
+    gain: Gain
+
+
+class Prices(NamedTuple):
+    """The gains of a step of `step_ns`: of ranks and links that differ from others, and by the names of `remedies`.
+
+    What all ranks have in common is priced in a run without what makes the `late` ranks late, with all links as fast.
     """
 
     step_ns: float
     late: LateRanks | None
+    slow: SlowLinks | None
     gains: Mapping[str, Gain]
 
 

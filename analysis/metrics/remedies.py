@@ -80,6 +80,13 @@ def _changes(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
     unsplit = steps["exposed_unsplit_ns"]
     # Unsplit communication may be waiting or transfer. It is no ground for asking a rank to be faster; but hidden
     # behind compute it costs nothing, whichever it is.
+    if prices is not None and prices.slow is not None:
+        yield {
+            "remedy": "slow_links",
+            "what": f"{prices.slow.label} as fast as others like them",
+            "how": "see `bandwidth` for their groups; cables, switches, NICs and NCCL settings of these ranks' hosts",
+            "gain": prices.slow.gain,
+        }
     yield from _without_waiting(costs, steps["exposed_wait_ns"].fillna(0), prices)
     moving = steps["exposed_transfer_ns"].fillna(0) + unsplit
     yield {

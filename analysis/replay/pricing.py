@@ -19,12 +19,16 @@ import numpy as np
 
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
-from ..metrics.prices import Excess, Gain, LateRanks, Prices
+from ..metrics.prices import Excess, Gain, LateRanks, Prices, SlowLinks
+from . import slow_links as links_module
 from .engine import Playing
+from .links import Links
 from .programs import NONE, RankProgram
 from .scenarios import host, usual
-from .scenarios.scenario import Change, Scenario
-from .table import Replay, _lengths, _measured
+from .scenarios.scenario import Change, Scenario, all_at_once
+from .scenarios.transfers import links_as_others
+from .slow_links import slow_groups
+from .table import Replay, lengths, measured_lengths, within_steps
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
@@ -54,21 +58,22 @@ def prices(
     blamed: Collection[int],
     hosts: Mapping[int, str | None],
     asked: Collection[str],
+    links: Links | None,
 ) -> Prices:
     """What the mean of these steps would gain, or of all for none.
 
-    `blamed` are ranks that others wait for, `asked` the names of remedies that are worth a try. Raises NotPredictable,
-    NothingMeasured.
+    `blamed` are ranks that others wait for, `asked` the names of remedies that are worth a try; no `links` are known
+    without collectives. Raises NotPredictable, NothingMeasured.
     """
     replay.check()
     members = [member for cycle in replay.measured for member in cycle]
     if np.mean(np.concatenate([_is_unlaunched(member.program) for member in members])) > _MOST_UNLAUNCHED:
         raise NotPredictable("most launches are not in the trace, so it does not show what the CPUs delay")
     pricing = _Pricing(replay, tuple(steps))
-    chosen = pricing.late_ranks(blamed, hosts)
-    late, after = None, None
-    if chosen is not None:
-        late, after = chosen
+    late, without_late = pricing.late_ranks(blamed, hosts) or (None, None)
+    slow, with_links = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
+    repaired = [scenario for scenario in (without_late, with_links) if scenario is not None]
+    after = all_at_once("repaired", repaired) if repaired else None
     several = len({member.program.rank for member in members}) > 1
     gains = {
         name: pricing.gain(scenario(), after)
@@ -78,7 +83,7 @@ def prices(
     if "overlap" in gains:
         # Hidden behind compute, transfers cost no less than if they took no time; and compute still needs others'.
         gains["overlap"] = min(gains["overlap"], pricing.gain(_NO_TRANSFERS, after))
-    return Prices(pricing.step_ns, late, gains)
+    return Prices(pricing.step_ns, late, slow, gains)
 
 
 def _without_transfers(members: Sequence[Playing]) -> list[Playing]:
@@ -101,13 +106,14 @@ class _Pricing:
     @cached_property
     def step_ns(self) -> float:
         """The measured length of a step."""
-        return _mean(_measured(self.replay.measured), self.steps)
+        return _mean(measured_lengths(self.replay.measured), self.steps)
 
     def gain(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
         """What a step gains, in the run that `after` has already changed."""
         base = self._base(after)
         gains = [
-            _mean(before, self.steps) - _mean(_lengths([change(members) for members in cycles]), self.steps)
+            _mean(before, self.steps)
+            - _mean(lengths([within_steps(members, change(members)) for members in cycles]), self.steps)
             for change in scenario.changes
             for before, cycles in ((base.measured_ns, base.measured), (base.usual_ns, base.usual))
         ]
@@ -117,15 +123,21 @@ class _Pricing:
     def quick_gain_ns(self, scenario: Scenario) -> float:
         """The gain with delays as measured, without an interval: to compare many."""
         base = self._base(None)
-        changed = [_lengths([change(members) for members in base.measured]) for change in scenario.changes]
+        changed = [
+            lengths([within_steps(members, change(members)) for members in base.measured])
+            for change in scenario.changes
+        ]
         return _mean(base.measured_ns, self.steps) - float(np.mean([_mean(each, self.steps) for each in changed]))
 
     def _base(self, after: Scenario | None) -> _Played:
         if after not in self._played:
             measured, usual_ = self.replay.measured, self.replay.usual
             if after is not None:
-                measured, usual_ = ([after.changes[0](members) for members in cycles] for cycles in (measured, usual_))
-            self._played[after] = _Played(measured, usual_, _lengths(measured), _lengths(usual_))
+                measured, usual_ = (
+                    [within_steps(members, after.changes[0](members)) for members in cycles]
+                    for cycles in (measured, usual_)
+                )
+            self._played[after] = _Played(measured, usual_, lengths(measured), lengths(usual_))
         return self._played[after]
 
     def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:
@@ -165,6 +177,17 @@ class _Pricing:
             return None
         order = sorted(chosen, key=lambda rank: -whole[rank])
         return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, gain), scenario
+
+    def slow_links(self, groups: Sequence[links_module.SlowLinks]) -> tuple[SlowLinks, Scenario] | None:
+        """The links, slower than others like them, with which as fast a step gains most; None if that is too little."""
+        gains = []
+        for each in groups[:_MOST_ASKED]:
+            scenario = links_as_others(each)
+            gains.append((self.gain(scenario), each, scenario))
+        gain, each, scenario = max(gains, key=lambda found: found[0].ns, default=(Gain(0.0, 0.0, 0.0), None, None))
+        if each is None or scenario is None or gain.ns < _LEAST * self.step_ns or gain.low_ns <= 0:
+            return None
+        return SlowLinks(each.label, each.ranks, each.slower_frac, gain), scenario
 
     def _slow_host(
         self, hosts: Mapping[int, str | None], least: float, known_ns: float
@@ -236,8 +259,8 @@ class _Played(NamedTuple):
     usual_ns: Mapping[int, float]
 
 
-def _mean(lengths: Mapping[int, float], steps: Collection[int]) -> float:
-    counted = [ns for step, ns in lengths.items() if not steps or step in steps]
+def _mean(of_steps: Mapping[int, float], steps: Collection[int]) -> float:
+    counted = [ns for step, ns in of_steps.items() if not steps or step in steps]
     return float(np.mean(counted)) if counted else 0.0
 
 

@@ -49,11 +49,11 @@ class Replay:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per step."""
-        measured = _measured(self.measured)
-        with_delays, replayed = _lengths(self.measured), _lengths(self.usual)
+        measured = measured_lengths(self.measured)
+        with_delays, replayed = lengths(self.measured), lengths(self.usual)
         (hiding,) = perfect_overlap().changes
-        blocked = _lengths(self.usual, of_comm=False)
-        free = _lengths([hiding(members) for members in self.usual], of_comm=False)
+        blocked = lengths(self.usual, of_comm=False)
+        free = lengths([hiding(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
@@ -80,7 +80,7 @@ class Replay:
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
         """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
         self.check()
-        before = [_lengths(self.measured), _lengths(self.usual)]
+        before = [lengths(self.measured), lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
     def attribution(self, told: Told) -> pd.DataFrame:
@@ -89,7 +89,7 @@ class Replay:
         found: dict[tuple[str, str], RunPart] = {}
         for members in self.usual:
             found |= {(part.of, part.name): part for part in parts_of(members, told)}
-        before = _mean(_lengths(self.usual))
+        before = _mean(lengths(self.usual))
         ideal = self._length_of(no_jitter())
         found_rows: list[tuple[int, float, Row]] = []
         kinds = list(dict.fromkeys(part.of for part in found.values()))
@@ -102,7 +102,7 @@ class Replay:
 
     def _length_of(self, scenario: Scenario) -> float:
         (change,) = scenario.changes
-        return _mean(_lengths([change(members) for members in self.usual]))
+        return _mean(lengths([change(members) for members in self.usual]))
 
     def check(self) -> None:
         """Raises NotPredictable, NothingMeasured."""
@@ -126,7 +126,7 @@ class Replay:
             return row
         ways = [self._gains(change, before) for change in scenario.changes]
         by_step = [gains for way in ways for gains in way]
-        steps = _measured(self.measured)
+        steps = measured_lengths(self.measured)
         measured = _mean(steps)
         gains = [float(each.mean()) for each in by_step]
         chance = 0.0 if scenario.limit else max(_chance(each, list(steps.values())) for each in by_step)
@@ -147,7 +147,7 @@ class Replay:
 
     def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
         """What each step gains, with delays as measured and as usual."""
-        after = [_lengths([_within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)]
+        after = [lengths([within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -181,7 +181,7 @@ def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
     return min(spreads) / float(np.sqrt(len(gains)))
 
 
-def _within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list[Playing]:
+def within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list[Playing]:
     """Changed, but for what each rank did before its first step, which is no part of the steps.
 
     If that became faster, the first step would begin earlier, and seem longer for it.
@@ -208,11 +208,12 @@ def _as_before(old: Playing, new: Playing) -> Playing:
     )
 
 
-def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:
+def measured_lengths(cycles: Sequence[list[Playing]]) -> dict[int, float]:
+    """The length of each step as measured, in ns, mean over devices."""
     return _by_step([(m.program, m.program.start, m.program.end) for members in cycles for m in members])
 
 
-def _lengths(cycles: Sequence[list[Playing]], *, of_comm: bool = True) -> _Lengths:
+def lengths(cycles: Sequence[list[Playing]], *, of_comm: bool = True) -> dict[int, float]:
     """The length of each step when it is played, mean over devices; of all but communication, if that is left out."""
     played = [
         (m.program, start, end) for members in cycles for m, (start, end) in zip(members, play(members), strict=True)

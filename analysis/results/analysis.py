@@ -204,6 +204,7 @@ class Analysis:
                 blamed=self.culprits,
                 hosts=run.hosts,
                 asked=worth_pricing(self.typical_step, self._idle_of_typical_step),
+                links=self.links if len(self.collectives) else None,
             )
         except (NotPredictable, NothingMeasured):
             return None

@@ -14,7 +14,7 @@ from ...core.schema import Row, records
 from ...core.wording import counted, listed
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
-from .culprits import Culprits, NamedLate, length
+from .culprits import Culprits, faults_of, length
 from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
 from .thresholds import LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
@@ -29,7 +29,7 @@ _REMEDIES_OF = {
     "inconclusive": ("overlap", "no_jitter"),
 }
 """Verdicts, and the remedies of which the larger gain is their price."""
-_FIRST_FROM = 0.5  # of the largest loss: from there what late ranks cost comes first
+_FIRST_FROM = 0.5  # of the largest loss: from there what differs from others comes first
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 
 
@@ -143,7 +143,7 @@ def of_run(
 ) -> RunVerdict:
     """The verdict on a run that does not hang, with the table `steps`.
 
-    What ranks cost that differ from the others is said first if it is half as much as the largest loss: these others
+    What ranks or links cost that differ from others is said first if it is half as much as the largest loss: the others
     show that it can be had, and of a loss that all ranks share, such as transfers, only a part can.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
@@ -151,7 +151,7 @@ def of_run(
     `prices` are None where the run cannot be played again. `few_traces` says how many ranks of the job have a trace;
     for certain `some_missing`, or perhaps.
     """
-    step, late = Step.of(typical), None if prices is None else prices.late
+    step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     losses = [
         Loss(step.idle, idle_verdict(idle, prices), "Devices are idle for", idle_reasons(idle, step.time)),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
@@ -163,13 +163,11 @@ def of_run(
     if len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM:
         losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
     largest = losses[0]
-    cost_ms = 0.0 if late is None else late.gain.ns / 1e6
-    named = None if late is None else NamedLate.of(late, culprits)
-    if named and step.share(cost_ms) >= LOSS_FROM and cost_ms >= _FIRST_FROM * max(known, default=0.0):
-        verdict = "skew-bound"
-        sentences = [f"{named.who} {named.costs} {step.of_whole(cost_ms)}: {named.why}."]
+    worst = faults[0].ms if faults else 0.0
+    if step.share(worst) >= LOSS_FROM and worst >= _FIRST_FROM * max(known, default=0.0):
+        verdict, sentences = faults[0].verdict, [faults[0].sentence(step.of_whole(worst))]
         losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
-        rest, named = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], None
+        rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], faults[1:]
     elif step.share(largest.ms) >= LOSS_FROM:
         verdict, [first, *rest] = largest.verdict, [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
@@ -177,8 +175,9 @@ def of_run(
         verdict, rest = "compute-bound", losses[:1] if step.share(largest.ms) >= MENTIONED_FROM else []
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
-    if named and late and not culprits.standing_out().issuperset(late.ranks):
-        sentences.append(f"{named.who} {named.costs} {step.with_share(cost_ms)}: {named.why}.")
+    sentences += [
+        fault.sentence(step.with_share(fault.ms)) for fault in faults if not culprits.standing_out() & fault.late
+    ]
     if not communication.calls:
         sentences.append("No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
