@@ -55,8 +55,8 @@ class Alike:
         code[apart] = np.arange(numbers)
         for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
-            for (member, _step), own in lane.groupby(["member", "step"], sort=False):
-                by_member.setdefault(member, []).append(own)
+            for _, own in lane.groupby(["member", "step"], sort=False):
+                by_member.setdefault(int(own["member"].iloc[0]), []).append(own)
             for runs in _in_one_order(list(by_member.values())):
                 usual = _most_common([tuple(own["name"]) for own in runs])
                 times, names = Counter(usual), list(dict.fromkeys(usual))
