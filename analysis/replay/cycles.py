@@ -106,7 +106,8 @@ def _meets(calls: pd.DataFrame) -> pd.Series[bool]:
     """Sends of so many bytes that they wait for the receiver, as some did; smaller ones may end before it comes."""
     is_send = calls["collective"] == "send"
     least_bytes = calls["size_bytes"][is_send & (calls["wait_ns"].fillna(0) > _WAITED_NS)].min()
-    return (is_send & (calls["size_bytes"] >= least_bytes).fillna(value=False)).astype(bool)
+    large: pd.Series[bool] = (calls["size_bytes"] >= least_bytes).fillna(value=False).astype(bool)
+    return is_send & large
 
 
 def _exchanges(calls: pd.DataFrame) -> pd.Series[int]:
