@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from samples import a_sample, with_slow
 from simulator import Injection, Window, World, simulate
-from simulator.ops import Communication
+from simulator.ops import Comm, Communication, Kernel, Op
 from simulator.pipelines import cp_ring, three_d
-from simulator.programs import ddp, fsdp, moe, tp, tp_dp
+from simulator.programs import ddp, fsdp, moe, of_host, tp, tp_dp
 from simulator.world import Clocks, Layout, Place, Program
 
 from analysis import analyse
@@ -115,6 +115,20 @@ def test_nobody_late_gains_nothing(job: str, tmp_path: Path) -> None:
     found = analyse(tmp_path, details=True)
     ranks = [rank for rank in range(4) if (job, rank) != ("moe", 0)]
     gains = found.predict(*(without_stragglers([rank]) for rank in ranks))["gain_frac"]
+    assert gains.abs().max() < 0.02
+
+
+def within_hosts(place: Place) -> list[Op]:
+    """Nothing links the clocks of hosts that do not communicate."""
+    return [op for _ in range(4) for op in (Kernel("gemm", 300.0), Comm("all_reduce", of_host(place), 1 << 20))]
+
+
+def test_a_clock_of_its_own_makes_no_rank_late(tmp_path: Path) -> None:
+    clocks = Clocks(offset_us=(0.0, 30_000.0))
+    simulate(World(5, within_hosts, 2, 2, steps=5, window=Window(((1, 4),)), clocks=clocks)).write(tmp_path)
+    found = analyse(tmp_path, details=True)
+    assert found.clocks["linked"].nunique() > 1
+    gains = found.predict(*(without_stragglers([rank]) for rank in range(4)))["gain_frac"]
     assert gains.abs().max() < 0.02
 
 

@@ -111,9 +111,13 @@ def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
 
 
 def _begun_late(members: Sequence[Playing], others: Sequence[bool]) -> list[int]:
-    """How much later than the others that do the same each began the first step of the trace, in ns."""
-    alike = peers([m.program for m in members])
-    begun: dict[int, list[int]] = {}
+    """How much later than the others that do the same each began the first step of the trace, in ns.
+
+    Others are those on the same clock.
+    """
+    programs = [m.program for m in members]
+    alike = [(number, program.linked) for number, program in zip(peers(programs), programs, strict=True)]
+    begun: dict[tuple[int, int], list[int]] = {}
     for group, m, counts in zip(alike, members, others, strict=True):
         if counts and m.program.begun_ns is not None:
             begun.setdefault(group, []).append(m.program.begun_ns)
