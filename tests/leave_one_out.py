@@ -20,8 +20,8 @@ from analysis.metrics.clocks.frame import Ints
 from analysis.replay.alike import Alike
 from analysis.replay.engine import Playing
 from analysis.replay.programs import NONE
-from analysis.replay.scenarios.usual import _worked_before
 from analysis.replay.table import MOST_ERROR_FRAC, _lengths, _measured
+from analysis.replay.working import WorkBeforeCalls
 
 
 def errors(analysis: Analysis) -> dict[int, float]:
@@ -39,7 +39,7 @@ def errors(analysis: Analysis) -> dict[int, float]:
 
 def _foretold(members: Sequence[Playing], step: int) -> Iterator[Playing]:
     alike = Alike.by_place([m.program for m in members])
-    worked = [_worked_before(m) for m in members]
+    worked = [WorkBeforeCalls.of(m).launching_ns for m in members]
     durations, transfers, before = (
         _of_others(members, alike, step, values)
         for values in ([m.duration for m in members], [m.transfer for m in members], worked)

@@ -27,6 +27,7 @@ class Alike:
     def __init__(self, members: Sequence[RankProgram], code: Any, most: Ints) -> None:
         self._ends = np.cumsum([len(p) for p in members])
         self._code: Ints = np.asarray(code, dtype=np.int64)
+        self._name: Ints = np.concatenate([p.name for p in members])
         counts = pd.Series(code).groupby(code).transform("size").to_numpy()
         self._is_rare = (code == NONE) | (counts * 2 <= most)
 
@@ -54,8 +55,8 @@ class Alike:
         code[apart] = np.arange(numbers)
         for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
-            for (member, _step), own in lane.groupby(["member", "step"], sort=False):
-                by_member.setdefault(member, []).append(own)
+            for _, own in lane.groupby(["member", "step"], sort=False):
+                by_member.setdefault(int(own["member"].iloc[0]), []).append(own)
             for runs in _in_one_order(list(by_member.values())):
                 usual = _most_common([tuple(own["name"]) for own in runs])
                 times, names = Counter(usual), list(dict.fromkeys(usual))
@@ -83,7 +84,8 @@ class Alike:
     def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
         """The lower median of those that do the same, by member; 0 for what is rare.
 
-        If only some members are `among` them, those that do what none of these does have their own.
+        If only some members are `among` them, those that do what none of these does have the largest of its name among
+        them, or their own.
         """
         return self.quantile(0.5, values, among)
 
@@ -91,9 +93,12 @@ class Alike:
         """The value below which this share of them lies, as `median` does it."""
         together = pd.Series(np.concatenate(values))
         counted = np.repeat([True] * len(values) if among is None else among, [len(v) for v in values])
-        found = together.groupby(self._code).quantile(share, interpolation="lower")
-        found.update(together[counted].groupby(self._code[counted]).quantile(share, interpolation="lower"))
-        return self._by_member(found.reindex(self._code).to_numpy(np.float64))
+        found = together.groupby(self._code).quantile(share, interpolation="lower").reindex(self._code).to_numpy()
+        others = together[counted].groupby(self._code[counted]).quantile(share, interpolation="lower")
+        of_others = others.reindex(self._code).to_numpy()
+        of_name = together[counted].groupby(self._name[counted]).max().reindex(self._name).to_numpy()
+        closest = np.where(np.isnan(of_others), np.where(np.isnan(of_name), found, of_name), of_others)
+        return self._by_member(closest.astype(np.float64))
 
     def _by_member(self, found: NDArray[Any]) -> list[Ints]:
         usual = np.rint(np.where(self._is_rare, 0.0, found)).astype(np.int64)

@@ -67,10 +67,9 @@ class CriticalPath:
             row | {"step": step} for step, own in self.links.groupby("step") for row in _shares(own)
         )
 
-    @property
-    def longest(self) -> pd.DataFrame:
-        """The longest pieces of every step."""
-        pieces = self.pieces
+    def longest(self, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+        """The longest pieces of every step, those of a CPU cut where its operators begin and end."""
+        pieces = with_operators(self.pieces, operators, clocks)
         pieces["share_frac"] = pieces["dur_ns"] / pieces.groupby("step")["dur_ns"].transform("sum")
         pieces = pieces.sort_values(["step", "dur_ns"], ascending=[True, False], kind="stable")
         return CRITICAL_PATH_PIECES.conform(pieces[pieces.groupby("step").cumcount() < _MOST_PIECES])
@@ -159,18 +158,53 @@ class _Reasons:
 
 
 def with_operators(pieces: pd.DataFrame, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-    """The pieces of the critical path, those of a CPU with the name of the operator that took most of it."""
-    longest: dict[int, str] = {}
-    for rank, own in pieces[pieces["kind"] == "cpu"].groupby("rank"):
-        ran = operators[operators["rank"] == rank]
-        begin = aligned(ran["start_ns"], ran["rank"], clocks)
-        for place, since, dur in zip(own.index.tolist(), own["start_ns"], own["dur_ns"], strict=True):
-            within = (begin + ran["dur_ns"]).clip(upper=since + dur) - begin.clip(lower=since)
-            took = within[within > 0].groupby(ran["name"]).sum()
-            if len(took):
-                longest[place] = str(took.idxmax())
-    known = pieces.index.to_series().map(longest)
-    return pieces.assign(name=known.astype("string").fillna(pieces["name"]))
+    """The pieces of the critical path, those of a CPU cut into what it ran: outermost operators, and nothing between.
+
+    Where several threads run, the operator counts that began last. What is short belongs to what comes before it.
+    """
+    rows = []
+    of_rank = {rank: _outermost(own, clocks) for rank, own in operators.groupby("rank")}
+    for row in pieces.to_dict("records"):
+        ran = of_rank.get(row["rank"])
+        if row["kind"] != "cpu" or ran is None:
+            rows.append(row)
+            continue
+        parts = list(_parts(row["start_ns"], row["start_ns"] + row["dur_ns"], *ran))
+        for number, (name, since, until) in enumerate(parts):
+            last = number == len(parts) - 1
+            waiting = {"waiting_rank": row["waiting_rank"] if last else pd.NA}
+            rows.append(row | waiting | {"name": name, "start_ns": since, "dur_ns": until - since})
+    return pd.DataFrame(rows, columns=pieces.columns).astype(pieces.dtypes)
+
+
+def _outermost(operators: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Ints, Ints, list[str]]:
+    """Begin, end and name of the operators that no other one of their thread holds, by begin on the common clock."""
+    ordered = operators.sort_values(["thread", "start_ns", "dur_ns"], ascending=[True, True, False], kind="stable")
+    end = ordered["start_ns"] + ordered["dur_ns"]
+    before = end.groupby(ordered["thread"]).cummax().groupby(ordered["thread"]).shift(fill_value=LONG_AGO)
+    kept = ordered[ordered["start_ns"] >= before]
+    begin = aligned(kept["start_ns"], kept["rank"], clocks).to_numpy()
+    order = np.argsort(begin, kind="stable")
+    dur, names = kept["dur_ns"].to_numpy()[order], kept["name"].to_numpy(dtype=object)[order]
+    return begin[order], begin[order] + dur, names.tolist()
+
+
+def _parts(since: int, until: int, begin: Ints, end: Ints, names: list[str]) -> Iterator[tuple[str | None, int, int]]:
+    """What ran from one time to another: the operator, None for nothing of the kind, since when, and until when."""
+    within = np.flatnonzero((begin < until) & (end > since))
+    times = np.unique(np.clip(np.concatenate([begin[within], end[within], [since, until]]), since, until))
+    last: tuple[str | None, int, int] | None = None
+    for start, stop in zip(times[:-1].tolist(), times[1:].tolist(), strict=True):
+        running = within[(begin[within] <= start) & (end[within] >= stop)]
+        name = names[running[-1]] if len(running) else None
+        if last is not None and (name == last[0] or stop - start < _SHORT_NS):
+            last = last[0], last[1], stop
+        else:
+            if last is not None:
+                yield last
+            last = name, start, stop
+    if last is not None:
+        yield last
 
 
 def _nothing() -> pd.DataFrame:

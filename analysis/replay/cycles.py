@@ -84,7 +84,9 @@ def _calls(run: Played) -> pd.DataFrame:
     found = found[linked.groupby(found["collective_id"]).transform("nunique") == 1].reset_index(drop=True)
     found["arrived_ns"] = aligned(found["start_ns"], found["rank"], run.clocks)
     found = found.assign(needs=_needs(found), collective_id=_exchanges(found))
-    found = found.sort_values("wait_ns", ascending=False, kind="stable", na_position="last")
+    # Of messages in one batch, what the last to come waited for counts.
+    found = found.assign(waits=found["wait_ns"].fillna(0), waits_for_itself=found["needs"] == found["rank"])
+    found = found.sort_values(["waits", "waits_for_itself"], ascending=[False, True], kind="stable")
     found = found.drop_duplicates(ACTIVITY_KEYS).sort_index()
     return found[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns"]]
 
@@ -92,23 +94,28 @@ def _calls(run: Played) -> pd.DataFrame:
 def _needs(calls: pd.DataFrame) -> pd.Series[int]:
     """The rank that each call has to wait for: NONE for all members, itself for nobody.
 
-    What a call waited for need not be all: a late rank waits for nobody, and would if it were not late.
+    What a call waited for need not be all: a late rank waits for nobody, and would if it were not late. But a call that
+    ended before another member arrived did not need that one.
     """
-    needs = calls["waited_for"].astype("Int64").fillna(calls["rank"])
-    ended, of_collective = calls["arrived_ns"] + calls["dur_ns"], calls.groupby("collective_id")
-    needs = needs.mask(calls["kind"].isin(SYNCHRONISING), NONE)
-    # The last word is what happened: a call that ended before another member arrived did not need that one.
-    arrived_first = ended >= of_collective["arrived_ns"].transform("max")
+    own, of_collective = calls["rank"].astype("Int64"), calls.groupby("collective_id")["rank"]
+    others = of_collective.transform("sum") - own
+    came_last = calls.groupby("collective_id")["arrived_ns"].transform("max")
+    can_wait = (of_collective.transform("size") > 1) & (calls["arrived_ns"] + calls["dur_ns"] >= came_last)
+    rooted, root = calls["kind"], calls["root"].astype("Int64")
+    needs = calls["waited_for"].astype("Int64").fillna(own)
+    peer = can_wait & (of_collective.transform("size") == 2) & (calls["collective"].eq("recv") | _meets(calls))
+    needs = needs.mask(peer & (needs == own), others)
+    needs = needs.mask(can_wait & rooted.isin(("broadcast", "scatter")) & (needs == own) & root.notna(), root)
+    needs = needs.mask(can_wait & rooted.isin(("reduce", "gather")) & (own == root).fillna(value=False), NONE)
+    return needs.mask(calls["kind"].isin(SYNCHRONISING), NONE).astype("int64")
+
+
+def _meets(calls: pd.DataFrame) -> pd.Series[bool]:
+    """Sends of so many bytes that they wait for the receiver, as some did; smaller ones may end before it comes."""
     is_send = calls["collective"] == "send"
-    waited = is_send & (calls["wait_ns"].fillna(0) > _WAITED_NS)
-    met_bytes = calls["size_bytes"][waited].min()
-    meets = is_send & (calls["size_bytes"] >= met_bytes).fillna(value=False) if waited.any() else is_send & False
-    needs = needs.mask(((calls["collective"] == "recv") | meets) & arrived_first, NONE)
-    of_root = calls["kind"].isin(("broadcast", "scatter")) & calls["waited_for"].isna() & calls["root"].notna()
-    needs = needs.mask(of_root & arrived_first, calls["root"])
-    return needs.mask(
-        calls["kind"].isin(("reduce", "gather")) & (calls["rank"] == calls["root"]) & arrived_first, NONE
-    ).astype("int64")
+    least_bytes = calls["size_bytes"][is_send & (calls["wait_ns"].fillna(0) > _WAITED_NS)].min()
+    large: pd.Series[bool] = (calls["size_bytes"] >= least_bytes).fillna(value=False).astype(bool)
+    return is_send & large
 
 
 def _exchanges(calls: pd.DataFrame) -> pd.Series[int]:

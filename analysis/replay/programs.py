@@ -48,8 +48,8 @@ class RankProgram:
     is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
     call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
     activity after which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace
-    shows. `event_waits` are all waits of streams, None where the trace does not tell for what each was. `host` is what
-    else the CPU did, None where that was not read.
+    shows; ranks with the same number `linked` have a common clock. `event_waits` are all waits of streams, None where the
+    trace does not tell for what each was. `host` is what else the CPU did, None where that was not read.
     """
 
     rank: int
@@ -70,6 +70,7 @@ class RankProgram:
     call_thread: Ints
     issued_by: Ints | None = None
     begun_ns: int | None = None
+    linked: int = 0
     event_waits: EventWaits | None = None
     host: HostTime | None = None
 
@@ -119,6 +120,7 @@ def gpu_program(
         call_name=called["name"].to_numpy(dtype=object),
         call_thread=called["thread"].to_numpy(),
         begun_ns=int(aligned(marks["start_ns"], marks["rank"], clocks).min()) if len(marks) else None,
+        linked=int(clocks.set_index("rank").loc[own["rank"].iloc[0], "linked"]),
         event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
 

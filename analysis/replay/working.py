@@ -17,7 +17,7 @@ from .programs import NONE
 
 
 @dataclass(frozen=True)
-class CpuWork:
+class WorkBeforeCalls:
     """Of each activity, columns of shape (n,): the CPU's work since the launch before its own, in ns.
 
     Calls that wait for the device may lie between: `launching_ns` comes after the last of them, `blocking_ns` before.
@@ -29,7 +29,7 @@ class CpuWork:
     held_by: Ints
 
     @classmethod
-    def of(cls, member: Playing) -> CpuWork:
+    def of(cls, member: Playing) -> WorkBeforeCalls:
         """That of a rank. Without a GPU, it is the distance from the activity before."""
         program = member.program
         launching, blocking = np.zeros((2, len(program)), dtype=np.int64)

@@ -222,9 +222,7 @@ class Analysis:
     @cached_property
     def critical_path_pieces(self) -> pd.DataFrame:
         """One row per long piece of the critical path, ten of each step."""
-        from ..replay.critical import with_operators
-
-        return self._marked(with_operators(self._critical_path.longest, self.run.cpu_operators, self.clocks))
+        return self._marked(self._critical_path.longest(self.run.cpu_operators, self.clocks))
 
     @cached_property
     def _critical_path(self) -> CriticalPath:

@@ -34,6 +34,9 @@ _BASES_APART_NS = 1_000_000_000_000
 _OWN_STEPS = 3
 _MEANINGLESS = 1 << 30
 _FIRST_ID, _FIRST_CORRELATION = 100, 5000
+_BEFORE_COLLECTIVES = ("cudaStreamIsCapturing", "cudaEventRecordWithFlags", "cudaStreamWaitEvent")
+_WATCHED_US, _WATCHING = 100.0, 1
+"""How often a thread of its own looks after collectives, and what its number is beside that of the main thread."""
 
 
 def file_name(world: World, trace: Trace) -> str:
@@ -128,6 +131,9 @@ class Events:
         own = self.world.layout.steps == "own"
         number = step + (_OWN_STEPS * (self.trace.rank % 4) if own else 0)
         self._cpu("user_annotation", f"ProfilerStep#{number}", begin, done, f'"External id": {self._id()}')
+        if self.world.layout.every_call:
+            for turn in range(round((done - begin) / _WATCHED_US)):
+                self._call("cudaEventQuery", begin + turn * _WATCHED_US, 1.0, self.pid + _WATCHING)
 
     def _id(self) -> int:
         self.ids += 1
@@ -164,6 +170,13 @@ class Events:
         elif isinstance(op, Wait) and seen.cpu and self.world.layout.since("2.4"):
             args = f'"External id": {number}, "Collective name": "wait", "dtype": "Byte", "Group size": 1'
             self._within("cpu_op", "record_param_comms", seen.ran, 0.2, 0.8, args)
+
+    def _call(self, name: str, at_us: float, dur_us: float, thread: int) -> None:
+        """A call of the runtime that launches nothing."""
+        clock, where = self.trace.clock, f'"pid": {self.pid}, "tid": {thread}'
+        if at_us + dur_us < self.trace.closed_us:
+            args = f'"External id": {self._id()}, "correlation": {2 * _MEANINGLESS + self.ids}'
+            self._event("cuda_runtime", name, where, clock.cpu_ns(at_us), clock.cpu_ns(at_us + dur_us), args)
 
     def _within(self, kind: str, name: str, ran: Ran, begin: float, end: float, args: str) -> None:
         """An event from one part (0..1) of an operation's CPU time to another."""
@@ -225,6 +238,10 @@ class Events:
             self._record(first, ran, (0.1, 0.9), number, counted)
             shapes = shape_args(first, self.world.layout)
             self._within("user_annotation", annotation_name(first), ran, 0.2, 0.85, inside + shapes)
+        if seen.cpu and self.world.layout.every_call:
+            at = self.times[ran.begin]
+            for turn, call in enumerate(_BEFORE_COLLECTIVES):
+                self._call(call, at + (0.1 * turn + 0.1) * ran.cost_us, 0.05 * ran.cost_us, self.pid)
         self._launch(seen, correlation, number, "cudaLaunchKernelExC")
         linked = seen.cpu and self.world.layout.args_on_kernel
         fixed = fixed_args(first, self.world.layout, on_kernel=True) if linked else ""

@@ -95,7 +95,8 @@ class Layout:
     `sync_on_compute`: synchronous collectives run on the stream that computes. `names`: as `torch` names files, or by
     `rank`. `header`: `groups` lists process groups, `plain` does not, `none` leaves distributedInfo out. `steps`:
     `numbered` alike on all ranks, numbered from each rank's `own` start, or `none`. `graph`: kernels alone.
-    With `one_name` all hosts bear the same name.
+    With `one_name` all hosts bear the same name, with `every_call` a trace also has calls of the runtime that launch
+    nothing: around collectives, and of the thread that watches these.
     """
 
     torch: str = "2.12"
@@ -109,6 +110,7 @@ class Layout:
     steps: str = "numbered"
     graph: bool = False
     one_name: bool = False
+    every_call: bool = False
     gz: bool = True
 
     def since(self, version: str) -> bool:

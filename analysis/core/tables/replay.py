@@ -55,7 +55,7 @@ CRITICAL_PATH_PIECES = Schema("critical_path_pieces", "long piece of the critica
     "step": ("int64", "number of the step; 0 if none are marked"),
     "rank": RANK,
     "kind": _LINK,
-    "name": ("string", "its longest activity; of cpu the operator that took most of it, NA for none; NA of launch"),
+    "name": ("string", "its longest activity; of cpu the outermost operator, NA for none; NA of launch"),
     "start_ns": ("int64", "when it begins, on the common clock"),
     "dur_ns": ("int64", "how long it is: links of one kind that follow each other on a rank are one piece"),
     "share_frac": ("Float64", "its share of the critical path in this step"),

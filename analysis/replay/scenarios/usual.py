@@ -12,7 +12,7 @@ from ..alike import Alike, peers
 from ..edges import Edges
 from ..engine import Playing
 from ..programs import NONE
-from ..working import CpuWork, waits_before
+from ..working import WorkBeforeCalls, waits_before
 from .scenario import Scenario
 
 _FENCE = 4.0
@@ -35,7 +35,7 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
             _without(m, usual > 0, most) if change else m
             for m, change, usual, most in zip(members, changing, is_usual, waits, strict=True)
         ]
-        works = [CpuWork.of(m) for m in lacking]
+        works = [WorkBeforeCalls.of(m) for m in lacking]
         computing = _usual([m.duration for m in lacking], alike, others)
         launching = _usual([work.launching_ns for work in works], alike, others)
         blocking = _usual([work.blocking_ns for work in works], alike, others)
@@ -111,9 +111,13 @@ def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
 
 
 def _begun_late(members: Sequence[Playing], others: Sequence[bool]) -> list[int]:
-    """How much later than the others that do the same each began the first step of the trace, in ns."""
-    alike = peers([m.program for m in members])
-    begun: dict[int, list[int]] = {}
+    """How much later than the others that do the same each began the first step of the trace, in ns.
+
+    Others are those on the same clock.
+    """
+    programs = [m.program for m in members]
+    alike = [(number, program.linked) for number, program in zip(peers(programs), programs, strict=True)]
+    begun: dict[tuple[int, int], list[int]] = {}
     for group, m, counts in zip(alike, members, others, strict=True):
         if counts and m.program.begun_ns is not None:
             begun.setdefault(group, []).append(m.program.begun_ns)
@@ -125,7 +129,7 @@ def _begun_late(members: Sequence[Playing], others: Sequence[bool]) -> list[int]
 
 
 def _as_usual(
-    member: Playing, duration: Ints, work: CpuWork, launching: Ints, blocking: Ints, begun_late_ns: int
+    member: Playing, duration: Ints, work: WorkBeforeCalls, launching: Ints, blocking: Ints, begun_late_ns: int
 ) -> Playing:
     """No activity takes longer than this, nor the CPU before it launches it or waits for the device."""
     program = member.program
