@@ -44,6 +44,10 @@ COPY_BETWEEN_GPUS = "Memcpy PtoP"
 """Kineto's name of a copy from one GPU to another."""
 COPIES = ("Memcpy", "Memset")
 """How Kineto's names of copies and fills begin."""
+COPY_KINDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "Memset")
+"""Parts of those names that tell which they are."""
+FROM_PAGEABLE = "(Pageable ->"
+"""Part of the name of a copy from memory that the device cannot read by itself."""
 BLOCKING_CALL = r"(?:cuda|hip|cu)(?:\w+Synchronize|Memcpy(?!\w*Async)\w*)(?:_|$)"
 """Matches names of calls of the runtime or driver that return when the device has done something."""
 ALLOCATING_CALL = r"(?:cuda|hip)(?:Malloc|Free|Host)|(?:cu|hip)Mem(?!cpy|set)"

@@ -160,7 +160,8 @@ class Events:
         elif isinstance(op, Block):
             self._block(seen, correlation, number, op)
         elif isinstance(op, Cpu) and op.shown and seen.cpu:
-            self._within(op.category, op.shown, seen.ran, 0.0, 1.0, f'"External id": {number}')
+            called = f', "correlation": {correlation + _MEANINGLESS}' if op.category == "cuda_runtime" else ""
+            self._within(op.category, op.shown, seen.ran, 0.0, 1.0, f'"External id": {number}{called}')
         elif isinstance(op, Wait) and seen.cpu and self.world.layout.since("2.4"):
             args = f'"External id": {number}, "Collective name": "wait", "dtype": "Byte", "Group size": 1'
             self._within("cpu_op", "record_param_comms", seen.ran, 0.2, 0.8, args)
@@ -194,14 +195,14 @@ class Events:
         self._event(kind, name, where, begin_ns, end_ns, shown)
 
     def _block(self, seen: Seen, correlation: int, number: int, op: Block) -> None:
-        """A call that waits for the GPU, with `aten::item` around it where it copies."""
+        """A call that waits for the GPU, with an operator around it where it copies."""
         ran, own = seen.ran, f'"External id": {number}'
         begin, done = self.times[ran.begin], self.times[ran.done]
         if op.copy_us:
             if seen.cpu:
-                self._cpu("cpu_op", "aten::item", begin, done, own)
+                self._cpu("cpu_op", op.cpu_op, begin, done, own)
             self._launch(seen, correlation, number, "cudaMemcpyAsync")
-            self._kernel(seen, correlation, number, "Memcpy DtoH (Device -> Pageable)", "")
+            self._kernel(seen, correlation, number, op.copy, "")
         if seen.cpu:
             args = f'{own}, "correlation": {correlation + _MEANINGLESS}'
             self._cpu("cuda_runtime", op.call, begin + 0.8 * ran.cost_us, done, args)

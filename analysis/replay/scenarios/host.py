@@ -11,13 +11,14 @@ from dataclasses import replace
 import numpy as np
 
 from ...core.intervals import Spans, clip, complement, covered, spans, subtract, union
+from ...core.markers import COPY_KINDS, FROM_PAGEABLE
 from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..host_time import NO_TIME, HostTime
 from ..programs import LONG_AGO, NONE, RankProgram
-from .scenario import Scenario
+from .scenario import Change, Scenario
 
 _BATCH_NS = 100_000
 """What it takes to get a batch that is there."""
@@ -27,10 +28,6 @@ _STALL_NS = 1_000_000
 """A CPU that makes no call for so long does more than launch."""
 _BACK_TO_BACK_NS = 1_000
 """How soon a kernel begins after the one before, in a run that has no such kernels."""
-
-COPY_KINDS = ("HtoD", "DtoH", "DtoD", "PtoP", "Memset")
-"""Parts of names of copies and fills that tell which they are."""
-_PAGEABLE = "(Pageable ->"
 
 
 def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
@@ -71,22 +68,16 @@ def no_blocking(
     The CPU goes on, and makes all that follows earlier, until something else makes it wait.
     """
 
-    def change(members: Sequence[Playing]) -> list[Playing]:
-        return [_unblocked(m, _waiting(m, names, operator)) if _is_meant(m, ranks) else m for m in members]
-
     what = f"no waiting for the device in {operator or (', '.join(sorted(names)) if names else 'calls')}"
     assumes = "the CPU needs no result at once: it goes on, and launches ahead; a call takes 5 us"
-    return Scenario(_who(what, ranks), assumes, (change,))
+    return _unblocking(lambda member: _waiting(member, names, operator), _who(what, ranks), assumes, ranks)
 
 
 def pinned_copies(ranks: Collection[int] | None = None) -> Scenario:
     """Copies from pageable memory to the device do not block the CPU on these ranks, or on all."""
 
-    def change(members: Sequence[Playing]) -> list[Playing]:
-        return [_unblocked(m, _copying_in(m)) if _is_meant(m, ranks) else m for m in members]
-
     assumes = "copies to the device are from pinned memory, with non_blocking=True, and take as long as they do"
-    return Scenario(_who("pinned copies", ranks), assumes, (change,))
+    return _unblocking(_copying_in, _who("pinned copies", ranks), assumes, ranks)
 
 
 def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
@@ -143,7 +134,8 @@ def _sooner(member: Playing, gone: Spans) -> Playing:
     program = replace(program, host=replace(host, gone=union(host.gone, new)))
     if program.issued_by is not None:
         return _working_less(replace(member, program=program), new)
-    return replace(_after_launches(member), program=program, saved=member.saved + _before(new, program.call_start))
+    ready_for = _after_launches(_after_producers(member))
+    return replace(ready_for, program=program, saved=ready_for.saved + _before(new, program.call_start))
 
 
 def _before(gone: Spans, times: Ints) -> Ints:
@@ -161,6 +153,48 @@ def _working_less(member: Playing, gone: Spans) -> Playing:
         delay=np.where(paced, np.maximum(member.delay - between, np.minimum(member.delay, 0)), member.delay),
         duration=np.where(paced, np.maximum(member.duration - within, 0), member.duration),
     )
+
+
+def _after_producers(member: Playing) -> Playing:
+    """The same, where collectives wait for what was launched before them by the same thread, if none contradicts it.
+
+    NCCL's stream waits for the stream from which a collective is called. If the CPU waits for the device before that, a
+    trace does not show it, but it holds as well if the CPU does not wait.
+    """
+    program = member.program
+    producers = _producers(program)
+    if not producers:
+        return member
+    before, launched = ready(program)
+    joins = {node: list(sources) for node, sources in member.edges.joins.items()}
+    delay = member.delay.copy()
+    for node, source in producers.items():
+        known = max(int(before[node]), int(launched[node]), *(int(program.end[each]) for each in joins.get(node, [])))
+        ended = int(program.end[source])
+        if ended > known:
+            delay[node] = min(int(delay[node]), max(int(program.start[node]) - ended, 0))
+        joins[node] = sorted({*joins.get(node, ()), source})
+    return replace(member, edges=Edges(joins, member.edges.blocks), delay=delay)
+
+
+def _producers(program: RankProgram) -> dict[int, int]:
+    """Collective -> what its thread launched before it, of all collectives of a stream and name that began after it."""
+    launched = np.flatnonzero(program.launch != NONE)
+    launched = launched[np.argsort(program.launch[launched], kind="stable")]
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    last: dict[int, int] = {}
+    for node in launched.tolist():
+        thread = int(program.call_thread[program.launch[node]])
+        if not program.is_comm[node]:
+            last[thread] = node
+        elif thread in last and program.lane[last[thread]] != program.lane[node]:
+            found.setdefault((int(program.lane[node]), int(program.name[node])), {})[node] = last[thread]
+    return {
+        node: source
+        for alike in found.values()
+        if all(program.end[source] <= program.start[node] for node, source in alike.items())
+        for node, source in alike.items()
+    }
 
 
 def _after_launches(member: Playing) -> Playing:
@@ -269,7 +303,7 @@ def _copying_in(member: Playing) -> Flags:
     if program.host is None:
         return found
     names = program.host.names[program.row]
-    pageable = np.array([_PAGEABLE in str(name) for name in names.tolist()], dtype=bool)
+    pageable = np.array([FROM_PAGEABLE in str(name) for name in names.tolist()], dtype=bool)
     found[program.launch[pageable & (program.launch != NONE)]] = True
     waits = _waits(member)
     for thread in np.unique(program.call_thread[found]).tolist():
@@ -279,17 +313,36 @@ def _copying_in(member: Playing) -> Flags:
     return found
 
 
-def _unblocked(member: Playing, which: Flags) -> Playing:
-    """These calls do not wait for the device."""
+def _unblocking(which: Callable[[Playing], Flags], name: str, assumes: str, ranks: Collection[int] | None) -> Scenario:
+    """These calls do not wait for the device. Two ways: what follows waits for communication that they waited for."""
+
+    def way(instead: bool) -> Change:
+        def change(members: Sequence[Playing]) -> list[Playing]:
+            return [_unblocked(m, which(m), instead=instead) if _is_meant(m, ranks) else m for m in members]
+
+        return change
+
+    return Scenario(name, assumes, (way(instead=False), way(instead=True)))
+
+
+def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:
+    """These calls do not wait for the device; `instead`, what the device does next waits for communication."""
     program = member.program
-    if not which.any():
+    if not which.any() or program.host is None:
         return member
+    joins = {node: list(sources) for node, sources in member.edges.joins.items()}
+    launched = np.flatnonzero(~program.is_comm & (program.launch != NONE))
+    launched = launched[np.argsort(program.launch[launched], kind="stable")]
+    for call in sorted(set(member.edges.blocks) & set(np.flatnonzero(which).tolist())) if instead else []:
+        place = int(np.searchsorted(program.launch[launched], call, side="right"))
+        waited = [source for source in member.edges.blocks[call] if program.is_comm[source]]
+        if place < len(launched) and waited:
+            node = int(launched[place])
+            joins[node] = sorted({*joins.get(node, ()), *waited})
     blocks = {call: sources for call, sources in member.edges.blocks.items() if not which[call]}
-    if program.host is None:
-        return member
-    gone = _alone(program, _of_calls(program, which, _CALL_NS))
     # While other threads launch, nobody waits for the thread that waits for the device.
-    return _sooner(replace(member, edges=Edges(member.edges.joins, blocks)), gone)
+    gone = _alone(program, _of_calls(program, which, _CALL_NS))
+    return _sooner(replace(member, edges=Edges(joins, blocks)), gone)
 
 
 def _launched_in_time(member: Playing) -> Playing:
