@@ -80,6 +80,30 @@ WhichBatch = Annotated[
         "--batch", help="With --ranks: every rank keeps its batch size (kept), or all share the global batch (shared)."
     ),
 ]
+Syncs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-sync",
+        metavar="OPERATOR|CALL|all",
+        help="Let calls inside this operator (aten::item), calls of this name (cudaDeviceSynchronize), or all calls, "
+        "not wait for the device.",
+    ),
+]
+DataWaits = Annotated[bool, typer.Option("--no-data-wait", help="Let the data loader always have its next batch.")]
+CudaGraphs = Annotated[
+    bool, typer.Option("--cuda-graphs", help="Launch every kernel in time, as CUDA graphs do; the gain is a bound.")
+]
+Allocations = Annotated[bool, typer.Option("--no-allocation", help="Take away cudaMalloc, cudaFree and the like.")]
+CopyKinds = Annotated[
+    list[str] | None,
+    typer.Option("--no-copies", metavar="KIND|all", help="Take away copies of one kind (HtoD, DtoH, ...), or all."),
+]
+PinnedCopies = Annotated[
+    bool, typer.Option("--pinned-copies", help="Copy to the device from pinned memory: the CPU does not wait.")
+]
+Garbage = Annotated[
+    bool, typer.Option("--no-gc", help="Take away Python's garbage collections, if they were recorded.")
+]
 ScenarioFile = Annotated[
     Path | None,
     typer.Option(
@@ -104,6 +128,13 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         bucket_mb: BucketSizes = None,
         ranks: MoreRanks = None,
         batch: WhichBatch = BatchKind.kept,
+        no_sync: Syncs = None,
+        no_data_wait: DataWaits = False,
+        cuda_graphs: CudaGraphs = False,
+        no_allocation: Allocations = False,
+        no_copies: CopyKinds = None,
+        pinned_copies: PinnedCopies = False,
+        no_gc: Garbage = False,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
         several: dict[str, Sequence[Any] | None] = {
@@ -112,11 +143,15 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             "latency": latency,
             "bucket_mb": bucket_mb,
             "ranks": ranks,
+            "no_sync": no_sync,
+            "no_copies": no_copies,
         }
         found: list[dict[str, Any]] = [
             {name: value, "batch": batch.value} for name, values in several.items() for value in values or []
         ]
         chosen = {"no_jitter": no_jitter, "overlap": overlap and overlap.value, "fuse": fuse}
+        chosen |= {"no_data_wait": no_data_wait, "cuda_graphs": cuda_graphs, "no_allocation": no_allocation}
+        chosen |= {"pinned_copies": pinned_copies, "no_gc": no_gc}
         found += [{name: value} for name, value in chosen.items() if value]
         return [*found, *(_in_file(scenario) if scenario else [])]
 
