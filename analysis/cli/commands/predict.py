@@ -242,6 +242,40 @@ def critical_path_command(
     print_table(name, analysis_of(runs, reading, details=True), writing)
 
 
+class ReleasesBy(str, Enum):
+    """What a row of the releases is."""
+
+    group = "group"
+    call = "call"
+
+
+@reads_traces
+@writes_tables
+def releases_command(
+    runs: Runs,
+    by: Annotated[
+        ReleasesBy, typer.Option(help="One row per process group, collective and reason, or per call.")
+    ] = ReleasesBy.group,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Print what exposed collectives waited for before they began.
+
+    A collective begins when the last of these has come: its launch (host), the end of the collective before it on its
+    stream (collective), and of the kernel that made its input (producer). The slack is how long its input was there
+    before it began: so much earlier it could have begun if it had been launched in time, on a stream of its own.
+
+    \b
+    Examples:
+      {prog} releases traces/my-run
+      {prog} releases --by call --top 20 traces/my-run
+    """
+    name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
+    writing.check(name)
+    print_table(name, analysis_of(runs, reading, details=True), writing)
+
+
 @reads_traces
 @writes_tables
 @with_scenarios

@@ -17,6 +17,7 @@ from ...metrics.device.idle import is_alloc, is_sync
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..host_time import NO_TIME, HostTime
+from ..producers import producers
 from ..programs import LONG_AGO, NONE, RankProgram
 from .scenario import Change, Scenario
 
@@ -158,43 +159,22 @@ def _working_less(member: Playing, gone: Spans) -> Playing:
 def _after_producers(member: Playing) -> Playing:
     """The same, where collectives wait for what was launched before them by the same thread, if none contradicts it.
 
-    NCCL's stream waits for the stream from which a collective is called. If the CPU waits for the device before that, a
-    trace does not show it, but it holds as well if the CPU does not wait.
+    If the CPU waits for the device before that, a trace does not show it, but it holds as well if the CPU goes on.
     """
     program = member.program
-    producers = _producers(program)
-    if not producers:
+    source_of = producers(program)
+    if not source_of:
         return member
     before, launched = ready(program)
     joins = {node: list(sources) for node, sources in member.edges.joins.items()}
     delay = member.delay.copy()
-    for node, source in producers.items():
+    for node, source in source_of.items():
         known = max(int(before[node]), int(launched[node]), *(int(program.end[each]) for each in joins.get(node, [])))
         ended = int(program.end[source])
         if ended > known:
             delay[node] = min(int(delay[node]), max(int(program.start[node]) - ended, 0))
         joins[node] = sorted({*joins.get(node, ()), source})
     return replace(member, edges=Edges(joins, member.edges.blocks), delay=delay)
-
-
-def _producers(program: RankProgram) -> dict[int, int]:
-    """Collective -> what its thread launched before it, of all collectives of a stream and name that began after it."""
-    launched = np.flatnonzero(program.launch != NONE)
-    launched = launched[np.argsort(program.launch[launched], kind="stable")]
-    found: dict[tuple[int, int], dict[int, int]] = {}
-    last: dict[int, int] = {}
-    for node in launched.tolist():
-        thread = int(program.call_thread[program.launch[node]])
-        if not program.is_comm[node]:
-            last[thread] = node
-        elif thread in last and program.lane[last[thread]] != program.lane[node]:
-            found.setdefault((int(program.lane[node]), int(program.name[node])), {})[node] = last[thread]
-    return {
-        node: source
-        for alike in found.values()
-        if all(program.end[source] <= program.start[node] for node, source in alike.items())
-        for node, source in alike.items()
-    }
 
 
 def _after_launches(member: Playing) -> Playing:
