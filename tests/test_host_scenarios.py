@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from samples import a_sample
-from simulator import Injection, Window, World, simulate
+from simulator import Injection, Layout, Window, World, simulate
 from simulator.ops import Comm, Kernel, Op
 from simulator.pipelines import three_d
 from simulator.programs import ddp, fsdp, moe, tp
@@ -32,11 +32,12 @@ PROGRAMS: dict[str, Program] = {
     "pp": partial(three_d, tp=2, pp=2, schedule="1f1b"),
     "tp": partial(tp, layers=3),
 }
-HOSTS = {"moe": (2, 2), "pp": (2, 4)}
+RANKS = {"moe": (2, 2), "pp": (1, 8)}
 
 
 def world(name: str, seed: int = 5) -> World:
-    return World(seed, PROGRAMS[name], *HOSTS.get(name, (1, 4)), steps=7, window=Window(((1, 5),)))
+    layout, window = Layout(events=True), Window(((1, 5),))
+    return World(seed, PROGRAMS[name], *RANKS.get(name, (1, 4)), steps=7, layout=layout, window=window)
 
 
 def with_all(calm: World, kind: str, us: float, *places: float) -> World:

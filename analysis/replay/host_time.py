@@ -39,7 +39,7 @@ class HostTime:
 
     def collecting(self, threads: Collection[int] | None = None) -> list[Spans]:
         """When each of these threads, or any, collected garbage of Python."""
-        return self._annotated(self.host.annotations["name"] == markers.GARBAGE, threads)
+        return self._annotated(self.host.annotations["name"] == markers.PYTHON_GC, threads)
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of that name."""

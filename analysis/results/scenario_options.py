@@ -153,7 +153,7 @@ def _no_data_wait(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
 
 def _no_gc(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
     _only_true("no_gc", value)
-    if not (_annotated(analysis) == markers.GARBAGE).any():
+    if not (_annotated(analysis) == markers.PYTHON_GC).any():
         raise NothingMeasured(
             f"{analysis.run.name}: the traces show no garbage collection; torch 2.9 and later record them with "
             "with_stack=True and experimental_config=_ExperimentalConfig(record_python_gc_info=True)"

@@ -23,7 +23,7 @@ from .arguments import (
     told_of_message,
 )
 from .clock import EPOCH_NS
-from .ops import P2P, Block, Comm, Communication, Cpu, Group, Kernel, Wait
+from .ops import COMPUTE_STREAM, P2P, Block, Comm, Communication, Cpu, Group, Kernel, Wait
 from .physics import LAUNCHED_AT
 from .ran import Ran
 from .shown import Seen, Trace
@@ -165,6 +165,8 @@ class Events:
         elif isinstance(op, Wait) and seen.cpu and self.world.layout.since("2.4"):
             args = f'"External id": {number}, "Collective name": "wait", "dtype": "Byte", "Group size": 1'
             self._within("cpu_op", "record_param_comms", seen.ran, 0.2, 0.8, args)
+        if isinstance(op, Wait):
+            self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.5)
 
     def _within(self, kind: str, name: str, ran: Ran, begin: float, end: float, args: str) -> None:
         """An event from one part (0..1) of an operation's CPU time to another."""
@@ -179,6 +181,11 @@ class Events:
         if seen.launch:
             args = f'"External id": {correlation if self._old_ids() else number}, "correlation": {correlation}'
             self._within("cuda_runtime", name, seen.ran, LAUNCHED_AT, LAUNCHED_AT + 0.25, args)
+
+    def _event_call(self, seen: Seen, correlation: int, name: str, at: float) -> None:
+        """A call of no length that records an event or lets a stream wait for one, where these are shown."""
+        if seen.cpu and self.world.layout.events:
+            self._within("cuda_runtime", name, seen.ran, at, at, f'"correlation": {correlation + _MEANINGLESS}')
 
     def _kernel(self, seen: Seen, correlation: int, number: int, name: str, args: str) -> None:
         if not seen.kernel:
@@ -209,6 +216,12 @@ class Events:
 
     def _communication(self, seen: Seen, correlation: int, number: int) -> None:
         ran, op = seen.ran, seen.ran.op
+        if ran.stream != COMPUTE_STREAM:
+            self._event_call(seen, correlation, "cudaEventRecord", 0.42)
+            self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.44)
+            self._event_call(seen, correlation, "cudaEventRecord", 0.91)
+            if not op.work:
+                self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.95)
         if isinstance(op, P2P):
             told = [told_of_message(m, op.group, ran.rank, op.dtype) for m in op.messages]
         else:

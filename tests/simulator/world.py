@@ -94,7 +94,7 @@ class Layout:
     `sync_on_compute`: synchronous collectives run on the stream that computes. `names`: as `torch` names files, or by
     `rank`. `header`: `groups` lists process groups, `plain` does not, `none` leaves distributedInfo out. `steps`:
     `numbered` alike on all ranks, numbered from each rank's `own` start, or `none`. `graph`: kernels alone.
-    With `one_name` all hosts bear the same name.
+    With `one_name` all hosts bear the same name. `events`: calls that record events and let streams wait are shown.
     """
 
     torch: str = "2.12"
@@ -108,6 +108,7 @@ class Layout:
     steps: str = "numbered"
     graph: bool = False
     one_name: bool = False
+    events: bool = False
     gz: bool = True
 
     def since(self, version: str) -> bool:
