@@ -8,8 +8,7 @@ import pytest
 from samples import a_sample
 from simulator import Injection, Layout, Window, World, simulate
 from simulator.ops import Comm, Kernel, Op
-from simulator.pipelines import three_d
-from simulator.programs import ddp, fsdp, moe, tp
+from simulator.programs import ddp, fsdp, moe, tp, tp_dp
 from simulator.world import Place, Program
 
 from analysis import analyse
@@ -29,10 +28,10 @@ PROGRAMS: dict[str, Program] = {
     "ddp": ddp,
     "fsdp": fsdp,
     "moe": moe,
-    "pp": partial(three_d, tp=2, pp=2, schedule="1f1b"),
     "tp": partial(tp, layers=3),
+    "tp and dp": tp_dp,
 }
-RANKS = {"moe": (2, 2), "pp": (1, 8)}
+RANKS = {"moe": (2, 2), "tp and dp": (2, 2)}
 
 
 def world(name: str, seed: int = 5) -> World:

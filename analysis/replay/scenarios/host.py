@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from ...core.intervals import Spans, clip, complement, covered, spans, subtract, union
 from ...core.markers import COPY_KINDS, FROM_PAGEABLE
@@ -27,6 +28,8 @@ _CALL_NS = 5_000
 """What a call takes that need not wait."""
 _STALL_NS = 1_000_000
 """A CPU that makes no call for so long does more than launch."""
+_JUST_AFTER_NS = 6_000
+"""So soon after the end of what it waits for an activity begins."""
 _BACK_TO_BACK_NS = 1_000
 """How soon a kernel begins after the one before, in a run that has no such kernels."""
 
@@ -85,14 +88,18 @@ def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
     """The CPU of these ranks, or of all, launches everything in time, as CUDA graphs do.
 
     An upper bound: all that the CPU does between two calls is gone, as far as it is no longer than 1 ms, but not what
-    has a scenario of its own: calls that wait for the device, data loaders, allocations and garbage collections.
+    has a scenario of its own: calls that wait for the device, data loaders, allocations and garbage collections. Two
+    ways: where launches are late, nothing is seen to wait for communication, and some of it may not.
     """
 
-    def change(members: Sequence[Playing]) -> list[Playing]:
+    def sure(members: Sequence[Playing]) -> list[Playing]:
         return [_launched_in_time(m) if _is_meant(m, ranks) else m for m in members]
 
+    def shown(members: Sequence[Playing]) -> list[Playing]:
+        return sure([_waiting_as_shown(m) if _is_meant(m, ranks) else m for m in members])
+
     assumes = "an upper bound: the CPU takes no time between its calls, but where it makes none for 1 ms or more"
-    return Scenario(_who("everything launched in time, as with CUDA graphs", ranks), assumes, (change,))
+    return Scenario(_who("everything launched in time, as with CUDA graphs", ranks), assumes, (shown, sure))
 
 
 def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None = None) -> Scenario:
@@ -340,6 +347,29 @@ def _launched_in_time(member: Playing) -> Playing:
     long = pauses.ends - pauses.starts > _STALL_NS
     busy = union(*kept, Spans(pauses.starts[long], pauses.ends[long]))
     return _sooner(member, clip(complement(busy), first, last))
+
+
+def _waiting_as_shown(member: Playing) -> Playing:
+    """The same, where compute waits for communication only if it began just after its end in any step."""
+    program = member.program
+    place = pd.DataFrame({"lane": program.lane, "step": program.step}).groupby(["lane", "step"]).cumcount().to_numpy()
+
+    def key(node: int, source: int) -> tuple[int, ...]:
+        return tuple(int(column[each]) for each in (node, source) for column in (program.lane, place))
+
+    pairs = [
+        (node, source)
+        for node, sources in member.edges.joins.items()
+        for source in sources
+        if program.is_comm[source] and not program.is_comm[node]
+    ]
+    shown = {key(*pair) for pair in pairs if program.start[pair[0]] - program.end[pair[1]] <= _JUST_AFTER_NS}
+    unsure = {pair for pair in pairs if key(*pair) not in shown}
+    joins = {
+        node: [source for source in sources if (node, source) not in unsure]
+        for node, sources in member.edges.joins.items()
+    }
+    return replace(member, edges=Edges({n: sources for n, sources in joins.items() if sources}, member.edges.blocks))
 
 
 def _without_copies(member: Playing, kinds: Collection[str]) -> Playing:
