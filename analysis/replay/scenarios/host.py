@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -69,19 +70,33 @@ def no_blocking(
 ) -> Scenario:
     """Calls that wait for the device return at once: of these names, inside this operator, on these ranks, or all.
 
-    The CPU goes on, and makes all that follows earlier, until something else makes it wait.
+    The CPU goes on, and makes all that follows earlier, until something else makes it wait. An operator that launches
+    nothing but copies, such as aten::item, is gone as a whole.
     """
+    if operator is not None:
+        assumes = f"the CPU does not need what {operator} waits for; all else of it but copies is done as before"
+        what = f"no waiting for the device in {operator}"
+    else:
+        assumes = "the CPU needs no result at once: it goes on, and launches ahead; a call takes 5 us"
+        what = f"no waiting for the device in {', '.join(sorted(names)) if names else 'calls'}"
 
-    what = f"no waiting for the device in {operator or (', '.join(sorted(names)) if names else 'calls')}"
-    assumes = "the CPU needs no result at once: it goes on, and launches ahead; a call takes 5 us"
-    return _unblocking(lambda member: _waiting(member, names, operator), _who(what, ranks), assumes, ranks)
+    def unblocked(member: Playing, *, instead: bool) -> Playing:
+        which = _waiting(member, names, operator)
+        found = _unblocked(member, which, instead=instead)
+        return found if operator is None else _without_operator(found, which, operator)
+
+    return _both_ways(unblocked, _who(what, ranks), assumes, ranks)
 
 
 def pinned_copies(ranks: Collection[int] | None = None) -> Scenario:
     """Copies from pageable memory to the device do not block the CPU on these ranks, or on all."""
 
     assumes = "copies to the device are from pinned memory, with non_blocking=True, and take as long as they do"
-    return _unblocking(_copying_in, _who("pinned copies", ranks), assumes, ranks)
+
+    def unblocked(member: Playing, *, instead: bool) -> Playing:
+        return _unblocked(member, _copying_in(member), instead=instead)
+
+    return _both_ways(unblocked, _who("pinned copies", ranks), assumes, ranks)
 
 
 def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
@@ -300,12 +315,18 @@ def _copying_in(member: Playing) -> Flags:
     return found
 
 
-def _unblocking(which: Callable[[Playing], Flags], name: str, assumes: str, ranks: Collection[int] | None) -> Scenario:
-    """These calls do not wait for the device. Two ways: what follows waits for communication that they waited for."""
+class _Unblocking(Protocol):
+    """Lets calls of a rank not wait; `instead`, what the device does next waits for communication they waited for."""
+
+    def __call__(self, member: Playing, *, instead: bool) -> Playing: ...
+
+
+def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collection[int] | None) -> Scenario:
+    """Calls do not wait; nothing instead of them does, or the device does."""
 
     def way(instead: bool) -> Change:
         def change(members: Sequence[Playing]) -> list[Playing]:
-            return [_unblocked(m, which(m), instead=instead) if _is_meant(m, ranks) else m for m in members]
+            return [unblocked(m, instead=instead) if _is_meant(m, ranks) else m for m in members]
 
         return change
 
@@ -330,6 +351,37 @@ def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:
     # While other threads launch, nobody waits for the thread that waits for the device.
     gone = _alone(program, _of_calls(program, which, _CALL_NS))
     return _sooner(replace(member, edges=Edges(joins, blocks)), gone)
+
+
+def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
+    """Without the operators around these calls, where they launch nothing but copies."""
+    program = member.program
+    if program.host is None:
+        return member
+    threads = np.unique(program.call_thread[which]).tolist()
+    every, inside = [], np.zeros(len(program.call_start), dtype=bool)
+    other = np.zeros(len(program.call_start), dtype=bool)
+    other[program.launch[~_copies(program) & (program.launch != NONE)]] = True
+    for thread, when in program.host.inside(operator, threads).items():
+        own = program.call_thread == thread
+        waits, launches = (program.call_start[own & calls] for calls in (which, other))
+        kept = _holding(when, waits) & ~_holding(when, launches)
+        gone = Spans(when.starts[kept], when.ends[kept])
+        inside |= own & (covered(gone, program.call_start, program.call_start + 1) > 0)
+        every.append(gone)
+    alone = _sooner(member, union(NO_TIME, *every))
+    copied = np.isin(program.launch, np.flatnonzero(inside))
+    return replace(
+        alone,
+        duration=np.where(copied, 0, alone.duration),
+        delay=np.where(copied, np.minimum(alone.delay, 0), alone.delay),
+    )
+
+
+def _holding(when: Spans, times: Ints) -> Flags:
+    """Which of these spans hold any of the times."""
+    found: Flags = np.searchsorted(np.sort(times), when.ends) > np.searchsorted(np.sort(times), when.starts)
+    return found
 
 
 def _launched_in_time(member: Playing) -> Playing:
