@@ -5,13 +5,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from builders import MS, traces_of
+from given_runs import analysis_of_run
 from samples import a_sample
 from simulator import Injection, Layout, Window, World, simulate
 from simulator.ops import Comm, Kernel, Op
-from simulator.programs import ddp, fsdp, moe, tp, tp_dp
+from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp
 from simulator.world import Place, Program
 
 from analysis import analyse
+from analysis.cli import app as cli
 from analysis.replay.scenarios.host import (
     no_allocation,
     no_blocking,
@@ -23,6 +26,7 @@ from analysis.replay.scenarios.host import (
 from analysis.replay.scenarios.scenario import Scenario, all_at_once
 from analysis.results.analysis import Analysis
 
+DATA = Path(__file__).parent / "data"
 STEPS = tuple(range(1, 6))
 PROGRAMS: dict[str, Program] = {
     "ddp": ddp,
@@ -117,3 +121,61 @@ def test_other_ranks_keep_what_they_have(tmp_path: Path) -> None:
     mine, others = found.predict(no_data_wait([1]), no_data_wait([0, 2, 3])).to_dict("records")
     assert mine["gain_frac"] > 0.3
     assert abs(others["gain_frac"]) < 0.01
+
+
+def test_garbage_is_not_collected() -> None:
+    """A pause of 300 of 1,000 ns, before the second kernel is launched."""
+    found = analysis_of_run({
+        "annotations": [
+            {"name": "ProfilerStep#1", "start_ns": 0, "dur_ns": 1_500},
+            {"name": "ProfilerStep#2", "start_ns": 1_500, "dur_ns": 1_500},
+            *({"name": "Python GC", "start_ns": begin + 200, "dur_ns": 300} for begin in (0, 1_500)),
+        ],
+        "activities": [
+            {"name": "gemm", "kind": "compute", "issue_ns": begin + at, "start_ns": begin + at + 10, "dur_ns": 90}
+            for begin in (0, 1_500)
+            for at in (50, 600)
+        ],
+    })  # fmt: skip
+    [row] = found.predict({"no_gc": True}).to_dict("records")
+    assert row["gain_ns"] == 300
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--no-gc", "show no garbage collection; torch 2.9 and later record them"),
+        ("--no-allocation", "no call of the runtime in these traces allocates"),
+        ("--pinned-copies", "show no copy from pageable memory"),
+        ("--no-copies=DtoH", "show no copies DtoH"),
+    ],
+)
+def test_what_a_trace_does_not_show_is_not_predicted(
+    option: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["predict", option, str(DATA / "nccl-straggler")]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_without_a_gpu_has_no_calls_of_the_runtime(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", "--no-sync", "all", str(DATA / "gloo-training")]) == 1
+    assert "show no calls of the runtime" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--no-sync=aten::nothing", "--no-copies=everything"])
+def test_what_makes_no_sense_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", option, str(DATA / "nccl-straggler")]) == 2
+    assert "Invalid value" in capsys.readouterr().err
+
+
+def test_a_slow_loader_on_cpus(tmp_path: Path) -> None:
+    """A CPU that needs 40 ms for a batch, and 100 for its work: what it waits for is gone, but for 0.1 ms."""
+    trace = traces_of(1, [])[0]
+    for step in range(3):
+        begin = step * 150 * MS
+        trace.step(step, begin, 150 * MS).annotation(LOADER, begin + 5 * MS, 40 * MS)
+        trace.op("aten::mm", begin, 4 * MS).op("aten::mm", begin + 50 * MS, 98 * MS)
+        trace.c10d("allreduce_", begin + 148 * MS).gloo("all_reduce", begin + 149 * MS, MS // 2)
+    trace.write(tmp_path, "x0.json")
+    [row] = analyse(tmp_path, details=True).predict({"no_data_wait": True}).to_dict("records")
+    assert row["gain_ns"] == pytest.approx(40 * MS, rel=0.05)
