@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from builders import MS, traces_of
+from builders import MS, Trace
 from given_runs import analysis_of_run
 from samples import a_sample
 from simulator import Injection, Layout, Window, World, simulate
@@ -170,7 +170,7 @@ def test_what_makes_no_sense_is_refused(option: str, capsys: pytest.CaptureFixtu
 
 def test_a_slow_loader_on_cpus(tmp_path: Path) -> None:
     """A CPU that needs 40 ms for a batch, and 100 for its work: what it waits for is gone, but for 0.1 ms."""
-    trace = traces_of(1, [])[0]
+    trace = Trace(0, 1, backend="gloo")
     for step in range(3):
         begin = step * 150 * MS
         trace.step(step, begin, 150 * MS).annotation(LOADER, begin + 5 * MS, 40 * MS)
