@@ -106,6 +106,26 @@ def test_with_other_code_a_run_is_as_with_that_code(change: str, name: str, tmp_
     assert_predicted(before(world(name)), after(world(name)), scenario, tmp_path)
 
 
+@pytest.mark.parametrize(("option", "name"), [("no_reshard", "reshard"), ("separate_gathers", "beside")])
+@pytest.mark.parametrize(
+    ("elems", "us"), a_sample([(e, us) for e in (6 << 20, 24 << 20, 64 << 20) for us in (100.0, 400.0)], 1)
+)
+def test_sharded_in_another_way(option: str, name: str, elems: int, us: float, tmp_path: Path) -> None:
+    before = world("fsdp")
+    program = partial(fsdp, elems=elems, layer_us=us)
+    found = analysed(replace(before, program=program), tmp_path / "is")
+    changed = replace(before, program=partial(program, **{name: option != "no_reshard"}))
+    true = step_ns(analysed(changed, tmp_path / "changed"))
+    [row] = found.predict({option: True}).to_dict("records")
+    assert row["step_ns"] == pytest.approx(true, rel=0.02)
+
+
+@pytest.mark.parametrize("option", ["--no-reshard", "--separate-gathers"])
+def test_what_is_not_sharded(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", option, str(DATA / "nccl-straggler")]) == 1
+    assert "as FSDP does" in capsys.readouterr().err
+
+
 def test_what_is_inside_something_else_is_taken_away_once(tmp_path: Path) -> None:
     """Without allocations and with everything launched in time is no faster than without the kernels' own time."""
     late = with_one(

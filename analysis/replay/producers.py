@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from .edges import Edges, ready
+from .engine import Playing
 from .programs import NONE, RankProgram
 
 
@@ -25,3 +29,24 @@ def producers(program: RankProgram) -> dict[int, int]:
         if all(program.end[source] <= program.start[node] for node, source in alike.items())
         for node, source in alike.items()
     }
+
+
+def with_producers(member: Playing) -> Playing:
+    """The same, where collectives wait for what was launched before them by the same thread, if none contradicts it.
+
+    If the CPU waits for the device before that, a trace does not show it, but it holds as well if the CPU goes on.
+    """
+    program = member.program
+    source_of = producers(program)
+    if not source_of:
+        return member
+    before, launched = ready(program)
+    joins = {node: list(sources) for node, sources in member.edges.joins.items()}
+    delay = member.delay.copy()
+    for node, source in source_of.items():
+        known = max(int(before[node]), int(launched[node]), *(int(program.end[each]) for each in joins.get(node, [])))
+        ended = int(program.end[source])
+        if ended > known:
+            delay[node] = min(int(delay[node]), max(int(program.start[node]) - ended, 0))
+        joins[node] = sorted({*joins.get(node, ()), source})
+    return replace(member, edges=Edges(joins, member.edges.blocks), delay=delay)

@@ -12,7 +12,7 @@ from ..core import markers
 from ..errors import BadScenario, NothingMeasured
 from ..metrics.device.idle import is_alloc
 from ..replay.links import Linked, Links, links_of
-from ..replay.scenarios import host, transfers, usual
+from ..replay.scenarios import host, sharded, transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
 from ..replay.scenarios.scenario import Scenario, all_at_once
@@ -193,6 +193,20 @@ def _no_copies(analysis: PredictedRun, which: Any, _: Option) -> Scenario:
     return host.no_copies([str(which)])
 
 
+def _no_reshard(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("no_reshard", value)
+    links = _known(analysis)
+    sharded.check_gathered_twice(links)
+    return sharded.parameters_kept(links)
+
+
+def _separate_gathers(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("separate_gathers", value)
+    links = _known(analysis)
+    sharded.check_sharded(links)
+    return sharded.gathers_beside(links)
+
+
 def _annotated(analysis: PredictedRun) -> pd.Series[str]:
     return analysis.run.annotations["name"].fillna("")
 
@@ -234,5 +248,7 @@ _KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
     "no_copies": _no_copies,
     "pinned_copies": _pinned_copies,
     "no_gc": _no_gc,
+    "no_reshard": _no_reshard,
+    "separate_gathers": _separate_gathers,
 }
 """What a scenario can say."""

@@ -104,6 +104,13 @@ PinnedCopies = Annotated[
 Garbage = Annotated[
     bool, typer.Option("--no-gc", help="Take away Python's garbage collections, if they were recorded.")
 ]
+Reshard = Annotated[
+    bool,
+    typer.Option("--no-reshard", help="Let FSDP gather parameters once in a step (reshard_after_forward=False)."),
+]
+SeparateGathers = Annotated[
+    bool, typer.Option("--separate-gathers", help="Give FSDP's all_gathers a communicator of their own.")
+]
 ScenarioFile = Annotated[
     Path | None,
     typer.Option(
@@ -135,6 +142,8 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         no_copies: CopyKinds = None,
         pinned_copies: PinnedCopies = False,
         no_gc: Garbage = False,
+        no_reshard: Reshard = False,
+        separate_gathers: SeparateGathers = False,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
         several: dict[str, Sequence[Any] | None] = {
@@ -152,6 +161,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {"no_jitter": no_jitter, "overlap": overlap and overlap.value, "fuse": fuse}
         chosen |= {"no_data_wait": no_data_wait, "cuda_graphs": cuda_graphs, "no_allocation": no_allocation}
         chosen |= {"pinned_copies": pinned_copies, "no_gc": no_gc}
+        chosen |= {"no_reshard": no_reshard, "separate_gathers": separate_gathers}
         found += [{name: value} for name, value in chosen.items() if value]
         return [*found, *(_in_file(scenario) if scenario else [])]
 

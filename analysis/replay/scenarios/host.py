@@ -19,7 +19,7 @@ from ...metrics.device.idle import is_alloc, is_sync
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..host_time import NO_TIME, HostTime
-from ..producers import producers
+from ..producers import with_producers
 from ..programs import LONG_AGO, NONE, RankProgram
 from .scenario import Change, Scenario
 
@@ -157,7 +157,7 @@ def _sooner(member: Playing, gone: Spans) -> Playing:
     program = replace(program, host=replace(host, gone=union(host.gone, new)))
     if program.issued_by is not None:
         return _working_less(replace(member, program=program), new)
-    ready_for = _after_launches(_after_producers(member))
+    ready_for = _after_launches(with_producers(member))
     return replace(ready_for, program=program, saved=ready_for.saved + _before(new, program.call_start))
 
 
@@ -176,27 +176,6 @@ def _working_less(member: Playing, gone: Spans) -> Playing:
         delay=np.where(paced, np.maximum(member.delay - between, np.minimum(member.delay, 0)), member.delay),
         duration=np.where(paced, np.maximum(member.duration - within, 0), member.duration),
     )
-
-
-def _after_producers(member: Playing) -> Playing:
-    """The same, where collectives wait for what was launched before them by the same thread, if none contradicts it.
-
-    If the CPU waits for the device before that, a trace does not show it, but it holds as well if the CPU goes on.
-    """
-    program = member.program
-    source_of = producers(program)
-    if not source_of:
-        return member
-    before, launched = ready(program)
-    joins = {node: list(sources) for node, sources in member.edges.joins.items()}
-    delay = member.delay.copy()
-    for node, source in source_of.items():
-        known = max(int(before[node]), int(launched[node]), *(int(program.end[each]) for each in joins.get(node, [])))
-        ended = int(program.end[source])
-        if ended > known:
-            delay[node] = min(int(delay[node]), max(int(program.start[node]) - ended, 0))
-        joins[node] = sorted({*joins.get(node, ()), source})
-    return replace(member, edges=Edges(joins, member.edges.blocks), delay=delay)
 
 
 def _after_launches(member: Playing) -> Playing:
