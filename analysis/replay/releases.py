@@ -56,16 +56,17 @@ class Releases:
         """One row per process group, collective and reason, the most exposed first."""
         every = self.calls
         whole = int(every["exposed_ns"].sum())
-        rows: list[Row] = []
+        rows: list[tuple[int, Row]] = []
         for (group, ranks, collective, by), own in every.groupby(_GROUPED, dropna=False, sort=False):
             slack = own["slack_ns"].dropna()
             exposed = int(own["exposed_ns"].sum())
-            rows.append({
+            row: Row = {
                 "process_group": group, "pg_ranks": ranks, "collective": collective, "released_by": by,
                 "calls": len(own), "exposed_ns": exposed, "exposed_share_frac": exposed / whole if whole else None,
                 "median_slack_ns": int(slack.median()) if len(slack) else None,
-            })  # fmt: skip
-        return RELEASES.frame(sorted(rows, key=lambda row: -row["exposed_ns"]))
+            }  # fmt: skip
+            rows.append((-exposed, row))
+        return RELEASES.frame(row for _, row in sorted(rows, key=lambda each: each[0]))
 
     def _of_member(self, member: Playing) -> Iterator[Row]:
         program = member.program

@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from ...core.intervals import Spans, clip, complement, covered, spans, subtract, union
+from ...core import intervals
+from ...core.intervals import Spans, clip, complement, subtract, union
 from ...core.markers import COPY_KINDS, FROM_PAGEABLE
 from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
@@ -162,7 +163,7 @@ def _sooner(member: Playing, gone: Spans) -> Playing:
 
 
 def _before(gone: Spans, times: Ints) -> Ints:
-    return covered(gone, np.full(len(times), LONG_AGO), times)
+    return _covered(gone, np.full(len(times), LONG_AGO), times)
 
 
 def _working_less(member: Playing, gone: Spans) -> Playing:
@@ -170,7 +171,7 @@ def _working_less(member: Playing, gone: Spans) -> Playing:
     program, paced = member.program, member.program.paced
     since = np.append(LONG_AGO, program.end[:-1])
     since = np.where(np.diff(program.lane, prepend=NONE) == 0, since, program.start)
-    between, within = covered(gone, since, program.start), covered(gone, program.start, program.end)
+    between, within = _covered(gone, since, program.start), _covered(gone, program.start, program.end)
     return replace(
         member,
         delay=np.where(paced, np.maximum(member.delay - between, np.minimum(member.delay, 0)), member.delay),
@@ -200,6 +201,16 @@ def _after_launches(member: Playing) -> Playing:
     of_call[list(member.edges.blocks)] = 0
     moved = np.where(np.isin(program.launch, list(member.edges.blocks)), 0, moved)
     return replace(member, delay=member.delay - moved, saved=member.saved - of_call)
+
+
+def _covered(when: Spans, starts: Ints, ends: Ints) -> Ints:
+    """How much of each interval these spans cover."""
+    return intervals.covered(when, starts.astype(np.int64), ends.astype(np.int64))
+
+
+def _spans(starts: Ints, ends: Ints) -> Spans:
+    """The union of these intervals."""
+    return intervals.spans(starts.astype(np.int64), ends.astype(np.int64))
 
 
 def _launching(program: RankProgram) -> list[int]:
@@ -237,7 +248,7 @@ def _of_calls(program: RankProgram, which: Flags, keeping_ns: int = 0) -> list[S
     found = []
     for thread in _launching(program):
         own = which & (program.call_thread == thread)
-        found.append(spans(program.call_start[own] + keeping_ns, program.call_end[own]))
+        found.append(_spans(program.call_start[own] + keeping_ns, program.call_end[own]))
     return found
 
 
@@ -272,7 +283,7 @@ def _waiting(member: Playing, names: Collection[str] | None, operator: str | Non
         threads = np.unique(program.call_thread[found]).tolist()
         for thread, when in program.host.inside(operator, threads).items():
             own = np.flatnonzero(program.call_thread == thread)
-            inside[own] = covered(when, program.call_start[own], program.call_start[own] + 1) > 0
+            inside[own] = _covered(when, program.call_start[own], program.call_start[own] + 1) > 0
         found &= inside
     return found
 
@@ -346,7 +357,7 @@ def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
         waits, launches = (program.call_start[own & calls] for calls in (which, other))
         kept = _holding(when, waits) & ~_holding(when, launches)
         gone = Spans(when.starts[kept], when.ends[kept])
-        inside |= own & (covered(gone, program.call_start, program.call_start + 1) > 0)
+        inside |= own & (_covered(gone, program.call_start, program.call_start + 1) > 0)
         every.append(gone)
     alone = _sooner(member, union(NO_TIME, *every))
     copied = np.isin(program.launch, np.flatnonzero(inside))
@@ -374,7 +385,7 @@ def _launched_in_time(member: Playing) -> Playing:
         *host.collecting(threads),
     ]
     first, last = int(program.call_start.min()), int(program.call_end.max())
-    pauses = clip(complement(spans(program.call_start, program.call_end)), first, last)
+    pauses = clip(complement(_spans(program.call_start, program.call_end)), first, last)
     long = pauses.ends - pauses.starts > _STALL_NS
     busy = union(*kept, Spans(pauses.starts[long], pauses.ends[long]))
     return _sooner(member, clip(complement(busy), first, last))
