@@ -109,7 +109,8 @@ def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
     """
 
     def sure(members: Sequence[Playing]) -> list[Playing]:
-        return [_launched_in_time(m) if _is_meant(m, ranks) else m for m in members]
+        begun = min((int(m.program.call_start[0]) for m in members if len(m.program.call_start)), default=0)
+        return [_launched_in_time(m, begun) if _is_meant(m, ranks) else m for m in members]
 
     def shown(members: Sequence[Playing]) -> list[Playing]:
         return sure([_waiting_as_shown(m) if _is_meant(m, ranks) else m for m in members])
@@ -374,7 +375,8 @@ def _holding(when: Spans, times: Ints) -> Flags:
     return found
 
 
-def _launched_in_time(member: Playing) -> Playing:
+def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
+    """Without what the CPU does between its calls; those of all ranks begin at that time."""
     program, host = member.program, member.program.host
     if host is None or not len(program.call_start):
         return member
@@ -388,7 +390,9 @@ def _launched_in_time(member: Playing) -> Playing:
     pauses = clip(complement(_spans(program.call_start, program.call_end)), first, last)
     long = pauses.ends - pauses.starts > _STALL_NS
     busy = union(*kept, Spans(pauses.starts[long], pauses.ends[long]))
-    return _sooner(member, clip(complement(busy), first, last))
+    launched = _sooner(member, clip(complement(busy), first, last))
+    # A CPU that was ahead would have been so when the trace began.
+    return replace(launched, saved=launched.saved + min(first - begun_ns, _STALL_NS))
 
 
 def _waiting_as_shown(member: Playing) -> Playing:
