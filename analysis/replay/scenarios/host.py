@@ -295,8 +295,8 @@ def _copying_in(member: Playing) -> Flags:
     found = np.zeros(len(program.call_start), dtype=bool)
     if program.host is None:
         return found
-    names = program.host.names[program.row]
-    pageable = np.array([FROM_PAGEABLE in str(name) for name in names.tolist()], dtype=bool)
+    names = program.host.names.iloc[program.row].tolist()
+    pageable = np.array([FROM_PAGEABLE in str(name) for name in names], dtype=bool)
     found[program.launch[pageable & (program.launch != NONE)]] = True
     waits = _waits(member)
     for thread in np.unique(program.call_thread[found]).tolist():
@@ -422,6 +422,6 @@ def _without_copies(member: Playing, kinds: Collection[str]) -> Playing:
     program = member.program
     if program.host is None:
         return member
-    names = program.host.names[program.row].tolist()
+    names = program.host.names.iloc[program.row].tolist()
     chosen = _copies(program) & np.array([any(kind in str(name) for kind in kinds) for name in names], dtype=bool)
     return replace(member, duration=np.where(chosen, 0, member.duration))
