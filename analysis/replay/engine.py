@@ -11,7 +11,7 @@ import numpy as np
 
 from ..metrics.clocks.frame import Ints
 from .cpu_programs import cpu_edges
-from .edges import Edges, edges_of, ready
+from .edges import Edges, gpu_edges, ready
 from .programs import LONG_AGO, NONE, RankProgram, arrivals, last_arrival
 
 _BEFORE = 0
@@ -63,8 +63,9 @@ def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playin
     measured, usual = [], []
     without_gpu = [program for program in members if program.issued_by is not None]
     on_cpus = iter(cpu_edges(without_gpu, arrived))
+    on_gpus = iter(gpu_edges([program for program in members if program.issued_by is None]))
     for program in members:
-        edges = edges_of(program) if program.issued_by is None else next(on_cpus)
+        edges = next(on_gpus if program.issued_by is None else on_cpus)
         delays = _delays(program, edges)
         transfer = program.end - program.start
         for node in np.flatnonzero(program.collective != NONE).tolist():
@@ -223,9 +224,12 @@ class _Player:
         return map(_Piece, *(column.tolist() for column in (*columns, *times)))
 
     def _turn_of(self, firsts: Ints) -> Ints:
-        """When each piece can be played: after what it joins, even if it seems to have begun a little before that."""
+        """When each piece can be played: after what it waits for, even if it seems to have begun a little earlier."""
         program, joins = self.member.program, self.member.edges.joins
         at: Ints = program.start[firsts].copy()
+        blocked, part = np.array(sorted(self.member.edges.blocks), dtype=np.int64), self.member.part[firsts]
+        held = part > 0
+        at[held] = np.maximum(at[held], program.call_end[blocked[part[held] - 1]])
         for number, first in enumerate(firsts.tolist()):
             at[number] = max([int(at[number]), *(int(program.end[source]) for source in joins.get(first, ()))])
         for lane in np.unique(program.lane[firsts]):

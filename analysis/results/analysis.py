@@ -19,7 +19,7 @@ from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
 from ..core.wording import counted
-from ..errors import NothingMeasured, UnknownTable
+from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
@@ -38,6 +38,7 @@ from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
+from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.remedies import StepCosts, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
@@ -181,6 +182,25 @@ class Analysis:
         return self._marked(
             self._replay.attribution(Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist())))
         )
+
+    @cached_property
+    def prices(self) -> Prices | None:
+        """What a step would gain without each cause; None where the run cannot be played again."""
+        from ..replay.pricing import prices
+
+        run = self.run
+        if not run.details or not run.has_starts or not len(self.breakdown) or len(self.hangs):
+            return None
+        try:
+            return prices(
+                self._replay,
+                self.typical_step.steps,
+                blamed=self.culprits,
+                hosts=run.hosts,
+                asked=worth_pricing(self.typical_step, self._idle_of_typical_step),
+            )
+        except (NotPredictable, NothingMeasured):
+            return None
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -393,10 +413,12 @@ class Analysis:
     @cached_property
     def idle_causes(self) -> dict[str, float] | None:
         """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
-        if not self.run.details:  # then nothing has to be looked at
-            return None
+        return idle_causes(self._idle_of_typical_step) if self.run.details else None
+
+    @property
+    def _idle_of_typical_step(self) -> pd.DataFrame:
         steps = self.idle_steps
-        return idle_causes(steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle)
+        return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
 
     @cached_property
     def _idle(self) -> IdleTables:
@@ -490,7 +512,8 @@ class Analysis:
                     participation=self.participation,
                     ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
-                )
+                ),
+                self.prices,
             )
         )
 
@@ -560,6 +583,7 @@ class Analysis:
             culprits_in=lambda steps: self._culprits(self._waiting_in(steps), None),
             idle=self.idle_causes,
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
+            prices=self.prices,
         )
         found = verdicts(measured)
         found = self._marked(found)
