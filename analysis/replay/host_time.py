@@ -49,14 +49,14 @@ class HostTime:
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of that name."""
-        own = self._operators[self._operators["name"] == operator]
-        return {thread: _spans(own[own["thread"] == thread]) for thread in threads}
+        named = self._operators[self._operators["name"] == operator]
+        return {thread: _spans(named[named["thread"] == thread]) for thread in threads}
 
     def _annotated(self, which: pd.Series[bool], threads: Collection[int] | None) -> list[Spans]:
-        own = self._on_common_clock(self.host.annotations[which.fillna(False).to_numpy(dtype=bool)])
+        marks = self._on_common_clock(self.host.annotations[which.fillna(False).to_numpy(dtype=bool)])
         if threads is None:
-            return [_spans(own)]
-        return [_spans(own[own["thread"] == thread]) for thread in threads]
+            return [_spans(marks)]
+        return [_spans(marks[marks["thread"] == thread]) for thread in threads]
 
     @cached_property
     def _operators(self) -> pd.DataFrame:

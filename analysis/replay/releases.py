@@ -45,8 +45,8 @@ class Releases:
         known = self.run.calls.drop_duplicates(ACTIVITY_KEYS).merge(
             self.run.participation[["call_id", "collective_id", "waited_for"]], on="call_id", how="left"
         )
-        found = ran.merge(known, on=ACTIVITY_KEYS, how="left").drop(columns="start_ns")
-        table = pd.concat([found, released], axis=1)
+        placed = ran.merge(known, on=ACTIVITY_KEYS, how="left").drop(columns="start_ns")
+        table = pd.concat([placed, released], axis=1)
         table["earliest_ns"] = table["start_ns"] - table["slack_ns"]
         table = table.sort_values(["exposed_ns", "rank", "start_ns"], ascending=[False, True, True], kind="stable")
         return RELEASES_CALLS.conform(table.reindex(columns=list(RELEASES_CALLS.columns)))
@@ -57,12 +57,12 @@ class Releases:
         every = self.calls
         whole = int(every["exposed_ns"].sum())
         rows: list[tuple[int, Row]] = []
-        for (group, ranks, collective, by), own in every.groupby(_GROUPED, dropna=False, sort=False):
-            slack = own["slack_ns"].dropna()
-            exposed = int(own["exposed_ns"].sum())
+        for (group, ranks, collective, by), alike in every.groupby(_GROUPED, dropna=False, sort=False):
+            slack = alike["slack_ns"].dropna()
+            exposed = int(alike["exposed_ns"].sum())
             row: Row = {
                 "process_group": group, "pg_ranks": ranks, "collective": collective, "released_by": by,
-                "calls": len(own), "exposed_ns": exposed, "exposed_share_frac": exposed / whole if whole else None,
+                "calls": len(alike), "exposed_ns": exposed, "exposed_share_frac": exposed / whole if whole else None,
                 "median_slack_ns": int(slack.median()) if len(slack) else None,
             }  # fmt: skip
             rows.append((-exposed, row))
@@ -120,12 +120,12 @@ def _ready(member: Playing) -> tuple[Ints, Ints]:
 def _producer(member: Playing, node: int, source_of: dict[int, int]) -> int:
     """What ended last of all that the collective is known to wait for on other streams; NONE for nothing."""
     program = member.program
-    found = [each for each in member.edges.joins.get(node, []) if not program.is_comm[each]]
+    candidates = [each for each in member.edges.joins.get(node, []) if not program.is_comm[each]]
     if program.issued_by is not None:
-        found = [each for each in found if each != int(program.issued_by[node])]
+        candidates = [each for each in candidates if each != int(program.issued_by[node])]
     if node in source_of:
-        found.append(source_of[node])
-    return max(found, key=lambda each: int(program.end[each])) if found else NONE
+        candidates.append(source_of[node])
+    return max(candidates, key=lambda each: int(program.end[each])) if candidates else NONE
 
 
 def _exposed(member: Playing) -> Ints:

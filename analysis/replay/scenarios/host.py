@@ -30,6 +30,7 @@ _CALL_NS = 5_000
 """What a call takes that need not wait."""
 _STALL_NS = 1_000_000
 """A CPU that makes no call for so long does more than launch."""
+_FREES = ("cudaFree", "hipFree")
 _JUST_AFTER_NS = 6_000
 """So soon after the end of what it waits for an activity begins."""
 _BACK_TO_BACK_NS = 1_000
@@ -47,13 +48,13 @@ def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_allocation(ranks: Collection[int] | None = None) -> Scenario:
-    """Calls that allocate or free memory take no time on these ranks, or on all."""
-    return _taking(
-        lambda member, _: _alone(member.program, _of_calls(member.program, _named(member.program, is_alloc))),
-        _who("no allocations by the driver", ranks),
-        "calls that allocate or free memory take no time: the caching allocator has enough",
-        ranks,
-    )
+    """Calls that allocate or free memory take no time on these ranks, or on all, nor waits before memory is freed."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        return [_without_calls(m, _allocating(m.program)) if _is_meant(m, ranks) else m for m in members]
+
+    assumes = "calls that allocate or free memory take no time: the caching allocator has enough"
+    return Scenario(_who("no allocations by the driver", ranks), assumes, (change,))
 
 
 def no_gc(ranks: Collection[int] | None = None) -> Scenario:
@@ -83,8 +84,8 @@ def no_blocking(
 
     def unblocked(member: Playing, *, instead: bool) -> Playing:
         which = _waiting(member, names, operator)
-        found = _unblocked(member, which, instead=instead)
-        return found if operator is None else _without_operator(found, which, operator)
+        freed = _unblocked(member, which, instead=instead)
+        return freed if operator is None else _without_operator(freed, which, operator)
 
     return _both_ways(unblocked, _who(what, ranks), assumes, ranks)
 
@@ -231,10 +232,10 @@ def _alone(program: RankProgram, of_threads: Sequence[Spans]) -> Spans:
     launches = np.unique(program.launch[program.launch != NONE])
     at, by = program.call_start[launches], program.call_thread[launches]
     kept = []
-    for thread, own in zip(_launching(program), of_threads, strict=True):
+    for thread, when in zip(_launching(program), of_threads, strict=True):
         others = at[by != thread]
-        free = np.searchsorted(others, own.ends) == np.searchsorted(others, own.starts)
-        kept.append(Spans(own.starts[free], own.ends[free]))
+        free = np.searchsorted(others, when.ends) == np.searchsorted(others, when.starts)
+        kept.append(Spans(when.starts[free], when.ends[free]))
     return union(NO_TIME, *kept)
 
 
@@ -244,19 +245,30 @@ def _named(program: RankProgram, is_so: Callable[[str], bool]) -> Flags:
     return np.array([known[name] for name in program.call_name.tolist()], dtype=bool)
 
 
+def _allocating(program: RankProgram) -> Flags:
+    """Which calls allocate or free memory, or wait just before that, as torch does before it gives memory back."""
+    chosen = _named(program, is_alloc)
+    waits, frees = _named(program, is_sync), _named(program, lambda name: name.startswith(_FREES))
+    for thread in np.unique(program.call_thread[frees]).tolist():
+        calls = np.flatnonzero(program.call_thread == thread)
+        before = calls[:-1][frees[calls[1:]]]
+        chosen[before[waits[before]]] = True
+    return chosen
+
+
 def _of_calls(program: RankProgram, which: Flags, keeping_ns: int = 0) -> list[Spans]:
     """When each thread that launches was in these calls, after so much of each."""
-    found = []
+    by_thread = []
     for thread in _launching(program):
-        own = which & (program.call_thread == thread)
-        found.append(_spans(program.call_start[own] + keeping_ns, program.call_end[own]))
-    return found
+        of_thread = which & (program.call_thread == thread)
+        by_thread.append(_spans(program.call_start[of_thread] + keeping_ns, program.call_end[of_thread]))
+    return by_thread
 
 
-def _longer_than(one: Spans, least_ns: int) -> Spans:
+def _longer_than(when: Spans, least_ns: int) -> Spans:
     """Without the first part of each."""
-    starts = one.starts + least_ns
-    return Spans(starts[starts < one.ends], one.ends[starts < one.ends])
+    starts = when.starts + least_ns
+    return Spans(starts[starts < when.ends], when.ends[starts < when.ends])
 
 
 def _copies(program: RankProgram) -> Flags:
@@ -267,43 +279,43 @@ def _copies(program: RankProgram) -> Flags:
 def _waits(member: Playing) -> Flags:
     """Which calls wait for the device: those whose name says so, and copies that had ended when they returned."""
     program = member.program
-    found = _named(program, is_sync)
+    chosen = _named(program, is_sync) & ~_allocating(program)
     copying = np.unique(program.launch[_copies(program) & (program.launch != NONE)])
     blocked = np.array(sorted(member.edges.blocks), dtype=np.int64)
-    found[np.intersect1d(copying, blocked)] = True
-    return found
+    chosen[np.intersect1d(copying, blocked)] = True
+    return chosen
 
 
 def _waiting(member: Playing, names: Collection[str] | None, operator: str | None) -> Flags:
     """Which calls wait for the device, of these names, inside this operator."""
-    program, found = member.program, _waits(member)
+    program, chosen = member.program, _waits(member)
     if names is not None:
-        found &= np.isin(program.call_name, list(names))
+        chosen &= np.isin(program.call_name, list(names))
     if operator is not None and program.host is not None:
-        inside = np.zeros(len(found), dtype=bool)
-        threads = np.unique(program.call_thread[found]).tolist()
+        inside = np.zeros(len(chosen), dtype=bool)
+        threads = np.unique(program.call_thread[chosen]).tolist()
         for thread, when in program.host.inside(operator, threads).items():
-            own = np.flatnonzero(program.call_thread == thread)
-            inside[own] = _covered(when, program.call_start[own], program.call_start[own] + 1) > 0
-        found &= inside
-    return found
+            of_thread = np.flatnonzero(program.call_thread == thread)
+            inside[of_thread] = _covered(when, program.call_start[of_thread], program.call_start[of_thread] + 1) > 0
+        chosen &= inside
+    return chosen
 
 
 def _copying_in(member: Playing) -> Flags:
     """Calls that copy pageable memory to the device, and the next one of the thread if that waits for the device."""
     program = member.program
-    found = np.zeros(len(program.call_start), dtype=bool)
+    chosen = np.zeros(len(program.call_start), dtype=bool)
     if program.host is None:
-        return found
+        return chosen
     names = program.host.names.iloc[program.row].tolist()
     pageable = np.array([FROM_PAGEABLE in str(name) for name in names], dtype=bool)
-    found[program.launch[pageable & (program.launch != NONE)]] = True
+    chosen[program.launch[pageable & (program.launch != NONE)]] = True
     waits = _waits(member)
-    for thread in np.unique(program.call_thread[found]).tolist():
-        own = np.flatnonzero(program.call_thread == thread)
-        after = own[1:][found[own[:-1]]]
-        found[after[waits[after]]] = True
-    return found
+    for thread in np.unique(program.call_thread[chosen]).tolist():
+        of_thread = np.flatnonzero(program.call_thread == thread)
+        after = of_thread[1:][chosen[of_thread[:-1]]]
+        chosen[after[waits[after]]] = True
+    return chosen
 
 
 class _Unblocking(Protocol):
@@ -344,6 +356,16 @@ def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:
     return _sooner(replace(member, edges=Edges(joins, blocks)), gone)
 
 
+def _without_calls(member: Playing, which: Flags) -> Playing:
+    """Without these calls, which wait for nothing then."""
+    program = member.program
+    if not which.any() or program.host is None:
+        return member
+    blocks = {call: sources for call, sources in member.edges.blocks.items() if not which[call]}
+    gone = _alone(program, _of_calls(program, which))
+    return _sooner(replace(member, edges=Edges(member.edges.joins, blocks)), gone)
+
+
 def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
     """Without the operators around these calls, where they launch nothing but copies."""
     program = member.program
@@ -354,11 +376,11 @@ def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
     other = np.zeros(len(program.call_start), dtype=bool)
     other[program.launch[~_copies(program) & (program.launch != NONE)]] = True
     for thread, when in program.host.inside(operator, threads).items():
-        own = program.call_thread == thread
-        waits, launches = (program.call_start[own & calls] for calls in (which, other))
+        of_thread = program.call_thread == thread
+        waits, launches = (program.call_start[of_thread & calls] for calls in (which, other))
         kept = _holding(when, waits) & ~_holding(when, launches)
         gone = Spans(when.starts[kept], when.ends[kept])
-        inside |= own & (_covered(gone, program.call_start, program.call_start + 1) > 0)
+        inside |= of_thread & (_covered(gone, program.call_start, program.call_start + 1) > 0)
         every.append(gone)
     alone = _sooner(member, union(NO_TIME, *every))
     copied = np.isin(program.launch, np.flatnonzero(inside))
@@ -371,8 +393,8 @@ def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
 
 def _holding(when: Spans, times: Ints) -> Flags:
     """Which of these spans hold any of the times."""
-    found: Flags = np.searchsorted(np.sort(times), when.ends) > np.searchsorted(np.sort(times), when.starts)
-    return found
+    holds: Flags = np.searchsorted(np.sort(times), when.ends) > np.searchsorted(np.sort(times), when.starts)
+    return holds
 
 
 def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
@@ -382,7 +404,7 @@ def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
         return member
     threads = _launching(program)
     kept = [
-        *_of_calls(program, _waits(member) | _named(program, is_alloc)),
+        *_of_calls(program, _waits(member) | _allocating(program)),
         *host.loading(threads),
         *host.collecting(threads),
     ]

@@ -112,10 +112,10 @@ def _second(member: Playing, links: Mapping[int, Linked]) -> Ints:
     """
     program = member.program
     gathers, scatters = _all(member, links, GATHER), _all(member, links, SCATTER)
-    found: list[int] = []
+    second: list[int] = []
     keys = {(int(program.step[node]), _group(links[int(program.collective[node])])) for node in gathers.tolist()}
     for step, group in sorted(keys, key=str):
-        first, own = (
+        gathered, scattered = (
             [
                 node
                 for node in nodes.tolist()
@@ -123,10 +123,15 @@ def _second(member: Playing, links: Mapping[int, Linked]) -> Ints:
             ]
             for nodes in (gathers, scatters)
         )
-        if not own or len(first) <= len(own) or program.start[first[len(own) - 1]] > program.start[own[0]]:
+        if not scattered or len(gathered) <= len(scattered) or _several(program, gathered, scattered):
             continue
-        found += first[len(own) :]
-    return np.array(found, dtype=np.int64)
+        second += gathered[len(scattered) :]
+    return np.array(second, dtype=np.int64)
+
+
+def _several(program: RankProgram, gathered: Sequence[int], scattered: Sequence[int]) -> bool:
+    """Whether gradients are scattered before the forward pass can have gathered everything."""
+    return bool(program.start[gathered[len(scattered) - 1]] > program.start[scattered[0]])
 
 
 def _without_transfers(member: Playing, nodes: Ints) -> Playing:
