@@ -121,6 +121,24 @@ _IDLE_NARROW = (
     "idle_ns", "starved_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "queued_ns",
     "launching_ns", "unknown_ns", "drained_ns", "window_ns", "note",
 )  # fmt: skip
+_GAPS = (
+    "idle_ns", "cause", "call", "operator", "annotation", "module", "before", "after", "starved_ns", "launching_ns",
+    "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "thread", "start_ns",
+    "note", "partial",
+)  # fmt: skip
+_GAPS_NARROW = (
+    "idle_ns", "cause", "call", "operator", "annotation", "module", "after", "before", "starved_ns", "queued_ns",
+    "launching_ns", "start_ns", "thread",
+)  # fmt: skip
+_LAUNCHES = (
+    "activities", "launches", "call_ns", "call_mean_us", "delay_median_us", "delay_mean_us", "delay_max_us", "ran_ns",
+    "short_kernels", "long_calls", "long_delays", "unlaunched", "note", "partial",
+)  # fmt: skip
+_LAUNCHES_NARROW = (
+    "launches", "call_ns", "call_mean_us", "delay_median_us", "short_kernels", "long_delays", "long_calls",
+    "delay_max_us", "ran_ns", "unlaunched", "note",
+)  # fmt: skip
+_NO_LAUNCH = "no device but CPUs ran anything, and these have no launches"
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
 _SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
@@ -205,6 +223,17 @@ _ENTRIES = (
         narrow=("rank", "device", "step", *_IDLE_NARROW),
     ),
     TableEntry(
+        device_time.GAPS,
+        Topic.time,
+        "The longest gaps of each device, and what the host did in them.",
+        "idle.md#gaps",
+        command="gaps",
+        shown=("rank", "device", "step", *_GAPS),
+        narrow=("rank", "device", "step", *_GAPS_NARROW),
+        none_found="no device was idle between its first activity and its last",
+        none_measured="no device was idle between its first activity and its last",
+    ),
+    TableEntry(
         device_time.SYNCS,
         Topic.time,
         "Calls of the runtime that block or allocate, and what they cost.",
@@ -225,6 +254,59 @@ _ENTRIES = (
         narrow=("rank", "step", *_SYNCS_NARROW),
         none_found="no call of the runtime blocked or allocated",
         none_measured="no call of the runtime blocked or allocated",
+    ),
+    TableEntry(
+        device_time.LAUNCH_TIMES,
+        Topic.time,
+        "What launching costs the CPU, and how long kernels wait for their start.",
+        "launches.md#launches",
+        command="launches",
+        shown=("rank", "kind", *_LAUNCHES),
+        narrow=("rank", "kind", *_LAUNCHES_NARROW),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.LAUNCH_TIMES_NAMES,
+        Topic.time,
+        "The same, by kernel.",
+        "launches.md#launches",
+        command="launches --by name",
+        shown=("rank", "name", *_LAUNCHES),
+        narrow=("rank", "name", *_LAUNCHES_NARROW),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.STREAM_QUEUES,
+        Topic.time,
+        "How many launches wait on each stream.",
+        "launches.md#queues",
+        command="queue",
+        narrow=(
+            "rank", "device", "stream", "launches", "mean_depth", "max_depth", "empty_ns", "full_ns", "window_ns",
+            "unlaunched", "note",
+        ),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.STREAM_QUEUES_TIMES,
+        Topic.time,
+        "The same, over time.",
+        "launches.md#queues",
+        command="queue --by time",
+        none_measured="no launch is in the trace, or nothing but CPUs ran anything",
+    ),
+    TableEntry(
+        device_time.COPY_TIMES,
+        Topic.time,
+        "Copies and fills: bytes, bandwidth, and time that nothing hides.",
+        "copies.md#copies-and-fills",
+        command="copies",
+        narrow=(
+            "rank", "device", "stream", "direction", "memory", "copies", "size_bytes", "total_ns",
+            "bandwidth_gb_per_s", "exposed_ns", "unsized", "note",
+        ),
+        none_found="no device copied or filled memory by itself",
+        none_measured="no device copied or filled memory by itself",
     ),
     TableEntry(
         communication.CALLS,

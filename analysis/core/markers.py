@@ -12,6 +12,8 @@ LOADING = "enumerate("
 """torch, around getting a batch from whatever loads data."""
 DATA_LOADER = "enumerate(DataLoader)"
 """The same from a DataLoader: the kind of iterator follows."""
+MODULE = "nn.Module: "
+"""torch, with_stack or with_modules, around the call of a module: its class and number follow."""
 C10D = "c10d::"
 """An operator of torch that hands a collective to its backend."""
 RECORD = "record_param_comms"
@@ -34,10 +36,6 @@ REDUCE_KERNELS = ("ncclKernel_Reduce_", "ncclDevKernel_Reduce_")
 """How the names of NCCL's kernels for reduce begin, which "reduce" alone does not tell from those of all_reduce."""
 STEERING = re.compile(rf"ProfilerStep#[0-9]{{1,18}}\Z|{'|'.join((*OF_BACKENDS, GLOO_MARK))}|enumerate\(DataLoader\)#")
 """Annotations of steps, collectives and batches; those of the user say only what a CPU was doing."""
-BLOCKING = re.compile(
-    r"\w*Synchronize\Z|(?:cuda|hip)Memcpy(?:Async)?\Z|cuMemcpy\w*|(?:cuda|hip)(?:Malloc|Free|Host)|cuMem|cuModule|cuLibrary"
-)
-"""Calls in which a CPU waits for its device, or for memory; a copy from pageable memory blocks in cudaMemcpyAsync."""
 TORCH_RANGES = ("Torch-Compiled Region", "Optimizer.", LOADING)
 """How names of operators begin that are ranges around many others, as torch or its compiler mark them."""
 COPY_BETWEEN_GPUS = "Memcpy PtoP"
@@ -48,10 +46,18 @@ COPY_KINDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "Memset")
 """Parts of those names that tell which they are."""
 FROM_PAGEABLE = "(Pageable ->"
 """Part of the name of a copy from memory that the device cannot read by itself."""
+COPY = re.compile(r"Memcpy (?P<direction>\w+) \((?P<source>.+) -> (?P<target>.+)\)")
+"""Matches a whole name of a copy: HtoD, Pinned, Device."""
+FILL = "Memset"
+"""How Kineto's names of fills begin."""
 BLOCKING_CALL = r"(?:cuda|hip|cu)(?:\w+Synchronize|Memcpy(?!\w*Async)\w*)(?:_|$)"
 """Matches names of calls of the runtime or driver that return when the device has done something."""
 ALLOCATING_CALL = r"(?:cuda|hip)(?:Malloc|Free|Host)|(?:cu|hip)Mem(?!cpy|set)"
 """Matches names of those that allocate or free memory."""
+PERHAPS_BLOCKING_CALL = r"(?:cuda|hip)MemcpyAsync\Z|cuMemcpy|cuModule|cuLibrary"
+"""Matches names of those that may wait: a copy from pageable memory, and loading code that is needed first."""
+BLOCKING = re.compile("|".join((BLOCKING_CALL, ALLOCATING_CALL, PERHAPS_BLOCKING_CALL)))
+"""All of these: calls in which a CPU waits for its device, or for memory."""
 
 
 def operation(mark: str) -> str:

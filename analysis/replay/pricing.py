@@ -30,7 +30,7 @@ _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
 _STANDS_OUT = 3.0
 """So many times the excess of the others has a rank that is asked about."""
-_MOST_ASKED = 6
+_MOST_ASKED, _MOST_HOSTS = 6, 16
 _NEARLY_ALL = 0.9
 _MOST_UNLAUNCHED = 0.5
 """Of the activities: where more have no launch, all of them begin when they did, whatever the CPU does."""
@@ -146,10 +146,17 @@ class _Pricing:
             if rank in blamed
             or (self.steps and whole[rank] >= least and whole[rank] >= _STANDS_OUT * _others(whole, rank))
         ]
-        if not candidates:
+        chosen = self._fewest(candidates[:_MOST_ASKED]) if candidates else []
+        name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
+        slow_host = self._slow_host(
+            hosts, least, self.quick_gain_ns(usual.without_stragglers(chosen)) if chosen else 0.0
+        )
+        if slow_host is not None:
+            name, excess = slow_host
+            chosen = [rank for rank in excess if hosts.get(rank) == name]
+            whole |= {rank: excess[rank].whole_ns for rank in chosen}
+        if not chosen:
             return None
-        name = _host_of(candidates, hosts)
-        chosen = candidates if name else self._fewest(candidates[:_MOST_ASKED])
         scenario = usual.without_stragglers(chosen, name)
         if 2 * len(chosen) > len(whole):  # then they are no exception
             return None
@@ -158,6 +165,25 @@ class _Pricing:
             return None
         order = sorted(chosen, key=lambda rank: -whole[rank])
         return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, gain), scenario
+
+    def _slow_host(
+        self, hosts: Mapping[int, str | None], least: float, known_ns: float
+    ) -> tuple[str, dict[int, Excess]] | None:
+        """A host all of whose ranks take longer than those of the others, none much more; and what each has more.
+
+        None if a step does not gain more without it than is known to be gained without some ranks.
+        """
+        ranks_of = _ranks_of(hosts)
+        slow = []
+        for name, ranks in ranks_of.items():
+            if 1 < len(ranks) <= len(hosts) / 2 and len(ranks_of) <= _MOST_HOSTS:
+                scenario = usual.without_stragglers(sorted(ranks), name)
+                excess = self.excesses(scenario.changes[0])
+                own = [excess[rank].whole_ns for rank in ranks if rank in excess]
+                if own and min(own) >= max(least, max(own) / _STANDS_OUT):
+                    slow.append((self.quick_gain_ns(scenario), name, excess))
+        gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
+        return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
 
     def _fewest(self, candidates: Sequence[int]) -> list[int]:
         """The fewest of them without whose excess nearly as much is gained as without that of all."""
@@ -220,14 +246,13 @@ def _others(excess: Mapping[int, float], rank: int) -> float:
     return median_low([ns for other, ns in excess.items() if other != rank] or [0.0])
 
 
-def _host_of(ranks: Collection[int], hosts: Mapping[int, str | None]) -> str | None:
-    """The host of these ranks, if they are all that it has, several, and not all there are."""
-    names = {hosts.get(rank) for rank in ranks}
-    if len(ranks) < 2 or len(names) != 1 or None in names:
-        return None
-    (name,) = names
-    members = {rank for rank, host_name in hosts.items() if host_name == name}
-    return name if members == set(ranks) and len(members) < len(hosts) else None
+def _ranks_of(hosts: Mapping[int, str | None]) -> dict[str, set[int]]:
+    """The ranks of each host with a name."""
+    ranks_of: dict[str, set[int]] = defaultdict(set)
+    for rank, name in hosts.items():
+        if name is not None:
+            ranks_of[name].add(rank)
+    return ranks_of
 
 
 def _most_of(by_kernel: Mapping[str, float], whole: float) -> str | None:

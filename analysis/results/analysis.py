@@ -29,7 +29,11 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.late_work import Asked, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
+from ..metrics.device import copies as copies_module
+from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
+from ..metrics.device import launch_times
+from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.launches import launched_in
@@ -136,7 +140,7 @@ class Analysis:
 
         of_calls = (self.calls, self.participation, self.collectives, self.lateness)
         path = None if not self.run.details else self._critical_path.pieces
-        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path)
+        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path, self._queues)
         if ranks is not None:
             tables = tables.of_ranks(ranks)
         return timeline_of(tables if steps is None else tables.of_steps(steps))
@@ -425,6 +429,40 @@ class Analysis:
         return idle_tables(self.run.activities, self._hosts)
 
     @cached_property
+    def gaps(self) -> pd.DataFrame:
+        """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
+        return self._marked(gaps_module.gaps(self.run.activities, self._hosts))
+
+    @cached_property
+    def copies(self) -> pd.DataFrame:
+        """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
+        return self._marked(copies_module.copies(self.run.activities))
+
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
+        return self._marked(launch_times.launches(self.run.activities, self._hosts))
+
+    @cached_property
+    def launches_names(self) -> pd.DataFrame:
+        """The same by name of kernel, copy or fill."""
+        return self._marked(launch_times.launches_names(self.run.activities, self._hosts))
+
+    @cached_property
+    def queue(self) -> pd.DataFrame:
+        """One row per rank, device and stream: how many launches wait on it."""
+        return self._marked(queue_module.queue(self._queues, queue_module.ranks_without_limit(self.run.traces)))
+
+    @cached_property
+    def queue_times(self) -> pd.DataFrame:
+        """The same over time: one row for each change."""
+        return self._marked(queue_module.queue_times(self._queues))
+
+    @cached_property
+    def _queues(self) -> list[queue_module.OnStream]:
+        return list(queue_module.queues(self.run.activities, self.run.launches))
+
+    @cached_property
     def syncs(self) -> pd.DataFrame:
         """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
         return self._marked(syncs_module.syncs(self._blocking_calls))
@@ -441,7 +479,7 @@ class Analysis:
     @cached_property
     def _hosts(self) -> HostTables:
         run = self.run
-        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details)
+        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details, run.modules)
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:

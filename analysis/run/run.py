@@ -90,6 +90,11 @@ class Run:
         return self.tables.whole.runtime_calls
 
     @property
+    def modules(self) -> pd.DataFrame:
+        """Calls of modules; none unless details were read."""
+        return self.tables.whole.modules
+
+    @property
     def stream_waits(self) -> pd.DataFrame:
         """Calls that made a stream wait for an event, where traces have numbers of events."""
         return self.tables.whole.stream_waits

@@ -6,50 +6,25 @@ import csv
 import io
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
-import pandas as pd
 import pytest
-from builders import MS, US, Trace, activities_table
+from builders import MS, US, Trace
 from hypothesis import assume, given
-from hypothesis import strategies as st
+from idle_runs import as_tables, call, detailed, gap, only, tables
 
 from analysis.cli.app import main
 from analysis.core.schema import Row, records
-from analysis.core.tables.communication import ANNOTATIONS
-from analysis.core.tables.device_time import CPU_OPERATORS, RUNTIME_CALLS
-from analysis.metrics.device.idle import HOST, QUEUE, HostTables, idle_tables, is_alloc, is_sync
+from analysis.metrics.device.idle import HOST, QUEUE, idle_tables, is_alloc, is_sync
 from analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
 from analysis.recording.options import ReadOptions
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse, analyse_with, load_run
+from analysis.results.opening import analyse, analyse_with
 
 BACKWARD = 777
-
-
-def detailed(folder: Path, *traces: Trace) -> Analysis:
-    for trace in traces:
-        trace.write(folder)
-    return Analysis(load_run([folder], details=True))
-
-
-def call(trace: Trace, name: str, start: int, dur: int, *, tid: int = 4242, cat: str = "cuda_runtime") -> Trace:
-    return trace.event(cat, name, start, dur, tid=tid, correlation=90_000 + len(trace.events))
-
-
-def only(table: pd.DataFrame) -> Row:
-    (row,) = records(table)
-    return row
 
 
 def parts(row: Row) -> dict[str, int]:
     """The parts of the idle time that are not 0, in us."""
     return {name: row[f"{name}_ns"] // US for name in (*QUEUE, *HOST, "drained") if row[f"{name}_ns"]}
-
-
-def gap(*, launch: int | None = 190 * US, thread: int = 4242) -> Trace:
-    """A device that is idle from 100 to 200 us; the call that ends the gap takes 5 us."""
-    return Trace().kernel("gemm", 0, 100 * US).kernel("gemm", 200 * US, 50 * US, launch=launch, thread=thread)
 
 
 # --- what was queued ---------------------------------------------------------------------------------------------
@@ -307,42 +282,6 @@ def test_a_recording_without_details_is_as_good_for_the_first_screen(tmp_path, k
 
 # --- tick by tick --------------------------------------------------------------------------------------------------
 
-NAMES = ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "cudaMemcpy")
-TIMES = st.integers(0, 30)
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[Row], list[Row]]:
-    """Activities, calls, operators and annotations of one rank, at small times."""
-    event = {"rank": 0, "cycle": 0}
-
-    def events(most: int) -> list[Row]:
-        return [
-            {
-                **event,
-                "thread": draw(st.sampled_from((1, 2))),
-                "start_ns": draw(TIMES),
-                "dur_ns": draw(st.integers(0, 9)),
-            }
-            for _ in range(draw(st.integers(0, most)))
-        ]
-
-    calls = [
-        {**row, "name": draw(st.sampled_from(NAMES)), "correlation": draw(st.none() | st.integers(1, 6))}
-        for row in events(8)
-    ]
-    operators = [{**row, "name": "aten::mm"} for row in events(4)]
-    marks = [{**row, "name": draw(st.sampled_from(("enumerate(DataLoader)#x", "c10d::send")))} for row in events(4)]
-    steps = st.none() | st.integers(1, 3)
-    activities = [
-        {
-            **event, "device": "0", "stream": 7, "kind": "compute", "name": "gemm", "start_ns": draw(TIMES),
-            "dur_ns": draw(st.integers(0, 6)), "correlation": draw(st.none() | st.integers(1, 6)), "step": draw(steps),
-        }
-        for _ in range(draw(st.integers(1, 7)))
-    ]  # fmt: skip
-    return activities, calls, operators, marks
-
 
 def within(row: Row, tick: int) -> bool:
     return bool(row["start_ns"] <= tick < row["start_ns"] + row["dur_ns"])
@@ -389,18 +328,12 @@ def _is(cause: str, row: Row) -> bool:
 
 @given(tables())
 def test_every_tick_counts_once(drawn):
-    activities, calls, operators, marks = drawn
+    activities, calls = drawn[:2]
     # Of several calls that begin together with one correlation, either may be the first.
     known = [(c["correlation"], c["start_ns"]) for c in calls if c["correlation"]]
     issued = [c["start_ns"] for c in calls if c["correlation"]]
     assume(len(set(known)) == len(known) and len(set(issued)) == len(issued))
-    host = HostTables(
-        RUNTIME_CALLS.frame(calls),
-        CPU_OPERATORS.frame([*operators, {"rank": 0, "cycle": 0, "thread": 3, "name": "", "start_ns": 0, "dur_ns": 1}]),
-        ANNOTATIONS.frame(marks),
-        True,
-    )
-    table = activities_table(activities)
+    table, host = as_tables(drawn)
     found, wanted = idle_tables(table, host), ticks(*drawn)
     row, sums = only(found.whole), sum(wanted.values(), Counter())
     if not calls:

@@ -33,6 +33,7 @@ COPIED = {
 }
 # And by table: what a training wrote down, and what it was.
 COPIED_IN = {
+    "activities": {"size_bytes"},
     "cycles": {"run_id"},
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
@@ -50,6 +51,9 @@ NOT_COPIED = {
 LIKE = {
     "breakdown_steps": "breakdown",
     "idle_steps": "idle",
+    "gaps": "idle",
+    "launches_names": "launches",
+    "queue_times": "queue",
     "syncs_steps": "syncs",
     "bandwidth_ceiling": "bandwidth",
     "kernels_devices": "kernels",

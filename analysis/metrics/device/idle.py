@@ -11,7 +11,7 @@ it ended, stream by stream and as a whole; here all streams together, and to the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,8 +21,8 @@ import pandas as pd
 from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, grouped
-from ...core.steps import NO_STEP, Window, step_windows
-from ...core.tables.device_time import IDLE, IDLE_STEPS
+from ...core.steps import NO_STEP, Mark, Window, step_windows
+from ...core.tables.device_time import IDLE, IDLE_STEPS, MODULES
 from ..clocks.frame import Flags, Ints
 
 NOT_READ = "the causes need runtime calls and operators, which were not read; a recording has them if packed --details"
@@ -50,6 +50,7 @@ def is_alloc(call: str) -> bool:
     return _ALLOC.match(call) is not None
 
 
+_RANGE = ["thread", "name", "start_ns", "dur_ns"]
 NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation"]
 """Columns of activities that idle time is measured from."""
 
@@ -72,6 +73,7 @@ class Host:
     runtime_calls: pd.DataFrame
     operators: pd.DataFrame
     annotations: pd.DataFrame
+    modules: pd.DataFrame
 
     @cached_property
     def calls(self) -> HostCalls:
@@ -101,6 +103,28 @@ class Host:
         # Operators that hand a collective over are kept with the annotations.
         handing = on_thread["name"].str.startswith((markers.C10D, markers.RECORD)).to_numpy(dtype=bool)
         return sync, alloc, _spans(on_thread[loading]), union(_spans(own), _spans(on_thread[handing]))
+
+    @cached_property
+    def operator_ranges(self) -> pd.DataFrame:
+        """Its operators, with those that hand a collective over, which are kept with the annotations."""
+        handing = self.annotations[self._marks.str.startswith(markers.C10D)]
+        return pd.concat([table[_RANGE] for table in (self.operators, handing) if len(table)] or [handing[_RANGE]])
+
+    @cached_property
+    def user_ranges(self) -> pd.DataFrame:
+        """Its annotations without those of steps, and without operators."""
+        others = self._marks.str.startswith((markers.PROFILER_STEP, markers.C10D)) | self._marks.isin(markers.DETAILS)
+        return self.annotations.loc[~others, _RANGE]
+
+    @cached_property
+    def step_marks(self) -> list[Mark]:
+        """Its annotations of steps."""
+        steps = self.annotations[self._marks.str.startswith(markers.PROFILER_STEP)]
+        return list(zip(*(steps[name].tolist() for name in ("name", "start_ns", "dur_ns")), strict=True))
+
+    @cached_property
+    def _marks(self) -> pd.Series[str]:
+        return self.annotations["name"].astype("string").fillna("")
 
     @cached_property
     def launches(self) -> Ints:
@@ -138,7 +162,8 @@ class Gaps(NamedTuple):
     """Idle time of a device in one cycle, in pieces that lie in one step each, all of shape (pieces,).
 
     A piece is starved in [start_ns, begun_ns), launching in [begun_ns, done_ns), queued in [done_ns, end_ns), unless
-    it is not `is_known` which call ended it. `window` counts into the windows of the steps, -1 outside of them.
+    it is not `is_known` which call ended it. `window` counts into the windows of the steps, -1 outside of them. `call`
+    counts into the calls of the host, -1 for none; `ender` into the activities.
     """
 
     start_ns: Times
@@ -149,6 +174,8 @@ class Gaps(NamedTuple):
     is_known: Flags
     is_drained: Flags
     window: Ints
+    call: Ints
+    ender: Ints
 
 
 def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) -> tuple[int, Gaps]:
@@ -174,7 +201,9 @@ def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) 
         begun[known], done[known] = host.calls.start_ns[call[known]], host.calls.end_ns[call[known]]
         thread[known] = host.calls.thread[call[known]]
         drained[known] = host.was_blocked(thread[known], idle.starts[known])
-    return last - first, _cut(Gaps(idle.starts, begun, done, idle.ends, thread, known, drained, drained), windows)
+    of_all = np.zeros(len(ender), dtype=np.int64)
+    gaps = Gaps(idle.starts, begun, done, idle.ends, thread, known, drained, of_all, np.where(known, call, -1), ender)
+    return last - first, _cut(gaps, windows)
 
 
 def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
@@ -195,6 +224,8 @@ def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
         is_known=gaps.is_known[of],
         is_drained=gaps.is_drained[of],
         window=np.where(window < len(windows), window, -1),
+        call=gaps.call[of],
+        ender=gaps.ender[of],
     )
 
 
@@ -234,6 +265,31 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
     return found
 
 
+class IdleParts(NamedTuple):
+    """The parts of idle time in ns, of shape (pieces,); which of them are not known; and why."""
+
+    known: dict[str, Times]
+    absent: tuple[str, ...]
+    note: str | None
+
+
+def idle_parts(gaps: Gaps, host: Host | None, why_not: str | None) -> IdleParts:
+    """The parts of each piece of idle time; `why_not` says why there is no host."""
+    if host is None:
+        return IdleParts({"idle": gaps.end_ns - gaps.start_ns}, (*QUEUE, *HOST, "drained"), why_not)
+    parts = by_cause(gaps, host)
+    if not len(host.calls.thread):
+        return IdleParts(parts, (), NO_CALLS)
+    return IdleParts(parts, (), None) if len(host.operators) else IdleParts(parts, HOST[2:], NO_OPERATORS)
+
+
+def windows_of(activities: pd.DataFrame) -> list[Window]:
+    """The windows of the steps of these activities of a device in one cycle."""
+    starts = activities["start_ns"].to_numpy()
+    steps = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
+    return step_windows(starts, starts + activities["dur_ns"].to_numpy(), steps)
+
+
 class IdleRows(NamedTuple):
     """Rows of a device in one cycle: of its whole window, and of each step."""
 
@@ -243,17 +299,9 @@ class IdleRows(NamedTuple):
 
 def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) -> IdleRows:
     """The rows of these activities of a device in one cycle; `why_not` says why there is no host."""
-    starts = activities["start_ns"].to_numpy()
-    steps = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
-    windows = step_windows(starts, starts + activities["dur_ns"].to_numpy(), steps)
+    windows = windows_of(activities)
     window_ns, gaps = gaps_of(activities, host, windows)
-    absent: tuple[str, ...] = ()
-    if host is None:
-        parts, absent, note = {"idle": gaps.end_ns - gaps.start_ns}, (*QUEUE, *HOST, "drained"), why_not
-    else:
-        parts, note = by_cause(gaps, host), None if len(host.calls.thread) else NO_CALLS
-        if len(host.calls.thread) and not len(host.operators):
-            absent, note = HOST[2:], NO_OPERATORS
+    parts, absent, note = idle_parts(gaps, host, why_not)
     missing = {f"{part}_ns": None for part in absent} | {"note": note}
     sums = {f"{part}_ns": int(values.sum()) for part, values in parts.items()}
     in_steps = {f"{part}_ns": _by_window(values, gaps.window, len(windows)) for part, values in parts.items()}
@@ -286,15 +334,26 @@ class HostTables:
     operators: pd.DataFrame
     annotations: pd.DataFrame
     is_read: bool
+    modules: pd.DataFrame = field(default_factory=MODULES.empty)
 
     def host(self, rank: int, cycle: int) -> Host:
         """What the CPU of a rank did in one cycle."""
-        tables = (self.calls, self.operators, self.annotations)
-        return Host(*(part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, tables, strict=True)))
+        parts = zip(self._parts, self._tables, strict=True)
+        return Host(*(part.get((rank, cycle), every[:0]) for part, every in parts))
+
+    def host_of(self, rank: int, device: str, cycle: int) -> tuple[Host | None, str | None]:
+        """The host that launched what a device did; None where it is not known, and why."""
+        if device == "cpu":
+            return None, ON_CPU
+        return (self.host(rank, cycle), None) if self.is_read else (None, NOT_READ)
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], pd.DataFrame]]:
-        return [dict(grouped(table, ["rank", "cycle"])) for table in (self.calls, self.operators, self.annotations)]
+        return [dict(grouped(table, ["rank", "cycle"])) for table in self._tables]
+
+    @property
+    def _tables(self) -> tuple[pd.DataFrame, ...]:
+        return self.calls, self.operators, self.annotations, self.modules
 
 
 class IdleTables(NamedTuple):
@@ -309,10 +368,7 @@ def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
     for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        host, why_not = None, ON_CPU if device == "cpu" else NOT_READ
-        if tables.is_read and device != "cpu":
-            host = tables.host(rank, cycle)
-        found = idle_of(own, host, why_not)
+        found = idle_of(own, *tables.host_of(rank, device, cycle))
         cycles.setdefault((rank, device), []).append(found.whole)
         steps += [{"rank": rank, "device": device, **step} for step in found.steps]
     return IdleTables(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.schema import bare
 from ..clocks.frame import Ints
 
 _NONE = -1
@@ -63,6 +64,27 @@ def innermost(starts: Ints, ends: Ints, times: Ints) -> Ints:
         if not over.any():
             return found
         found[over] = around[found[over]]
+
+
+def names_around(events: pd.DataFrame, thread: Ints, times: Ints) -> pd.Series[str]:
+    """The name of the innermost of the events around each time of a thread, NA for none."""
+    found = pd.Series(pd.NA, index=range(len(times)), dtype="string")
+    of_thread = bare(events["thread"])
+    for number in np.unique(thread):
+        here, own = thread == number, events[of_thread == number]
+        starts = own["start_ns"].to_numpy()
+        ends = starts + own["dur_ns"].to_numpy()
+        at = np.sort(times[here])
+        # Only those that contain a call: of all operators of a thread there may be a hundred thousand.
+        used = np.searchsorted(at, ends, side="left") > np.searchsorted(at, starts, side="left")
+        if not used.any():
+            continue
+        starts, ends, names = starts[used], ends[used], own["name"].astype("string").array[used]
+        order = np.lexsort((-ends, starts))
+        # In traces with whole microseconds a call often begins when the operator before it ends: that is not around it.
+        inner = innermost(starts[order], ends[order] - 1, times[here])
+        found[here] = names[order].take(inner, allow_fill=True)
+    return found
 
 
 def _around(starts: Ints, ends: Ints) -> Ints:
