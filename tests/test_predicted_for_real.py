@@ -38,6 +38,35 @@ with capture(out, wait=2, warmup=1, active=8, model=model, batch_size=len(batch)
         session.step()
 dist.destroy_process_group()
 """
+LOADING = """
+import sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from profiling import capture
+
+out, sleep = sys.argv[1], float(sys.argv[2])
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16 * 12
+    def __getitem__(self, at):
+        if dist.get_rank() == 1 and sleep and at % 16 == 0:
+            time.sleep(sleep)
+        return torch.full((512,), float(at))
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with capture(out, wait=2, warmup=1, active=8, model=model, batch_size=16) as session:
+    for batch in torch.utils.data.DataLoader(Slow(), batch_size=16):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        session.step()
+dist.destroy_process_group()
+"""
 SMALL, LARGE = (512, 4, 16), (1024, 8, 64)
 CAPS = (1, 5, 25, 100)
 
@@ -60,6 +89,20 @@ def test_a_sleep_taken_out(tmp_path: Path) -> None:
     [row] = late.predict({"without_straggler": 1}).to_dict("records")
     assert step_ns(late) > 3 * step_ns(calm)
     # Of the sleep, that is; two captures without it differ by as much.
+    assert abs(row["step_ns"] - step_ns(calm)) < 0.1 * (step_ns(late) - step_ns(calm)) + 0.1 * step_ns(calm)
+
+
+def test_a_slow_loader_taken_out(tmp_path: Path) -> None:
+    """Of the time that a batch takes, 0.1 ms stays, and where nothing is slow it takes longer than that."""
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(LOADING)
+    for name, sleep in (("late", 0.1), ("calm", 0)):
+        done = torchrun(2, script, tmp_path / name, sleep)
+        assert done.returncode == 0, done.stderr
+    late, calm = (analyse(tmp_path / name, details=True) for name in ("late", "calm"))
+    [row] = late.predict({"no_data_wait": True}).to_dict("records")
+    assert step_ns(late) > 3 * step_ns(calm)
     assert abs(row["step_ns"] - step_ns(calm)) < 0.1 * (step_ns(late) - step_ns(calm)) + 0.1 * step_ns(calm)
 
 

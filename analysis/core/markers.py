@@ -54,6 +54,10 @@ COPY_BETWEEN_GPUS = "Memcpy PtoP"
 """Kineto's name of a copy from one GPU to another."""
 COPIES = ("Memcpy", "Memset")
 """How Kineto's names of copies and fills begin."""
+COPY_KINDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "Memset")
+"""Parts of those names that tell which they are."""
+FROM_PAGEABLE = "(Pageable ->"
+"""Part of the name of a copy from memory that the device cannot read by itself."""
 COPY = re.compile(r"Memcpy (?P<direction>\w+) \((?P<source>.+) -> (?P<target>.+)\)")
 """Matches a whole name of a copy: HtoD, Pinned, Device."""
 FILL = "Memset"

@@ -62,7 +62,7 @@ class LateRanks(NamedTuple):
     gain: Gain
 
 
-class SlowLinks(NamedTuple):
+class PricedLinks(NamedTuple):
     """Links, in words, over which the same takes `slower_frac` longer than over others like them."""
 
     label: str
@@ -79,7 +79,7 @@ class Prices(NamedTuple):
 
     step_ns: float
     late: LateRanks | None
-    slow: SlowLinks | None
+    slow: PricedLinks | None
     gains: Mapping[str, Gain]
 
 

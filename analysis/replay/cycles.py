@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from ..core.kinds import MEMORY
 from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import grouped
 from ..core.tables.communication import ANNOTATIONS
@@ -45,7 +46,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
     activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
     hosts = HostTables(run.runtime_calls, run.operators, run.annotations, is_read=True)
-    names, copies = run.activities["name"].to_numpy(dtype=object), (run.activities["kind"] == "memory").to_numpy()
+    names, copies = run.activities["name"], (run.activities["kind"] == MEMORY).to_numpy(dtype=bool)
     for (_, of_cycle), (cycle, called) in zip(
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
     ):
@@ -63,7 +64,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
                     marked.get(rank, marks.iloc[:0]),
                     run.clocks,
                 ),
-                host=HostTime(rank[0], hosts.host(rank[0], cycle), run.clocks, names, copies),
+                host=HostTime(rank[0], cycle, hosts, run.clocks, names, copies),
             )
             for rank, own in grouped(of_cycle, ["rank"])
         ]

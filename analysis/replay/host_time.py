@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ..core import markers
 from ..core.intervals import Spans, Times, spans
+from ..metrics.clocks.frame import Flags
 from ..metrics.clocks.table import aligned
-from ..metrics.device.idle import Host
+from ..metrics.device.idle import Host, HostTables
 
 NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -23,15 +22,22 @@ NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 class HostTime:
     """The CPU of a rank in one cycle, and names and kinds of all activities of the run, by `row` of a program.
 
-    `gone` is what scenarios have taken away of the CPU's time, on the common clock.
+    `gone` is what scenarios have taken away of the CPU's time, on the common clock. Tables of whole runs are looked at
+    only if asked.
     """
 
     rank: int
-    host: Host
+    cycle: int
+    tables: HostTables
     clocks: pd.DataFrame
-    names: NDArray[Any]
-    is_copy: NDArray[np.bool_]
+    names: pd.Series[str]
+    is_copy: Flags
     gone: Spans = field(default=NO_TIME)
+
+    @property
+    def host(self) -> Host:
+        """What its CPU did."""
+        return self.tables.host(self.rank, self.cycle)
 
     def loading(self, threads: Collection[int] | None = None) -> list[Spans]:
         """When each of these threads got a batch, or any thread."""
@@ -43,14 +49,14 @@ class HostTime:
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of that name."""
-        own = self._operators[self._operators["name"] == operator]
-        return {thread: _spans(own[own["thread"] == thread]) for thread in threads}
+        named = self._operators[self._operators["name"] == operator]
+        return {thread: _spans(named[named["thread"] == thread]) for thread in threads}
 
     def _annotated(self, which: pd.Series[bool], threads: Collection[int] | None) -> list[Spans]:
-        own = self._on_common_clock(self.host.annotations[which.fillna(False).to_numpy(dtype=bool)])
+        marks = self._on_common_clock(self.host.annotations[which.fillna(False).to_numpy(dtype=bool)])
         if threads is None:
-            return [_spans(own)]
-        return [_spans(own[own["thread"] == thread]) for thread in threads]
+            return [_spans(marks)]
+        return [_spans(marks[marks["thread"] == thread]) for thread in threads]
 
     @cached_property
     def _operators(self) -> pd.DataFrame:

@@ -19,15 +19,15 @@ import numpy as np
 
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
-from ..metrics.prices import Excess, Gain, LateRanks, Prices, SlowLinks
-from . import slow_links as links_module
+from ..metrics.prices import Excess, Gain, LateRanks, PricedLinks, Prices
+
 from .engine import Playing
 from .links import Links
 from .programs import NONE, RankProgram
 from .scenarios import host, usual
 from .scenarios.scenario import Change, Scenario, all_at_once
 from .scenarios.transfers import links_as_others
-from .slow_links import slow_groups
+from .slow_links import SlowLinks, slow_groups
 from .table import Replay, lengths, measured_lengths, within_steps
 
 _LEAST = 0.01
@@ -178,7 +178,7 @@ class _Pricing:
         order = sorted(chosen, key=lambda rank: -whole[rank])
         return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, gain), scenario
 
-    def slow_links(self, groups: Sequence[links_module.SlowLinks]) -> tuple[SlowLinks, Scenario] | None:
+    def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:
         """The links, slower than others like them, with which as fast a step gains most; None if that is too little."""
         gains = []
         for each in groups[:_MOST_ASKED]:
@@ -187,7 +187,7 @@ class _Pricing:
         gain, each, scenario = max(gains, key=lambda found: found[0].ns, default=(Gain(0.0, 0.0, 0.0), None, None))
         if each is None or scenario is None or gain.ns < _LEAST * self.step_ns or gain.low_ns <= 0:
             return None
-        return SlowLinks(each.label, each.ranks, each.slower_frac, gain), scenario
+        return PricedLinks(each.label, each.ranks, each.slower_frac, gain), scenario
 
     def _slow_host(
         self, hosts: Mapping[int, str | None], least: float, known_ns: float
@@ -293,7 +293,7 @@ def _names(program: RankProgram) -> tuple[Flags, Sequence[str]]:
     """Which activities are copies or fills, and the names of all."""
     if program.host is None:
         return np.zeros(len(program), dtype=bool), [""] * len(program)
-    return program.host.is_copy[program.row], program.host.names[program.row].tolist()
+    return program.host.is_copy[program.row], program.host.names.iloc[program.row].tolist()
 
 
 def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> float:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
     from ..replay.cycles import Played
     from ..replay.links import Links
+    from ..replay.releases import Releases
     from ..replay.scenarios.scenario import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
@@ -223,6 +224,22 @@ class Analysis:
     def critical_path_pieces(self) -> pd.DataFrame:
         """One row per long piece of the critical path, ten of each step."""
         return self._marked(self._critical_path.longest(self.run.cpu_operators, self.clocks))
+
+    @cached_property
+    def releases(self) -> pd.DataFrame:
+        """One row per process group, collective, and what released its exposed calls. Needs `details`."""
+        return self._marked(self._releases.by_group)
+
+    @cached_property
+    def releases_calls(self) -> pd.DataFrame:
+        """One row per exposed collective call: what released it, and how much earlier it could have begun."""
+        return self._marked(self._releases.calls)
+
+    @cached_property
+    def _releases(self) -> Releases:
+        from ..replay.releases import Releases
+
+        return Releases(self._replay.measured, self._played)
 
     @cached_property
     def _critical_path(self) -> CriticalPath:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pandas as pd
 
 from ..ceilings.files import read_ceiling
+from ..core import markers
 from ..errors import BadScenario, NothingMeasured
+from ..metrics.device.idle import is_alloc
 from ..replay.links import Linked, Links, links_of
-from ..replay.scenarios import transfers, usual
+from ..replay.scenarios import host, sharded, transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
 from ..replay.scenarios.growth import (
@@ -35,6 +37,7 @@ Option = Mapping[str, Any]
 """Options of one scenario: name -> value, or values."""
 _MOST_MIB = 1e6
 _BATCHES = ("kept", "shared")
+_ALL = "all"
 
 
 class PredictedRun(Protocol):
@@ -122,8 +125,7 @@ def _known(analysis: PredictedRun, group: str = "") -> dict[int, Linked]:
 
 
 def _no_jitter(_: PredictedRun, value: Any, __: Option) -> Scenario:
-    if value is not True:
-        raise BadScenario(f"no_jitter is {value!r}, but can be only true")
+    _only_true("no_jitter", value)
     return usual.no_jitter()
 
 
@@ -134,8 +136,7 @@ def _overlap(_: PredictedRun, how: Any, __: Option) -> Scenario:
 
 
 def _fuse(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
-    if value is not True:
-        raise BadScenario(f"fuse is {value!r}, but can be only true")
+    _only_true("fuse", value)
     return fused(_known(analysis))
 
 
@@ -199,6 +200,97 @@ def _buckets(analysis: PredictedRun, size: Any, _: Option) -> Scenario:
     return rebucketed(size, gradients_of(analysis.run.annotations, analysis.clocks), _known(analysis))
 
 
+def _no_sync(analysis: PredictedRun, what: Any, _: Option) -> Scenario:
+    """All calls that wait for the device, those of one name, or those in an operator."""
+    _with_calls(analysis)
+    if what in (True, _ALL):
+        return host.no_blocking()
+    text = str(what)
+    if (analysis.run.runtime_calls["name"] == text).any():
+        return host.no_blocking(names=[text])
+    if not (analysis.run.cpu_operators["name"] == text).any():
+        raise BadScenario(f"{text!r} is neither a call of the runtime nor an operator in these traces")
+    return host.no_blocking(operator=text)
+
+
+def _no_data_wait(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("no_data_wait", value)
+    if not _annotated(analysis).str.startswith(markers.LOADING).any():
+        raise NothingMeasured(f"{analysis.run.name}: the traces show no data loader")
+    return host.no_data_wait()
+
+
+def _no_gc(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("no_gc", value)
+    if not (_annotated(analysis) == markers.PYTHON_GC).any():
+        raise NothingMeasured(
+            f"{analysis.run.name}: the traces show no garbage collection; torch 2.9 and later record them with "
+            "with_stack=True and experimental_config=_ExperimentalConfig(record_python_gc_info=True)"
+        )
+    return host.no_gc()
+
+
+def _no_allocation(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("no_allocation", value)
+    _with_calls(analysis)
+    if not any(map(is_alloc, analysis.run.runtime_calls["name"].unique().tolist())):
+        raise NothingMeasured(f"{analysis.run.name}: no call of the runtime in these traces allocates or frees memory")
+    return host.no_allocation()
+
+
+def _cuda_graphs(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("cuda_graphs", value)
+    _with_calls(analysis)
+    return host.no_launch_overhead()
+
+
+def _pinned_copies(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("pinned_copies", value)
+    _with_calls(analysis)
+    if not analysis.run.activities["name"].str.contains(markers.FROM_PAGEABLE, regex=False).any():
+        raise NothingMeasured(f"{analysis.run.name}: the traces show no copy from pageable memory to a device")
+    return host.pinned_copies()
+
+
+def _no_copies(analysis: PredictedRun, which: Any, _: Option) -> Scenario:
+    if which in (True, _ALL):
+        return host.no_copies()
+    if which not in markers.COPY_KINDS:
+        raise BadScenario(f"{str(which)!r} is no kind of copy; those are {', '.join(markers.COPY_KINDS)}, or all")
+    if not analysis.run.activities["name"].str.contains(str(which), regex=False).any():
+        raise NothingMeasured(f"{analysis.run.name}: the traces show no copies {which}")
+    return host.no_copies([str(which)])
+
+
+def _no_reshard(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("no_reshard", value)
+    links = _known(analysis)
+    sharded.check_gathered_twice(links)
+    return sharded.parameters_kept(links)
+
+
+def _separate_gathers(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+    _only_true("separate_gathers", value)
+    links = _known(analysis)
+    sharded.check_sharded(links)
+    return sharded.gathers_beside(links)
+
+
+def _annotated(analysis: PredictedRun) -> pd.Series[str]:
+    return analysis.run.annotations["name"].fillna("")
+
+
+def _with_calls(analysis: PredictedRun) -> None:
+    """Raises NothingMeasured where no call of the runtime was recorded."""
+    if not len(analysis.run.runtime_calls):
+        raise NothingMeasured(f"{analysis.run.name}: the traces show no calls of the runtime")
+
+
+def _only_true(name: str, value: Any) -> None:
+    if value is not True:
+        raise BadScenario(f"{name} is {value!r}, but can be only true")
+
+
 def _like(every: Mapping[int, Linked], named: Mapping[int, Linked]) -> dict[int, Linked]:
     """The collectives of groups with as many ranks, equally far apart."""
     shapes = {_shape(linked) for linked in named.values()}
@@ -219,5 +311,14 @@ _KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
     "fuse": _fuse,
     "ranks": _ranks,
     "bucket_mb": _buckets,
+    "no_sync": _no_sync,
+    "no_data_wait": _no_data_wait,
+    "cuda_graphs": _cuda_graphs,
+    "no_allocation": _no_allocation,
+    "no_copies": _no_copies,
+    "pinned_copies": _pinned_copies,
+    "no_gc": _no_gc,
+    "no_reshard": _no_reshard,
+    "separate_gathers": _separate_gathers,
 }
 """What a scenario can say."""

@@ -120,4 +120,14 @@ def _extra(injection: Injection) -> list[Op]:
         return [Cpu(us, LOADER, "user_annotation")]
     if injection.kind == "op":
         return [Cpu(us, "aten::nonzero_numpy")]
+    if injection.kind == "alloc":
+        return [Cpu(us, "cudaMalloc", "cuda_runtime")]
+    if injection.kind == "gc":
+        return [Cpu(us, "Python GC", "python_function")]
+    if injection.kind == "item":
+        return [Block(copy_us=us)]
+    if injection.kind == "pinned":
+        return [Kernel("Memcpy HtoD (Pinned -> Device)", us, "aten::copy_")]
+    if injection.kind == "pageable":
+        return [Block(copy_us=us, copy="Memcpy HtoD (Pageable -> Device)", cpu_op="aten::copy_")]
     return [Cpu(us)]

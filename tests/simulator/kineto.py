@@ -23,7 +23,7 @@ from .arguments import (
     told_of_message,
 )
 from .clock import EPOCH_NS
-from .ops import P2P, Block, Comm, Communication, Cpu, Group, Kernel, Wait
+from .ops import COMPUTE_STREAM, P2P, Block, Comm, Communication, Cpu, Group, Kernel, Wait
 from .physics import LAUNCHED_AT
 from .ran import Ran
 from .shown import Seen, Trace
@@ -166,10 +166,13 @@ class Events:
         elif isinstance(op, Block):
             self._block(seen, correlation, number, op)
         elif isinstance(op, Cpu) and op.shown and seen.cpu:
-            self._within(op.category, op.shown, seen.ran, 0.0, 1.0, f'"External id": {number}')
+            called = f', "correlation": {correlation + _MEANINGLESS}' if op.category == "cuda_runtime" else ""
+            self._within(op.category, op.shown, seen.ran, 0.0, 1.0, f'"External id": {number}{called}')
         elif isinstance(op, Wait) and seen.cpu and self.world.layout.since("2.4"):
             args = f'"External id": {number}, "Collective name": "wait", "dtype": "Byte", "Group size": 1'
             self._within("cpu_op", "record_param_comms", seen.ran, 0.2, 0.8, args)
+        if isinstance(op, Wait):
+            self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.5)
 
     def _call(self, name: str, at_us: float, dur_us: float, thread: int) -> None:
         """A call of the runtime that launches nothing."""
@@ -192,6 +195,11 @@ class Events:
             args = f'"External id": {correlation if self._old_ids() else number}, "correlation": {correlation}'
             self._within("cuda_runtime", name, seen.ran, LAUNCHED_AT, LAUNCHED_AT + 0.25, args)
 
+    def _event_call(self, seen: Seen, correlation: int, name: str, at: float) -> None:
+        """A call of no length that records an event or lets a stream wait for one, where these are shown."""
+        if seen.cpu and self.world.layout.events:
+            self._within("cuda_runtime", name, seen.ran, at, at, f'"correlation": {correlation + _MEANINGLESS}')
+
     def _kernel(self, seen: Seen, correlation: int, number: int, name: str, args: str) -> None:
         if not seen.kernel:
             return
@@ -207,20 +215,26 @@ class Events:
         self._event(kind, name, where, begin_ns, end_ns, shown)
 
     def _block(self, seen: Seen, correlation: int, number: int, op: Block) -> None:
-        """A call that waits for the GPU, with `aten::item` around it where it copies."""
+        """A call that waits for the GPU, with an operator around it where it copies."""
         ran, own = seen.ran, f'"External id": {number}'
         begin, done = self.times[ran.begin], self.times[ran.done]
         if op.copy_us:
             if seen.cpu:
-                self._cpu("cpu_op", "aten::item", begin, done, own)
+                self._cpu("cpu_op", op.cpu_op, begin, done, own)
             self._launch(seen, correlation, number, "cudaMemcpyAsync")
-            self._kernel(seen, correlation, number, "Memcpy DtoH (Device -> Pageable)", "")
+            self._kernel(seen, correlation, number, op.copy, "")
         if seen.cpu:
             args = f'{own}, "correlation": {correlation + _MEANINGLESS}'
             self._cpu("cuda_runtime", op.call, begin + 0.8 * ran.cost_us, done, args)
 
     def _communication(self, seen: Seen, correlation: int, number: int) -> None:
         ran, op = seen.ran, seen.ran.op
+        if ran.stream != COMPUTE_STREAM:
+            self._event_call(seen, correlation, "cudaEventRecord", 0.42)
+            self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.44)
+            self._event_call(seen, correlation, "cudaEventRecord", 0.91)
+            if not op.work:
+                self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.95)
         if isinstance(op, P2P):
             told = [told_of_message(m, op.group, ran.rank, op.dtype) for m in op.messages]
         else:

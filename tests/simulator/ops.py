@@ -100,13 +100,15 @@ class Wait:
 
 @dataclass(frozen=True)
 class Block:
-    """A call that holds the CPU until the GPU is done, and `extra_us` longer; with `copy_us` it copies to the host."""
+    """A call that holds the CPU until the GPU is done, and `extra_us` longer; with `copy_us` it does this `copy`."""
 
     call: str = "cudaStreamSynchronize"
     copy_us: float = 0.0
     extra_us: float = 0.0
     cpu_us: float = 12.0
     cause: int = NO_CAUSE
+    copy: str = "Memcpy DtoH (Device -> Pageable)"
+    cpu_op: str = "aten::item"
 
 
 @dataclass(frozen=True)

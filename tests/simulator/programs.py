@@ -113,22 +113,28 @@ def fsdp(
     elems: int = 6 << 20,
     extras: bool = True,
     item: bool = False,
+    reshard: bool = True,
+    beside: bool = False,
 ) -> list[Op]:
-    """Parameters gathered one layer ahead, gradients scattered behind, and small collectives in a second group."""
+    """Parameters gathered one layer ahead, gradients scattered behind, and small collectives in a second group.
+
+    Unless they `reshard`, parameters are gathered once; `beside` the gradients they are if in a group of their own.
+    """
     group, share = everybody(place), place.world
+    gathering = Group("gather", group.ranks) if beside else group
     small = Group("norm", group.ranks)
 
     def gather(index: int, way: str) -> Op:
-        return Comm("all_gather", group, elems // share * share, work=f"{way}{index}")
+        return Comm("all_gather", gathering, elems // share * share, work=f"{way}{index}")
 
     ops: list[Op] = [load(), gather(0, "fwd")]
     for index in range(layers):
         ops += [gather(index + 1, "fwd")] if index + 1 < layers else []
         ops += [Wait(f"fwd{index}"), *layer(layer_us)]
-    ops.append(gather(layers - 1, "bwd"))
+    ops += [gather(layers - 1, "bwd")] if reshard else []
     for index in reversed(range(layers)):
-        ops += [gather(index - 1, "bwd")] if index else []
-        ops += [Wait(f"bwd{index}"), *backward(layer_us)]
+        ops += [gather(index - 1, "bwd")] if index and reshard else []
+        ops += [*([Wait(f"bwd{index}")] if reshard else []), *backward(layer_us)]
         ops.append(Comm("reduce_scatter", group, elems // share * share, work=f"grad{index}"))
     ops += [Wait(f"grad{index}") for index in range(layers)]
     ops += [Comm("all_reduce", small, 1, "Float"), *optimizer(layer_us)]

@@ -97,6 +97,7 @@ class Layout:
     `numbered` alike on all ranks, numbered from each rank's `own` start, or `none`. `graph`: kernels alone.
     With `one_name` all hosts bear the same name, with `every_call` a trace also has calls of the runtime that launch
     nothing: around collectives, and of the thread that watches these.
+    `events`: calls that record events and let streams wait are shown.
     """
 
     torch: str = "2.12"
@@ -111,6 +112,7 @@ class Layout:
     graph: bool = False
     one_name: bool = False
     every_call: bool = False
+    events: bool = False
     gz: bool = True
 
     def since(self, version: str) -> bool:
@@ -153,6 +155,7 @@ class Losses:
 
 
 INJECTED = ("kernel", "slower", "copies", "block", "data", "python", "op", "comm")
+"""Kinds of injections that draws choose from."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,9 @@ class Injection:
 
     kernel: one more kernel; slower: a kernel that takes longer; copies: host to device; block: a call that waits for
     the GPU and then longer; data: the data loader; python: nothing that shows; op: an operator of the CPU; comm: a slow
-    collective of a group of theirs. With `in_turn` one rank in each step, one after the other.
+    collective of a group of theirs; alloc: cudaMalloc; gc: Python's garbage collection; item: a value that the CPU
+    reads; pageable: a copy to the device for which the CPU waits; pinned: one for which it does not. With `in_turn`
+    one rank in each step, one after the other.
     """
 
     kind: str

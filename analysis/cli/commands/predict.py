@@ -98,6 +98,37 @@ WhichBatch = Annotated[
         "--batch", help="With --ranks: every rank keeps its batch size (kept), or all share the global batch (shared)."
     ),
 ]
+Syncs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-sync",
+        metavar="OPERATOR|CALL|all",
+        help="Let calls inside this operator (aten::item), calls of this name (cudaDeviceSynchronize), or all calls, "
+        "not wait for the device.",
+    ),
+]
+DataWaits = Annotated[bool, typer.Option("--no-data-wait", help="Let the data loader always have its next batch.")]
+CudaGraphs = Annotated[
+    bool, typer.Option("--cuda-graphs", help="Launch every kernel in time, as CUDA graphs do; the gain is a bound.")
+]
+Allocations = Annotated[bool, typer.Option("--no-allocation", help="Take away cudaMalloc, cudaFree and the like.")]
+CopyKinds = Annotated[
+    list[str] | None,
+    typer.Option("--no-copies", metavar="KIND|all", help="Take away copies of one kind (HtoD, DtoH, ...), or all."),
+]
+PinnedCopies = Annotated[
+    bool, typer.Option("--pinned-copies", help="Copy to the device from pinned memory: the CPU does not wait.")
+]
+Garbage = Annotated[
+    bool, typer.Option("--no-gc", help="Take away Python's garbage collections, if they were recorded.")
+]
+Reshard = Annotated[
+    bool,
+    typer.Option("--no-reshard", help="Let FSDP gather parameters once in a step (reshard_after_forward=False)."),
+]
+SeparateGathers = Annotated[
+    bool, typer.Option("--separate-gathers", help="Give FSDP's all_gathers a communicator of their own.")
+]
 ScenarioFile = Annotated[
     Path | None,
     typer.Option(
@@ -124,6 +155,15 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         ranks: MoreRanks = None,
         batch: WhichBatch = BatchKind.kept,
         new_links: LinksToNewHosts = None,
+        no_sync: Syncs = None,
+        no_data_wait: DataWaits = False,
+        cuda_graphs: CudaGraphs = False,
+        no_allocation: Allocations = False,
+        no_copies: CopyKinds = None,
+        pinned_copies: PinnedCopies = False,
+        no_gc: Garbage = False,
+        no_reshard: Reshard = False,
+        separate_gathers: SeparateGathers = False,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
         several: dict[str, Sequence[Any] | None] = {
@@ -133,6 +173,8 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             "links_as_others": links_as_others,
             "bucket_mb": bucket_mb,
             "ranks": ranks,
+            "no_sync": no_sync,
+            "no_copies": no_copies,
         }
         found: list[dict[str, Any]] = [
             {name: value, "batch": batch.value, "new_links": new_links}
@@ -140,6 +182,9 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             for value in values or []
         ]
         chosen = {"no_jitter": no_jitter, "overlap": overlap and overlap.value, "fuse": fuse}
+        chosen |= {"no_data_wait": no_data_wait, "cuda_graphs": cuda_graphs, "no_allocation": no_allocation}
+        chosen |= {"pinned_copies": pinned_copies, "no_gc": no_gc}
+        chosen |= {"no_reshard": no_reshard, "separate_gathers": separate_gathers}
         found += [{name: value} for name, value in chosen.items() if value]
         return [*found, *(_in_file(scenario) if scenario else [])]
 
@@ -226,6 +271,40 @@ def critical_path_command(
       {prog} critical-path --by piece --format csv traces/my-run
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
+    writing.check(name)
+    print_table(name, analysis_of(runs, reading, details=True), writing)
+
+
+class ReleasesBy(str, Enum):
+    """What a row of the releases is."""
+
+    group = "group"
+    call = "call"
+
+
+@reads_traces
+@writes_tables
+def releases_command(
+    runs: Runs,
+    by: Annotated[
+        ReleasesBy, typer.Option(help="One row per process group, collective and reason, or per call.")
+    ] = ReleasesBy.group,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Print what exposed collectives waited for before they began.
+
+    A collective begins when the last of these has come: its launch (host), the end of the collective before it on its
+    stream (collective), and of the kernel that made its input (producer). The slack is how long its input was there
+    before it began: so much earlier it could have begun if it had been launched in time, on a stream of its own.
+
+    \b
+    Examples:
+      {prog} releases traces/my-run
+      {prog} releases --by call --top 20 traces/my-run
+    """
+    name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
     writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .columns import PARTIAL_RUN, RANK
+from .columns import COLLECTIVE, DEVICE, GROUP, PARTIAL_RUN, PG_RANKS, RANK, SIZE, STEP
 
 REPLAY_STEPS = Schema("replay_steps", "step, played again from what waits for what", {
     "step": ("int64", "number of the step; 0 if none are marked"),
@@ -61,6 +61,48 @@ CRITICAL_PATH_PIECES = Schema("critical_path_pieces", "long piece of the critica
     "share_frac": ("Float64", "its share of the critical path in this step"),
     "activities": ("int64", "how many activities it consists of"),
     "waiting_rank": ("Int64", "rank that waited for its end; NA where the path stays on its rank"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+_RELEASED_BY = (
+    "string",
+    (
+        "what came last of all it waited for: host (its launch), collective (the one before on its stream), producer "
+        "(what made its input), stream (anything else before it there); NA where the trace shows none"
+    ),
+)
+
+RELEASES = Schema("releases", "process group, collective, and what released its exposed calls", {
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "collective": COLLECTIVE,
+    "released_by": _RELEASED_BY,
+    "calls": ("int64", "calls that were exposed at all, over all ranks"),
+    "exposed_ns": ("int64", "how long they ran while their devices did not compute"),
+    "exposed_share_frac": ("Float64", "its share of all exposed communication of calls"),
+    "median_slack_ns": ("Int64", "so much earlier their input was there, median; NA where it is not known"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+RELEASES_CALLS = Schema("releases_calls", "exposed collective call, and what released it", {
+    "rank": RANK,
+    "device": DEVICE,
+    "step": STEP,
+    "stream": ("Int64", "stream; on CPU runs the thread"),
+    "collective_id": ("Int64", "collective; NA if it was not matched"),
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "size_bytes": SIZE,
+    "start_ns": ("int64", "when it began, on the common clock"),
+    "exposed_ns": ("int64", "how long it ran while its device did not compute"),
+    "waited_for": ("Int64", "rank that it then waited for; NA if for none, or if that is not known"),
+    "released_by": _RELEASED_BY,
+    "released_name": ("string", "the activity that did; NA of the host"),
+    "since_launch_ns": ("Int64", "so long before it began it was launched; NA where the launch is not in the trace"),
+    "since_before_ns": ("Int64", "so long before it began the one before on its stream had ended; NA for the first"),
+    "slack_ns": ("Int64", "so long before it began its input was there; NA where it is not known what made it"),
+    "earliest_ns": ("Int64", "start_ns - slack_ns: when it could have begun, launched in time on a stream of its own"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 

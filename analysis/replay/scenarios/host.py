@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
+import pandas as pd
 
-from ...core.intervals import Spans, clip, complement, covered, spans, subtract, union
+from ...core import intervals
+from ...core.intervals import Spans, clip, complement, subtract, union
+from ...core.markers import COPY_KINDS, FROM_PAGEABLE
 from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..host_time import NO_TIME, HostTime
+from ..producers import with_producers
 from ..programs import LONG_AGO, NONE, RankProgram
-from .scenario import Scenario
+from .scenario import Change, Scenario
 
 _BATCH_NS = 100_000
 """What it takes to get a batch that is there."""
@@ -25,12 +30,11 @@ _CALL_NS = 5_000
 """What a call takes that need not wait."""
 _STALL_NS = 1_000_000
 """A CPU that makes no call for so long does more than launch."""
+_FREES = ("cudaFree", "hipFree")
+_JUST_AFTER_NS = 6_000
+"""So soon after the end of what it waits for an activity begins."""
 _BACK_TO_BACK_NS = 1_000
 """How soon a kernel begins after the one before, in a run that has no such kernels."""
-
-COPY_KINDS = ("HtoD", "DtoH", "DtoD", "PtoP", "Memset")
-"""Parts of names of copies and fills that tell which they are."""
-_PAGEABLE = "(Pageable ->"
 
 
 def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
@@ -44,13 +48,13 @@ def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_allocation(ranks: Collection[int] | None = None) -> Scenario:
-    """Calls that allocate or free memory take no time on these ranks, or on all."""
-    return _taking(
-        lambda member, _: _alone(member.program, _of_calls(member.program, _named(member.program, is_alloc))),
-        _who("no allocations by the driver", ranks),
-        "calls that allocate or free memory take no time: the caching allocator has enough",
-        ranks,
-    )
+    """Calls that allocate or free memory take no time on these ranks, or on all, nor waits before memory is freed."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        return [_without_calls(m, _allocating(m.program)) if _is_meant(m, ranks) else m for m in members]
+
+    assumes = "calls that allocate or free memory take no time: the caching allocator has enough"
+    return Scenario(_who("no allocations by the driver", ranks), assumes, (change,))
 
 
 def no_gc(ranks: Collection[int] | None = None) -> Scenario:
@@ -68,39 +72,52 @@ def no_blocking(
 ) -> Scenario:
     """Calls that wait for the device return at once: of these names, inside this operator, on these ranks, or all.
 
-    The CPU goes on, and makes all that follows earlier, until something else makes it wait.
+    The CPU goes on, and makes all that follows earlier, until something else makes it wait. An operator that launches
+    nothing but copies, such as aten::item, is gone as a whole.
     """
+    if operator is not None:
+        assumes = f"the CPU does not need what {operator} waits for; all else of it but copies is done as before"
+        what = f"no waiting for the device in {operator}"
+    else:
+        assumes = "the CPU needs no result at once: it goes on, and launches ahead; a call takes 5 us"
+        what = f"no waiting for the device in {', '.join(sorted(names)) if names else 'calls'}"
 
-    def change(members: Sequence[Playing]) -> list[Playing]:
-        return [_unblocked(m, _waiting(m, names, operator)) if _is_meant(m, ranks) else m for m in members]
+    def unblocked(member: Playing, *, instead: bool) -> Playing:
+        which = _waiting(member, names, operator)
+        freed = _unblocked(member, which, instead=instead)
+        return freed if operator is None else _without_operator(freed, which, operator)
 
-    what = f"no waiting for the device in {operator or (', '.join(sorted(names)) if names else 'calls')}"
-    assumes = "the CPU needs no result at once: it goes on, and launches ahead; a call takes 5 us"
-    return Scenario(_who(what, ranks), assumes, (change,))
+    return _both_ways(unblocked, _who(what, ranks), assumes, ranks)
 
 
 def pinned_copies(ranks: Collection[int] | None = None) -> Scenario:
     """Copies from pageable memory to the device do not block the CPU on these ranks, or on all."""
 
-    def change(members: Sequence[Playing]) -> list[Playing]:
-        return [_unblocked(m, _copying_in(m)) if _is_meant(m, ranks) else m for m in members]
-
     assumes = "copies to the device are from pinned memory, with non_blocking=True, and take as long as they do"
-    return Scenario(_who("pinned copies", ranks), assumes, (change,))
+
+    def unblocked(member: Playing, *, instead: bool) -> Playing:
+        return _unblocked(member, _copying_in(member), instead=instead)
+
+    return _both_ways(unblocked, _who("pinned copies", ranks), assumes, ranks)
 
 
 def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
     """The CPU of these ranks, or of all, launches everything in time, as CUDA graphs do.
 
     An upper bound: all that the CPU does between two calls is gone, as far as it is no longer than 1 ms, but not what
-    has a scenario of its own: calls that wait for the device, data loaders, allocations and garbage collections.
+    has a scenario of its own: calls that wait for the device, data loaders, allocations and garbage collections. Two
+    ways: where launches are late, nothing is seen to wait for communication, and some of it may not.
     """
 
-    def change(members: Sequence[Playing]) -> list[Playing]:
-        return [_launched_in_time(m) if _is_meant(m, ranks) else m for m in members]
+    def sure(members: Sequence[Playing]) -> list[Playing]:
+        begun = min((int(m.program.call_start[0]) for m in members if len(m.program.call_start)), default=0)
+        return [_launched_in_time(m, begun) if _is_meant(m, ranks) else m for m in members]
+
+    def shown(members: Sequence[Playing]) -> list[Playing]:
+        return sure([_waiting_as_shown(m) if _is_meant(m, ranks) else m for m in members])
 
     assumes = "an upper bound: the CPU takes no time between its calls, but where it makes none for 1 ms or more"
-    return Scenario(_who("everything launched in time, as with CUDA graphs", ranks), assumes, (change,))
+    return Scenario(_who("everything launched in time, as with CUDA graphs", ranks), assumes, (shown, sure))
 
 
 def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None = None) -> Scenario:
@@ -143,11 +160,12 @@ def _sooner(member: Playing, gone: Spans) -> Playing:
     program = replace(program, host=replace(host, gone=union(host.gone, new)))
     if program.issued_by is not None:
         return _working_less(replace(member, program=program), new)
-    return replace(_after_launches(member), program=program, saved=member.saved + _before(new, program.call_start))
+    ready_for = _after_launches(with_producers(member))
+    return replace(ready_for, program=program, saved=ready_for.saved + _before(new, program.call_start))
 
 
 def _before(gone: Spans, times: Ints) -> Ints:
-    return covered(gone, np.full(len(times), LONG_AGO), times)
+    return _covered(gone, np.full(len(times), LONG_AGO), times)
 
 
 def _working_less(member: Playing, gone: Spans) -> Playing:
@@ -155,7 +173,7 @@ def _working_less(member: Playing, gone: Spans) -> Playing:
     program, paced = member.program, member.program.paced
     since = np.append(LONG_AGO, program.end[:-1])
     since = np.where(np.diff(program.lane, prepend=NONE) == 0, since, program.start)
-    between, within = covered(gone, since, program.start), covered(gone, program.start, program.end)
+    between, within = _covered(gone, since, program.start), _covered(gone, program.start, program.end)
     return replace(
         member,
         delay=np.where(paced, np.maximum(member.delay - between, np.minimum(member.delay, 0)), member.delay),
@@ -187,6 +205,16 @@ def _after_launches(member: Playing) -> Playing:
     return replace(member, delay=member.delay - moved, saved=member.saved - of_call)
 
 
+def _covered(when: Spans, starts: Ints, ends: Ints) -> Ints:
+    """How much of each interval these spans cover."""
+    return intervals.covered(when, starts.astype(np.int64), ends.astype(np.int64))
+
+
+def _spans(starts: Ints, ends: Ints) -> Spans:
+    """The union of these intervals."""
+    return intervals.spans(starts.astype(np.int64), ends.astype(np.int64))
+
+
 def _launching(program: RankProgram) -> list[int]:
     """Threads that launch something; without a GPU, those that are told of."""
     if program.issued_by is not None:
@@ -204,10 +232,10 @@ def _alone(program: RankProgram, of_threads: Sequence[Spans]) -> Spans:
     launches = np.unique(program.launch[program.launch != NONE])
     at, by = program.call_start[launches], program.call_thread[launches]
     kept = []
-    for thread, own in zip(_launching(program), of_threads, strict=True):
+    for thread, when in zip(_launching(program), of_threads, strict=True):
         others = at[by != thread]
-        free = np.searchsorted(others, own.ends) == np.searchsorted(others, own.starts)
-        kept.append(Spans(own.starts[free], own.ends[free]))
+        free = np.searchsorted(others, when.ends) == np.searchsorted(others, when.starts)
+        kept.append(Spans(when.starts[free], when.ends[free]))
     return union(NO_TIME, *kept)
 
 
@@ -217,19 +245,30 @@ def _named(program: RankProgram, is_so: Callable[[str], bool]) -> Flags:
     return np.array([known[name] for name in program.call_name.tolist()], dtype=bool)
 
 
+def _allocating(program: RankProgram) -> Flags:
+    """Which calls allocate or free memory, or wait just before that, as torch does before it gives memory back."""
+    chosen = _named(program, is_alloc)
+    waits, frees = _named(program, is_sync), _named(program, lambda name: name.startswith(_FREES))
+    for thread in np.unique(program.call_thread[frees]).tolist():
+        calls = np.flatnonzero(program.call_thread == thread)
+        before = calls[:-1][frees[calls[1:]]]
+        chosen[before[waits[before]]] = True
+    return chosen
+
+
 def _of_calls(program: RankProgram, which: Flags, keeping_ns: int = 0) -> list[Spans]:
     """When each thread that launches was in these calls, after so much of each."""
-    found = []
+    by_thread = []
     for thread in _launching(program):
-        own = which & (program.call_thread == thread)
-        found.append(spans(program.call_start[own] + keeping_ns, program.call_end[own]))
-    return found
+        of_thread = which & (program.call_thread == thread)
+        by_thread.append(_spans(program.call_start[of_thread] + keeping_ns, program.call_end[of_thread]))
+    return by_thread
 
 
-def _longer_than(one: Spans, least_ns: int) -> Spans:
+def _longer_than(when: Spans, least_ns: int) -> Spans:
     """Without the first part of each."""
-    starts = one.starts + least_ns
-    return Spans(starts[starts < one.ends], one.ends[starts < one.ends])
+    starts = when.starts + least_ns
+    return Spans(starts[starts < when.ends], when.ends[starts < when.ends])
 
 
 def _copies(program: RankProgram) -> Flags:
@@ -240,79 +279,171 @@ def _copies(program: RankProgram) -> Flags:
 def _waits(member: Playing) -> Flags:
     """Which calls wait for the device: those whose name says so, and copies that had ended when they returned."""
     program = member.program
-    found = _named(program, is_sync)
+    chosen = _named(program, is_sync) & ~_allocating(program)
     copying = np.unique(program.launch[_copies(program) & (program.launch != NONE)])
     blocked = np.array(sorted(member.edges.blocks), dtype=np.int64)
-    found[np.intersect1d(copying, blocked)] = True
-    return found
+    chosen[np.intersect1d(copying, blocked)] = True
+    return chosen
 
 
 def _waiting(member: Playing, names: Collection[str] | None, operator: str | None) -> Flags:
     """Which calls wait for the device, of these names, inside this operator."""
-    program, found = member.program, _waits(member)
+    program, chosen = member.program, _waits(member)
     if names is not None:
-        found &= np.isin(program.call_name, list(names))
+        chosen &= np.isin(program.call_name, list(names))
     if operator is not None and program.host is not None:
-        inside = np.zeros(len(found), dtype=bool)
-        threads = np.unique(program.call_thread[found]).tolist()
+        inside = np.zeros(len(chosen), dtype=bool)
+        threads = np.unique(program.call_thread[chosen]).tolist()
         for thread, when in program.host.inside(operator, threads).items():
-            own = np.flatnonzero(program.call_thread == thread)
-            inside[own] = covered(when, program.call_start[own], program.call_start[own] + 1) > 0
-        found &= inside
-    return found
+            of_thread = np.flatnonzero(program.call_thread == thread)
+            inside[of_thread] = _covered(when, program.call_start[of_thread], program.call_start[of_thread] + 1) > 0
+        chosen &= inside
+    return chosen
 
 
 def _copying_in(member: Playing) -> Flags:
     """Calls that copy pageable memory to the device, and the next one of the thread if that waits for the device."""
     program = member.program
-    found = np.zeros(len(program.call_start), dtype=bool)
+    chosen = np.zeros(len(program.call_start), dtype=bool)
     if program.host is None:
-        return found
-    names = program.host.names[program.row]
-    pageable = np.array([_PAGEABLE in str(name) for name in names.tolist()], dtype=bool)
-    found[program.launch[pageable & (program.launch != NONE)]] = True
+        return chosen
+    names = program.host.names.iloc[program.row].tolist()
+    pageable = np.array([FROM_PAGEABLE in str(name) for name in names], dtype=bool)
+    chosen[program.launch[pageable & (program.launch != NONE)]] = True
     waits = _waits(member)
-    for thread in np.unique(program.call_thread[found]).tolist():
-        own = np.flatnonzero(program.call_thread == thread)
-        after = own[1:][found[own[:-1]]]
-        found[after[waits[after]]] = True
-    return found
+    for thread in np.unique(program.call_thread[chosen]).tolist():
+        of_thread = np.flatnonzero(program.call_thread == thread)
+        after = of_thread[1:][chosen[of_thread[:-1]]]
+        chosen[after[waits[after]]] = True
+    return chosen
 
 
-def _unblocked(member: Playing, which: Flags) -> Playing:
-    """These calls do not wait for the device."""
+class _Unblocking(Protocol):
+    """Lets calls of a rank not wait; `instead`, what the device does next waits for communication they waited for."""
+
+    def __call__(self, member: Playing, *, instead: bool) -> Playing: ...
+
+
+def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collection[int] | None) -> Scenario:
+    """Calls do not wait; nothing instead of them does, or the device does."""
+
+    def way(instead: bool) -> Change:
+        def change(members: Sequence[Playing]) -> list[Playing]:
+            return [unblocked(m, instead=instead) if _is_meant(m, ranks) else m for m in members]
+
+        return change
+
+    return Scenario(name, assumes, (way(instead=False), way(instead=True)))
+
+
+def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:
+    """These calls do not wait for the device; `instead`, what the device does next waits for communication."""
     program = member.program
-    if not which.any():
+    if not which.any() or program.host is None:
+        return member
+    joins = {node: list(sources) for node, sources in member.edges.joins.items()}
+    launched = np.flatnonzero(~program.is_comm & (program.launch != NONE))
+    launched = launched[np.argsort(program.launch[launched], kind="stable")]
+    for call in sorted(set(member.edges.blocks) & set(np.flatnonzero(which).tolist())) if instead else []:
+        place = int(np.searchsorted(program.launch[launched], call, side="right"))
+        waited = [source for source in member.edges.blocks[call] if program.is_comm[source]]
+        if place < len(launched) and waited:
+            node = int(launched[place])
+            joins[node] = sorted({*joins.get(node, ()), *waited})
+    blocks = {call: sources for call, sources in member.edges.blocks.items() if not which[call]}
+    # While other threads launch, nobody waits for the thread that waits for the device.
+    gone = _alone(program, _of_calls(program, which, _CALL_NS))
+    return _sooner(replace(member, edges=Edges(joins, blocks)), gone)
+
+
+def _without_calls(member: Playing, which: Flags) -> Playing:
+    """Without these calls, which wait for nothing then."""
+    program = member.program
+    if not which.any() or program.host is None:
         return member
     blocks = {call: sources for call, sources in member.edges.blocks.items() if not which[call]}
-    if program.host is None:
-        return member
-    gone = _alone(program, _of_calls(program, which, _CALL_NS))
-    # While other threads launch, nobody waits for the thread that waits for the device.
+    gone = _alone(program, _of_calls(program, which))
     return _sooner(replace(member, edges=Edges(member.edges.joins, blocks)), gone)
 
 
-def _launched_in_time(member: Playing) -> Playing:
+def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
+    """Without the operators around these calls, where they launch nothing but copies."""
+    program = member.program
+    if program.host is None:
+        return member
+    threads = np.unique(program.call_thread[which]).tolist()
+    every, inside = [], np.zeros(len(program.call_start), dtype=bool)
+    other = np.zeros(len(program.call_start), dtype=bool)
+    other[program.launch[~_copies(program) & (program.launch != NONE)]] = True
+    for thread, when in program.host.inside(operator, threads).items():
+        of_thread = program.call_thread == thread
+        waits, launches = (program.call_start[of_thread & calls] for calls in (which, other))
+        kept = _holding(when, waits) & ~_holding(when, launches)
+        gone = Spans(when.starts[kept], when.ends[kept])
+        inside |= of_thread & (_covered(gone, program.call_start, program.call_start + 1) > 0)
+        every.append(gone)
+    alone = _sooner(member, union(NO_TIME, *every))
+    copied = np.isin(program.launch, np.flatnonzero(inside))
+    return replace(
+        alone,
+        duration=np.where(copied, 0, alone.duration),
+        delay=np.where(copied, np.minimum(alone.delay, 0), alone.delay),
+    )
+
+
+def _holding(when: Spans, times: Ints) -> Flags:
+    """Which of these spans hold any of the times."""
+    holds: Flags = np.searchsorted(np.sort(times), when.ends) > np.searchsorted(np.sort(times), when.starts)
+    return holds
+
+
+def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
+    """Without what the CPU does between its calls; those of all ranks begin at that time."""
     program, host = member.program, member.program.host
     if host is None or not len(program.call_start):
         return member
     threads = _launching(program)
     kept = [
-        *_of_calls(program, _waits(member) | _named(program, is_alloc)),
+        *_of_calls(program, _waits(member) | _allocating(program)),
         *host.loading(threads),
         *host.collecting(threads),
     ]
     first, last = int(program.call_start.min()), int(program.call_end.max())
-    pauses = clip(complement(spans(program.call_start, program.call_end)), first, last)
+    pauses = clip(complement(_spans(program.call_start, program.call_end)), first, last)
     long = pauses.ends - pauses.starts > _STALL_NS
     busy = union(*kept, Spans(pauses.starts[long], pauses.ends[long]))
-    return _sooner(member, clip(complement(busy), first, last))
+    launched = _sooner(member, clip(complement(busy), first, last))
+    # A CPU that was ahead would have been so when the trace began.
+    return replace(launched, saved=launched.saved + min(first - begun_ns, _STALL_NS))
+
+
+def _waiting_as_shown(member: Playing) -> Playing:
+    """The same, where compute waits for communication only if it began just after its end in any step."""
+    program = member.program
+    place = pd.DataFrame({"lane": program.lane, "step": program.step}).groupby(["lane", "step"]).cumcount().to_numpy()
+
+    def key(node: int, source: int) -> tuple[int, ...]:
+        return tuple(int(column[each]) for each in (node, source) for column in (program.lane, place))
+
+    pairs = [
+        (node, source)
+        for node, sources in member.edges.joins.items()
+        for source in sources
+        if program.is_comm[source] and not program.is_comm[node]
+    ]
+    shown = {key(*pair) for pair in pairs if program.start[pair[0]] - program.end[pair[1]] <= _JUST_AFTER_NS}
+    unsure = {pair for pair in pairs if key(*pair) not in shown}
+    joins = {
+        node: [source for source in sources if (node, source) not in unsure]
+        for node, sources in member.edges.joins.items()
+    }
+    return replace(member, edges=Edges({n: sources for n, sources in joins.items() if sources}, member.edges.blocks))
 
 
 def _without_copies(member: Playing, kinds: Collection[str]) -> Playing:
     program = member.program
     if program.host is None:
         return member
-    names = program.host.names[program.row].tolist()
+    names = program.host.names.iloc[program.row].tolist()
     chosen = _copies(program) & np.array([any(kind in str(name) for kind in kinds) for name in names], dtype=bool)
     return replace(member, duration=np.where(chosen, 0, member.duration))
