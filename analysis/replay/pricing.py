@@ -20,7 +20,6 @@ import numpy as np
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, Gain, LateRanks, PricedLinks, Prices
-
 from .engine import Playing
 from .links import Links
 from .programs import NONE, RankProgram
@@ -180,14 +179,14 @@ class _Pricing:
 
     def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:
         """The links, slower than others like them, with which as fast a step gains most; None if that is too little."""
-        gains = []
+        best: tuple[PricedLinks, Scenario] | None = None
         for each in groups[:_MOST_ASKED]:
             scenario = links_as_others(each)
-            gains.append((self.gain(scenario), each, scenario))
-        gain, each, scenario = max(gains, key=lambda found: found[0].ns, default=(Gain(0.0, 0.0, 0.0), None, None))
-        if each is None or scenario is None or gain.ns < _LEAST * self.step_ns or gain.low_ns <= 0:
-            return None
-        return PricedLinks(each.label, each.ranks, each.slower_frac, gain), scenario
+            gain = self.gain(scenario)
+            is_worth = gain.ns >= _LEAST * self.step_ns and gain.low_ns > 0
+            if is_worth and (best is None or gain.ns > best[0].gain.ns):
+                best = PricedLinks(each.label, each.ranks, each.slower_frac, gain), scenario
+        return best
 
     def _slow_host(
         self, hosts: Mapping[int, str | None], least: float, known_ns: float

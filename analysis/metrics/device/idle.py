@@ -382,8 +382,10 @@ class HostTables:
 
     def host(self, rank: int, cycle: int) -> Host:
         """What the CPU of a rank did in one cycle."""
-        parts = zip(self._parts, self._tables, strict=True)
-        return Host(*(part.get((rank, cycle), every[:0]) for part, every in parts), self._has_gc)
+        calls, operators, annotations, modules = (
+            part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, self._tables, strict=True)
+        )
+        return Host(calls, operators, annotations, modules, self._has_gc)
 
     def host_of(self, rank: int, device: str, cycle: int) -> tuple[Host | None, str | None]:
         """The host that launched what a device did; None where it is not known, and why."""
