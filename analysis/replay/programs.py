@@ -47,8 +47,8 @@ class RankProgram:
     is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
     call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
     activity after which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace
-    shows; ranks with the same number `linked` have a common clock. `event_waits` are all waits of streams, None where the
-    trace does not tell for what each was.
+    shows; ranks with the same number `linked` have a common clock. `event_waits` are all waits of streams, None where
+    the trace does not tell for what each was.
     """
 
     rank: int
