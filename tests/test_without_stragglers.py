@@ -125,7 +125,7 @@ def within_hosts(place: Place) -> list[Op]:
 
 def test_a_clock_of_its_own_makes_no_rank_late(tmp_path: Path) -> None:
     clocks = Clocks(offset_us=(0.0, 30_000.0))
-    simulate(World(5, within_hosts, 2, 2, steps=5, window=Window(((1, 4),)), clocks=clocks)).write(tmp_path)
+    simulate(World(5, within_hosts, 2, 2, steps=4, window=Window(((0, 3),)), clocks=clocks)).write(tmp_path)
     found = analyse(tmp_path, details=True)
     assert found.clocks["linked"].nunique() > 1
     gains = found.predict(*(without_stragglers([rank]) for rank in range(4)))["gain_frac"]
