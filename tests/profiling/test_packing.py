@@ -147,7 +147,9 @@ def test_a_training_that_is_killed_leaves_nothing_half_done(tmp_path) -> None:
             assert process.stdout.readline() == b"begun\n"
             time.sleep(0.05 * moment)
             process.send_signal(signal.SIGKILL)
-        time.sleep(0.3)  # SIGTERM reaches what it has started, which ends
+        until = time.monotonic() + 20  # SIGTERM reaches what it has started, which ends
+        while not set(names(folder)) <= {TRACE, RECORDING} and time.monotonic() < until:
+            time.sleep(0.1)
         assert TRACE in names(folder)
         assert set(names(folder)) <= {TRACE, RECORDING}
         if RECORDING in names(folder):
