@@ -52,10 +52,10 @@ class Alike:
             numbers += len(usual)
         return cls(members, code, most)
 
-    def mean(self, values: Sequence[Ints]) -> list[Ints]:
-        """The mean of all that do the same, by member; 0 for what is rare."""
-        together = pd.Series(np.concatenate(values))
-        return self._by_member(together.groupby(self._code).transform("mean").to_numpy(np.float64))
+    @property
+    def codes(self) -> list[Ints]:
+        """The numbers, by member."""
+        return np.split(self._code, self._ends[:-1])
 
     def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
         """The lower median of those that do the same, by member; 0 for what is rare.

@@ -46,9 +46,9 @@ class Graph:
     """The graph of all members of a cycle, whose activities and calls stand one after the other.
 
     `ends` are where the activities of each member end, `blocked` the calls that wait. `first` and `last` are the
-    activities that begin and end each piece, which is `alone` if it waits for nothing; `piece`, `end` and `shift` the
-    nodes of pieces, of the ends of activities (NONE within a piece), and of calls that wait. `inputs` are what each piece
-    waits for, from `inputs_first` on, and `cpu` the node that shifts its launches.
+    activities that begin and end each piece, which is `alone` if it waits for nothing. Nodes are: `piece`; `end`, that
+    of an activity, NONE within a piece; `shift`, of calls that wait; `inputs`, what each piece waits for, from
+    `inputs_first` on; and `cpu`, what shifts its launches.
     """
 
     members: Sequence[Playing]

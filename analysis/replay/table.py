@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,20 +11,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.schema import Row
-from ..core.steps import step_windows
 from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NothingMeasured, NotPredictable
-from ..metrics.clocks.frame import Ints
-from .attribution import RunPart, Told, others, parts_of
+from .attribution import RunPart, Told, parts_of
 from .cycles import Played, rank_programs
-from .engine import Playing, play, prepared
-from .programs import RankProgram, steps_of
+from .engine import Playing, prepared
+from .jitter import Chosen, calm, everything, others
+from .lengths import Lengths, lengths_of_all, measured_lengths, played_lengths
+from .programs import steps_of
 from .scenarios.scenario import Change, Scenario
-from .scenarios.usual import no_jitter, perfect_overlap
+from .scenarios.usual import perfect_overlap
 
 MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
-_Lengths = dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,11 @@ class Replay:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per step."""
-        measured = _measured(self.measured)
-        with_delays, replayed = _lengths(self.measured), _lengths(self.usual)
+        measured = measured_lengths(self.measured)
+        with_delays, replayed = played_lengths(self.measured), played_lengths(self.usual)
         (hiding,) = perfect_overlap().changes
-        blocked = _lengths(self.usual, of_comm=False)
-        free = _lengths([hiding(members) for members in self.usual], of_comm=False)
+        blocked = played_lengths(self.usual, of_comm=False)
+        free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
@@ -79,7 +78,7 @@ class Replay:
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
         """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
         self.check()
-        before = [_lengths(self.measured), _lengths(self.usual)]
+        before = [played_lengths(self.measured), played_lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
     def attribution(self, told: Told) -> pd.DataFrame:
@@ -88,20 +87,18 @@ class Replay:
         found: dict[tuple[str, str], RunPart] = {}
         for members in self.usual:
             found |= {(part.of, part.name): part for part in parts_of(members, told)}
-        before = _mean(_lengths(self.usual))
-        ideal = self._length_of(no_jitter())
+        parts = list(found.values())
+        kinds = list(dict.fromkeys(part.of for part in parts))
+        before, ideal, *lengths = map(
+            _mean, lengths_of_all(self.usual, lambda members: _with_and_without(members, parts))
+        )
         found_rows: list[tuple[int, float, Row]] = []
-        kinds = list(dict.fromkeys(part.of for part in found.values()))
-        for part in found.values():
-            slowdown = self._length_of(no_jitter(others(part))) / ideal - 1 if ideal else 0.0
-            gain = before - self._length_of(no_jitter(part.chosen))
+        for part, alone, without in zip(parts, lengths[::2], lengths[1::2], strict=True):
+            slowdown = alone / ideal - 1 if ideal else 0.0
+            gain = before - without
             row: Row = {"of": part.of, "part": part.name or None, "slowdown_frac": slowdown, "gain_ns": round(gain)}
             found_rows.append((kinds.index(part.of), -slowdown, row | {"gain_frac": gain / before if before else None}))
         return ATTRIBUTION.frame(row for *_, row in sorted(found_rows, key=lambda each: each[:2]))
-
-    def _length_of(self, scenario: Scenario) -> float:
-        (change,) = scenario.changes
-        return _mean(_lengths([change(members) for members in self.usual]))
 
     def check(self) -> None:
         """Raises NotPredictable, NothingMeasured."""
@@ -113,10 +110,10 @@ class Replay:
                 f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._why()}"
             )
 
-    def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
+    def _row(self, scenario: Scenario, before: Sequence[Lengths]) -> Row:
         ways = [self._gains(change, before) for change in scenario.changes]
         by_step = [gains for way in ways for gains in way]
-        measured = _mean(_measured(self.measured))
+        measured = _mean(measured_lengths(self.measured))
         gains = [float(each.mean()) for each in by_step]
         gain = float(np.mean([usual.mean() for _, usual in ways]))
         # How sure a mean over so few steps is, and how far the replay is off.
@@ -133,9 +130,9 @@ class Replay:
             "assumes": scenario.assumes,
         }
 
-    def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
+    def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
         """What each step gains, with delays as measured and as usual."""
-        after = [_lengths([change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
+        after = [played_lengths([change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -157,27 +154,19 @@ class Replay:
         return f"{said}, and of {unknown:.0%} of them the launch is not in the trace."
 
 
-def _measured(cycles: Sequence[list[Playing]]) -> _Lengths:
-    return _by_step([(m.program, m.program.start, m.program.end) for members in cycles for m in members])
+def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> Iterator[list[Playing]]:
+    """As it is, and without jitter; then for each part with the jitter of this part alone, and of all others."""
+    usual = calm(members)
+
+    def mixed(chosen: Callable[[Playing], Chosen]) -> list[Playing]:
+        return [each.mixed(member, chosen(member)) for member, each in zip(members, usual, strict=True)]
+
+    yield list(members)
+    yield mixed(everything)
+    for part in parts:
+        yield mixed(lambda member, part=part: others(part.chosen(member)))
+        yield mixed(part.chosen)
 
 
-def _lengths(cycles: Sequence[list[Playing]], *, of_comm: bool = True) -> _Lengths:
-    """The length of each step when it is played, mean over devices; of all but communication, if that is left out."""
-    played = [
-        (m.program, start, end) for members in cycles for m, (start, end) in zip(members, play(members), strict=True)
-    ]
-    return _by_step(played, of_comm=of_comm)
-
-
-def _by_step(ran: Sequence[tuple[RankProgram, Ints, Ints]], *, of_comm: bool = True) -> _Lengths:
-    found: dict[int, list[int]] = {}
-    for program, start, end in ran:
-        for device in np.unique(program.device):
-            own = (program.device == device) & (of_comm | ~program.is_comm)
-            for step, begin, finish in step_windows(start[own], end[own], steps_of(program)[own]):
-                found.setdefault(step, []).append(finish - begin)
-    return {step: float(np.mean(lengths)) for step, lengths in found.items()}
-
-
-def _mean(lengths: _Lengths) -> float:
+def _mean(lengths: Lengths) -> float:
     return float(np.mean(list(lengths.values()))) if lengths else 0.0

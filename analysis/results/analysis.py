@@ -8,12 +8,15 @@ from functools import cache, cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from ..catalog import CATALOG, InputKind
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
+from ..core.intervals import Spans, spans
+from ..core.markers import DATA_LOADER
 from ..core.schema import records
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.device_time import SYNCS_STEPS
@@ -177,9 +180,8 @@ class Analysis:
         links = links_of(Links(self.collectives, self.fits, self.run.hosts)) if len(self.collectives) else {}
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
-        return self._marked(
-            self._replay.attribution(Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist())))
-        )
+        told = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
+        return self._marked(self._replay.attribution(told))
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -212,6 +214,17 @@ class Analysis:
         known = steps if len(steps) else self.breakdown.assign(step=0)
         exposed = known.groupby("step")["exposed_comm_ns"].mean()
         return Replay.of(self.run.name, self._played, dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True)))
+
+    @property
+    def _loading(self) -> dict[int, Spans]:
+        """When the CPU of each rank waited for its next batch, on the common clock."""
+        marks = self.run.annotations
+        marks = marks[marks["name"].str.startswith(DATA_LOADER).fillna(False).astype(bool)]
+        starts = clocks_module.aligned(marks["start_ns"], marks["rank"], self.clocks).to_numpy(dtype=np.int64)
+        return {
+            int(rank): spans(start := starts[own], start + marks["dur_ns"].to_numpy(dtype=np.int64)[own])
+            for rank, own in marks.groupby("rank").indices.items()
+        }
 
     @cached_property
     def _played(self) -> Played:
