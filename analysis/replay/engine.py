@@ -11,7 +11,9 @@ import numpy as np
 from ..metrics.clocks.frame import Ints
 from .cpu_programs import cpu_edges
 from .edges import Edges, edges_of, ready
-from .graph import Graph, Times
+from .graph import Graph, NewTimes
+from .laid_out import graph_of
+from .playing import Playing
 from .programs import LONG_AGO, NONE, RankProgram, arrivals, last_arrival
 
 _BEFORE = 0
@@ -25,22 +27,6 @@ class Delays:
 
     measured: Ints
     usual: Ints
-
-
-@dataclass
-class Playing:
-    """A rank with its durations: of compute and copies as measured; of communication what follows the last arrival.
-
-    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device.
-    """
-
-    program: RankProgram
-    edges: Edges
-    delay: Ints
-    duration: Ints
-    transfer: Ints
-    returns: dict[int, int]
-    saved: Ints
 
 
 def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playing]]:
@@ -99,12 +85,12 @@ def _returns(program: RankProgram, edges: Edges) -> dict[int, int]:
     return found
 
 
-def play(members: Sequence[Playing]) -> list[Times]:
+def play(members: Sequence[Playing]) -> list[NewTimes]:
     """New start and end of every activity, by member."""
     return next(play_all([members]))
 
 
-def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[Times]]:
+def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[NewTimes]]:
     """The same for each of many variants of a cycle, at once where these wait for the same.
 
     Variants are taken as they are needed, so that they may be made one by one.
@@ -121,15 +107,15 @@ def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[Times]]:
     yield from _played(batch, graphs)
 
 
-def _played(batch: Sequence[Sequence[Playing]], graphs: list[Graph]) -> list[list[Times]]:
+def _played(batch: Sequence[Sequence[Playing]], graphs: list[Graph]) -> list[list[NewTimes]]:
     """Each of the batch; adds a graph for those that fit none of the last."""
     by_graph: dict[int, list[int]] = {}
     for number, members in enumerate(batch):
         fitting = next((place for place, graph in enumerate(graphs) if graph.fits(members)), len(graphs))
         if fitting == len(graphs):
-            graphs.append(Graph.of(members))
+            graphs.append(graph_of(members))
         by_graph.setdefault(fitting, []).append(number)
-    played: dict[int, list[Times]] = {}
+    played: dict[int, list[NewTimes]] = {}
     for place, numbers in by_graph.items():
         played |= zip(numbers, graphs[place].play([batch[number] for number in numbers]), strict=True)
     del graphs[:-_MOST_GRAPHS]

@@ -14,20 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..metrics.clocks.frame import Flags, Ints
+from .playing import Playing
 from .programs import LONG_AGO, NONE
 
-if TYPE_CHECKING:
-    from .engine import Playing
-
-NOTHING, ZERO = 0, 1
+ON_NOTHING, ON_TIME = 0, 1
 """Nodes that hold LONG_AGO, for what waits for nothing, and 0, for a CPU that no call has delayed."""
 
-Times = tuple[Ints, Ints]
+NewTimes = tuple[Ints, Ints]
 """Start and end of each activity of a member."""
 
 
@@ -69,13 +67,6 @@ class Graph:
     constant: Ints
     levels: Sequence[Level]
 
-    @classmethod
-    def of(cls, members: Sequence[Playing]) -> Graph:
-        """The graph of members of one cycle."""
-        from .laid_out import graph_of
-
-        return graph_of(members)
-
     def fits(self, members: Sequence[Playing]) -> bool:
         """Whether these wait for the same as those from which this was made."""
         return len(members) == len(self.members) and all(
@@ -83,7 +74,7 @@ class Graph:
             for ours, theirs in zip(self.members, members, strict=True)
         )
 
-    def play(self, variants: Sequence[Sequence[Playing]]) -> list[list[Times]]:
+    def play(self, variants: Sequence[Sequence[Playing]]) -> list[list[NewTimes]]:
         """New times of every activity, by variant and member; each variant `fits`."""
         delay = _columns(variants, lambda member: member.delay)
         duration = _columns(variants, lambda member: member.duration)
@@ -166,7 +157,7 @@ class Graph:
             first, last = int(self.first[piece]), int(self.last[piece])
             sources = self.inputs[bounds[piece] : bounds[piece + 1]]
             ready = values[sources].max(axis=0) + begun[piece] - (done[first] - spent[first])
-            if self.cpu[piece] != NOTHING:
+            if self.cpu[piece] != ON_NOTHING:
                 launched = np.maximum.accumulate(since_launch[first:last], axis=0) + values[self.cpu[piece]]
                 ready = np.maximum(launched, ready)
             end[first:last] = done[first:last] + ready

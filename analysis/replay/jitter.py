@@ -18,7 +18,7 @@ import pandas as pd
 
 from ..metrics.clocks.frame import Flags, Ints
 from .alike import Alike, peers
-from .engine import Playing
+from .playing import Playing
 from .programs import NONE, RankProgram
 
 
@@ -210,7 +210,7 @@ def _returns(members: Sequence[Playing]) -> list[dict[int, int]]:
         for call, value in member.returns.items()
         if value >= 0
     ]
-    table = pd.DataFrame(rows, columns=["member", "call", "name", "value"])
+    table = pd.DataFrame(rows, columns=["member", "call", "name", "value"]).astype({"value": "float64"})
     most = table.groupby(["name", "member"]).size().groupby("name").max() * len(members)
     mean = (table.groupby("name")["value"].sum() / most).round().astype("int64").to_dict()
     return [

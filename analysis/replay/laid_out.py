@@ -6,16 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..metrics.clocks.frame import Flags, Ints
-from .graph import NOTHING, ZERO, Graph, Level
+from .graph import ON_NOTHING, ON_TIME, Graph, Level
+from .playing import Playing
 from .programs import LONG_AGO, NONE
-
-if TYPE_CHECKING:
-    from .engine import Playing
 
 _UNKNOWN = -2
 """In place of the call that shifts a launch: the launch itself is not known."""
@@ -134,23 +131,23 @@ def graph_of(members: Sequence[Playing]) -> Graph:
     ]
     source, target = (np.concatenate(part) for part in zip(*waits, strict=True))
 
-    cpu = np.full(sizes[-1], NOTHING)
-    cpu[shift] = np.where(np.diff(cycle.blocked_of, prepend=NONE) == 0, shift - 1, ZERO)
+    cpu = np.full(sizes[-1], ON_NOTHING)
+    cpu[shift] = np.where(np.diff(cycle.blocked_of, prepend=NONE) == 0, shift - 1, ON_TIME)
     by_call = shifted_by[first] >= 0
-    cpu[piece] = np.where(shifted_by[first] == NONE, ZERO, NOTHING)
+    cpu[piece] = np.where(shifted_by[first] == NONE, ON_TIME, ON_NOTHING)
     cpu[piece[by_call]] = shift[shifted_by[first[by_call]]]
     waits_for_nothing = np.bincount(target, minlength=sizes[-1]) == 0
-    waits_for_nothing[[NOTHING, ZERO]] = False
-    alone = waits_for_nothing[piece] & (cpu[piece] == NOTHING)
+    waits_for_nothing[[ON_NOTHING, ON_TIME]] = False
+    alone = waits_for_nothing[piece] & (cpu[piece] == ON_NOTHING)
 
     at = np.full(sizes[-1], LONG_AGO)
-    at[ZERO] = 0
+    at[ON_TIME] = 0
     at[piece] = np.where(is_met[first], cycle.start[first], cycle.end[last])
     at[met_end], at[shift] = cycle.end[met], cycle.returned
     np.maximum.at(at, meeting[meeting_of], cycle.start[met])
 
     without = np.flatnonzero(waits_for_nothing)
-    source = np.append(source, np.where(np.isin(without, piece[alone]), ZERO, NOTHING))
+    source = np.append(source, np.where(np.isin(without, piece[alone]), ON_TIME, ON_NOTHING))
     target = np.append(target, without)
     nodes = _Nodes(source, target, cpu, at).in_order()
     inputs, inputs_first = nodes.inputs_of(piece)
@@ -235,7 +232,7 @@ class _Nodes:
 
     def in_order(self) -> _Ordered:
         """The same, renumbered so that each waits for earlier ones."""
-        shifted = np.flatnonzero(self.cpu > ZERO)
+        shifted = np.flatnonzero(self.cpu > ON_TIME)
         level = np.array(
             _depths(np.append(self.source, self.cpu[shifted]), np.append(self.target, shifted), self.at), dtype=np.int64
         )
@@ -244,12 +241,12 @@ class _Nodes:
         source = self.source.copy()
         source[walls] = len(level) + np.arange(len(walls))
         level = np.append(level, np.zeros(len(walls), dtype=np.int64))
-        cpu = np.append(self.cpu, np.full(len(walls), NOTHING))
-        cpu[level[cpu] >= np.maximum(level, 1)] = ZERO
+        cpu = np.append(self.cpu, np.full(len(walls), ON_NOTHING))
+        cpu[level[cpu] >= np.maximum(level, 1)] = ON_TIME
         order = np.argsort(level, kind="stable")
         number = np.empty(len(order), dtype=np.int64)
         number[order] = np.arange(len(order))
-        constant = np.append(self.at[[NOTHING, ZERO]], self.at[self.source[walls]])
+        constant = np.append(self.at[[ON_NOTHING, ON_TIME]], self.at[self.source[walls]])
         new_source, new_target = number[source], number[self.target]
         by_target = np.argsort(new_target, kind="stable")
         new_source, new_target = new_source[by_target], new_target[by_target]
@@ -264,7 +261,7 @@ def _levels(bounds: Ints, cpu: Ints, source: Ints, target: Ints) -> list[Level]:
     for begin, stop in pairwise(bounds.tolist()):
         edges = slice(int(first[begin]), int(first[stop]))
         several = edges.stop - edges.start > stop - begin
-        shifted = bool((cpu[begin:stop] != NOTHING).any())
+        shifted = bool((cpu[begin:stop] != ON_NOTHING).any())
         levels.append(
             Level(
                 begin,

@@ -23,7 +23,7 @@ ATTRIBUTION = Schema("attribution", "part of the run whose jitter makes steps lo
         "collective, group (of processes), rank, host, program (ranks that call the same collectives equally often), "
         "coordinate (ranks at the same place of groups that are alike)"
     )),
-    "part": ("string", "which of these, ranks separated by blanks; of more than 32 ranks the 16 most waited for; NA is all"),
+    "part": ("string", "which of these, NA for all; ranks separated by blanks, of more than 32 the 16 most waited for"),
     "slowdown_frac": ("Float64", "length of a step if this part alone were as it is / if nothing had jitter - 1"),
     "gain_ns": ("int64", "by how much a step were shorter if this part alone had no jitter, mean over steps"),
     "gain_frac": ("Float64", "gain_ns / length of a step as it is"),
