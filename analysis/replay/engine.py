@@ -16,6 +16,8 @@ from .laid_out import graph_of
 from .playing import Playing
 from .programs import LONG_AGO, NONE, RankProgram, arrivals, last_arrival
 
+__all__ = ["Delays", "Playing", "play", "play_all", "prepared"]
+
 _BEFORE = 0
 _MOST_HELD, _MOST_GRAPHS = 1_500_000, 4
 """Activities of all variants that are played at once, and graphs that are kept for the next."""

@@ -195,8 +195,8 @@ def _means(
     keys = ["code", "before"]
     grouped = table.groupby(keys, sort=False)["value"]
     count = grouped.transform("size")
-    might = table.drop_duplicates([*keys, "peers"])
-    might = might.assign(runs=might["peers"].map(runs.steps)).groupby(keys, sort=False)["runs"].sum()
+    by_peers = table.drop_duplicates([*keys, "peers"])
+    might = by_peers.assign(runs=by_peers["peers"].map(runs.steps)).groupby(keys, sort=False)["runs"].sum()
     might_count = might.reindex(pd.MultiIndex.from_frame(table[keys])).to_numpy()
     mean = grouped.transform("sum") / np.where(count * 2 <= might_count, might_count, count)
     return np.split(np.rint(mean.to_numpy()).astype(np.int64), np.cumsum(sizes)[:-1])

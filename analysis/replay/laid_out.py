@@ -175,7 +175,7 @@ def graph_of(members: Sequence[Playing]) -> Graph:
 
 def _begins_piece(cycle: _Cycle, is_met: Flags) -> Flags:
     """Which activities begin a piece: those that wait for another one, and those after one that others wait for."""
-    begins = cycle.begins_lane | is_met | (np.diff(cycle.shifted_by, prepend=_UNKNOWN - 1) != 0)
+    begins: Flags = cycle.begins_lane | is_met | (np.diff(cycle.shifted_by, prepend=_UNKNOWN - 1) != 0)
     begins[cycle.joins[0]] = True
     after = np.concatenate([np.flatnonzero(is_met), cycle.joins[1], cycle.blocks[1]]) + 1
     begins[after[after < len(begins)]] = True

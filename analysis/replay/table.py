@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,10 @@ from .attribution import RunPart, Told, parts_of
 from .cycles import Played, rank_programs
 from .engine import Playing, prepared
 from .jitter import Chosen, calm, everything, others
-from .lengths import Lengths, lengths_of_all, measured_lengths, played_lengths
+from .lengths import Lengths as _Lengths
+from .lengths import lengths_of_all
+from .lengths import measured_lengths as _measured
+from .lengths import played_lengths as _lengths
 from .programs import steps_of
 from .scenarios.scenario import Change, Scenario
 from .scenarios.usual import perfect_overlap
@@ -47,11 +50,11 @@ class Replay:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per step."""
-        measured = measured_lengths(self.measured)
-        with_delays, replayed = played_lengths(self.measured), played_lengths(self.usual)
+        measured = _measured(self.measured)
+        with_delays, replayed = _lengths(self.measured), _lengths(self.usual)
         (hiding,) = perfect_overlap().changes
-        blocked = played_lengths(self.usual, of_comm=False)
-        free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
+        blocked = _lengths(self.usual, of_comm=False)
+        free = _lengths([hiding(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
@@ -78,7 +81,7 @@ class Replay:
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
         """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
         self.check()
-        before = [played_lengths(self.measured), played_lengths(self.usual)]
+        before = [_lengths(self.measured), _lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
     def attribution(self, told: Told) -> pd.DataFrame:
@@ -110,10 +113,10 @@ class Replay:
                 f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._why()}"
             )
 
-    def _row(self, scenario: Scenario, before: Sequence[Lengths]) -> Row:
+    def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
         ways = [self._gains(change, before) for change in scenario.changes]
         by_step = [gains for way in ways for gains in way]
-        measured = _mean(measured_lengths(self.measured))
+        measured = _mean(_measured(self.measured))
         gains = [float(each.mean()) for each in by_step]
         gain = float(np.mean([usual.mean() for _, usual in ways]))
         # How sure a mean over so few steps is, and how far the replay is off.
@@ -130,9 +133,9 @@ class Replay:
             "assumes": scenario.assumes,
         }
 
-    def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
+    def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
         """What each step gains, with delays as measured and as usual."""
-        after = [played_lengths([change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
+        after = [_lengths([change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -164,9 +167,13 @@ def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> I
     yield list(members)
     yield mixed(everything)
     for part in parts:
-        yield mixed(lambda member, part=part: others(part.chosen(member)))
+        yield mixed(partial(_all_but, part))
         yield mixed(part.chosen)
 
 
-def _mean(lengths: Lengths) -> float:
+def _all_but(part: RunPart, member: Playing) -> Chosen:
+    return others(part.chosen(member))
+
+
+def _mean(lengths: _Lengths) -> float:
     return float(np.mean(list(lengths.values()))) if lengths else 0.0

@@ -17,7 +17,7 @@ from ..ceilings.files import Ceiling
 from ..core.escaping import printable
 from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
-from ..core.schema import records
+from ..core.schema import grouped, records
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
@@ -220,10 +220,11 @@ class Analysis:
         """When the CPU of each rank waited for its next batch, on the common clock."""
         marks = self.run.annotations
         marks = marks[marks["name"].str.startswith(DATA_LOADER).fillna(False).astype(bool)]
-        starts = clocks_module.aligned(marks["start_ns"], marks["rank"], self.clocks).to_numpy(dtype=np.int64)
+        starts = clocks_module.aligned(marks["start_ns"], marks["rank"], self.clocks)
+        loading = marks.assign(start_ns=starts, end_ns=starts + marks["dur_ns"])
         return {
-            int(rank): spans(start := starts[own], start + marks["dur_ns"].to_numpy(dtype=np.int64)[own])
-            for rank, own in marks.groupby("rank").indices.items()
+            int(rank): spans(own["start_ns"].to_numpy(dtype=np.int64), own["end_ns"].to_numpy(dtype=np.int64))
+            for (rank,), own in grouped(loading, ["rank"])
         }
 
     @cached_property
