@@ -277,11 +277,14 @@ def test_variants_played_at_once_are_those_played_one_by_one() -> None:
     members = next(rank_programs(parts_of(analyse(DATA / "nccl-two-hosts", details=True))))
     base, _ = prepared(members)
     changes = [change for each in (no_jitter(), without_stragglers([1]), perfect_overlap()) for change in each.changes]
-    variants = [list(base), *(change(base) for change in changes), list(base)]
-    for variant, times in zip(variants, play_all(iter(variants)), strict=True):
-        for (start, end), (other_start, other_end) in zip(times, play(variant), strict=True):
-            assert np.array_equal(start, other_start)
-            assert np.array_equal(end, other_end)
+    sooner = [[replace(member, transfer=member.transfer // part) for member in base] for part in (2, 3)]
+    saved = [[replace(m, saved=m.saved + np.arange(len(m.saved)) * part) for m in base] for part in (2, 3)]
+    variants = [list(base), *(change(base) for change in changes), *sooner, list(base), *saved]
+    for played in (variants, variants[-2:], sooner):
+        for variant, times in zip(played, play_all(iter(played)), strict=True):
+            for (start, end), (other_start, other_end) in zip(times, play(variant), strict=True):
+                assert np.array_equal(start, other_start)
+                assert np.array_equal(end, other_end)
 
 
 def test_what_follows_a_collective_waits_for_it_although_it_began_a_ns_before_its_end(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def _of_cpus(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
         if of == "data" and not told.loading:
             continue
         yield RunPart(of, "", _host(ranks, kinds))
-        for name, own in _few({str(rank): [rank] for rank in sorted(set(ranks))}, told).items():
-            yield RunPart(of, name, _host(own, kinds))
+        for name, alone in _few({str(rank): [rank] for rank in sorted(set(ranks))}, told).items():
+            yield RunPart(of, name, _host(alone, kinds))
 
 
 def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[RunPart]:

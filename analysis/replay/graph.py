@@ -111,17 +111,17 @@ class Graph:
         before_first = np.where(self.first[:, None] > 0, done[self.first - 1], 0)
         took = done[self.last] - before_first
         after_launch = np.maximum.reduceat(since_launch, self.first, axis=0) + done[self.last]
-        took[met] = np.broadcast_to(delay, done.shape)[self.first[met]]
-        after_launch[met] -= np.broadcast_to(duration, done.shape)[self.first[met]]
+        took[met] = delay[self.first[met]]
+        after_launch[met] -= duration[self.first[met]]
         starts_alone = np.where(self.alone, self.start[self.first], 0)[:, None]
-        begun = np.where(self.alone[:, None], starts_alone - np.broadcast_to(delay, done.shape)[self.first], 0)
+        begun = np.where(self.alone[:, None], starts_alone - delay[self.first], 0)
         values = np.empty((self.levels[-1].stop if self.levels else len(self.constant), len(variants)), dtype=np.int64)
         values[: len(self.constant)] = self.constant[:, None]
         add, add_cpu = np.zeros_like(values), np.zeros_like(values)
         add[self.piece], add_cpu[self.piece] = took + begun, after_launch
         met_at = np.flatnonzero(self.is_met)
         transfer = _columns(variants, lambda member: member.transfer)
-        add[self.end[met_at]] = np.broadcast_to(transfer, done.shape)[met_at]
+        add[self.end[met_at]] = transfer[met_at]
         add[self.shift], add_cpu[self.shift] = self._returned(variants)
         for level in self.levels:
             these = slice(level.begin, level.stop)

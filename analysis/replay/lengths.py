@@ -68,11 +68,11 @@ def _windows(program: RankProgram, *, of_comm: bool = True) -> list[_Windows]:
     step = steps_of(program)
     windows = []
     for device in np.unique(program.device):
-        own = np.flatnonzero((program.device == device) & (step != NO_STEP) & (of_comm | ~program.is_comm))
-        own = own[np.argsort(step[own], kind="stable")]
-        steps, first = np.unique(step[own], return_index=True)
+        inside = np.flatnonzero((program.device == device) & (step != NO_STEP) & (of_comm | ~program.is_comm))
+        inside = inside[np.argsort(step[inside], kind="stable")]
+        steps, first = np.unique(step[inside], return_index=True)
         if len(steps):
-            windows.append(_Windows(steps.tolist(), own, first))
+            windows.append(_Windows(steps.tolist(), inside, first))
     return windows
 
 

@@ -180,8 +180,8 @@ class Analysis:
         links = links_of(Links(self.collectives, self.fits, self.run.hosts)) if len(self.collectives) else {}
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
-        told = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
-        return self._marked(self._replay.attribution(told))
+        labels = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
+        return self._marked(self._replay.attribution(labels))
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -223,8 +223,8 @@ class Analysis:
         starts = clocks_module.aligned(marks["start_ns"], marks["rank"], self.clocks)
         loading = marks.assign(start_ns=starts, end_ns=starts + marks["dur_ns"])
         return {
-            int(rank): spans(own["start_ns"].to_numpy(dtype=np.int64), own["end_ns"].to_numpy(dtype=np.int64))
-            for (rank,), own in grouped(loading, ["rank"])
+            int(rank): spans(batches["start_ns"].to_numpy(np.int64), batches["end_ns"].to_numpy(np.int64))
+            for (rank,), batches in grouped(loading, ["rank"])
         }
 
     @cached_property

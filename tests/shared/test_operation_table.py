@@ -62,7 +62,7 @@ def test_the_slowdown_of_each_stage_is_theirs(name: str, replayed: Analysis, exp
     table = replayed.attribution
     slowdown = dict(zip(table["part"], table["slowdown_frac"], strict=True))
     ranks = pd.read_csv(TABLES / f"{name}.csv.gz").groupby("stage")["rank"].unique()
-    named = {stage: " ".join(map(str, sorted(own))) for stage, own in ranks.items()}
+    named = {stage: " ".join(map(str, sorted(of_stage))) for stage, of_stage in ranks.items()}
     for stage in (0, max(named)):
         assert 1 + slowdown[named[stage]] == pytest.approx(expected["slowdown_by_stage"][str(stage)], rel=0.03)
     worst = max(expected["slowdown_by_stage"], key=expected["slowdown_by_stage"].get)
