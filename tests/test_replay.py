@@ -272,6 +272,16 @@ def test_the_part_that_was_made_late_costs_most(kind: str, name: str, tmp_path: 
         assert whole["compute"] < 0.05
 
 
+@pytest.mark.parametrize("name", a_sample([*PROGRAMS, 206, 214, 221], 3, seed=6))
+def test_no_part_costs_anything_where_nobody_is_late(name: str | int, tmp_path: Path) -> None:
+    """Also where the trace begins before the only step, with other things on each rank."""
+    calm = draw(name) if isinstance(name, int) else World(7, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))
+    simulate(replace(calm, injections=())).write(tmp_path)
+    table = analyse(tmp_path, details=True).attribution
+    assert table[table["of"].isin(["rank", "cpu", "data", "compute"])]["slowdown_frac"].max() < 0.05
+    assert table["gain_frac"].abs().max() < 0.05
+
+
 def test_variants_played_at_once_are_those_played_one_by_one() -> None:
     """Also where they wait for different things, and in the order in which they come."""
     members = next(rank_programs(parts_of(analyse(DATA / "nccl-two-hosts", details=True))))

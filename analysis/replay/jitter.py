@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ..metrics.clocks.frame import Flags, Ints
-from .alike import Alike, peers
+from .alike import Alike, outside_steps, peers
 from .playing import Playing
 from .programs import NONE, RankProgram
 
@@ -84,20 +84,21 @@ def calm(members: Sequence[Playing]) -> list[Calm]:
     paced = [np.flatnonzero(member.program.paced) for member in members]
     delay = _means(paced, alike, runs, [m.delay[at] for m, at in zip(members, paced, strict=True)])
     work = [_host_work(member) for member in members]
+    in_steps = [~outside_steps(program) for program in programs]
     usual = _means([each.activity for each in work], alike, runs, [each.took for each in work], work)
     returns = _returns(members)
     result = []
     for number, member in enumerate(members):
-        program = member.program
+        program, known, before = member.program, in_steps[number], work[number]
         excess = np.zeros(len(program.call_start), dtype=np.int64)
-        excess[work[number].call] = work[number].took - usual[number]
+        excess[before.call] = np.where(known[before.activity], before.took - usual[number], 0)
         delays = member.delay.copy()
         delays[paced[number]] = delay[number]
         result.append(
             Calm(
-                np.where(program.is_comm, member.duration, duration[number]),
-                np.where(program.collective == NONE, member.transfer, transfer[number]),
-                delays,
+                np.where(program.is_comm | ~known, member.duration, duration[number]),
+                np.where((program.collective == NONE) | ~known, member.transfer, transfer[number]),
+                np.where(known, delays, member.delay),
                 excess,
                 returns[number],
             )
@@ -170,7 +171,7 @@ class _Runs:
     @classmethod
     def of(cls, programs: Sequence[RankProgram]) -> _Runs:
         alike = peers(programs)
-        steps = [len(np.unique(program.step)) for program in programs]
+        steps = [len(np.unique(program.step[~outside_steps(program)])) for program in programs]
         return cls(alike, pd.Series(steps, dtype="int64").groupby(alike).sum())
 
 
