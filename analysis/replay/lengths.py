@@ -30,12 +30,12 @@ def measured_lengths(cycles: Sequence[list[Playing]]) -> Lengths:
 
 def played_lengths(cycles: Sequence[list[Playing]], *, of_comm: bool = True) -> Lengths:
     """The length of each step when it is played; of all but communication, if that is left out."""
-    [lengths] = lengths_of_all(cycles, lambda members: [members], of_comm=of_comm)
-    return lengths
+    every = lengths_of_all(cycles, lambda members: [members], of_comm=of_comm)
+    return every[0] if every else {}
 
 
 def lengths_of_all(cycles: Sequence[list[Playing]], variants: Variants, *, of_comm: bool = True) -> list[Lengths]:
-    """The same of each variant, of which all cycles have as many."""
+    """The same of each variant, of which all cycles have as many; none for no cycles."""
     sums: list[_Sum] = []
     for members in cycles:
         known = {id(member.program): _windows(member.program, of_comm=of_comm) for member in members}
