@@ -42,9 +42,7 @@ class Calm:
     def mixed(self, member: Playing, calmed: Chosen) -> Playing:
         """The member with jitter in all that is not chosen."""
         excess = np.where(calmed.host, self.excess, 0) if _has_calls(member) else np.zeros_like(self.excess)
-        returns = {
-            call: self.returns[call] if calmed.host[call] else value for call, value in member.returns.items()
-        }  # fmt: skip
+        returns = {call: self.returns[call] if calmed.host[call] else value for call, value in member.returns.items()}
         return replace(
             member,
             duration=np.where(calmed.activities, self.duration, member.duration),
