@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .core.schema import PlainTable, Schema
-from .core.tables import communication, comparison, cycles, device_time, hang, lateness, replay, sweeps, training
+from .core.tables import (
+    account,
+    communication,
+    comparison,
+    cycles,
+    device_time,
+    hang,
+    lateness,
+    replay,
+    sweeps,
+    training,
+)
 
 
 class Topic(str, Enum):
@@ -88,6 +99,8 @@ class TableEntry:
     """Of a table with a row per rank: which ranks are shown where there are many."""
     below: str | None = None
     """A column of sentences, which stand below their rows on a terminal that has no room beside them."""
+    optional: tuple[str, ...] = ()
+    """Columns that people do not see where no row has a value of them."""
     negligible: tuple[str, ...] = ()
     """Columns by which people see no row in which all of them are shown as 0.0."""
     title: str | None = None
@@ -115,12 +128,39 @@ _DEVICE_TIME = (
 )  # fmt: skip
 _IDLE = (
     "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",
-    "operator_ns", "outside_ns", "drained_ns",
+    "operator_ns", "outside_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "drained_ns",
 )  # fmt: skip
 _IDLE_NARROW = (
     "idle_ns", "starved_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "queued_ns",
-    "launching_ns", "unknown_ns", "drained_ns", "window_ns", "note",
+    "launching_ns", "unknown_ns", "drained_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "window_ns", "note",
 )  # fmt: skip
+_ACCOUNT = tuple(column for column in account.ACCOUNT.columns if column.endswith("_ns"))
+_ACCOUNT_NARROW = (
+    "window_ns", "compute_alone_ns", "exposed_wait_ns", "exposed_transfer_ns", "overlap_ns", "idle_outside_ns",
+    "idle_operator_ns", "idle_unknown_ns", "idle_sync_ns", "idle_data_ns", "idle_alloc_ns", "idle_launching_ns",
+    "idle_queued_ns", "exposed_memory_ns", "exposed_unsplit_ns", "idle_gc_ns", "idle_cpu_comm_ns", "idle_compile_ns",
+)  # fmt: skip
+_ACCOUNT_PARTS = (
+    "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
+)  # fmt: skip
+_GAPS = (
+    "idle_ns", "cause", "call", "operator", "annotation", "module", "before", "after", "starved_ns", "launching_ns",
+    "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "thread", "start_ns",
+    "note", "partial",
+)  # fmt: skip
+_GAPS_NARROW = (
+    "idle_ns", "cause", "call", "operator", "annotation", "module", "after", "before", "starved_ns", "queued_ns",
+    "launching_ns", "start_ns", "thread",
+)  # fmt: skip
+_LAUNCHES = (
+    "activities", "launches", "call_ns", "call_mean_us", "delay_median_us", "delay_mean_us", "delay_max_us", "ran_ns",
+    "short_kernels", "long_calls", "long_delays", "unlaunched", "note", "partial",
+)  # fmt: skip
+_LAUNCHES_NARROW = (
+    "launches", "call_ns", "call_mean_us", "delay_median_us", "short_kernels", "long_delays", "long_calls",
+    "delay_max_us", "ran_ns", "unlaunched", "note",
+)  # fmt: skip
+_NO_LAUNCH = "no device but CPUs ran anything, and these have no launches"
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
 _SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
@@ -205,6 +245,61 @@ _ENTRIES = (
         narrow=("rank", "device", "step", *_IDLE_NARROW),
     ),
     TableEntry(
+        account.ACCOUNT_PARTS,
+        Topic.time,
+        "All the time of a step, part by part, the largest first.",
+        "account.md#a-step-in-full",
+        command="account",
+        shown=_ACCOUNT_PARTS,
+        narrow=("part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank"),
+        below="waited_for",
+        negligible=("share_frac", "most_frac"),
+        none_measured="nothing that ran took any time",
+    ),
+    TableEntry(
+        account.ACCOUNT,
+        Topic.time,
+        "The same by device: parts that add up to its time, to the ns.",
+        "account.md#what-adds-up",
+        command="account --by device",
+        shown=("rank", "device", *_ACCOUNT, "note", "partial"),
+        narrow=("rank", "device", *_ACCOUNT_NARROW),
+        worst=Worst("compute_alone_ns", smallest=True),
+    ),
+    TableEntry(
+        account.ACCOUNT_STEPS,
+        Topic.time,
+        "The same by device and step.",
+        "account.md#what-adds-up",
+        command="account --by step",
+        shown=("rank", "device", "step", *_ACCOUNT, "note", "partial"),
+        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `account` without "
+        "--by step",
+        narrow=("rank", "device", "step", *_ACCOUNT_NARROW),
+    ),
+    TableEntry(
+        account.ACCOUNT_WAITS,
+        Topic.time,
+        "Whom the exposed wait was for.",
+        "account.md#whom-the-wait-was-for",
+        command="account --by culprit",
+        none_found="no device waited for another rank without computing",
+        none_measured="no device shows any activity",
+        needs_starts=True,
+        narrow=("rank", "device", "step", "waited_for", "exposed_wait_ns", "because", "origin_rank"),
+    ),
+    TableEntry(
+        device_time.GAPS,
+        Topic.time,
+        "The longest gaps of each device, and what the host did in them.",
+        "idle.md#gaps",
+        command="gaps",
+        shown=("rank", "device", "step", *_GAPS),
+        narrow=("rank", "device", "step", *_GAPS_NARROW),
+        none_found="no device was idle between its first activity and its last",
+        none_measured="no device was idle between its first activity and its last",
+    ),
+    TableEntry(
         device_time.SYNCS,
         Topic.time,
         "Calls of the runtime that block or allocate, and what they cost.",
@@ -225,6 +320,59 @@ _ENTRIES = (
         narrow=("rank", "step", *_SYNCS_NARROW),
         none_found="no call of the runtime blocked or allocated",
         none_measured="no call of the runtime blocked or allocated",
+    ),
+    TableEntry(
+        device_time.LAUNCH_TIMES,
+        Topic.time,
+        "What launching costs the CPU, and how long kernels wait for their start.",
+        "launches.md#launches",
+        command="launches",
+        shown=("rank", "kind", *_LAUNCHES),
+        narrow=("rank", "kind", *_LAUNCHES_NARROW),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.LAUNCH_TIMES_NAMES,
+        Topic.time,
+        "The same, by kernel.",
+        "launches.md#launches",
+        command="launches --by name",
+        shown=("rank", "name", *_LAUNCHES),
+        narrow=("rank", "name", *_LAUNCHES_NARROW),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.STREAM_QUEUES,
+        Topic.time,
+        "How many launches wait on each stream.",
+        "launches.md#queues",
+        command="queue",
+        narrow=(
+            "rank", "device", "stream", "launches", "mean_depth", "max_depth", "empty_ns", "full_ns", "window_ns",
+            "unlaunched", "note",
+        ),
+        none_measured=_NO_LAUNCH,
+    ),
+    TableEntry(
+        device_time.STREAM_QUEUES_TIMES,
+        Topic.time,
+        "The same, over time.",
+        "launches.md#queues",
+        command="queue --by time",
+        none_measured="no launch is in the trace, or nothing but CPUs ran anything",
+    ),
+    TableEntry(
+        device_time.COPY_TIMES,
+        Topic.time,
+        "Copies and fills: bytes, bandwidth, and time that nothing hides.",
+        "copies.md#copies-and-fills",
+        command="copies",
+        narrow=(
+            "rank", "device", "stream", "direction", "memory", "copies", "size_bytes", "total_ns",
+            "bandwidth_gb_per_s", "exposed_ns", "unsized", "note",
+        ),
+        none_found="no device copied or filled memory by itself",
+        none_measured="no device copied or filled memory by itself",
     ),
     TableEntry(
         communication.CALLS,
@@ -342,8 +490,8 @@ _ENTRIES = (
         "latency.md#latency-and-bandwidth",
         command="fits",
         shown=(
-            "process_group", "collective", "sizes", "calls", "latency_us", "algbw_gb_per_s", "busbw_gb_per_s",
-            "error_frac", "partial",
+            "process_group", "collective", "sizes", "calls", "latency_us", "latency_low_us", "latency_high_us",
+            "algbw_gb_per_s", "busbw_gb_per_s", "error_frac", "partial",
         ),
         none_found="no collective ran with three or more sizes, so nothing can be fitted",
         narrow=("collective", "process_group", "latency_us", "busbw_gb_per_s", "error_frac", "sizes", "calls"),
@@ -520,12 +668,12 @@ _ENTRIES = (
     TableEntry(
         lateness.REMEDIES,
         Topic.overview,
-        "What to try, and how much of a step it is about.",
+        "What to try, what a step would gain, and how much of it that is about.",
         "remedies.md#what-to-try",
         command="remedies",
         needs_starts=True,
         none_found="no change that commtrace knows of is about any time of a step",
-        narrow=("remedy", "concerned_ns", "concerned_frac", "what"),
+        narrow=("remedy", "gain_ns", "gain_frac", "concerned_ns", "what"),
         below="how",
         negligible=("concerned_frac",),
     ),
@@ -581,13 +729,16 @@ _ENTRIES = (
         "replay.md#scenarios",
         command="predict",
         none_measured="nothing ran on a device",
-        narrow=("scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac"),
+        narrow=(
+            "scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac", "throughput_factor", "efficiency_frac",
+        ),
         below="assumes",
+        optional=("throughput_factor", "efficiency_frac", "unknown"),
     ),
     TableEntry(
         device_time.KERNELS,
         Topic.time,
-        "Device time by kernel or operator.",
+        "Device time by kernel, operator or annotation.",
         "kernels.md#by-kernel",
         command="kernels",
         shown=(*_DEVICE_TIME, "name", "partial"),
@@ -619,6 +770,24 @@ _ENTRIES = (
         command="kernels --by operator --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
         narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    ),
+    TableEntry(
+        device_time.ANNOTATION_TIMES,
+        Topic.time,
+        "Device time by the annotation in which kernels were launched.",
+        "kernels.md#by-annotation",
+        command="kernels --by annotation",
+        shown=(*_DEVICE_TIME, "annotation", "partial"),
+        narrow=("annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    ),
+    TableEntry(
+        device_time.ANNOTATION_TIMES_DEVICES,
+        Topic.time,
+        "Device time by annotation, rank and device.",
+        "kernels.md#by-annotation",
+        command="kernels --by annotation --rank all",
+        shown=("rank", "device", *_DEVICE_TIME, "annotation", "partial"),
+        narrow=("rank", "device", "annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
     TableEntry(
         device_time.GPUS,

@@ -261,7 +261,7 @@ class Trace:
 
 def write_bytes(path: Path, content: bytes, *, gz: bool = False) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content, 1) if gz else content)
+    path.write_bytes(gzip.compress(content, 1, mtime=0) if gz else content)
     return path
 
 

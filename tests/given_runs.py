@@ -12,7 +12,7 @@ from analysis.core.nccl_tests import dtype_name
 from analysis.core.schema import Row, records
 from analysis.core.steps import with_steps
 from analysis.core.tables import communication as schema
-from analysis.core.tables.device_time import RUNTIME_CALLS
+from analysis.core.tables.device_time import MODULES, RUNTIME_CALLS
 from analysis.recording.header import Header
 from analysis.results.analysis import Analysis
 from analysis.run.cpu_activities import cpu_activities
@@ -28,6 +28,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
         "step_times", "memory", "records", "process_groups", "runtime_calls",
+        "modules",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -45,6 +46,7 @@ def analysis_of_run(tables: Given) -> Analysis:
         annotations=annotations,
         comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
         runtime_calls=RUNTIME_CALLS.frame(_runtime_calls(given, launched)),
+        modules=MODULES.frame(map(_of_rank_0, given.get("modules", []))),
         memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
         cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
     )

@@ -26,7 +26,8 @@ RUNS = [*ON_GPUS, "gloo-training", "gloo-collectives"]
 
 def parts_of(analysis: Analysis) -> Played:
     of_calls = (analysis.calls, analysis.participation, analysis.collectives)
-    return Played(analysis.run.activities, analysis.run.runtime_calls, *of_calls, analysis.clocks)
+    run = analysis.run
+    return Played(run.activities, run.runtime_calls, *of_calls, analysis.clocks, run.stream_waits, run.annotations)
 
 
 def mean_step_ns(analysis: Analysis) -> float:
@@ -111,10 +112,10 @@ def test_transfers_take_so_much_less() -> None:
 
 
 def link(analysis: Analysis, factor: float):
-    from analysis.replay.links import Links, links_of
+    from analysis.replay.links import links_of
     from analysis.replay.scenarios.transfers import faster_links
 
-    return faster_links(factor, links_of(Links(analysis.collectives, analysis.fits, analysis.run.hosts)))
+    return faster_links(factor, links_of(analysis.links))
 
 
 def test_overlap_is_a_bound() -> None:

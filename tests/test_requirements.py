@@ -17,7 +17,7 @@ PINS = [
 ]
 LOCK = "".join((ROOT / name).read_text() for name in ("requirements.lock", "requirements-s3.txt"))
 # Of these, the build is for the machine.
-UNLOCKED = {"torch", "torchvision", "HolisticTraceAnalysis"}
+UNLOCKED = {"torch", "torchvision", "traceinsight"}
 
 
 def is_for_the_oldest(pin: Requirement) -> bool:

@@ -27,6 +27,7 @@ _WIDEST_HELP = 100
 _DEFAULT = "summary"
 _FOR_ALL = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 _OWN_MODULES = (
+    "account",
     "attribution",
     "summary",
     "breakdown",
@@ -37,9 +38,12 @@ _OWN_MODULES = (
     "plan-ranks",
     "compare",
     "export",
+    "gaps",
     "hang",
     "idle",
+    "launches",
     "predict",
+    "queue",
     "replay",
     "report",
     "scaling",
@@ -54,7 +58,10 @@ _OWN_MODULES = (
 _ELSEWHERE = {
     "attribution": "commands.predict",
     "critical-path": "commands.predict",
+    "gaps": "commands.idle",
     "hang": "hang",
+    "launches": "commands.launches",
+    "queue": "commands.launches",
     "syncs": "commands.idle",
     "pack": "scale.pack",
     "plan-ranks": "scale.plan_ranks",
@@ -65,6 +72,7 @@ _ELSEWHERE = {
 }
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What limits the run, what it costs, what to try (default)."),
+    "account": (Topic.time, "All the time of a step, the largest part first; by device, step, culprit."),
     "report": (Topic.look, "One HTML page with pictures and tables; needs no network."),
     "hang": (Topic.waiting, "Which ranks are missing from which collective, from dumps."),
     "timeline": (Topic.look, "All ranks on one clock, as a file for Perfetto."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -49,14 +49,17 @@ def table_command(name: str) -> Callable[..., None]:
     return reads_traces(writes_tables(command))
 
 
-def print_table(name: str, analysis: Analysis, writing: Writing) -> None:
-    """Print one table of the run. Raises NothingMeasured where there are no rows, and that is not a result."""
+def print_table(name: str, analysis: Analysis, writing: Writing, top_for_each: Sequence[str] = ()) -> None:
+    """Print one table of the run; with `top_for_each`, --top counts for each combination of these columns.
+
+    Raises NothingMeasured where there are no rows, and that is not a result.
+    """
     table, found_none = analysis.table(name), CATALOG[name].none_found
     is_result = found_none and len(analysis.calls) and (analysis.run.has_starts or not CATALOG[name].needs_starts)
     if not len(table) and not is_result:
         nothing_measured(analysis, _why_empty(name, analysis))
     notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
-    _print_with_notes(name, table, (*notes, *analysis.run.notes), writing, found_none or "")
+    _print_with_notes(name, table, (*notes, *analysis.run.notes), writing, found_none or "", top_for_each)
     finish(analysis)
 
 
@@ -84,7 +87,14 @@ def nothing_measured(analysis: Analysis, why: str) -> None:
     raise NothingMeasured(f"{analysis.run.name}: {why}")
 
 
-def _print_with_notes(name: str, table: Table, notes: Iterable[str], writing: Writing, found_none: str = "") -> None:
+def _print_with_notes(
+    name: str,
+    table: Table,
+    notes: Iterable[str],
+    writing: Writing,
+    found_none: str = "",
+    top_for_each: Sequence[str] = (),
+) -> None:
     """Print the table; where it has no rows, people get the sentence that says so, programs the header."""
     for note in notes:
         complain(note, kind="note")
@@ -94,7 +104,7 @@ def _print_with_notes(name: str, table: Table, notes: Iterable[str], writing: Wr
         return
     if not len(table):
         complain(found_none, kind="note")
-    writing.table(name, table)
+    writing.table(name, table, top_for_each)
 
 
 def _why_empty(name: str, analysis: Analysis) -> str:

@@ -66,7 +66,7 @@ def measures(
     """For each step the mean of each measure over ranks and devices, in ns; steps where it is unknown are left out."""
     mean = breakdown_steps.groupby("step")[list(_OF_BREAKDOWN.values())].agg(_mean_if_known)
     found = {measure: _floats(mean[column].dropna()) for measure, column in _OF_BREAKDOWN.items()}
-    devices = len(breakdown_steps[["rank", "device"]].drop_duplicates())
+    devices = _devices(breakdown_steps)
     split = participation[["call_id", "wait_ns", "transfer_ns"]].merge(calls[["call_id", "step"]], on="call_id")
     split = split[split["step"].notna()]
     for measure in ("wait", "transfer"):
@@ -81,13 +81,18 @@ def time_per_step(time: pd.DataFrame, keys: list[str]) -> dict[Key, pd.Series[fl
     `time` is that of `kernels.device_time`; what was launched outside every step is left out.
     """
     stepped = time[time["step"].notna()]
-    devices = len(stepped[["rank", "device"]].drop_duplicates())
+    devices = _devices(stepped)
     steps = sorted(stepped["step"].unique())
     found = {}
     for key, own in stepped.groupby(keys, dropna=False, sort=True):
         sums = own.groupby("step")["dur_ns"].sum().reindex(steps, fill_value=0)
         found[tuple(part if isinstance(part, str) else None for part in key)] = _floats(sums / devices)
     return found
+
+
+def _devices(stepped: pd.DataFrame) -> pd.Series[int]:
+    """How many devices have each step: where windows of ranks differ, not all of them."""
+    return stepped[["step", "rank", "device"]].drop_duplicates().groupby("step").size()
 
 
 def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[float]:

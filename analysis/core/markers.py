@@ -12,12 +12,28 @@ LOADING = "enumerate("
 """torch, around getting a batch from whatever loads data."""
 DATA_LOADER = "enumerate(DataLoader)"
 """The same from a DataLoader: the kind of iterator follows."""
+MODULE = "nn.Module: "
+"""torch, with_stack or with_modules, around the call of a module: its class and number follow."""
 C10D = "c10d::"
 """An operator of torch that hands a collective to its backend."""
 RECORD = "record_param_comms"
 """torch's record of a collective's arguments."""
 DETAILS = (GRADIENT, RECORD)
 """Operators that are kept with the annotations where details are read."""
+BARRIERS = ("c10d::barrier", "c10d::monitored_barrier_")
+"""Operators in which a CPU waits for those of other ranks."""
+PYTHON_GC = "Python GC"
+"""torch 2.9 and later, around a run of Python's garbage collector, with `record_python_gc_info` and `with_stack`."""
+C10D_FRAME = "torch/distributed/distributed_c10d.py("
+"""How the names of torch.distributed's functions begin, where stacks are recorded: line and function follow."""
+FRAMES_KEPT = re.compile(
+    rf"{PYTHON_GC}\Z|{re.escape(C10D_FRAME)}\d+\): "
+    r"(?:barrier|monitored_barrier|_store_based_barrier|(?:all_)?gather_object|(?:send|recv|broadcast|scatter)_object_list)\Z"
+)
+"""Matches names of those calls of Python functions that are read: garbage collection, and what torch.distributed does
+that returns when other ranks have answered."""
+COMPILING = "(dynamo_timed)"
+"""How the names of ranges end in which torch.compile compiles. In `Torch-Compiled Region` compiled code runs."""
 NCCL, GLOO = "nccl", "gloo"
 """Backends, as process groups name them."""
 NCCL_MARK, GLOO_MARK = "nccl:", "gloo:"
@@ -32,20 +48,24 @@ REDUCE_KERNELS = ("ncclKernel_Reduce_", "ncclDevKernel_Reduce_")
 """How the names of NCCL's kernels for reduce begin, which "reduce" alone does not tell from those of all_reduce."""
 STEERING = re.compile(rf"ProfilerStep#[0-9]{{1,18}}\Z|{'|'.join((*OF_BACKENDS, GLOO_MARK))}|enumerate\(DataLoader\)#")
 """Annotations of steps, collectives and batches; those of the user say only what a CPU was doing."""
-BLOCKING = re.compile(
-    r"\w*Synchronize\Z|(?:cuda|hip)Memcpy(?:Async)?\Z|cuMemcpy\w*|(?:cuda|hip)(?:Malloc|Free|Host)|cuMem|cuModule|cuLibrary"
-)
-"""Calls in which a CPU waits for its device, or for memory; a copy from pageable memory blocks in cudaMemcpyAsync."""
 TORCH_RANGES = ("Torch-Compiled Region", "Optimizer.", LOADING)
 """How names of operators begin that are ranges around many others, as torch or its compiler mark them."""
 COPY_BETWEEN_GPUS = "Memcpy PtoP"
 """Kineto's name of a copy from one GPU to another."""
 COPIES = ("Memcpy", "Memset")
 """How Kineto's names of copies and fills begin."""
+COPY = re.compile(r"Memcpy (?P<direction>\w+) \((?P<source>.+) -> (?P<target>.+)\)")
+"""Matches a whole name of a copy: HtoD, Pinned, Device."""
+FILL = "Memset"
+"""How Kineto's names of fills begin."""
 BLOCKING_CALL = r"(?:cuda|hip|cu)(?:\w+Synchronize|Memcpy(?!\w*Async)\w*)(?:_|$)"
 """Matches names of calls of the runtime or driver that return when the device has done something."""
 ALLOCATING_CALL = r"(?:cuda|hip)(?:Malloc|Free|Host)|(?:cu|hip)Mem(?!cpy|set)"
 """Matches names of those that allocate or free memory."""
+PERHAPS_BLOCKING_CALL = r"(?:cuda|hip)MemcpyAsync\Z|cuMemcpy|cuModule|cuLibrary"
+"""Matches names of those that may wait: a copy from pageable memory, and loading code that is needed first."""
+BLOCKING = re.compile("|".join((BLOCKING_CALL, ALLOCATING_CALL, PERHAPS_BLOCKING_CALL)))
+"""All of these: calls in which a CPU waits for its device, or for memory."""
 
 
 def operation(mark: str) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..core.nccl_tests import POINT_TO_POINT, bus_factor, item_bytes
 from ..core.tables.communication import BANDWIDTH, FITS
+from .latency import fitted_latency
 
 _KEYS = ["process_group", "pg_ranks", "collective", "size_bytes", "dtype"]
 
@@ -72,7 +73,8 @@ def fits(collectives: pd.DataFrame) -> pd.DataFrame:
     """One row per process group and collective of at least three sizes: t = latency + size / bandwidth.
 
     Least squares over the median transfer time of each size, of the relative error, so that small sizes count as much
-    as large ones. Latency is never below 0. Source of the model: Hockney 1994, "The communication challenge for MPP".
+    as large ones. Latency is never below 0; how sure it is, `fitted_latency` tells. Source of the model: Hockney 1994,
+    "The communication challenge for MPP".
     """
     usable = collectives[(collectives["transfer_ns"].fillna(0) > 0) & (collectives["size_bytes"].fillna(0) > 0)]
     rows = []
@@ -85,6 +87,10 @@ def fits(collectives: pd.DataFrame) -> pd.DataFrame:
         if per_byte <= 0:  # larger sizes were not slower, so no bandwidth can be derived
             continue
         error = (latency + per_byte * sizes) / times.to_numpy() - 1
+        low, high = fitted_latency(together["transfer_ns"].astype("float64").set_axis(together["size_bytes"])) or (
+            None,
+            None,
+        )
         factor = _bus_factor(together)
         rows.append({
             "process_group": keys[0],
@@ -93,6 +99,8 @@ def fits(collectives: pd.DataFrame) -> pd.DataFrame:
             "sizes": len(times),
             "calls": len(together),
             "latency_us": latency / 1000,
+            "latency_low_us": None if low is None else max(low, 0.0) / 1000,
+            "latency_high_us": None if high is None else max(high, 0.0) / 1000,
             "algbw_gb_per_s": 1 / per_byte,
             "busbw_gb_per_s": None if factor is None else factor / per_byte,
             "error_frac": float(np.sqrt(np.mean(error**2))),

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 import pandas as pd
 
 # Columns that name a rank whose file a row rests on.
-_RANKS = ("rank", "linked", "origin_rank", "blamed_rank", "to_rank")
+_RANKS = ("rank", "linked", "waited_for", "origin_rank", "blamed_rank", "to_rank")
 
 
 def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool]:

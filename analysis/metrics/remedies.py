@@ -1,13 +1,13 @@
-"""What would shorten the steps, and how much of a step each change is about.
+"""What would shorten the steps, how much of a step each change is about, and what a step would gain.
 
-That is not what it gains. A change can gain less, since a rank that waits less in one place waits in another; and more:
-behind a late rank, others' transfers and idle time go as well. Only a run played again tells (`predict`).
+These are not the same. A change can gain less, since a rank that waits less in one place waits in another; and more:
+behind a late rank, others' transfers and idle time go as well. Only a run played again tells.
 Source of the rules: docs/metrics/remedies.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -16,9 +16,11 @@ from ..core.nccl_tests import POINT_TO_POINT
 from ..core.schema import Row
 from ..core.tables.lateness import REMEDIES
 from .causes.blame import shares_of_waiting, standing_out
+from .prices import Gain, LateRanks, Prices
 
 _DEVICE = ["rank", "device"]
 _MOVING = ["transfer", "unsplit"]
+_MOST_NAMED = 4
 _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
@@ -40,33 +42,45 @@ class StepCosts(NamedTuple):
     path: pd.DataFrame
 
 
-def remedies(costs: StepCosts) -> pd.DataFrame:
-    """One row per change that is about some time, the largest first."""
+def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
+    """One row per change that is about some time or gains some: the largest gain first, or the most time.
+
+    `prices` are gains of the run played again, None where it cannot be.
+    """
     steps = costs.steps
     if not len(steps):
         return REMEDIES.empty()
     number = steps["step"].nunique()
-    rows = []
-    for row in _changes(costs):
-        concerned = int(row.pop("by_step").clip(lower=0).sum() / number)
+    rows: list[Row] = []
+    for row in _changes(costs, prices):
+        by_step = row.pop("by_step", None)
+        concerned = 0 if by_step is None else int(by_step.clip(lower=0).sum() / number)
         on_path = row.pop("on_path", None)
         share = None if on_path is None or not len(costs.path) else float(costs.path["share_frac"][on_path].sum())
-        if concerned > 0:
-            rows.append(
-                row | {"concerned_ns": concerned, "concerned_frac": concerned / costs.length_ns, "path_frac": share}
-            )
-    rows.sort(key=lambda row: -row["concerned_ns"])
+        of_step = {"concerned_ns": concerned, "concerned_frac": concerned / costs.length_ns} if concerned else {}
+        gain = row.pop("gain", None) or (prices.gains.get(row["remedy"]) if prices else None)
+        if concerned > 0 or (gain is not None and gain.ns > 0):
+            rows.append(row | of_step | {"path_frac": share} | _gains(gain, costs.length_ns))
+    rows.sort(key=lambda row: -row.get("gain_ns", row.get("concerned_ns", 0)))
     return REMEDIES.frame(rows)
 
 
-def _changes(costs: StepCosts) -> Iterator[Row]:
+def _gains(gain: Gain | None, length_ns: float) -> Row:
+    if gain is None:
+        return {}
+    # Nothing that is left out makes a step longer: where it seems so, the replay tells no better.
+    ns, low, high = (max(each, 0.0) for each in gain)
+    return {"gain_ns": round(ns), "gain_low_ns": round(low), "gain_high_ns": round(high), "gain_frac": ns / length_ns}
+
+
+def _changes(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
     """Each change with the time it is about, by step, and the rows of the critical path that it concerns."""
     steps = costs.steps
     on_path = costs.path["kind"].isin
     unsplit = steps["exposed_unsplit_ns"]
     # Unsplit communication may be waiting or transfer. It is no ground for asking a rank to be faster; but hidden
     # behind compute it costs nothing, whichever it is.
-    yield from _without_waiting(costs, steps["exposed_wait_ns"].fillna(0))
+    yield from _without_waiting(costs, steps["exposed_wait_ns"].fillna(0), prices)
     moving = steps["exposed_transfer_ns"].fillna(0) + unsplit
     yield {
         "remedy": "overlap",
@@ -91,6 +105,10 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
         "what": "no copy or fill that nothing hides",
         "how": "pinned memory and non_blocking copies on a stream of their own; see `kernels`",
     }
+    priced = [] if prices is None else [row for row in _OF_IDLE if row["remedy"] in prices.gains]
+    yield from map(dict, priced)
+    if priced:
+        return
     yield {
         "remedy": "no_idle",
         "by_step": _mean(steps, steps["idle_ns"]),
@@ -100,8 +118,38 @@ def _changes(costs: StepCosts) -> Iterator[Row]:
     }
 
 
-def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Iterator[Row]:
+_OF_IDLE: tuple[Row, ...] = (
+    {
+        "remedy": "no_data_wait",
+        "what": "batches that are there when they are asked for",
+        "how": "more workers of the data loader, prefetch_factor, less work per sample",
+    },
+    {
+        "remedy": "no_syncs",
+        "what": "CPUs that do not wait for their device",
+        "how": "see `syncs`: no `.item()`, `.cpu()` or `print` of a tensor in a step, non_blocking copies",
+    },
+    {
+        "remedy": "no_allocations",
+        "what": "no memory allocated or freed by the driver in a step",
+        "how": "see `syncs`: smaller batches, PYTORCH_ALLOC_CONF=expandable_segments:True, no empty_cache()",
+    },
+    {
+        "remedy": "launch_ahead",
+        "what": "every kernel launched in time",
+        "how": "CUDA graphs, torch.compile, larger batches: fewer and longer kernels",
+    },
+)
+"""Changes about idle time; how much of that each is about is another question than what it gains."""
+
+
+def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices | None) -> Iterator[Row]:
     """Nobody waits: since the ranks that stand out are no longer late, or since all are equally fast."""
+    if prices is not None and prices.late is not None:
+        yield _without_late(costs, waiting, prices.late)
+        if "no_jitter" in prices.gains:
+            yield _JITTER
+        return
     shares = shares_of_waiting(costs.ranks, "rank")
     late = standing_out(shares)
     # A rank that begins the traced step late was late before: nothing in the trace tells what to change.
@@ -112,13 +160,11 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Iterator[Row]
     others = ~costs.steps["rank"].isin(late)
     if late and others.any():
         by_step = waiting[others].groupby(costs.steps["step"][others])
-        several = len(late) > 1
-        named = ", ".join(map(str, late[:4])) + (", ..." if len(late) > 4 else "")
         yield {
             "remedy": "no_straggler",
             "by_step": by_step.min().astype("float64").clip(upper=by_step.mean() * shares[late].sum()),
             "on_path": costs.path["rank"].isin(late) & ~costs.path["kind"].isin(_MOVING),
-            "what": f"rank{'s' if several else ''} {named} as fast as the others",
+            "what": f"{named_ranks(late)} as fast as the others",
             "how": "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
         }
     elif _between_stages(costs):
@@ -129,12 +175,38 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int]) -> Iterator[Row]
             "how": "more microbatches, an interleaved schedule, or stages that take equally long",
         }
     else:
-        yield {
-            "remedy": "no_jitter",
-            "by_step": _mean(costs.steps, waiting),
-            "what": "every rank equally fast in every step",
-            "how": "even out the work of the ranks; see `rank_steps` for where waiting is",
-        }
+        yield _JITTER | {"by_step": _mean(costs.steps, waiting)}
+
+
+_JITTER: Row = {
+    "remedy": "no_jitter",
+    "what": "every rank equally fast in every step",
+    "how": "even out the work of the ranks; see `rank_steps` for where waiting is",
+}
+
+
+def _without_late(costs: StepCosts, waiting: pd.Series[int], late: LateRanks) -> Row:
+    """The ranks without which the run was played again, and the waiting that `ranks` says they cause."""
+    shares, ranks = shares_of_waiting(costs.ranks, "rank"), list(late.ranks)
+    others = ~costs.steps["rank"].isin(ranks)
+    caused = float(shares.reindex(ranks).fillna(0).sum())
+    by_step = waiting[others].groupby(costs.steps["step"][others])
+    return {
+        "remedy": "no_straggler",
+        "by_step": by_step.min().astype("float64").clip(upper=by_step.mean() * caused),
+        "on_path": costs.path["rank"].isin(ranks) & ~costs.path["kind"].isin(_MOVING),
+        "what": f"{named_ranks(ranks, late.host)} as fast as the others",
+        "how": "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
+        "gain": late.gain,
+    }
+
+
+def named_ranks(ranks: Sequence[int], host: str | None = None) -> str:
+    """`rank 5`, `ranks 2, 5`, `host node1`; of many the first four."""
+    if host is not None:
+        return f"host {host}"
+    more = ", ..." if len(ranks) > _MOST_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
 
 
 def _between_stages(costs: StepCosts) -> bool:

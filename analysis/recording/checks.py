@@ -19,6 +19,7 @@ def is_consistent(trace: RawTrace) -> bool:
         and _KINDS.issuperset(trace.kinds)
         and _count_into(trace.activities, len(trace.names))
         and _count_into(trace.operators, len(trace.operator_names))
+        and _count_into(trace.modules, len(trace.operator_names))
         and _count_into(trace.runtime, len(trace.call_names))
         and len(trace.pids) >= _LEAST_PIDS
         and _is_header(trace)

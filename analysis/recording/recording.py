@@ -12,12 +12,13 @@ from .memory_limit import tables_bytes
 from .values import Duration, Int64, Time
 
 INTEGERS = {
-    "activities": ("device", "stream", "name", "correlation", "external_id"),
+    "activities": ("device", "stream", "name", "correlation", "external_id", "size"),
     "launches": ("correlation", "thread", "external_id"),
     "runtime": ("thread", "name", "correlation"),
     "operators": ("thread", "name"),
     "memory": ("device_type", "device", "allocated", "reserved"),
     "stream_waits": ("correlation", "device", "stream", "recorded", "recorded_stream"),
+    "modules": ("thread", "name"),
 }
 """The columns of each sort of events that hold integers."""
 DOUBLES = {
@@ -27,6 +28,7 @@ DOUBLES = {
     "operators": ("ts", "dur"),
     "memory": ("ts",),
     "stream_waits": ("ts",),
+    "modules": ("ts", "dur"),
 }
 """The columns that hold other numbers. Every sort has all of its columns, equally long."""
 NUMBER_BYTES = 8
@@ -97,13 +99,14 @@ def with_unread(before: dict[str, Unread], more: dict[str, Unread]) -> dict[str,
 class Events(msgspec.Struct, kw_only=True):
     """What is read from successive events. Times are in us since the header's zero; missing integers are MISSING.
 
-    `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators into
-    `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`. `stream_waits` are
-    those that made a stream wait for an event, with the correlation of the call that recorded it. `pids` are the
-    processes of the first annotation, the first launch, the first operator that hands a collective over, and the first
-    other one; None where there is none. `lists_bytes` is what shapes and other lists in `annotations` take at most;
-    `repaired_bytes` are not JSON, and were read as they were meant. `window_end` is when the profiler stopped, if
-    Kineto says so. `launched` counts the calls that launched work of a device, in a file that shows no such work;
+    `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators and
+    `modules` into `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`.
+    `stream_waits` are those that made a stream wait for an event, with the correlation of the call that recorded it.
+    `pids` are the processes of the first annotation, the first launch, the first operator that hands a collective over,
+    and the first other one; None where there is none. `lists_bytes` is what shapes and other lists in `annotations`
+    take at most; `repaired_bytes` are not JSON, and were read as they were meant. `window_end` is when the profiler
+    stopped, if Kineto says so. `launched` counts the calls that launched work of a device, in a file that shows no such
+    work;
     `unread` are the categories that are not known; `processes` are the names of processes. The zero of these times is
     `zero_us` later than the header's.
     """
@@ -119,6 +122,7 @@ class Events(msgspec.Struct, kw_only=True):
     operators: Columns
     memory: Columns
     stream_waits: Columns
+    modules: Columns
     annotations: list[Annotation]
     comm_args: list[CommRow]
     gloo_threads: list[Int64]
@@ -177,6 +181,7 @@ class RawTrace(Events, kw_only=True):
             operators=len(self.operators["ts"]) // NUMBER_BYTES,
             memory=len(self.memory["ts"]) // NUMBER_BYTES,
             stream_waits=len(self.stream_waits["ts"]) // NUMBER_BYTES,
+            modules=len(self.modules["ts"]) // NUMBER_BYTES,
             annotations=len(self.annotations),
             calls=len(self.comm_args),
             names=len(self.names) + len(self.operator_names) + len(self.call_names),

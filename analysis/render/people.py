@@ -249,6 +249,8 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
         "partial" in columns and "partial" not in wanted and not any(values.columns["partial"])
     ):  # as in nearly every run
         columns.remove("partial")
+    optional = set(entry.optional) - set(wanted) if entry else set()
+    columns = [c for c in columns if c not in optional or any(v is not None for v in values.columns[c])]
     unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
     found = []
     for column in columns:
@@ -288,7 +290,7 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
         return f"{column.removesuffix('_gb_per_s')} (GB/s)", _significant
     if column.endswith("_per_s"):
         return f"{column.removesuffix('_per_s')} (1/s)", lambda v: _fixed(v, 1)
-    if column.startswith("speedup_") or column.endswith("_factor"):
+    if column.startswith("speedup_") or column.endswith("_factor") or column == "mean_depth":
         return column, _significant
     if "_loss" in column:
         return column, lambda v: _fixed(v, 4, "")
@@ -300,7 +302,7 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
         return f"{column.removesuffix('_frac')} (%)", lambda v: _fixed(100 * v, 1, "")
     if column == "p_value":
         return column, lambda v: f"{v:.2g}"
-    if column in ("name", "operator", "part"):
+    if column in ("name", "operator", "part", "before", "after"):
         return column, lambda v: shortened_kernel(v, _LONGEST_NAME)
     if "_us" in column and values.is_number(column) and not values.is_integer(column):
         return f"{column.replace('_us', '')} (us)", lambda v: _fixed(v, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from .programs import NONE, RankProgram
 
 _MOST_ALIGNED = 5_000
 """Activities of a step and stream, beyond which those of another program are not looked for one by one."""
+_MOSTLY = 0.9
+"""At least so much of what two ranks have in common is in one order, if they do the same and one does more of it."""
 
 
 class Alike:
@@ -42,19 +45,39 @@ class Alike:
 
     @classmethod
     def by_place(cls, members: Sequence[RankProgram]) -> Alike:
-        """The same place in a step of ranks that communicate alike, by whatever name; what few of them do is rare."""
+        """The same place in a step of ranks that communicate alike, by whatever name; what few of them do is rare.
+
+        Ranks that do the same in another order, such as stages of a pipeline, are compared only where a rank has no
+        other like it.
+        """
         table = _table(members)
         code, most = np.full(len(table), NONE), np.zeros(len(table), dtype=np.int64)
         table["peers"] = table["member"].map(dict(enumerate(peers(members))))
-        numbers = 0
-        for _, lane in table.sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
-            runs = [own for _, own in lane.groupby(["member", "step"], sort=False)]
-            usual = Counter(tuple(own["name"]) for own in runs).most_common(1)[0][0]
-            for own in runs:
-                for mine, theirs in _aligned(tuple(own["name"]), usual):
-                    code[own.index[mine]] = numbers + np.arange(theirs.start, theirs.stop)
-                most[own.index] = len(runs)
-            numbers += len(usual)
+        # What is in no step, at either end of a trace, is like nothing else.
+        apart = ((table["step"] < 0) & (table.groupby("member")["step"].transform("max") >= 0)).to_numpy()
+        numbers = int(apart.sum())
+        code[apart] = np.arange(numbers)
+        for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
+            by_member: dict[int, list[pd.DataFrame]] = {}
+            for (member, _step), own in lane.groupby(["member", "step"], sort=False):
+                by_member.setdefault(member, []).append(own)
+            for runs in _in_one_order(list(by_member.values())):
+                usual = _most_common([tuple(own["name"]) for own in runs])
+                times, names = Counter(usual), list(dict.fromkeys(usual))
+                for own in runs:
+                    mine = tuple(own["name"])
+                    at, theirs = _aligned(mine, usual)
+                    numbered = np.full(len(mine), NONE)
+                    numbered[at] = theirs
+                    # In another order, it is one of its name, if there are not more of these than is usual.
+                    more = Counter(mine) - times
+                    for place in np.flatnonzero(numbered == NONE).tolist():
+                        if mine[place] in times and not more[mine[place]]:
+                            numbered[place] = len(usual) + names.index(mine[place])
+                    known = numbered != NONE
+                    code[own.index[known]] = numbers + numbered[known]
+                    most[own.index] = len(runs)
+                numbers += len(usual) + len(names)
         return cls(members, code, most)
 
     @property
@@ -67,10 +90,14 @@ class Alike:
 
         If only some members are `among` them, those that do what none of these does have their own.
         """
+        return self.quantile(0.5, values, among)
+
+    def quantile(self, share: float, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
+        """The value below which this share of them lies, as `median` does it."""
         together = pd.Series(np.concatenate(values))
         counted = np.repeat([True] * len(values) if among is None else among, [len(v) for v in values])
-        found = together.groupby(self._code).quantile(0.5, interpolation="lower")
-        found.update(together[counted].groupby(self._code[counted]).quantile(0.5, interpolation="lower"))
+        found = together.groupby(self._code).quantile(share, interpolation="lower")
+        found.update(together[counted].groupby(self._code[counted]).quantile(share, interpolation="lower"))
         return self._by_member(found.reindex(self._code).to_numpy(np.float64))
 
     def _by_member(self, found: NDArray[Any]) -> list[Ints]:
@@ -97,17 +124,81 @@ def _counted(table: pd.DataFrame, keys: list[str]) -> pd.Series[int]:
 
 
 def peers(members: Sequence[RankProgram]) -> list[int]:
-    """A number for each member, shared by those that call the same collectives equally often."""
+    """A number for each member, shared by those that call the same collectives equally often in most of their steps.
+
+    Not in all: at the beginning and end of a trace, calls may be missing.
+    """
     known: dict[frozenset[tuple[int, int]], int] = {}
-    told = [frozenset(Counter(p.name[p.is_comm].tolist()).items()) for p in members]
-    return [known.setdefault(each, len(known)) for each in told]
+    return [known.setdefault(_usual_calls(p), len(known)) for p in members]
 
 
-def _aligned(names: tuple[int, ...], usual: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
-    """Which part of the names corresponds to which part of the usual ones, equally long."""
-    if len(names) == len(usual):
-        yield slice(0, len(names)), slice(0, len(usual))
+def _usual_calls(program: RankProgram) -> frozenset[tuple[int, int]]:
+    step, name = program.step[program.is_comm], program.name[program.is_comm]
+    in_steps = [frozenset(Counter(name[step == each].tolist()).items()) for each in np.unique(step[step >= 0])]
+    return Counter(in_steps or [frozenset(Counter(name.tolist()).items())]).most_common(1)[0][0]
+
+
+def _most_common(names: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return Counter(names).most_common(1)[0][0]
+
+
+def _in_one_order(by_member: Sequence[list[pd.DataFrame]]) -> list[list[pd.DataFrame]]:
+    """The steps of those members together that do the same in the same order; all, where one would be by itself."""
+    alike: list[tuple[tuple[int, ...], list[int]]] = []
+    for number, runs in enumerate(by_member):
+        names = _most_common([tuple(own["name"]) for own in runs])
+        like = next((numbers for usual, numbers in alike if _is_one_order(names, usual)), None)
+        if like is None:
+            alike.append((names, [number]))
+        else:
+            like.append(number)
+    groups = [numbers for _, numbers in alike]
+    if any(len(numbers) == 1 for numbers in groups):
+        groups = [list(range(len(by_member)))]
+    return [[own for number in numbers for own in by_member[number]] for numbers in groups]
+
+
+def _is_one_order(names: tuple[int, ...], usual: tuple[int, ...]) -> bool:
+    """Whether what both do comes in the same order; one may do more."""
+    if names == usual:
+        return True
+    both = Counter(names) & Counter(usual)
+    known = set(names) & set(usual)
+    at, theirs = _aligned(names, usual)
+    matched = sum(names[a] in known and names[a] == usual[b] for a, b in zip(at, theirs, strict=True))
+    exact = Counter(n for n in names if n in known) == Counter(n for n in usual if n in known)
+    return matched == both.total() if exact else matched >= _MOSTLY * both.total()
+
+
+def _aligned(names: tuple[int, ...], usual: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Places of names, and the places among the usual ones that correspond to them.
+
+    What only one side has is set aside; where as many of both sides lie between two names that correspond, these are
+    the same by other names.
+    """
+    if names == usual:
+        return list(range(len(names))), list(range(len(names)))
+    of_usual, of_names = set(usual), set(names)
+    mine = [place for place, name in enumerate(names) if name in of_usual]
+    theirs = [place for place, name in enumerate(usual) if name in of_names]
+    pairs = [(mine[a], theirs[b]) for a, b in _blocks([names[m] for m in mine], [usual[t] for t in theirs])]
+    renamed = []
+    for (a, b), (c, d) in pairwise([(-1, -1), *pairs, (len(names), len(usual))]):
+        between, others = range(a + 1, c), range(b + 1, d)
+        if len(between) == len(others):
+            renamed += [
+                (m, t)
+                for m, t in zip(between, others, strict=True)
+                if names[m] not in of_usual and usual[t] not in of_names
+            ]
+    both = sorted([*pairs, *renamed])
+    return [a for a, _ in both], [b for _, b in both]
+
+
+def _blocks(names: list[int], usual: list[int]) -> Iterator[tuple[int, int]]:
+    """Places of equal names on both sides, in order."""
+    if names == usual:
+        yield from zip(range(len(names)), range(len(names)), strict=True)
     elif max(len(names), len(usual)) <= _MOST_ALIGNED:
-        for tag, a, b, c, d in SequenceMatcher(None, names, usual, autojunk=False).get_opcodes():
-            if tag == "equal" or (tag == "replace" and b - a == d - c):
-                yield slice(a, b), slice(c, d)
+        for a, b, size in SequenceMatcher(None, names, usual, autojunk=False).get_matching_blocks():
+            yield from zip(range(a, a + size), range(b, b + size), strict=True)

@@ -8,19 +8,30 @@ another stream ends is taken to have waited for it. All of this must hold in eve
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from ..metrics.clocks.frame import Ints
+from .alike import peers
 from .programs import LONG_AGO, NONE, EventWaits, RankProgram
 
 _TIGHT_NS, _INEXACT_NS = 6_000, 10_000
 """So much later than what it waited for, an activity begins at most, if only that tells; and so much earlier."""
+_NEARLY_ALL = 0.99
 _RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 _BLOCKING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "hipStreamSynchronize",
-             "hipEventSynchronize", "hipDeviceSynchronize")  # fmt: skip
+             "hipEventSynchronize", "hipDeviceSynchronize", "cudaFree", "hipFree")  # fmt: skip
+_NOT_BLOCKING = ("cudaFreeAsync", "hipFreeAsync")
+"""To give memory back, the runtime waits for the device, unless that is left to a stream."""
+
+_Join = tuple[int, int]
+"""An activity, and one of another stream that it waited for."""
+_Place = tuple[int, int, int]
+"""Stream, name, and which of that name in a step."""
+_Pair = tuple[_Place, _Place, int]
 
 
 @dataclass(frozen=True)
@@ -31,9 +42,10 @@ class Edges:
     blocks: dict[int, list[int]] = field(default_factory=dict)
 
 
-def edges_of(program: RankProgram) -> Edges:
-    """The edges of one rank."""
-    return Edges(_joins(program), _blocks(program))
+def gpu_edges(members: Sequence[RankProgram]) -> list[Edges]:
+    """The edges of ranks with a GPU, by member."""
+    joins = _in_every_step(members, [_joins(program) for program in members])
+    return [Edges(of_member, _blocks(program)) for program, of_member in zip(members, joins, strict=True)]
 
 
 def ready(program: RankProgram) -> tuple[Ints, Ints]:
@@ -45,16 +57,12 @@ def ready(program: RankProgram) -> tuple[Ints, Ints]:
     return before, launched
 
 
-def _joins(program: RankProgram) -> dict[int, list[int]]:
-    """Activities of other streams that each one waited for, where that holds in every step."""
+def _joins(program: RankProgram) -> list[_Join]:
+    """Activities, each with one of another stream that it waited for."""
     if program.event_waits is not None:
-        found = _numbered(program, program.event_waits)
-    else:
-        told = _told(program)
-        found = [*told, *_tight(program, told)]
-    ordinal = _ordinals(program)
-    pairs = {(_key(program, ordinal, node), _key(program, ordinal, at)) for node, at in found}
-    return _in_every_step(program, ordinal, found, pairs)
+        return _numbered(program, program.event_waits)
+    told = _told(program)
+    return [*told, *_tight(program, told)]
 
 
 def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
@@ -84,7 +92,8 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
 def _told(program: RankProgram) -> list[tuple[int, int]]:
     """Of each launch after calls that make its stream wait: as many of the streams on which events were recorded last.
 
-    Such an event stands for what was launched last on the stream of the launch before it.
+    Such an event stands for what was launched last on the stream of the launch before it. Where a trace shows waits but
+    no records, as those of torch 2.1, every launch may have been recorded.
     """
     code, names = pd.factorize(program.call_name)
     records, waits = (
@@ -103,6 +112,9 @@ def _told(program: RankProgram) -> list[tuple[int, int]]:
         happened += zip(own[before >= 0].tolist(), of_call[launches[before[before >= 0]]].tolist(), strict=True)
         after = np.searchsorted(launches, waits[program.call_thread[waits] == thread])
         waiting.update(launches[after[after < len(launches)]].tolist())
+    if not len(records):
+        happened += [(call, int(of_call[call])) for call in np.flatnonzero(of_call != NONE).tolist()]
+    # What a launch waits for comes before it.
     happened += [(call, NONE) for call in waiting]
     recorded: dict[int, tuple[int, int]] = {}
     found = []
@@ -146,49 +158,106 @@ def _launched_before(program: RankProgram, first: int, second: int) -> bool:
     return bool(a == NONE or b == NONE or a < b)
 
 
-def _ordinals(program: RankProgram) -> Ints:
-    """Which of its step and stream each activity is, from 0."""
-    order = np.lexsort((program.start, program.step, program.lane))
-    change = (np.diff(program.lane[order], prepend=NONE) != 0) | (np.diff(program.step[order], prepend=-2) != 0)
-    begin = np.maximum.accumulate(np.where(change, np.arange(len(order)), 0))
-    result = np.empty(len(order), dtype=np.int64)
-    result[order] = np.arange(len(order)) - begin
+def _in_every_step(members: Sequence[RankProgram], seen: Sequence[list[_Join]]) -> list[dict[int, list[int]]]:
+    """The edges seen, and the same in all other steps, if none of these contradicts it; also on ranks that do the same.
+
+    A rank that is always late shows only what makes it late; the others show what it would wait for if it were not. An
+    edge is taken from another rank only if it was seen twice.
+    """
+    places = [_Places.of(program) for program in members]
+    pairs = [
+        Counter(pair for node, at in edges if (pair := of.pair(node, at)) is not None)
+        for of, edges in zip(places, seen, strict=True)
+    ]
+    like = peers(members)
+    on_others: dict[int, Counter[_Pair]] = {}
+    for group, counts in zip(like, pairs, strict=True):
+        on_others.setdefault(group, Counter()).update(counts)
+    known = [of.edges([*on_others[group]]) for group, of in zip(like, places, strict=True)]
+    holds = [
+        {pair for pair, edges in of_pair.items() if all(_may_follow(program, at, node) for node, at in edges)}
+        for program, of_pair in zip(members, known, strict=True)
+    ]
+    result = []
+    for number, group in enumerate(like):
+        joins: dict[int, set[int]] = defaultdict(set)
+        for node, at in seen[number]:
+            joins[node].add(at)
+        alike = [other for other, of_other in enumerate(like) if of_other == group]
+        for pair, edges in known[number].items():
+            shared = on_others[group][pair] > 1 and all(pair in holds[other] for other in alike if pair in known[other])
+            if shared or (pair in pairs[number] and pair in holds[number]):
+                for node, at in edges:
+                    joins[node].add(at)
+        result.append({node: sorted(sources) for node, sources in joins.items()})
     return result
 
 
-def _key(program: RankProgram, ordinal: Ints, node: int) -> tuple[int, int]:
-    return int(program.lane[node]), int(ordinal[node])
+@dataclass(frozen=True)
+class _Places:
+    """Which of its name, step and stream each activity is: `nth` counts from 0, `from_end` from -1 down.
 
+    What ran before the first step, launched when nothing was traced, is the end of a step before it.
+    """
 
-def _in_every_step(
-    program: RankProgram,
-    ordinal: Ints,
-    found: list[tuple[int, int]],
-    pairs: set[tuple[tuple[int, int], tuple[int, int]]],
-) -> dict[int, list[int]]:
-    """The edges found, and the same in all other steps, if none of these contradicts it."""
-    lanes, numbers = zip(*{key for pair in pairs for key in pair}, strict=True) if pairs else ((), ())
-    wanted = np.isin(program.lane, lanes) & np.isin(ordinal, numbers) & (program.step >= 0)
-    place = {(int(program.step[node]), *_key(program, ordinal, node)): node for node in np.flatnonzero(wanted).tolist()}
-    joins: dict[int, set[int]] = defaultdict(set)
-    for node, at in found:
-        joins[node].add(at)
-    steps = np.unique(program.step[program.step >= 0]).tolist()
-    for to, source in pairs:
-        both = [(place.get((step, *to)), place.get((step, *source))) for step in steps]
-        known = [(node, at) for node, at in both if node is not None and at is not None]
-        if all(_may_follow(program, at, node) for node, at in known):
-            for node, at in known:
-                joins[node].add(at)
-    return {node: sorted(sources) for node, sources in joins.items()}
+    program: RankProgram
+    step: Ints
+    nth: Ints
+    from_end: Ints
+
+    @classmethod
+    def of(cls, program: RankProgram) -> _Places:
+        step, in_step = program.step.copy(), program.step >= 0
+        if in_step.any():
+            early = ~in_step & (program.start < program.start[in_step].min())
+            step[early] = program.step[in_step].min() - 1
+        columns = pd.DataFrame({"lane": program.lane, "step": step, "name": program.name})
+        places = columns.groupby([*columns])
+        counts = (places.cumcount(), -1 - places.cumcount(ascending=False))
+        return cls(program, step, *(count.to_numpy(dtype=np.int64) for count in counts))
+
+    def pair(self, node: int, at: int) -> _Pair | None:
+        """The places of both, and how many steps they are apart; None where either is in no step.
+
+        That of an earlier step is counted from its end, as its beginning need not be in the trace.
+        """
+        apart = int(self.step[node] - self.step[at])
+        known = self.program.step[node] >= 0 and self.step[at] >= 0
+        return (
+            (self._place(node, self.nth), self._place(at, self.from_end if apart else self.nth), apart)
+            if known
+            else None
+        )
+
+    def _place(self, node: int, count: Ints) -> _Place:
+        return int(self.program.lane[node]), int(self.program.name[node]), int(count[node])
+
+    def edges(self, pairs: Sequence[_Pair]) -> dict[_Pair, list[_Join]]:
+        """All edges between such places."""
+        wanted = {place for to, source, _ in pairs for place in (to, source)}
+        at: dict[tuple[int, _Place], int] = {}
+        for node in np.flatnonzero(self.step >= 0).tolist():
+            for place in (self._place(node, self.nth), self._place(node, self.from_end)):
+                if place in wanted:
+                    at[int(self.step[node]), place] = node
+        steps = np.unique(self.program.step[self.program.step >= 0]).tolist()
+        made = {
+            (to, source, apart): [(at.get((step, to)), at.get((step - apart, source))) for step in steps]
+            for to, source, apart in pairs
+        }
+        complete = {pair: [(a, b) for a, b in both if a is not None and b is not None] for pair, both in made.items()}
+        return {pair: both for pair, both in complete.items() if both}
 
 
 def _blocks(program: RankProgram) -> dict[int, list[int]]:
     """For each call that waits for the device: the activity that ended last, of those launched before, by its end."""
     code, names = pd.factorize(program.call_name)
-    named = np.isin(code, [k for k, name in enumerate(names) if str(name).startswith(_BLOCKING)])
+    blocking = [
+        k for k, name in enumerate(map(str, names)) if name.startswith(_BLOCKING) and not name.startswith(_NOT_BLOCKING)
+    ]
+    named = np.isin(code, blocking)
     result: dict[int, list[int]] = {}
-    launched = np.where(program.launch == NONE, NONE, program.launch)
+    launched = program.launch
     by_end = np.argsort(program.end, kind="stable")
     ends = program.end[by_end]
     for call in np.flatnonzero(named).tolist():
@@ -197,9 +266,17 @@ def _blocks(program: RankProgram) -> dict[int, list[int]]:
             if launched[node] < call:
                 result[call] = [node]
                 break
-    # A copy that has ended when its call returns was waited for.
+    # A copy that has ended when its call returns was waited for, unless the device's clock only makes it seem so.
     own = np.flatnonzero(program.launch != NONE)
-    blocking = own[program.end[own] <= program.call_end[program.launch[own]]]
-    for node in blocking.tolist():
+    own = own[np.isin(code[program.launch[own]], [k for k, name in enumerate(names) if "memcpy" in str(name).lower()])]
+    seen = program.end[own] + _clock_behind_ns(program)
+    for node in own[seen <= program.call_end[program.launch[own]]].tolist():
         result.setdefault(int(program.launch[node]), []).append(node)
     return result
+
+
+def _clock_behind_ns(program: RankProgram) -> int:
+    """How much earlier than their launches activities seem to begin; 0 on clocks that agree."""
+    known = program.launch != NONE
+    early = program.call_start[program.launch[known]] - program.start[known]
+    return max(int(np.quantile(early, _NEARLY_ALL)), 0) if len(early) else 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..metrics.clocks.frame import Ints
 from .cpu_programs import cpu_edges
-from .edges import Edges, edges_of, ready
+from .edges import Edges, gpu_edges, ready
 from .graph import Graph, NewTimes
 from .laid_out import graph_of
 from .playing import Playing
@@ -37,8 +37,9 @@ def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playin
     measured, usual = [], []
     without_gpu = [program for program in members if program.issued_by is not None]
     on_cpus = iter(cpu_edges(without_gpu, arrived))
+    on_gpus = iter(gpu_edges([program for program in members if program.issued_by is None]))
     for program in members:
-        edges = edges_of(program) if program.issued_by is None else next(on_cpus)
+        edges = next(on_gpus if program.issued_by is None else on_cpus)
         delays = _delays(program, edges)
         transfer = program.end - program.start
         for node in np.flatnonzero(program.collective != NONE).tolist():

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ..core.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING
 from ..core.schema import records
 from ..errors import NothingMeasured
+from ..metrics.latency import SIZES, UNBOUNDED, Bounds, Place, latency_bounds, place_of
 
 BETWEEN = "between"
 """Groups whose ranks are on several hosts."""
@@ -18,21 +20,37 @@ _GROUP = ["process_group", "pg_ranks", "collective"]
 
 @dataclass(frozen=True)
 class Links:
-    """The tables of a run that tell of its links, and the host of each rank."""
+    """The tables of a run that tell of its links, the host of each rank, and whether NCCL moves the data."""
 
     collectives: pd.DataFrame
     fits: pd.DataFrame
     hosts: Mapping[int, str | None]
+    nccl: bool = False
 
 
 class Linked(NamedTuple):
-    """A collective of so many bytes in a process group; of its time, the fitted latency, None where no fit tells it."""
+    """A collective of so many bytes in a process group; of its time, the fitted latency, None where no fit tells it.
+
+    `bounds` are those of its latency; `members` the ranks that move the data, two for a message.
+    """
 
     collective: str
     group: str | None
     ranks: tuple[int, ...]
     size_bytes: int | None
     latency_ns: float | None
+    bounds: Bounds
+    members: tuple[int, ...]
+
+    @property
+    def is_known(self) -> bool:
+        """Does the trace say what kind of collective it is?"""
+        return self.collective in {*SYNCHRONISING, *ROOTED, *POINT_TO_POINT}
+
+    @property
+    def is_fitted(self) -> bool:
+        """Do its sizes tell its latency?"""
+        return self.bounds.of == SIZES
 
 
 def links_of(links: Links, group: str = "") -> dict[int, Linked]:
@@ -51,18 +69,23 @@ def links_of(links: Links, group: str = "") -> dict[int, Linked]:
         raise NothingMeasured(f"the traces show no {missing}{f'; there are the groups {known}' if known else ''}")
     columns = ["collective_id", *_GROUP, "ranks", "size_bytes"]
     told = found[columns].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
-    return {row["collective_id"]: _linked(row) for row in records(told)}
+    bounds = latency_bounds(links.collectives, links.hosts, nccl=links.nccl)
+    return {row["collective_id"]: _linked(row, bounds) for row in records(told)}
 
 
-def _linked(row: Mapping[str, object]) -> Linked:
+def _linked(row: Mapping[str, object], bounds: Mapping[Place, Bounds]) -> Linked:
     ranks = tuple(sorted(int(rank) for rank in str(row["pg_ranks"] or row["ranks"]).split()))
     latency, size = row["latency_us"], row["size_bytes"]
+    is_message = row["collective"] in POINT_TO_POINT
+    place = place_of(str(row["collective"]), str(row["ranks"] if is_message else row["pg_ranks"] or row["ranks"]))
     return Linked(
         str(row["collective"]),
         None if row["process_group"] is None else str(row["process_group"]),
         ranks,
         None if size is None else int(str(size)),
         None if latency is None else float(str(latency)) * 1e3,
+        bounds.get(place, UNBOUNDED),
+        place.ranks,
     )
 
 

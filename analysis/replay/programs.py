@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
+from .host_time import HostTime
 
 NONE = -1
 LONG_AGO = np.iinfo(np.int64).min // 4
 _LONG_NS, _SOON = 200_000, 0.5
+_GIVING_BACK = ("cudaFree", "hipFree")
 
 
 Arrivals = dict[int, list[tuple[int, int]]]
@@ -45,8 +47,9 @@ class RankProgram:
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
     is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
     call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
-    activity after which it handed a collective over. `event_waits` are all waits of streams, None where the trace does
-    not tell for what each was.
+    activity after which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace
+    shows. `event_waits` are all waits of streams, None where the trace does not tell for what each was. `host` is what
+    else the CPU did, None where that was not read.
     """
 
     rank: int
@@ -66,7 +69,9 @@ class RankProgram:
     call_name: NDArray[Any]
     call_thread: Ints
     issued_by: Ints | None = None
+    begun_ns: int | None = None
     event_waits: EventWaits | None = None
+    host: HostTime | None = None
 
     @property
     def paced(self) -> Flags:
@@ -82,8 +87,10 @@ def steps_of(program: RankProgram) -> Ints:
     return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
 
 
-def gpu_program(own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
-    """The program of one rank with a GPU, from its activities with the columns of calls, runtime calls and waits."""
+def gpu_program(
+    own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
+) -> RankProgram:
+    """The program of one rank with a GPU, from its activities with the columns of calls, and from what its CPU did."""
     streams = pd.MultiIndex.from_frame(own[["device", "stream"]])
     lanes = streams.unique().sort_values()
     lane = lanes.get_indexer(streams)
@@ -111,6 +118,7 @@ def gpu_program(own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, c
         call_end=call_start + called["dur_ns"].to_numpy(),
         call_name=called["name"].to_numpy(dtype=object),
         call_thread=called["thread"].to_numpy(),
+        begun_ns=int(aligned(marks["start_ns"], marks["rank"], clocks).min()) if len(marks) else None,
         event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
 
@@ -127,25 +135,40 @@ def _event_waits(waited: pd.DataFrame, of_call: pd.Series[int], lanes: pd.Index[
 
 
 def _with_hidden_waits(called: pd.DataFrame, correlation: pd.Series[int], end: Any) -> pd.DataFrame:
-    """The calls of a rank, with those added in which its CPU must have waited, if only launches were recorded.
+    """The calls of a rank, with those added in which its CPU must have waited. `called` are in order of start.
 
-    These are where a long time passes between two calls, all that was launched ends in it, and the next call follows
-    soon. `called` are in order of start.
+    A long time passes between two calls, in which something on the device ends, and the next call follows soon. If
+    only launches were recorded, all that was launched has to end. Before memory is given back, the allocator of torch
+    waits for events, of which a trace need not tell; there anything may end, and calls of other threads do not count.
     """
-    is_launch = called["correlation"].isin(correlation.dropna())
-    if not len(called) or not is_launch.all():
+    if not len(called):
         return called
     begin = called["start_ns"].to_numpy()
     done = begin + called["dur_ns"].to_numpy()
     position = _launches(correlation, called["correlation"])
     known = position != NONE
-    last_end = np.full(len(called), LONG_AGO)
-    np.maximum.at(last_end, position[known], end[known])
-    last_end = np.maximum.accumulate(last_end)
-    gap, after = begin[1:] - done[:-1], begin[1:] - last_end[:-1]
-    hidden = np.flatnonzero((gap > _LONG_NS) & (after >= 0) & (after < gap * _SOON))
-    added = called.iloc[hidden].assign(
-        name="cudaDeviceSynchronize", start_ns=done[hidden], dur_ns=last_end[hidden] - done[hidden]
+    waits: list[tuple[int, int, int]] = []  # The call after it, its begin and end.
+    if called["correlation"].isin(correlation.dropna()).all():
+        last_end = np.full(len(called), LONG_AGO)
+        np.maximum.at(last_end, position[known], end[known])
+        last_end = np.maximum.accumulate(last_end)
+        waits += zip(range(1, len(called)), done[:-1].tolist(), last_end[:-1].tolist(), strict=True)
+    threads, ends = called["thread"].to_numpy(), np.sort(end[known])
+    for call in np.flatnonzero(called["name"].str.startswith(_GIVING_BACK).to_numpy(dtype=bool)).tolist():
+        before = np.flatnonzero(threads[:call] == threads[call])
+        ended = int(np.searchsorted(ends, begin[call], side="right")) - 1
+        if len(before) and ended >= 0:
+            waits.append((call, int(done[before[-1]]), int(ends[ended])))
+    hidden = [
+        (call, since, until)
+        for call, since, until in waits
+        if begin[call] - since > _LONG_NS and 0 <= begin[call] - until < (begin[call] - since) * _SOON
+    ]
+    if not hidden:
+        return called
+    calls, since, until = map(list, zip(*hidden, strict=True))
+    added = called.iloc[calls].assign(
+        name="cudaDeviceSynchronize", start_ns=since, dur_ns=np.array(until) - np.array(since)
     )
     added["correlation"] = pd.array([None] * len(added), dtype="Int64")
     return pd.concat([called, added.astype(called.dtypes)]).sort_values("start_ns", kind="stable")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -15,12 +15,10 @@ from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NothingMeasured, NotPredictable
 from .attribution import RunPart, Told, parts_of
 from .cycles import Played, rank_programs
+from .edges import Edges
 from .engine import Playing, prepared
 from .jitter import Chosen, calm, everything, others
-from .lengths import Lengths as _Lengths
-from .lengths import lengths_of_all
-from .lengths import measured_lengths as _measured
-from .lengths import played_lengths as _lengths
+from .lengths import Lengths, lengths_of_all, measured_lengths, played_lengths
 from .programs import steps_of
 from .scenarios.scenario import Change, Scenario
 from .scenarios.usual import perfect_overlap
@@ -50,11 +48,11 @@ class Replay:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per step."""
-        measured = _measured(self.measured)
-        with_delays, replayed = _lengths(self.measured), _lengths(self.usual)
+        measured = measured_lengths(self.measured)
+        with_delays, replayed = played_lengths(self.measured), played_lengths(self.usual)
         (hiding,) = perfect_overlap().changes
-        blocked = _lengths(self.usual, of_comm=False)
-        free = _lengths([hiding(members) for members in self.usual], of_comm=False)
+        blocked = played_lengths(self.usual, of_comm=False)
+        free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
@@ -81,7 +79,7 @@ class Replay:
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
         """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
         self.check()
-        before = [_lengths(self.measured), _lengths(self.usual)]
+        before = [played_lengths(self.measured), played_lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
     def attribution(self, told: Told) -> pd.DataFrame:
@@ -113,29 +111,42 @@ class Replay:
                 f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._why()}"
             )
 
-    def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
-        ways = [self._gains(change, before) for change in scenario.changes]
-        by_step = [gains for way in ways for gains in way]
-        measured = _mean(_measured(self.measured))
-        gains = [float(each.mean()) for each in by_step]
-        gain = float(np.mean([usual.mean() for _, usual in ways]))
-        # How sure a mean over so few steps is, and how far the replay is off.
-        chance = max(float(gain.std(ddof=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0 for gain in by_step)
-        slack = self.error_frac * measured + 2 * chance
-        return {
+    def _row(self, scenario: Scenario, before: Sequence[Lengths]) -> Row:
+        """What the steps that were recorded would have taken."""
+        row: Row = {
             "scenario": scenario.name,
-            "step_ns": round(measured - gain),
-            "low_ns": max(round(measured - max(gains) - slack), 0),
-            "high_ns": round(measured - min(gains) + slack),
-            "gain_ns": round(gain),
-            "gain_frac": gain / measured if measured else None,
+            "unknown": scenario.unknown or None,
             "replay_error_frac": self.error_frac,
             "assumes": scenario.assumes,
         }
+        if not scenario.changes:
+            return row
+        ways = [self._gains(change, before) for change in scenario.changes]
+        by_step = [gains for way in ways for gains in way]
+        steps = measured_lengths(self.measured)
+        measured = _mean(steps)
+        gains = [float(each.mean()) for each in by_step]
+        chance = 0.0 if scenario.limit else max(_chance(each, list(steps.values())) for each in by_step)
+        slack = self.error_frac * measured + 2 * chance
+        row |= {
+            "low_ns": max(round(measured - max(gains) - slack), 0),
+            "high_ns": round(measured - min(gains) + slack),
+        }
+        if scenario.unknown:
+            return row
+        gain = float(np.mean([usual.mean() for _, usual in ways]))
+        after = measured - gain
+        row |= {"step_ns": round(after), "gain_ns": round(gain), "gain_frac": gain / measured if measured else None}
+        if scenario.ranks_times is None or after <= 0:
+            return row
+        done = scenario.work_times * measured / after
+        return row | {"throughput_factor": done, "efficiency_frac": done / scenario.ranks_times}
 
-    def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
+    def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
         """What each step gains, with delays as measured and as usual."""
-        after = [_lengths([change(members) for members in cycles]) for cycles in (self.measured, self.usual)]
+        after = [
+            played_lengths([_within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)
+        ]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -171,9 +182,48 @@ def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> I
         yield mixed(part.chosen)
 
 
+def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
+    """The standard error of the mean over steps: of the gain, or of what steps take then, whichever is smaller.
+
+    A stall in one step makes gains differ, if it is what goes; it makes steps differ, if it stays. Neither says that
+    the prediction is unsure.
+    """
+    if len(gains) < 2:
+        return 0.0
+    spreads = [float(np.std(each, ddof=1)) for each in (gains, np.array(steps) - gains)]
+    return min(spreads) / float(np.sqrt(len(gains)))
+
+
+def _within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list[Playing]:
+    """Changed, but for what each rank did before its first step, which is no part of the steps.
+
+    If that became faster, the first step would begin earlier, and seem longer for it.
+    """
+    return [
+        _as_before(old, new) if new.program is old.program else new for old, new in zip(members, changed, strict=True)
+    ]
+
+
+def _as_before(old: Playing, new: Playing) -> Playing:
+    program = old.program
+    in_steps = steps_of(program) >= 0
+    if in_steps.all() or not in_steps.any():
+        return new
+    head = ~in_steps & (program.start < program.start[in_steps].min())
+    joins = {node: own for node, own in new.edges.joins.items() if not head[node]}
+    joins |= {node: own for node, own in old.edges.joins.items() if head[node]}
+    return replace(
+        new,
+        edges=Edges(joins, new.edges.blocks),
+        delay=np.where(head, old.delay, new.delay),
+        duration=np.where(head, old.duration, new.duration),
+        transfer=np.where(head, old.transfer, new.transfer),
+    )
+
+
 def _all_but(part: RunPart, member: Playing) -> Chosen:
     return others(part.chosen(member))
 
 
-def _mean(lengths: _Lengths) -> float:
+def _mean(lengths: Lengths) -> float:
     return float(np.mean(list(lengths.values()))) if lengths else 0.0

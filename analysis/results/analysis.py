@@ -18,11 +18,13 @@ from ..core.escaping import printable
 from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
+from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
 from ..core.wording import counted
-from ..errors import NothingMeasured, UnknownTable
+from ..errors import NothingMeasured, NotPredictable, UnknownTable
+from ..metrics import account as account_module
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
@@ -32,15 +34,20 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.late_work import Asked, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
+from ..metrics.device import copies as copies_module
+from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
+from ..metrics.device import launch_times
+from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
-from ..metrics.device.launches import launched_in
+from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
+from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.remedies import StepCosts, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
@@ -55,6 +62,7 @@ from .early_work import Early
 if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
     from ..replay.cycles import Played
+    from ..replay.links import Links
     from ..replay.scenarios.scenario import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
@@ -137,7 +145,7 @@ class Analysis:
 
         of_calls = (self.calls, self.participation, self.collectives, self.lateness)
         path = None if not self.run.details else self._critical_path.pieces
-        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path)
+        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path, self._queues)
         if ranks is not None:
             tables = tables.of_ranks(ranks)
         return timeline_of(tables if steps is None else tables.of_steps(steps))
@@ -175,13 +183,32 @@ class Analysis:
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
         from ..replay.attribution import Told
-        from ..replay.links import Links, links_of
+        from ..replay.links import links_of
 
-        links = links_of(Links(self.collectives, self.fits, self.run.hosts)) if len(self.collectives) else {}
+        links = links_of(self.links) if len(self.collectives) else {}
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
         labels = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
         return self._marked(self._replay.attribution(labels))
+
+    @cached_property
+    def prices(self) -> Prices | None:
+        """What a step would gain without each cause; None where the run cannot be played again."""
+        from ..replay.pricing import prices
+
+        run = self.run
+        if not run.details or not run.has_starts or not len(self.breakdown) or len(self.hangs):
+            return None
+        try:
+            return prices(
+                self._replay,
+                self.typical_step.steps,
+                blamed=self.culprits,
+                hosts=run.hosts,
+                asked=worth_pricing(self.typical_step, self._idle_of_typical_step),
+            )
+        except (NotPredictable, NothingMeasured):
+            return None
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -237,10 +264,18 @@ class Analysis:
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {_WITH_DETAILS}")
         of_calls = (self.calls, self.participation, self.collectives)
-        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, run.stream_waits)
+        what_else = (run.stream_waits, run.cpu_operators, run.annotations)
+        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, *what_else)
+
+    @property
+    def links(self) -> Links:
+        """The tables that tell of this run's links, for scenarios in which they are different."""
+        from ..replay.links import Links
+
+        return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
 
     def _usual_scenarios(self) -> list[Scenario]:
-        from ..replay.links import Links, links_of
+        from ..replay.links import links_of
         from ..replay.scenarios.transfers import faster_links
         from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 
@@ -250,7 +285,7 @@ class Analysis:
         found = [*late, without_stragglers(), no_jitter()]
         if not len(self.collectives):
             return found
-        links = links_of(Links(self.collectives, self.fits, self.run.hosts))
+        links = links_of(self.links)
         return [*found, faster_links(2.0, links), perfect_overlap()]
 
     @cached_property
@@ -389,14 +424,85 @@ class Analysis:
     @cached_property
     def idle_causes(self) -> dict[str, float] | None:
         """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
-        if not self.run.details:  # then nothing has to be looked at
-            return None
+        return idle_causes(self._idle_of_typical_step) if self.run.details else None
+
+    @property
+    def _idle_of_typical_step(self) -> pd.DataFrame:
         steps = self.idle_steps
-        return idle_causes(steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle)
+        return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
+
+    @cached_property
+    def account(self) -> pd.DataFrame:
+        """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
+        # Without details, idle time has no causes, and activities need not be looked at.
+        idle = self.idle if self.run.details and self.run.has_starts else None
+        return self._marked(account_module.accounted(ACCOUNT, self.breakdown, idle))
+
+    @cached_property
+    def account_steps(self) -> pd.DataFrame:
+        """The same by step."""
+        idle = self.idle_steps if self.run.details and self.run.has_starts else None
+        return self._marked(account_module.accounted(ACCOUNT_STEPS, self.breakdown_steps, idle))
+
+    @cached_property
+    def account_waits(self) -> pd.DataFrame:
+        """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
+        waits = self._work.exposed_waits()
+        return self._marked(account_module.account_waits(waits, self.participation, self.lateness))
+
+    @cached_property
+    def account_parts(self) -> pd.DataFrame:
+        """One row per part of a typical step, the largest first."""
+        return self._marked(account_module.account_parts(self.typical_parts))
+
+    @cached_property
+    def typical_parts(self) -> list[account_module.StepPart]:
+        """What a typical step consists of, the largest part first, with whom the waiting was for."""
+        if not len(self.breakdown):
+            return []
+        steps = list(self.typical_step.steps)
+        if not steps:
+            return account_module.typical_parts(self.account, self.account_waits)
+        of_steps = (table[table["step"].isin(steps)] for table in (self.account_steps, self.account_waits))
+        return account_module.typical_parts(*of_steps)
 
     @cached_property
     def _idle(self) -> IdleTables:
         return idle_tables(self.run.activities, self._hosts)
+
+    @cached_property
+    def gaps(self) -> pd.DataFrame:
+        """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
+        return self._marked(gaps_module.gaps(self.run.activities, self._hosts))
+
+    @cached_property
+    def copies(self) -> pd.DataFrame:
+        """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
+        return self._marked(copies_module.copies(self.run.activities))
+
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
+        return self._marked(launch_times.launches(self.run.activities, self._hosts))
+
+    @cached_property
+    def launches_names(self) -> pd.DataFrame:
+        """The same by name of kernel, copy or fill."""
+        return self._marked(launch_times.launches_names(self.run.activities, self._hosts))
+
+    @cached_property
+    def queue(self) -> pd.DataFrame:
+        """One row per rank, device and stream: how many launches wait on it."""
+        return self._marked(queue_module.queue(self._queues, queue_module.ranks_without_limit(self.run.traces)))
+
+    @cached_property
+    def queue_times(self) -> pd.DataFrame:
+        """The same over time: one row for each change."""
+        return self._marked(queue_module.queue_times(self._queues))
+
+    @cached_property
+    def _queues(self) -> list[queue_module.OnStream]:
+        return list(queue_module.queues(self.run.activities, self.run.launches))
 
     @cached_property
     def syncs(self) -> pd.DataFrame:
@@ -415,7 +521,7 @@ class Analysis:
     @cached_property
     def _hosts(self) -> HostTables:
         run = self.run
-        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details)
+        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details, run.modules)
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
@@ -486,7 +592,8 @@ class Analysis:
                     participation=self.participation,
                     ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
-                )
+                ),
+                self.prices,
             )
         )
 
@@ -556,6 +663,7 @@ class Analysis:
             culprits_in=lambda steps: self._culprits(self._waiting_in(steps), None),
             idle=self.idle_causes,
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
+            prices=self.prices,
         )
         found = verdicts(measured)
         found = self._marked(found)
@@ -592,6 +700,23 @@ class Analysis:
     def operators_devices(self) -> pd.DataFrame:
         """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
         return self._marked(kernels_module.operators_devices(self.device_time, self.launched_in))
+
+    @cached_property
+    def annotation_times(self) -> pd.DataFrame:
+        """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
+        return self._marked(kernels_module.by_annotation(self.device_time, self._annotated_in))
+
+    @cached_property
+    def annotation_times_devices(self) -> pd.DataFrame:
+        """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
+        return self._marked(kernels_module.by_annotation_devices(self.device_time, self._annotated_in))
+
+    @cached_property
+    def _annotated_in(self) -> pd.Series[str]:
+        run = self.run
+        if not run.details:
+            raise NothingMeasured(f"{run.name}: was read without annotations; {_WITH_DETAILS}")
+        return annotated_in(run.activities, run.launches, run.annotations)
 
     @cached_property
     def launched_in(self) -> pd.Series[str]:

@@ -23,6 +23,7 @@ from ..metrics.device.breakdown import (
     breakdown,
     breakdown_steps,
     exposed,
+    exposed_waits,
     not_computing,
     profiles,
 )
@@ -48,6 +49,9 @@ class DeviceWork(Protocol):
 
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
+
+    def exposed_waits(self) -> pd.DataFrame:
+        """The exposed wait of each call, by step."""
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
         """One row per rank and GPU."""
@@ -81,6 +85,10 @@ class WorkHere:
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
         return breakdown_steps(self._profiles, self._splits)
+
+    def exposed_waits(self) -> pd.DataFrame:
+        """The exposed wait of each call, by step."""
+        return exposed_waits(self._profiles, self._splits)
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
         """One row per rank and GPU."""
@@ -129,6 +137,11 @@ class WorkByRank:
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
         return BREAKDOWN_STEPS.concat(part.steps for part in self._times)
+
+    def exposed_waits(self) -> pd.DataFrame:
+        """The exposed wait of each call, by step."""
+        none = exposed_waits((), PARTICIPATION.empty())
+        return pd.concat([none, *(part.waits for part in self._times)], ignore_index=True)
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
         """One row per rank and GPU."""
@@ -180,6 +193,10 @@ class WorkSeen(WorkByRank):
         """One row per rank, device and step."""
         return breakdown_steps(self.devices.profiles, self.split())
 
+    def exposed_waits(self) -> pd.DataFrame:
+        """The exposed wait of each call, by step."""
+        return exposed_waits(self.devices.profiles, self.split())
+
 
 @dataclass(frozen=True)
 class WorkUntimed:
@@ -198,6 +215,10 @@ class WorkUntimed:
     def breakdown_steps(self) -> pd.DataFrame:
         """No row."""
         return BREAKDOWN_STEPS.empty()
+
+    def exposed_waits(self) -> pd.DataFrame:
+        """No row."""
+        return exposed_waits((), PARTICIPATION.empty())
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:  # noqa: ARG002 - as DeviceWork has it
         """No row."""
@@ -222,11 +243,17 @@ class _Times(NamedTuple):
     exposed: pd.DataFrame
     breakdown: pd.DataFrame
     steps: pd.DataFrame
+    waits: pd.DataFrame
 
 
 def _times(tables: EventTables, split: pd.DataFrame) -> _Times:
     ran, own = tables.activities, list(profiles(tables.activities))
-    return _Times(exposed(split, not_computing(ran))[EXPOSED], breakdown(own, split), breakdown_steps(own, split))
+    return _Times(
+        exposed=exposed(split, not_computing(ran))[EXPOSED],
+        breakdown=breakdown(own, split),
+        steps=breakdown_steps(own, split),
+        waits=exposed_waits(own, split),
+    )
 
 
 def _gpus(tables: EventTables, traces: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
 from ..core.wording import counted, listed, ranges_of
 from ..metrics.causes.blame import shares_of_waiting
+from ..metrics.prices import Prices
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
 from ..metrics.verdicts.culprits import length
 from ..metrics.verdicts.doing import on_cpu
@@ -33,7 +34,7 @@ _UNSPLIT_FROM = 0.01
 _SAME_LENGTH = 0.02
 _MOST_LEFT_OUT = 3
 _WORTH_TRYING = 0.01
-"""Of a step: changes that are about less are left out."""
+"""Of a step: changes that gain less, or are about less, are left out."""
 _WORTH_NAMING = 0.05
 """Of the exposed waiting, so much is caused by a rank that is named, or by all the others together."""
 _LEAST_MS = 0.001
@@ -54,6 +55,8 @@ class OverviewTables(Protocol):
     def typical_ranks(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def idle_causes(self) -> dict[str, float] | None: ...  # noqa: D102
+    @property
+    def prices(self) -> Prices | None: ...  # noqa: D102
     @property
     def warnings(self) -> list[str]: ...  # noqa: D102
     def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
@@ -86,7 +89,7 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], prog
     for title, found in (
         (_step_title(analysis), list(_step(analysis, screen, width))),
         (_who_title(analysis), [] if hangs else list(_who(analysis, width, most))),
-        ("What to try, and how much of a step it is about", [] if hangs else list(_try(analysis, width, most))),
+        (_try_title(analysis), [] if hangs else list(_try(analysis, width, most))),
         ("Bus bandwidth, where most time is spent", list(_bandwidth(analysis, width, most))),
     ):
         if found:
@@ -250,14 +253,25 @@ def _short_host(name: str) -> str:
     return shortened(printable(name if first.isdigit() else first), _LONGEST_HOST)
 
 
+def _try_title(analysis: OverviewTables) -> str:
+    priced = analysis.prices is not None
+    return "What to try, and what a step would gain" if priced else "What to try, and how much of a step it is about"
+
+
 def _try(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
     """Where calls could not be split, a wait may be longer than is known, and a transfer shorter."""
-    table = records(analysis.table("remedies"))[:most]
-    if not table:
-        return
+    table = records(analysis.table("remedies"))
     room, unit, partly = width - 26, _Unit.of(analysis.typical_step), _is_partly_split(analysis)
-    for row in table:
-        if row["concerned_frac"] >= _WORTH_TRYING:
+    if analysis.prices is not None:
+        gaining = [row for row in table if (row["gain_frac"] or 0) >= _WORTH_TRYING]
+        for row in gaining[:most]:
+            number = f"{unit.number(row['gain_ns']):>11} {unit.name}"
+            between = unit.between(row["gain_low_ns"], row["gain_high_ns"])
+            what = row["what"] + (f" ({between})" if between else "")
+            yield f"  {shortened(what, room):<{room}}{number} {row['gain_frac']:>7.1%}"
+        return
+    for row in table[:most]:
+        if (row["concerned_frac"] or 0) >= _WORTH_TRYING:
             bound = _BOUNDS.get(row["remedy"], "") if partly else ""
             what = f"{shortened(row['what'], room - len(bound))}{bound}"
             number = f"{unit.number(row['concerned_ns']):>11} {unit.name}"

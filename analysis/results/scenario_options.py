@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 
-from ..errors import BadScenario
+from ..ceilings.files import read_ceiling
+from ..errors import BadScenario, NothingMeasured
 from ..replay.links import Linked, Links, links_of
 from ..replay.scenarios import transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
+from ..replay.scenarios.growth import (
+    Hosts,
+    NewLinks,
+    ceiling_links,
+    given_links,
+    measured_links,
+    more_ranks,
+    with_sizes,
+)
 from ..replay.scenarios.scenario import Scenario, all_at_once
+from ..replay.slow_links import against_others, slow_groups
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -34,7 +47,7 @@ class PredictedRun(Protocol):
     @property
     def clocks(self) -> pd.DataFrame: ...  # noqa: D102
     @property
-    def fits(self) -> pd.DataFrame: ...  # noqa: D102
+    def links(self) -> Links: ...  # noqa: D102
 
 
 def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
@@ -49,7 +62,7 @@ def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
 
 
 def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
-    unknown = sorted(set(options) - {*_KNOWN, "name", "batch"})
+    unknown = sorted(set(options) - {*_KNOWN, "name", "batch", "new_links"})
     if unknown:
         raise BadScenario(f"no such option of a scenario: {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
     if options.get("batch", "kept") not in _BATCHES:
@@ -62,16 +75,39 @@ def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
 
 
 def _without(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
-    hosts = analysis.run.hosts
     if who == "all":
         return usual.without_stragglers()
+    return usual.without_stragglers(_ranks_of(analysis, who), who if who in analysis.run.hosts.values() else None)
+
+
+def _ranks_of(analysis: PredictedRun, who: Any) -> list[int]:
+    """The ranks of a host, or those that are written as 5 or 0-3. Raises BadScenario."""
+    hosts = analysis.run.hosts
     if who in hosts.values():
-        return usual.without_stragglers([rank for rank, host in hosts.items() if host == who], who)
+        return [rank for rank, host in hosts.items() if host == who]
     parts = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip()) for part in str(who).split(",")]
     found = [rank for rank in analysis.run.ranks for p in parts if p and int(p[1]) <= rank <= int(p[2] or p[1])]
     if not found or None in parts:
         raise BadScenario(f"{str(who)!r} is no rank or host of this run")
-    return usual.without_stragglers(found)
+    return found
+
+
+def _as_others(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
+    """The links of a group of processes, of ranks or a host; or all that are slower than others like them."""
+    links = analysis.links
+    if who == "slow":
+        slow = slow_groups(links)
+        if not slow:
+            raise NothingMeasured("no links are slower than others like them, or none are like others")
+        every = [transfers.links_as_others(each) for each in slow]
+        return every[0] if len(every) == 1 else all_at_once(", ".join(each.name for each in every), every)
+    groups = {linked.group: linked.ranks for linked in _known(analysis).values()}
+    compared = against_others(links, groups[who] if who in groups else _ranks_of(analysis, who))
+    if compared is None:
+        raise NothingMeasured(
+            f"nothing is like the links of {who}: no other ranks ran the same collective, equally spread over hosts"
+        )
+    return transfers.links_as_others(compared)
 
 
 def _links(analysis: PredictedRun, text: Any, make: Callable[..., Scenario]) -> Scenario:
@@ -82,7 +118,7 @@ def _links(analysis: PredictedRun, text: Any, make: Callable[..., Scenario]) -> 
 
 
 def _known(analysis: PredictedRun, group: str = "") -> dict[int, Linked]:
-    return links_of(Links(analysis.collectives, analysis.fits, analysis.run.hosts), group)
+    return links_of(analysis.links, group)
 
 
 def _no_jitter(_: PredictedRun, value: Any, __: Option) -> Scenario:
@@ -121,7 +157,40 @@ def _ranks(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
         )
     if any(round(size * grown) != size * grown or size * grown < 1 for size in sizes):
         raise BadScenario(f"{number} ranks do not make whole groups of the {min(sizes)} of {world} that there are")
-    return transfers.more_ranks(grown, growing, shared_batch=options.get("batch") == "shared")
+    new_links = _new_links(options["new_links"]) if options.get("new_links") is not None else None
+    return more_ranks(
+        grown,
+        with_sizes(analysis.links, growing),
+        hosts=_hosts(analysis.run),
+        new_links=new_links or measured_links(analysis.links, every),
+        shared_batch=options.get("batch") == "shared",
+    )
+
+
+def _hosts(run: Run) -> Hosts:
+    """The hosts, and the room on each: that of the ranks on it; of a single one, what GPUs its traces list."""
+    number_on = Counter(run.hosts.get(rank) for rank in run.ranks)
+    most = max(number_on.values(), default=1)
+    ranks = run.world_size or len(run.ranks)
+    if len(number_on) > 1:
+        return Hosts(run.hosts, ranks, most)
+    return Hosts(run.hosts, ranks, None if run.is_of_cpus else max(most, run.devices_listed))
+
+
+def _new_links(text: Any) -> NewLinks:
+    """GB/s, or GB/s and us, or a file that holds a ceiling. Raises BadScenario, UnreadableFile, NotACeiling."""
+    numbers = re.fullmatch(
+        r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:,([0-9]{1,6}(?:\.[0-9]{1,6})?))?", str(text).replace(" ", "")
+    )
+    if numbers and float(numbers[1]) > 0:
+        return given_links(float(numbers[1]), None if numbers[2] is None else float(numbers[2]))
+    path = Path(str(text))
+    if numbers or not path.exists():
+        raise BadScenario(
+            f"new_links is {str(text)!r}, but should be GB/s, such as 50 or 50,30 with a latency of 30 us, or a file"
+        )
+    ceiling = read_ceiling(path)
+    return ceiling_links(ceiling.name, ceiling.table)
 
 
 def _buckets(analysis: PredictedRun, size: Any, _: Option) -> Scenario:
@@ -144,6 +213,7 @@ _KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
     "without_straggler": _without,
     "links": lambda analysis, text, _: _links(analysis, text, transfers.faster_links),
     "latency": lambda analysis, text, _: _links(analysis, text, transfers.lower_latency),
+    "links_as_others": _as_others,
     "no_jitter": _no_jitter,
     "overlap": _overlap,
     "fuse": _fuse,

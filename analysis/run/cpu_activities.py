@@ -60,6 +60,7 @@ def _activities(events: pd.DataFrame, kind: str) -> pd.DataFrame:
         "step": pd.NA,
         "correlation": pd.NA,
         "external_id": pd.NA,
+        "size_bytes": pd.NA,
         "blocks_per_sm": pd.NA,
         "occupancy_frac": pd.NA,
     }))  # fmt: skip

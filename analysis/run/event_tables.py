@@ -12,7 +12,7 @@ import pandas as pd
 from ..core import markers
 from ..core.schema import Schema, grouped
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STREAM_WAITS
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, MODULES, RUNTIME_CALLS, STREAM_WAITS
 
 EVENT_SCHEMAS: dict[str, Schema] = {
     "activities": ACTIVITIES,
@@ -23,6 +23,7 @@ EVENT_SCHEMAS: dict[str, Schema] = {
     "runtime_calls": RUNTIME_CALLS,
     "memory": MEMORY_EVENTS,
     "stream_waits": STREAM_WAITS,
+    "modules": MODULES,
 }
 
 
@@ -64,6 +65,7 @@ class EventTables:
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
+    modules: pd.DataFrame = field(default_factory=MODULES.empty)
 
     @property
     def whole(self) -> EventTables:

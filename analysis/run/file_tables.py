@@ -16,7 +16,7 @@ from ..core import markers
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, RUNTIME_CALLS, STREAM_WAITS
+from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, MODULES, RUNTIME_CALLS, STREAM_WAITS
 from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
@@ -28,6 +28,7 @@ from .unseen import unseen_communication
 
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_MOST_BYTES = 1 << 44  # 17 TB: more than any device has
 _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
 
@@ -49,6 +50,7 @@ class TraceFile(ReadFile):
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
+    modules: pd.DataFrame = field(default_factory=MODULES.empty)
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
     detailed: bool = False
@@ -80,6 +82,7 @@ class TraceFile(ReadFile):
             runtime_calls=RUNTIME_CALLS.empty(),
             memory=MEMORY_EVENTS.empty(),
             stream_waits=STREAM_WAITS.empty(),
+            modules=MODULES.empty(),
             ran=ACTIVITIES.empty(),
         )
 
@@ -117,6 +120,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         runtime_calls=_runtime_table(raw, base_ns),
         memory=_memory_table(raw.memory, base_ns),
         stream_waits=_stream_wait_table(raw.stream_waits, base_ns),
+        modules=_module_table(raw, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
         times_ns=_times_ns(activities, cpu_ops, marked_ns[1]),
@@ -148,6 +152,7 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
             "runtime_calls": file.runtime_calls,
             "memory": file.memory,
             "stream_waits": file.stream_waits,
+            "modules": file.modules,
         }
         for name, table in parts.items():
             tables[name].append(of_rank(table, rank, cycle))
@@ -207,6 +212,7 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "step": _known(np.full(len(name), MISSING)),
         "correlation": _known(integers(columns["correlation"])),
         "external_id": _known(integers(columns["external_id"])),
+        "size_bytes": _known(_plausible(integers(columns["size"]))),
         "blocks_per_sm": _above(0, columns["blocks_per_sm"]),
         "occupancy_frac": _above(-1e-9, columns["occupancy_percent"]) / 100,
     }, copy=False))  # fmt: skip
@@ -279,6 +285,20 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     })  # fmt: skip
 
 
+def _module_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    columns = raw.modules
+    if not columns["ts"]:
+        return MODULES.empty()
+    return MODULES.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "thread": integers(columns["thread"]).copy(),
+        "name": _texts(raw.operator_names, integers(columns["name"])),
+        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
+        "dur_ns": durations(columns),
+    }, copy=False))  # fmt: skip
+
+
 def _runtime_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     columns = raw.runtime
     if not columns["ts"]:
@@ -326,6 +346,11 @@ def _known(values: Int64s) -> Any:
     """Integers with NA where they are MISSING."""
     missing = values == MISSING
     return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)
+
+
+def _plausible(sizes: Int64s) -> Int64s:
+    """Sizes in bytes, MISSING for those that no copy has: sums of such sizes might not fit."""
+    return np.where((sizes >= 0) & (sizes < _MOST_BYTES), sizes, MISSING)
 
 
 def _above(limit: float, column: bytes) -> Any:

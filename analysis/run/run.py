@@ -42,7 +42,7 @@ class Run:
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps. `launched` are the calls of a rank that launched work which its trace does
-    not show.
+    not show. `devices_listed` is the largest number of GPUs that a trace lists.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Run:
     files: dict[int, list[Path]] = field(default_factory=dict)
     nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
     launched: dict[int, int] = field(default_factory=dict)
+    devices_listed: int = 0
 
     @property
     def activities(self) -> pd.DataFrame:
@@ -88,6 +89,11 @@ class Run:
     def runtime_calls(self) -> pd.DataFrame:
         """Calls of the CUDA runtime."""
         return self.tables.whole.runtime_calls
+
+    @property
+    def modules(self) -> pd.DataFrame:
+        """Calls of modules; none unless details were read."""
+        return self.tables.whole.modules
 
     @property
     def stream_waits(self) -> pd.DataFrame:
@@ -281,6 +287,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         clock_probes=CLOCK_PROBES.frame(probed),
         nvlink={m.rank: sent for m in members if m.cycle == 0 and (sent := nvlink_bytes(m.side))},
         launched={m.rank: m.file.launched for m in members if m.file.launched},
+        devices_listed=max((len(m.file.header.device_names) for m in members), default=0),
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
     )
 

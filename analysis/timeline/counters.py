@@ -1,8 +1,8 @@
-"""Counters over time: how many ranks wait, and the bus bandwidth of each process group."""
+"""Counters over time: how many ranks wait, bus bandwidth of process groups, launches that wait on streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..core.intervals import Times, spans
 from ..core.schema import grouped
+from ..metrics.device.queues import Depth, OnStream
 from .slices import Counter, Track
 
 _Values = NDArray[np.float64]
@@ -39,6 +40,22 @@ def bus_bandwidths(collectives: pd.DataFrame) -> Iterator[Track]:
         time_ns, value = _summed(start, end, rows["busbw_gb_per_s"].to_numpy(dtype=np.float64))
         of_ranks = f" (ranks {in_runs(ranks)})" if ranks else ""
         yield Track(f"bus bandwidth of group {group}{of_ranks}", Counter(time_ns, value, "GB/s"))
+
+
+def waiting_launches(
+    queues: Iterable[OnStream], rank: int, start_ns: int, end_ns: int, common: Callable[[Times], Times]
+) -> Iterator[Track]:
+    """How many launches wait on each stream of a rank, within these times of its clock; `common` are its times on the
+    common clock."""
+    streams: dict[tuple[str, int], list[Depth]] = {}
+    for queue in queues:
+        if queue.rank == rank and queue.launches and queue.start_ns < end_ns and queue.end_ns > start_ns:
+            shown = queue.depth.within(max(queue.start_ns, start_ns), min(queue.end_ns, end_ns))
+            streams.setdefault((queue.device, queue.stream), []).append(shown)
+    for (device, stream), cycles in streams.items():
+        time_ns, depth = (np.concatenate(values) for values in zip(*cycles, strict=True))
+        track = f"waiting launches GPU {device} stream {stream}"
+        yield Track(track, Counter(common(time_ns), depth.astype(np.float64), "launches"))
 
 
 def _summed(start: Times, end: Times, value: _Values) -> tuple[Times, _Values]:

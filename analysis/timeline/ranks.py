@@ -16,6 +16,7 @@ from ..core.steps import NO_STEP, step_windows
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.table import on_common_clock
 from .arrows import Arrows
+from .counters import waiting_launches
 from .slices import Fan, Group, Integers, Numbers, Slices, Texts, Track, lane_rows, nested, on_lanes
 from .tables import OfRank, RowsByRank, Tables, integers_in, names_in, rows_by
 
@@ -104,8 +105,16 @@ def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
         clock = RankClock(row)
         tracks = _tracks(row["rank"], clock, whole, tables.steps)
         if tracks:
+            began, ended = _shown_ns(whole, row["rank"])
+            tracks += waiting_launches(tables.queues, row["rank"], began, ended, clock.common)
             host = row["host"]
             yield Group(f"rank {row['rank']}" if host is None else f"rank {row['rank']} ({host})", tuple(tracks))
+
+
+def _shown_ns(whole: _Whole, rank: int) -> tuple[int, int]:
+    """When the first activity of a rank that is shown began, and the last one ended, on its clock."""
+    rows = np.concatenate([*whole.by_stream[rank].values()])
+    return int(whole.ran.start_ns[rows].min()), int(whole.ran.end_ns[rows].max())
 
 
 def _tracks(rank: int, clock: RankClock, whole: _Whole, steps: Collection[int] | None) -> list[Track]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..core.wording import counted
 from ..errors import NothingMeasured
+from ..metrics.device.queues import OnStream
 from .slices import Integers, Mask, Numbers, Texts
 
 
@@ -18,7 +19,7 @@ from .slices import Integers, Mask, Numbers, Texts
 class Tables:
     """The tables of one run, called `name`; of `steps`, or of all of them for None.
 
-    `path` has the pieces of its critical path, None if that is not known.
+    `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Tables:
     lateness: pd.DataFrame
     clocks: pd.DataFrame
     path: pd.DataFrame | None = None
+    queues: Sequence[OnStream] = ()
     steps: Collection[int] | None = None
 
     def of_ranks(self, ranks: Collection[int]) -> Tables:

@@ -120,6 +120,17 @@ def test_a_kernel_of_one_run_only_is_0_in_the_other(tmp_path):
     assert (row["difference_ns"], row["change_frac"], row["significant"]) == (2.5 * MS, None, True)
 
 
+def test_a_step_that_only_some_ranks_recorded_is_divided_among_those(tmp_path):
+    for shift, folder in ((0, tmp_path / "a"), (1, tmp_path / "b")):
+        for rank in range(2):
+            trace = Trace(rank, 2)
+            for number in range(2 + shift * rank, 7 + shift * rank):
+                trace.step(number, number * 20 * MS, (number + 1) * 20 * MS).kernel("gemm", number * 20 * MS, 10 * MS)
+            trace.write(folder)
+    (row,) = records(compare(tmp_path / "a", tmp_path / "b").changed_kernels)
+    assert (row["a_ns"], row["b_ns"], row["spread_b_ns"]) == (10 * MS, 10 * MS, 0)
+
+
 def test_what_matters_does_not_depend_on_which_side_is_first(tmp_path):
     # Steps of 45 and 86 ms: 0.6 ms more of idle is more than 1 % of the one, but not of the other.
     a, b = (

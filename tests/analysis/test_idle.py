@@ -6,50 +6,25 @@ import csv
 import io
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
-import pandas as pd
 import pytest
-from builders import MS, US, Trace, activities_table
+from builders import LAYOUTS, MS, US, Trace
 from hypothesis import assume, given
-from hypothesis import strategies as st
+from idle_runs import as_tables, call, detailed, gap, only, tables
 
 from analysis.cli.app import main
 from analysis.core.schema import Row, records
-from analysis.core.tables.communication import ANNOTATIONS
-from analysis.core.tables.device_time import CPU_OPERATORS, RUNTIME_CALLS
-from analysis.metrics.device.idle import HOST, QUEUE, HostTables, idle_tables, is_alloc, is_sync
+from analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
 from analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
 from analysis.recording.options import ReadOptions
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse, analyse_with, load_run
+from analysis.results.opening import analyse, analyse_with
 
 BACKWARD = 777
-
-
-def detailed(folder: Path, *traces: Trace) -> Analysis:
-    for trace in traces:
-        trace.write(folder)
-    return Analysis(load_run([folder], details=True))
-
-
-def call(trace: Trace, name: str, start: int, dur: int, *, tid: int = 4242, cat: str = "cuda_runtime") -> Trace:
-    return trace.event(cat, name, start, dur, tid=tid, correlation=90_000 + len(trace.events))
-
-
-def only(table: pd.DataFrame) -> Row:
-    (row,) = records(table)
-    return row
 
 
 def parts(row: Row) -> dict[str, int]:
     """The parts of the idle time that are not 0, in us."""
     return {name: row[f"{name}_ns"] // US for name in (*QUEUE, *HOST, "drained") if row[f"{name}_ns"]}
-
-
-def gap(*, launch: int | None = 190 * US, thread: int = 4242) -> Trace:
-    """A device that is idle from 100 to 200 us; the call that ends the gap takes 5 us."""
-    return Trace().kernel("gemm", 0, 100 * US).kernel("gemm", 200 * US, 50 * US, launch=launch, thread=thread)
 
 
 # --- what was queued ---------------------------------------------------------------------------------------------
@@ -181,6 +156,115 @@ def test_calls_and_operators_that_reach_out_of_the_gap_count_within_it(tmp_path)
     assert (row["kind"], row["calls"], row["total_ns"], row["lost_ns"]) == ("sync", 1, 80 * US, 10 * US)
 
 
+# --- garbage collection, communication on the CPU, compiling ---------------------------------------------------------
+
+
+def of_which(row: Row) -> dict[str, int]:
+    """The parts of operator and outside time that are known and not 0, in us."""
+    return {name: row[f"{name}_ns"] // US for name in (*OF_WHICH, "python") if row[f"{name}_ns"]}
+
+
+def collected(trace: Trace, start: int, dur: int) -> Trace:
+    """A run of Python's garbage collector, as torch 2.13 records it."""
+    return trace.event("python_function", "Python GC", start, dur, tid=4242)
+
+
+def test_garbage_is_collected_within_operators_and_outside(tmp_path):
+    trace = collected(collected(gap().op("aten::mm", 110 * US, 20 * US), 120 * US, 20 * US), 175 * US, 5 * US)
+    row = only(detailed(tmp_path, trace).idle)
+    assert (row["operator_ns"], row["outside_ns"]) == (20 * US, 70 * US)
+    assert of_which(row) == {"gc": 25, "python": 55}
+
+
+def test_without_a_record_of_it_garbage_collection_is_not_known(tmp_path):
+    trace = gap().op("aten::mm", 110 * US, 20 * US).event("python_function", "gc.py(3): Python GC", 120 * US, 9 * US)
+    row = only(detailed(tmp_path, trace).idle)
+    assert (row["gc_ns"], of_which(row)) == (None, {"python": 70})
+
+
+def test_blocking_and_loading_count_before_garbage_collection(tmp_path):
+    row = only(detailed(tmp_path, collected(nested(), 100 * US, 90 * US)).idle)
+    assert parts(row)["data"] == 20
+    assert of_which(row) == {"gc": 40}
+
+
+@pytest.mark.parametrize(
+    ("name", "compiles"),
+    [
+        ("_compile.compile_inner (dynamo_timed)", True),
+        ("CachingAutotuner.benchmark_all_configs (dynamo_timed)", True),
+        ("Torch-Compiled Region: 0/0", False),
+        ("TorchDynamo Cache Lookup", False),
+        ("## Call CompiledFxGraph fabc ##", False),
+    ],
+)
+@pytest.mark.parametrize("category", ["cpu_op", "user_annotation"])
+def test_compiling_is_not_running_what_is_compiled(tmp_path, name, compiles, category):
+    trace = gap().op("aten::mm", 0, US).event(category, name, 120 * US, 30 * US)
+    row = only(detailed(tmp_path, trace).idle)
+    is_operator = category == "cpu_op"
+    assert row["operator_ns"] == (30 * US if is_operator else 0)
+    assert of_which(row) == ({"compile": 30, "python": 60} if compiles else {"python": 60 if is_operator else 90})
+
+
+C10D_FRAME = "torch/distributed/distributed_c10d.py(5283): "
+
+
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [
+        ("cpu_op", "c10d::barrier"),
+        ("cpu_op", "c10d::monitored_barrier_"),
+        ("user_annotation", "gloo:recv"),
+        ("python_function", f"{C10D_FRAME}barrier"),
+        ("python_function", f"{C10D_FRAME}all_gather_object"),
+        ("python_function", f"{C10D_FRAME}broadcast_object_list"),
+    ],
+)
+def test_a_cpu_that_communicates(tmp_path, category, name):
+    trace = gap().op("aten::mm", 0, US).event(category, name, 120 * US, 30 * US)
+    assert of_which(only(detailed(tmp_path, trace).idle)) == {"cpu_comm": 30, "python": 60}
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "waited"),
+    [
+        ([], True),
+        ([("aten::mul", 155, 5)], True),  # when that has ended
+        ([("aten::mul", 140, 5)], False),
+        ([("aten::mul", 112, 2)], True),  # within the operator that hands the collective over
+    ],
+)
+def test_a_thread_that_stands_still_waits_for_gloo(tmp_path, meanwhile, waited):
+    trace = gap().c10d("allreduce_", 110 * US, 10 * US).gloo("all_reduce", 115 * US, 35 * US)
+    for name, start, dur in meanwhile:
+        trace.op(name, start * US, dur * US)
+    row = only(detailed(tmp_path, trace.op("aten::mm", 0, US)).idle)
+    assert row["cpu_comm_ns"] == (40 * US if waited else 0)
+
+
+def test_handing_a_collective_to_the_device_is_no_communication_of_the_cpu(tmp_path):
+    trace = gap().op("aten::mm", 0, US).event("python_function", f"{C10D_FRAME}all_reduce", 120 * US, 30 * US)
+    assert of_which(only(detailed(tmp_path, trace).idle)) == {"python": 90}
+
+
+def test_what_other_threads_hand_to_gloo_nobody_here_waits_for(tmp_path):
+    trace = gap().c10d("allreduce_", 110 * US, 10 * US, thread=BACKWARD).gloo("all_reduce", 115 * US, 35 * US)
+    assert of_which(only(detailed(tmp_path, trace.op("aten::mm", 0, US)).idle)) == {"python": 90}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_garbage_collection_is_read_from_any_layout_and_kept_in_recordings(tmp_path, layout):
+    run, packed = tmp_path / "run", tmp_path / "packed"
+    trace = gap().op("aten::mm", 0, US).event("python_function", "f.py(1): f", 100 * US, US)
+    trace.event("python_function", f"{C10D_FRAME}barrier", 150 * US, 7 * US)
+    collected(trace, 120 * US, 9 * US).write(run, layout=layout)
+    assert main(["pack", "--details", "-o", str(packed), str(run)]) == 0
+    for path in (run, packed):
+        assert of_which(only(analyse(path, details=True).idle)) == {"gc": 9, "cpu_comm": 7, "python": 74}
+    assert not analyse(run).run.annotations["name"].str.contains("Python GC|barrier").any()
+
+
 @pytest.mark.parametrize(("start", "dur", "drains"), [(99, 2, True), (100, 5, False), (90, 10, False), (0, 500, True)])
 def test_a_gap_is_drained_if_it_begins_within_a_blocking_call(tmp_path, start, dur, drains):
     trace = call(gap().op("aten::mm", 0, US), "cudaStreamSynchronize", start * US, dur * US)
@@ -191,7 +275,7 @@ def test_a_gap_is_drained_if_it_begins_within_a_blocking_call(tmp_path, start, d
 
 
 def causes(row: Row) -> set[int | None]:
-    return {row[f"{name}_ns"] for name in (*QUEUE, *HOST, "drained")}
+    return {row[f"{name}_ns"] for name in (*QUEUE, *HOST, *OF_WHICH, "python", "drained")}
 
 
 def test_without_calls_the_causes_are_not_known(tmp_path):
@@ -213,7 +297,7 @@ def test_a_cpu_has_no_launches(tmp_path):
 def test_without_operators_it_is_not_known_what_the_host_did_besides_calls(tmp_path):
     row = only(detailed(tmp_path, call(gap(), "cudaMalloc", 120 * US, 30 * US)).idle)
     assert (row["starved_ns"], row["alloc_ns"], row["sync_ns"]) == (90 * US, 30 * US, 0)
-    assert [row[f"{name}_ns"] for name in ("data", "operator", "outside")] == [None] * 3
+    assert [row[f"{name}_ns"] for name in ("data", "operator", "outside", *OF_WHICH, "python")] == [None] * 7
     assert "no operators" in row["note"]
 
 
@@ -307,42 +391,6 @@ def test_a_recording_without_details_is_as_good_for_the_first_screen(tmp_path, k
 
 # --- tick by tick --------------------------------------------------------------------------------------------------
 
-NAMES = ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "cudaMemcpy")
-TIMES = st.integers(0, 30)
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[Row], list[Row]]:
-    """Activities, calls, operators and annotations of one rank, at small times."""
-    event = {"rank": 0, "cycle": 0}
-
-    def events(most: int) -> list[Row]:
-        return [
-            {
-                **event,
-                "thread": draw(st.sampled_from((1, 2))),
-                "start_ns": draw(TIMES),
-                "dur_ns": draw(st.integers(0, 9)),
-            }
-            for _ in range(draw(st.integers(0, most)))
-        ]
-
-    calls = [
-        {**row, "name": draw(st.sampled_from(NAMES)), "correlation": draw(st.none() | st.integers(1, 6))}
-        for row in events(8)
-    ]
-    operators = [{**row, "name": "aten::mm"} for row in events(4)]
-    marks = [{**row, "name": draw(st.sampled_from(("enumerate(DataLoader)#x", "c10d::send")))} for row in events(4)]
-    steps = st.none() | st.integers(1, 3)
-    activities = [
-        {
-            **event, "device": "0", "stream": 7, "kind": "compute", "name": "gemm", "start_ns": draw(TIMES),
-            "dur_ns": draw(st.integers(0, 6)), "correlation": draw(st.none() | st.integers(1, 6)), "step": draw(steps),
-        }
-        for _ in range(draw(st.integers(1, 7)))
-    ]  # fmt: skip
-    return activities, calls, operators, marks
-
 
 def within(row: Row, tick: int) -> bool:
     return bool(row["start_ns"] <= tick < row["start_ns"] + row["dur_ns"])
@@ -370,10 +418,20 @@ def ticks(activities: list[Row], calls: list[Row], operators: list[Row], marks: 
         if tick >= launch["start_ns"]:
             counts["launching" if within(launch, tick) else "queued"] += 1
             continue
-        own = [row for row in (*calls, *operators, *marks) if row["thread"] == launch["thread"]]
-        counts[
-            next((cause for cause in HOST if any(_is(cause, row) and within(row, tick) for row in own)), "outside")
-        ] += 1
+        ran = [{**row, "is_operator": True} for row in operators]
+        own = [row for row in (*calls, *ran, *marks) if row["thread"] == launch["thread"]]
+        now = [row for row in own if within(row, tick)]
+        cause = next((cause for cause in HOST if any(_is(cause, row) for row in now)), "outside")
+        counts[cause] += 1
+        if cause in ("operator", "outside"):
+            sorts = {
+                "gc": any(row["name"] == "Python GC" for row in now),
+                "cpu_comm": any(row["name"] in ("c10d::barrier", "gloo:send") for row in now)
+                or any(begin <= tick < end for begin, end in stood_still(own, marks, launch["thread"])),
+                "compile": any("dynamo_timed" in row["name"] for row in now),
+                "python": cause == "outside",
+            }
+            counts.update([sort for sort, holds in sorts.items() if holds][:1])
         counts["starved"] += 1
         counts["drained"] += any(
             _is("sync", row) and row["start_ns"] < first < row["start_ns"] + row["dur_ns"] for row in own
@@ -381,31 +439,49 @@ def ticks(activities: list[Row], calls: list[Row], operators: list[Row], marks: 
     return found
 
 
+def stood_still(own: list[Row], marks: list[Row], thread: int) -> list[tuple[int, int]]:
+    """When a thread with these events handed a collective to gloo and did nothing else until that was done."""
+    work = sorted((row for row in marks if row["thread"] != thread and row["name"] == "gloo:send"), key=_since)
+    found = []
+    for handed in own:
+        after = [row for row in work if row["start_ns"] >= handed["start_ns"]]
+        if handed["name"].startswith("c10d") and after:
+            end = after[0]["start_ns"] + after[0]["dur_ns"]
+            returned = handed["start_ns"] + handed["dur_ns"]
+            if all(end <= row["start_ns"] for row in own if row["start_ns"] >= returned):
+                found.append((handed["start_ns"], end))
+    return found
+
+
+def _since(row: Row) -> int:
+    return int(row["start_ns"])
+
+
 def _is(cause: str, row: Row) -> bool:
     sorts = {"cudaStreamSynchronize": "sync", "cudaMemcpy": "sync", "cudaMalloc": "alloc", "aten::mm": "operator",
-             "enumerate(DataLoader)#x": "data", "c10d::send": "operator"}  # fmt: skip
-    return sorts.get(row["name"]) == cause
+             "enumerate(DataLoader)#x": "data", "c10d::send": "operator", "c10d::barrier": "operator"}  # fmt: skip
+    return sorts.get(row["name"]) == cause or (cause == "operator" and row.get("is_operator", False))
 
 
 @given(tables())
 def test_every_tick_counts_once(drawn):
-    activities, calls, operators, marks = drawn
+    activities, calls, _, marks = drawn
     # Of several calls that begin together with one correlation, either may be the first.
     known = [(c["correlation"], c["start_ns"]) for c in calls if c["correlation"]]
     issued = [c["start_ns"] for c in calls if c["correlation"]]
     assume(len(set(known)) == len(known) and len(set(issued)) == len(issued))
-    host = HostTables(
-        RUNTIME_CALLS.frame(calls),
-        CPU_OPERATORS.frame([*operators, {"rank": 0, "cycle": 0, "thread": 3, "name": "", "start_ns": 0, "dur_ns": 1}]),
-        ANNOTATIONS.frame(marks),
-        True,
-    )
-    table = activities_table(activities)
+    # Nor is it known which of several that begin together is the one that gloo was handed.
+    worked = [(row["thread"], row["start_ns"]) for row in marks if row["name"] == "gloo:send"]
+    assume(len(set(worked)) == len(worked))
+    table, host = as_tables(drawn)
     found, wanted = idle_tables(table, host), ticks(*drawn)
     row, sums = only(found.whole), sum(wanted.values(), Counter())
     if not calls:
         assert row["note"]
-    for part in ("idle", *QUEUE, *HOST, "drained"):
+    has_gc = bool(calls) and any(mark["name"] == "Python GC" for mark in marks)
+    assert has_gc or row["gc_ns"] is None or not calls
+    counted = [part for part in (*OF_WHICH, "python") if part != "gc" or has_gc]
+    for part in ("idle", *QUEUE, *HOST, "drained", *counted):
         assert row[f"{part}_ns"] == sums[part], part
     stepped = [a for a in activities if a["step"]]
     numbers = sorted({a["step"] for a in stepped})
@@ -414,7 +490,7 @@ def test_every_tick_counts_once(drawn):
     for step, number, begin, end in zip(records(found.steps), numbers, begins, ends, strict=True):
         assert (step["step"], step["window_ns"]) == (number, end - begin)
         inside = sum((counts for tick, counts in wanted.items() if begin <= tick < end), Counter())
-        for part in ("idle", *QUEUE, *HOST, "drained"):
+        for part in ("idle", *QUEUE, *HOST, "drained", *counted):
             assert step[f"{part}_ns"] == inside[part], part
     each = blocking_calls(table, host)
     for rows in (records(syncs(each)), records(syncs_steps(each))):

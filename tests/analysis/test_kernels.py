@@ -119,16 +119,33 @@ def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch(tmp_path):
     assert by(rows, "c10d::allreduce_", "operator")["transfer_ns"] == 8 * MS
 
 
-def test_operators_and_kernels_are_the_same_time(tmp_path):
+def test_a_kernel_belongs_to_the_innermost_annotation_around_its_launch(tmp_path):
+    traces = []
+    for rank in range(2):
+        trace = with_operators(rank).step(1, 0, 900 * US).annotation("forward", 5 * US, 90 * US)
+        trace.annotation("attention", 15 * US, 10 * US).annotation("sync grads", 190 * US, 90 * US)
+        traces.append(trace.annotation("nccl:all_reduce", 212 * US, 15 * US))
+    rows = records(detailed(tmp_path, *traces).annotation_times)
+    assert [(r["annotation"], r["kernels"], r["calls"], r["total_ns"], r["kind"], r["ranks"]) for r in rows] == [
+        ("attention", 1, 2, 12 * MS, "compute", 2),
+        ("sync grads", 1, 2, 8 * MS, "comm", 2),
+        (None, 3, 6, 6 * MS, "compute", 2),  # launched after all, by a thread without any, before the window
+        ("forward", 2, 4, 4 * MS, "compute", 2),
+    ]
+
+
+def test_operators_annotations_and_kernels_are_the_same_time(tmp_path):
     found = detailed(tmp_path, with_operators())
-    for table in (found.operators, found.kernels_devices, found.operators_devices):
+    tables = (found.operators, found.operators_devices, found.annotation_times, found.annotation_times_devices)
+    for table in (found.kernels_devices, *tables):
         assert table["total_ns"].sum() == found.kernels["total_ns"].sum()
         assert table["share_frac"].sum() == pytest.approx(1)
 
 
-def test_operators_that_were_not_read_are_no_guess(tmp_path):
+@pytest.mark.parametrize("table", ["operators", "annotation_times"])
+def test_what_was_not_read_is_no_guess(tmp_path, table):
     with pytest.raises(NothingMeasured, match="details=True"):
-        _ = analysed(tmp_path, with_operators()).operators
+        getattr(analysed(tmp_path, with_operators()), table)
 
 
 def test_on_a_cpu_run_an_operator_is_its_own_kernel(tmp_path):

@@ -37,6 +37,8 @@ KEYS = {  # what tells the rows of a table apart, where the first column that st
     "kernels_devices": {"rank", "device", "name"},
     "operators": {"operator"},
     "operators_devices": {"rank", "device", "operator"},
+    "annotation_times": {"annotation"},
+    "annotation_times_devices": {"rank", "device", "annotation"},
     "scaling": _CELL,
     "subtraction": _CELL,
     "mistakes": _CELL | {"mistake"},

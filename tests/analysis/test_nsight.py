@@ -31,7 +31,7 @@ from analysis.formats.nsight.reader import read_nsight
 from analysis.formats.nsight.steps import step_marks
 from analysis.recording.options import ReadOptions
 from analysis.replay.cycles import Played, rank_programs
-from analysis.replay.edges import edges_of
+from analysis.replay.edges import gpu_edges
 from analysis.results.analysis import Analysis
 
 UNTOLD = {"dtype", "process_group", "seq", "matched_by", "device_name", "count_elems"}
@@ -359,12 +359,12 @@ def joins(found: Analysis) -> list[tuple[str, str, int]]:
     played = Played(run.activities, run.runtime_calls, found.calls, found.participation, found.collectives,
                     found.clocks, run.stream_waits)  # fmt: skip
     ((program,),) = rank_programs(played)
-    edges, activities = edges_of(program).joins, run.activities
+    [edges], activities = gpu_edges([program]), run.activities
     ran = [activities.iloc[row] for row in program.row]
     zero = activities["start_ns"].min()
     return [
         (ran[node]["name"], ran[at]["name"], int(ran[at]["start_ns"] + ran[at]["dur_ns"] - zero))
-        for node, sources in edges.items()
+        for node, sources in edges.joins.items()
         for at in sources
     ]
 

@@ -189,6 +189,28 @@ def test_older_recordings_have_no_waits_of_streams(tmp_path, trace):
     assert read_recording(target, DETAILED) == wanted
 
 
+def test_older_recordings_have_no_modules_and_no_sizes_of_copies(tmp_path):
+    trace = Trace().memcpy("HtoD", 0, 10, nbytes=4096).event("python_function", "nn.Module: MLP_0", 0, 10)
+    target = tmp_path / "run.ctrace"
+    recorded(trace.write(tmp_path), target, details=True)
+    assert len(analyse(target, details=True).run.modules) == 1
+    content = content_in(target)
+    sorts = {name: columns for name, columns in content.sorts.items() if name != "modules"}
+    sorts["activities"] = {name: column for name, column in sorts["activities"].items() if name != "size"}
+    target.write_bytes(as_file(msgspec.structs.replace(content, sorts=sorts)))
+    run = analyse(target, details=True).run
+    assert run.activities["size_bytes"].isna().tolist() == [True]
+    assert len(run.modules) == 0
+
+
+def test_a_column_is_written_only_where_it_says_something(tmp_path):
+    """So that older versions read all other recordings."""
+    for name, made in (("a", Trace().kernel("gemm", 0, 10)), ("b", Trace().memcpy("HtoD", 0, 10))):
+        (folder := tmp_path / name).mkdir()
+        recorded(made.write(folder), target := tmp_path / f"{name}.ctrace")
+        assert ("size" in content_in(target).sorts["activities"]) == (name == "b")
+
+
 def test_it_is_small(tmp_path):
     for path in files_of(DATA / "nccl-straggler"):
         recorded(path, target := tmp_path / "a.ctrace")

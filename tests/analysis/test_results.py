@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = analyse(run)
+    result = analyse(run, details=True)  # as the command reads small runs
     assert repr(result) == "<Analysis of a<b>&c: 2 ranks, 2 traces; see .summary()>"
     assert not {"calls", "verdicts", "breakdown"} & set(vars(result))  # which would take its time
     assert main([str(run)]) == 0

@@ -20,9 +20,12 @@ SMALLER = {"pipeline": {"hosts": 1, "gpus": 4}}
 
 
 def generated() -> None:
-    """Worlds of the simulator, with NCCL: tests/simulator/README.md."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    """Worlds of the simulator, with NCCL (tests/simulator/README.md), and one rank alone."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    import host_bound
     from simulator import PRESETS, simulate
+
+    host_bound.trace().write(_emptied("host-bound"))
 
     for name in WORLDS:
         simulate(replace(PRESETS[name], **SMALLER.get(name, {}))).write(_emptied("nccl-" + name.replace(" ", "-")))

@@ -33,6 +33,7 @@ COPIED = {
 }
 # And by table: what a training wrote down, and what it was.
 COPIED_IN = {
+    "activities": {"size_bytes"},
     "cycles": {"run_id"},
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
@@ -49,12 +50,18 @@ NOT_COPIED = {
 # stands beside the columns of bandwidth.
 LIKE = {
     "breakdown_steps": "breakdown",
+    "account_steps": "account",
     "idle_steps": "idle",
+    "gaps": "idle",
+    "launches_names": "launches",
+    "queue_times": "queue",
     "syncs_steps": "syncs",
     "bandwidth_ceiling": "bandwidth",
     "kernels_devices": "kernels",
     "operators": "kernels",
     "operators_devices": "operators",
+    "annotation_times": "kernels",
+    "annotation_times_devices": "annotation_times",
     "changed_kernels": "comparison",
     "changed_operators": "comparison",
 }
@@ -124,7 +131,7 @@ def test_the_drawing_shows_its_example() -> None:
 def _recomputed(found: list[Section]) -> set[tuple[str, str]]:
     """Table and column of everything the examples of these sections make come out."""
     thens = [p for s in found for e in s.blocks("example") for p in parts(e) if p.role == "then"]
-    named = {"verdict_of_the_run": "verdicts"}
+    named = {"verdict_of_the_run": "verdicts", "predictions_of_6_ranks": "predictions"}
     named |= {p.table: "comparison" for p in thens if p.table.startswith("comparison_of_")}
     return {(named.get(p.table, p.table), name) for p in thens for row in p.rows for name in row}
 

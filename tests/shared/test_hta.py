@@ -1,10 +1,8 @@
 """A second opinion: HolisticTraceAnalysis on a trace where its numbers are exact (whole microseconds)."""
 
-import shutil
-import warnings
-
 import pytest
 from beside_checkout import TRACES, needs_shared
+from second_opinion import trace_analysis
 
 from analysis.results.opening import analyse
 
@@ -14,15 +12,7 @@ pytestmark = [needs_shared, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def second_opinion(tmp_path_factory):
-    pytest.importorskip("hta", reason="HolisticTraceAnalysis is not installed")
-    folder = tmp_path_factory.mktemp("dlrm")
-    for path in DLRM.iterdir():
-        shutil.copy(path, folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from hta.trace_analysis import TraceAnalysis
-
-        return TraceAnalysis(trace_dir=str(folder))
+    return trace_analysis(DLRM, tmp_path_factory.mktemp("dlrm"))
 
 
 @pytest.mark.filterwarnings("ignore")

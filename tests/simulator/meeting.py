@@ -137,6 +137,8 @@ class Meetings:
         inside = len({self.world.host_of(rank) for rank in group.ranks}) == 1
         latency = hardware.intra_latency_us if inside else hardware.inter_latency_us
         gb_per_s = hardware.intra_gb_per_s if inside else hardware.inter_gb_per_s
+        for ranks, part in hardware.slow_links:
+            gb_per_s *= part if set(group.ranks) <= set(ranks) else 1.0
         moved_us = size_bytes * bus_factor(op, len(group.ranks)) / gb_per_s / 1000
         *what, turn = key
         assert isinstance(turn, int)

@@ -40,7 +40,7 @@ class Hardware:
     """How fast everything is. `late_end_us` is how much later a rank ends every collective, by rank.
 
     `uneven_end_us` is how much later ranks end large collectives at most, depending on their kind and size; one in
-    twenty ends that much later besides.
+    twenty ends that much later besides. `slow_links` are ranks among which links have this part of the bandwidth.
     """
 
     intra_gb_per_s: float = 200.0
@@ -55,6 +55,7 @@ class Hardware:
     end_noise_us: float = 1.0
     late_end_us: tuple[tuple[int, float], ...] = ()
     uneven_end_us: float = 0.0
+    slow_links: tuple[tuple[tuple[int, ...], float], ...] = ()
     launch_us: float = 4.0
     event_us: float = 1.5
     gap_us: float = 0.8

@@ -1,7 +1,8 @@
-"""Why devices were idle, and which calls made them wait."""
+"""Why devices were idle, in sum and gap by gap, and which calls made them wait."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from ..output import Writing, writes_tables
 from ..reading_options import Runs, analysis_of, reads_traces
 from ..tables import nothing_measured, print_table
 from .breakdown import BreakdownBy
+
+_SHOWN_GAPS = 10
 
 
 class SyncsBy(str, Enum):
@@ -44,6 +47,31 @@ def idle_command(
     name = "idle" if by is BreakdownBy.device else "idle_steps"
     writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing)
+
+
+@reads_traces
+@writes_tables
+def gaps_command(
+    runs: Runs,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """List the gaps in what each device ran, the longest first, with what the host did in them.
+
+    --top N takes the first N gaps of each device: 10 in tables for people, all in CSV and JSON. The parts of a gap are
+    those of `idle`; `cause` is the largest of them, and operator and annotation are those around its begin.
+
+    \b
+    Examples:
+      {prog} gaps traces/my-run
+      {prog} gaps --top 3 --where cause=sync traces/my-run
+      {prog} gaps --where step=4 --format csv traces/my-run
+    """
+    writing.check("gaps")
+    if writing.for_people and writing.choice.top is None:
+        writing = replace(writing, choice=replace(writing.choice, top=_SHOWN_GAPS))
+    print_table("gaps", analysis_of(runs, reading, details=True), writing, ["rank", "device"])
 
 
 @reads_traces

@@ -1,4 +1,4 @@
-"""Device time by kernel or operator."""
+"""Device time by kernel, operator or annotation."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ class KernelsBy(str, Enum):
 
     kernel = "kernel"
     operator = "operator"
+    annotation = "annotation"
+
+    @property
+    def table(self) -> str:
+        """The table of it, all ranks together."""
+        return "annotation_times" if self is KernelsBy.annotation else f"{self.value}s"
 
 
 @reads_traces
@@ -30,7 +36,8 @@ class KernelsBy(str, Enum):
 def kernels_command(
     runs: Runs,
     by: Annotated[
-        KernelsBy, typer.Option(help="One row per kernel, or per operator that launched kernels.")
+        KernelsBy,
+        typer.Option(help="One row per kernel, per operator that launched kernels, or per annotation of your own."),
     ] = KernelsBy.kernel,
     rank: Annotated[
         str | None,
@@ -50,20 +57,21 @@ def kernels_command(
     Examples:
       {prog} kernels traces/my-run
       {prog} kernels --by operator --top 20 traces/my-run
+      {prog} kernels --by annotation traces/my-run
       {prog} kernels --rank 0 --format csv --output rank0.csv traces/my-run
     """
     if rank is not None and rank != "all" and not (rank.isascii() and rank.isdecimal()):
         raise typer.BadParameter(f"{rank!r} is neither a rank nor all", param_hint="--rank")
-    name = f"{by.value}s" if rank is None else f"{by.value}s_devices"
+    name = by.table if rank is None else f"{by.table}_devices"
     writing.check(name)
-    analysis = analysis_of(runs, reading, details=by is KernelsBy.operator)
-    table = _device_time(analysis, by, rank)
+    analysis = analysis_of(runs, reading, details=by is not KernelsBy.kernel)
+    table = _device_time(analysis, name, rank)
     _show(name, table, analysis, writing)
 
 
-def _device_time(analysis: Analysis, by: KernelsBy, rank: str | None) -> pd.DataFrame:
+def _device_time(analysis: Analysis, name: str, rank: str | None) -> pd.DataFrame:
     """The rows of all ranks together, of each (all), or of one. Raises NothingMeasured where there are none."""
-    table: pd.DataFrame = getattr(analysis, f"{by.value}s" if rank is None else f"{by.value}s_devices")
+    table: pd.DataFrame = getattr(analysis, name)
     if rank is not None and rank != "all":
         if int(rank) not in analysis.run.ranks:
             nothing_measured(

@@ -54,6 +54,15 @@ LinkSpeeds = Annotated[
         "over several hosts.",
     ),
 ]
+AsOthers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--links-as-others",
+        metavar="WHO",
+        help="Make the links of these ranks (4-7), a host, or a process group as fast as those of others like them; "
+        "`slow` are all that are slower.",
+    ),
+]
 NoJitter = Annotated[bool, typer.Option("--no-jitter", help="Replace compute by its mean and transfer by its median.")]
 Latencies = Annotated[
     list[str] | None,
@@ -72,6 +81,15 @@ MoreRanks = Annotated[
     list[str] | None,
     typer.Option(
         "--ranks", metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."
+    ),
+]
+LinksToNewHosts = Annotated[
+    str | None,
+    typer.Option(
+        "--new-links",
+        metavar="GB/s[,us]",
+        help="With --ranks: bus bandwidth, and latency, between hosts where none was measured; or a file of `commtrace "
+        "comms` or nccl-tests.",
     ),
 ]
 WhichBatch = Annotated[
@@ -98,23 +116,28 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         without_straggler: Without = None,
         links: LinkSpeeds = None,
         latency: Latencies = None,
+        links_as_others: AsOthers = None,
         no_jitter: NoJitter = False,
         overlap: Overlap = None,
         fuse: Fuse = False,
         bucket_mb: BucketSizes = None,
         ranks: MoreRanks = None,
         batch: WhichBatch = BatchKind.kept,
+        new_links: LinksToNewHosts = None,
         scenario: ScenarioFile = None,
     ) -> list[dict[str, Any]]:
         several: dict[str, Sequence[Any] | None] = {
             "without_straggler": without_straggler,
             "links": links,
             "latency": latency,
+            "links_as_others": links_as_others,
             "bucket_mb": bucket_mb,
             "ranks": ranks,
         }
         found: list[dict[str, Any]] = [
-            {name: value, "batch": batch.value} for name, values in several.items() for value in values or []
+            {name: value, "batch": batch.value, "new_links": new_links}
+            for name, values in several.items()
+            for value in values or []
         ]
         chosen = {"no_jitter": no_jitter, "overlap": overlap and overlap.value, "fuse": fuse}
         found += [{name: value} for name, value in chosen.items() if value]

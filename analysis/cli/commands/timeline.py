@@ -51,7 +51,8 @@ def timeline_command(
 ) -> None:
     """Write a file for https://ui.perfetto.dev, or its offline viewers.
 
-    It shows for each rank: steps, compute, communication with wait and transfer, copies, and where it was late and why.
+    It shows for each rank: steps, compute, communication with wait and transfer, copies, how many
+    launches wait, and where it was late and why.
     Arrows lead from a late rank to the ranks that waited for it.
 
     \b

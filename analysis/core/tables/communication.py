@@ -99,7 +99,7 @@ CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compar
     "uncertainty_ns": ("int64", "the offset is wrong by at most this much"),
 })  # fmt: skip
 
-LAUNCHES = Schema("launches", "runtime call that launched a device activity", {
+LAUNCHES = Schema("launching_calls", "runtime call that launched a device activity", {
     "rank": RANK,
     "cycle": CYCLE,
     "correlation": ("int64", "the same as that of the activity"),
@@ -158,6 +158,7 @@ ACTIVITIES = Schema("activities", "device activity", {
     "step": STEP,
     "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
     "external_id": ("Int64", "id of the operator that launched it"),
+    "size_bytes": ("Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else"),
     "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not say"),
     "occupancy_frac": ("Float64", "achieved occupancy of the kernel as Kineto estimates it, in steps of 0.01"),
 })  # fmt: skip
@@ -442,6 +443,8 @@ FITS = Schema("fits", "process group and collective with at least three sizes", 
     "sizes": ("int64", "distinct sizes"),
     "calls": ("int64", "collectives measured"),
     "latency_us": ("Float64", "latency of t = latency + size / bandwidth"),
+    "latency_low_us": ("Float64", "the least it may be, at 95 %"),
+    "latency_high_us": ("Float64", "the most it may be"),
     "algbw_gb_per_s": ("Float64", "bandwidth of t = latency + size / bandwidth"),
     "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
     "error_frac": ("Float64", "root mean square of the relative error over the sizes"),

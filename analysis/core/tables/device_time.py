@@ -31,6 +31,15 @@ RUNTIME_CALLS = Schema("runtime_calls", "call of the CUDA runtime on a CPU, read
     "dur_ns": ("int64", "duration"),
 })  # fmt: skip
 
+MODULES = Schema("modules", "call of an nn.Module, read with details only, captured with_stack or with_modules", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "thread": ("int64", "thread id"),
+    "name": ("string", "class and number: nn.Module: Linear_3"),
+    "start_ns": ("int64", "start"),
+    "dur_ns": ("int64", "duration"),
+})  # fmt: skip
+
 STREAM_WAITS = Schema("stream_waits", "call that made a stream wait for an event, read with details only", {
     "rank": _RANK,
     "cycle": _CYCLE,
@@ -86,6 +95,11 @@ OPERATOR = {
     "kind": ("string", "compute or comm; NA for an operator that launched both"),
     "kernels": ("int64", "different kernels that it launched"),
 }  # fmt: skip
+ANNOTATION = {
+    "annotation": ("string", "innermost annotation of your own around the launch; NA for launches outside of all"),
+    "kind": ("string", "compute or comm; NA where both were launched in it"),
+    "kernels": ("int64", "different kernels that were launched in it"),
+}  # fmt: skip
 _RANKS = {"ranks": ("int64", "ranks on which it ran")}
 
 KERNELS = Schema("kernels", "kernel, all ranks and devices together", {
@@ -99,6 +113,14 @@ OPERATORS = Schema("operators", "operator that launched kernels, all ranks and d
 })  # fmt: skip
 OPERATORS_DEVICES = Schema("operators_devices", "rank, device and operator that launched kernels", {
     "rank": _RANK, "device": _DEVICE, **OPERATOR, **_SHARES, "partial": _PARTIAL,
+})  # fmt: skip
+
+ANNOTATION_TIMES = Schema("annotation_times", "annotation in which kernels were launched, all ranks together", {
+    **ANNOTATION, **_RANKS, **_SHARES, "partial": _PARTIAL_RUN,
+})  # fmt: skip
+ANNOTATION_TIMES_DEVICES = Schema(
+    "annotation_times_devices", "rank, device and annotation in which kernels were launched", {
+    "rank": _RANK, "device": _DEVICE, **ANNOTATION, **_SHARES, "partial": _PARTIAL,
 })  # fmt: skip
 
 GPUS = Schema("gpus", "rank and GPU", {
@@ -129,6 +151,13 @@ _IDLE = {
     "data_ns": ("Int64", "part of starved_ns: otherwise it was getting a batch from the DataLoader"),
     "operator_ns": ("Int64", "part of starved_ns: otherwise it was in any other operator"),
     "outside_ns": ("Int64", "part of starved_ns: it was in none of these; mostly Python of the user"),
+    "gc_ns": (
+        "Int64",
+        "part of operator_ns and outside_ns: Python collected garbage; NA where the run has no record of that",
+    ),
+    "cpu_comm_ns": ("Int64", "likewise: otherwise its CPU communicated, or waited for those of others: gloo, barrier"),
+    "compile_ns": ("Int64", "likewise: otherwise torch.compile was at work"),
+    "python_ns": ("Int64", "part of outside_ns: none of these three either; mostly Python of the user"),
     "drained_ns": ("Int64", "starved_ns of gaps that began within a blocking call of that thread"),
     "note": ("string", "why something is NA"),
     "partial": _PARTIAL,
@@ -136,6 +165,88 @@ _IDLE = {
 IDLE = Schema("idle", "rank and device", {"rank": _RANK, "device": _DEVICE, **_IDLE})
 IDLE_STEPS = Schema("idle_steps", "rank, device and step", {
     "rank": _RANK, "device": _DEVICE, "step": ("int64", "N of ProfilerStep#N"), **_IDLE,
+})  # fmt: skip
+
+GAPS = Schema("gaps", "gap in what a device ran", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "step": ("Int64", "N of the ProfilerStep#N in whose window it lies; NA outside of all"),
+    "start_ns": ("int64", "when the device began to be idle, on that rank's clock"),
+    "idle_ns": ("int64", "length: nothing ran, no kernel, no copy, no fill"),
+    **{name: column for name, column in _IDLE.items() if name.endswith("_ns") and column[0] == "Int64"},
+    "cause": ("string", "the largest part: sync, alloc, data, operator, outside, launching, queued, unknown"),
+    "thread": ("Int64", "thread that launched what ended the gap"),
+    "call": ("string", "blocking or allocating call of that thread that covers most of starved_ns; NA without one"),
+    "operator": ("string", "innermost operator of that thread when it began what `cause` says; NA outside of all"),
+    "annotation": ("string", "innermost annotation at that moment, steps excepted; NA outside of all"),
+    "module": ("string", "innermost nn.Module at that moment, Linear_3; NA outside of all, and where none is recorded"),
+    "before": ("string", "kernel, copy or fill that ended last"),
+    "after": ("string", "kernel, copy or fill that ended the gap"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+})  # fmt: skip
+
+COPY_TIMES = Schema("copies", "rank, device, stream, direction and memory of the host", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "stream": ("int64", "stream"),
+    "direction": ("string", "HtoD, DtoH, DtoD, PtoP (between GPUs), HtoH ..., or memset; NA where the name has none"),
+    "memory": ("string", "of the host: pinned, pageable or managed; NA without any, and where the trace does not say"),
+    "copies": ("int64", "how many"),
+    "size_bytes": ("Int64", "bytes of those whose size is known; NA if none is"),
+    "total_ns": ("int64", "sum of the durations"),
+    "bandwidth_gb_per_s": ("Float64", "size_bytes / sum of the durations of those of known size; NA if that is 0"),
+    "exposed_ns": ("int64", "time in which nothing else ran on the device: no kernel, and no copy of another row"),
+    "unsized": ("int64", "copies whose size is not known"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+})  # fmt: skip
+
+_LAUNCH_TIMES = {
+    "activities": ("int64", "kernels, copies and fills"),
+    "launches": ("Int64", "calls of the runtime or driver that launched them; one launch of a graph is one call"),
+    "unlaunched": ("Int64", "activities without such a call in the trace"),
+    "call_ns": ("Int64", "CPU time in these calls"),
+    "call_mean_us": ("Float64", "call_ns / launches"),
+    "delay_mean_us": ("Float64", "from the end of a call to the start of the first that it launched, mean; at least 0"),
+    "delay_median_us": ("Float64", "the same, median"),
+    "delay_max_us": ("Float64", "the same, longest"),
+    "ran_ns": ("int64", "sum of the durations of the activities"),
+    "short_kernels": ("Int64", "calls that took longer than all that they launched"),
+    "long_calls": ("Int64", "calls of more than 50 us"),
+    "long_delays": ("Int64", "delays of more than 100 us"),
+    "note": ("string", "why something is NA"),
+    "partial": _PARTIAL,
+}  # fmt: skip
+LAUNCH_TIMES = Schema("launches", "rank and kind of activity", {
+    "rank": _RANK, "kind": ("string", "compute, comm or memory"), **_LAUNCH_TIMES,
+})  # fmt: skip
+LAUNCH_TIMES_NAMES = Schema("launches_names", "rank and kernel, copy or fill", {
+    "rank": _RANK, "name": ("string", "kernel, copy or fill"), "kind": ("string", "compute, comm or memory"),
+    **_LAUNCH_TIMES,
+})  # fmt: skip
+
+STREAM_QUEUES = Schema("queue", "rank, device and stream", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "stream": ("int64", "stream"),
+    "window_ns": ("int64", "as in `breakdown`: that of the device"),
+    "launches": ("int64", "calls that launched something on this stream"),
+    "mean_depth": ("Float64", "how many launches wait, mean over the window"),
+    "max_depth": ("Int64", "the most that wait"),
+    "empty_ns": ("Int64", "time in the window in which none waits"),
+    "full_ns": ("Int64", "time in which 1,024 or more wait, so that the CPU has to stop; known of CUDA only"),
+    "unlaunched": ("int64", "activities without a launch in the trace"),
+    "note": ("string", "why something is NA, or a lower bound"),
+    "partial": _PARTIAL,
+})  # fmt: skip
+STREAM_QUEUES_TIMES = Schema("queue_times", "change in how many launches wait on a stream", {
+    "rank": _RANK,
+    "device": _DEVICE,
+    "stream": ("int64", "stream"),
+    "time_ns": ("int64", "when, on that rank's clock"),
+    "depth": ("int64", "launches that wait from then on"),
+    "partial": _PARTIAL,
 })  # fmt: skip
 
 _SYNCS = {

@@ -159,8 +159,15 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
 })  # fmt: skip
 
 REMEDIES = Schema("remedies", "change that would shorten the steps", {
-    "remedy": ("string", "no_straggler, no_jitter, no_bubble, overlap, faster_links, no_copies or no_idle"),
-    "concerned_ns": ("int64", "time of a typical step that it is about; not what it gains"),
+    "remedy": ("string", (
+        "no_straggler, no_jitter, no_bubble, overlap, faster_links, no_copies, no_syncs, no_allocations, no_data_wait, "
+        "launch_ahead or no_idle"
+    )),
+    "gain_ns": ("Int64", "by how much a typical step would be shorter, as played again; NA where that is not known"),
+    "gain_low_ns": ("Int64", "the least it may be"),
+    "gain_high_ns": ("Int64", "the most it may be"),
+    "gain_frac": ("Float64", "gain_ns / length of a typical step"),
+    "concerned_ns": ("Int64", "time of a typical step that it is about; not what it gains; NA where not known"),
     "concerned_frac": ("Float64", "concerned_ns / length of a typical step"),
     "path_frac": ("Float64", "share of the critical path that it concerns; NA where that is not known"),
     "what": ("string", "what would have to be different"),

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ...core.markers import FRAMES_KEPT, MODULE
 from ...recording.recording import Unread, with_unread
 from ...recording.values import MISSING, NOT_KNOWN, Duration, Int64, Time
 from .cuts import NO_JSON
@@ -28,6 +29,7 @@ class ActivityArgs(msgspec.Struct, gc=False, frozen=True):
     # that cannot divide by an unknown number of SMs must not make the file unreadable.
     blocks_per_sm: Any = msgspec.field(default=NOT_KNOWN, name="blocks per SM")
     occupancy_percent: Any = msgspec.field(default=NOT_KNOWN, name="est. achieved occupancy %")
+    size: Any = msgspec.field(default=MISSING, name="bytes")  # of copies and fills
 
 
 class Activity(msgspec.Struct, gc=False, kw_only=True):
@@ -198,8 +200,10 @@ ROOMS = {
 """Category of an event with a duration -> where its text belongs in `Sorted`."""
 RARE = frozenset(category for category in ROOMS if category.startswith(("mtia_", "xpu_", "privateuse1_")))
 """Those of devices that few people have: a search for all categories at once would be slower."""
+FRAMES = "python_function"
+"""Calls of Python functions and modules, recorded with stacks, and of Python's garbage collector: few are read."""
 NOT_COUNTED = (
-    "python_function", "gpu_user_annotation", "cpu_instant_event", "external_correlation", "overhead", "cuda_sync",
+    FRAMES, "gpu_user_annotation", "cpu_instant_event", "external_correlation", "overhead", "cuda_sync",
     "cuda_event", "cuda_profiler_range", "xpu_scope_profiler", "gpu_pm_counter", "mtia_insight", "mtia_counters",
     "collective_comm", "Trace", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "forward_backward",
 )  # fmt: skip
@@ -227,6 +231,7 @@ class Sorted:
     launches: list[bytes] = field(default_factory=list)
     annotations: list[bytes] = field(default_factory=list)
     operators: list[bytes] = field(default_factory=list)
+    modules: list[bytes] = field(default_factory=list)
     threads: list[bytes] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
     window_ends: list[bytes] = field(default_factory=list)
@@ -235,13 +240,18 @@ class Sorted:
     repaired_bytes: int = 0
 
     def place(self, text: bytes, *, every_call: bool = False) -> None:
-        """Add the text of an event, if it is wanted; `every_call` also that of those that launch nothing.
+        """Add the text of an event, if it is wanted; `every_call` also of calls that launch nothing, of modules, and of
+        Python functions that matter.
 
         Raises MalformedEvent.
         """
         key = _one(_key, text)
         category, name = (value if isinstance(value, str) else "" for value in (key.cat, key.name))
         room = ROOMS.get(category) if key.ph == "X" else ROOMS_OF_POINTS.get(name)
+        if every_call and category == FRAMES and name.startswith(MODULE):
+            room = "modules"
+        elif every_call and key.ph == "X" and category == FRAMES and FRAMES_KEPT.match(name):
+            room = "annotations"
         if room is None and key.ph == "X" and category not in _KNOWN:
             self.note_unread(_one(_other, text))
         elif room is not None and (every_call or not is_idle(category, name)):

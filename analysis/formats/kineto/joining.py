@@ -41,8 +41,8 @@ class Joining:
         self._texts: dict[str, str] = {}
         self._others = Events(
             pids=[None] * 4, names=[], kinds=[], operator_names=[], call_names=[], annotations=[],
-            activities={}, launches={}, runtime={}, operators={}, memory={}, stream_waits={}, comm_args=[],
-            gloo_threads=[],
+            activities={}, launches={}, runtime={}, operators={}, memory={}, stream_waits={}, modules={},
+            comm_args=[], gloo_threads=[],
         )  # fmt: skip
 
     def add(self, part: Part) -> None:
@@ -59,7 +59,9 @@ class Joining:
         self._is_gapless = self._is_gapless and follows
         self.surrounding, self._ended_at = part.surrounding, part.ended_at
         _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])
-        _renumber(events.operators, [self._operators[name] for name in events.operator_names])
+        of_operators = [self._operators[name] for name in events.operator_names]
+        _renumber(events.operators, of_operators)
+        _renumber(events.modules, of_operators)
         _renumber(events.runtime, [self._calls[name] for name in events.call_names])
         for kind, columns in self._columns.items():
             added: Columns = getattr(events, kind)

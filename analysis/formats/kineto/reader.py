@@ -212,6 +212,7 @@ class _Reading:
     runtime: dict[str, array[Any]] = field(default_factory=lambda: _arrays("runtime"))
     operators: dict[str, array[Any]] = field(default_factory=lambda: _arrays("operators"))
     memory: dict[str, array[Any]] = field(default_factory=lambda: _arrays("memory"))
+    modules: dict[str, array[Any]] = field(default_factory=lambda: _arrays("modules"))
     annotations: list[Annotation] = field(default_factory=list)
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
@@ -240,6 +241,7 @@ class _Reading:
             runtime=len(self.runtime["ts"]),
             operators=len(self.operators["ts"]),
             memory=len(self.memory["ts"]),
+            modules=len(self.modules["ts"]),
             annotations=len(self.annotations),
             calls=len(self.comm_args),
             names=len(self.names) + len(self.operator_ids) + len(self.call_ids),
@@ -260,6 +262,7 @@ class _Reading:
         if not self.options.details:
             launches = _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
+        modules = _CPU_EVENTS.all(texts.modules)
         threads = _THREADS.all(texts.threads)
         processes = _PROCESSES.all(texts.processes)
         # Of files without activities, which operators are read of.
@@ -269,6 +272,7 @@ class _Reading:
         timed: list[tuple[Sequence[Timed], list[bytes]]] = [
             (activities, texts.activities), (calls or launches, texts.launches), (annotations, texts.annotations),
             (operators, texts.operators), (points, texts.window_ends), (memory, texts.memory),
+            (modules, texts.modules),
         ]  # fmt: skip
         self._count_from_zero([each for each in timed if each[0]])
         window_ends = [event.ts for event in points if event.ts is not None]
@@ -308,7 +312,8 @@ class _Reading:
         work = [e for e in operators if not e.name.startswith(_HANDING_OVER) and not _STEP.match(e.name)]
         self._extend_pids(annotations, launches, handed_over, work)
         if self.options.details or not self.activities["ts"]:  # else they matter on CPU runs only
-            self._extend_operators(work)
+            self._extend_operators(self.operators, work)
+        self._extend_operators(self.modules, modules)
 
     def _count_from_zero(self, timed: Sequence[tuple[Sequence[Timed], list[bytes]]]) -> None:
         """Let events, given with their texts, count from a zero near them, if doubles of their times are not exact."""
@@ -331,7 +336,7 @@ class _Reading:
     def _move_zero(self, zero_us: int) -> None:
         """Let everything read so far count from another zero."""
         later_us, self.zero_us = zero_us - self.zero_us, zero_us
-        for columns in (self.activities, self.launches, self.runtime, self.operators, self.memory):
+        for columns in (self.activities, self.launches, self.runtime, self.operators, self.memory, self.modules):
             columns["ts"] = array("d", [ts - later_us for ts in columns["ts"]])
         self.annotations = [msgspec.structs.replace(one, ts=one.ts - later_us) for one in self.annotations]
         self.comm_args = [row | {"ts": row["ts"] - later_us} if "ts" in row else row for row in self.comm_args]
@@ -351,6 +356,7 @@ class _Reading:
             operators=_bytes(self.operators),
             memory=_bytes(self.memory),
             stream_waits=_bytes(_arrays("stream_waits")),
+            modules=_bytes(self.modules),
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
@@ -409,6 +415,7 @@ class _Reading:
         columns["name"].fromlist(names)
         columns["correlation"].fromlist(_integers([a.correlation for a in args]))
         columns["external_id"].fromlist(_external_ids(args))
+        columns["size"].fromlist(_sizes([a.size for a in args]))
         columns["ts"].fromlist([e.ts for e in events])
         columns["dur"].fromlist(_durations(events))
         columns["blocks_per_sm"].extend(_numbers_known([a.blocks_per_sm for a in args]))
@@ -430,8 +437,8 @@ class _Reading:
         columns["ts"].fromlist([e.ts for e in events])
         columns["dur"].fromlist(_durations(events))
 
-    def _extend_operators(self, events: list[CpuEvent]) -> None:
-        known, columns = self.operator_ids, self.operators
+    def _extend_operators(self, columns: dict[str, array[Any]], events: list[CpuEvent]) -> None:
+        known = self.operator_ids
         columns["thread"].fromlist(_numbers([e.tid for e in events]))
         columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
         columns["ts"].fromlist([e.ts for e in events])
@@ -465,6 +472,11 @@ def _bytes(columns: dict[str, array[Any]]) -> Columns:
 def _integers(values: list[Any]) -> list[int]:
     """Integers with MISSING for the nulls of JSON, of which there are hardly ever any."""
     return [MISSING if v is None else v for v in values] if None in values else values
+
+
+def _sizes(values: list[Any]) -> list[int]:
+    """Sizes in bytes, MISSING for whatever is none; of a kernel nothing is expected."""
+    return [value if type(value) is int and 0 <= value < 2**63 else MISSING for value in values]
 
 
 def _either(values: list[Any], otherwise: list[Any]) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
+from ...core.markers import C10D_FRAME, MODULE, PYTHON_GC
 from .cuts import NO_JSON, check_text, repaired_array
 from .events import (
     IDLE_CALLS,
@@ -67,7 +68,10 @@ class _Needles:
 
 _USUAL = [category for category in ROOMS if category not in RARE]
 _OTHERS = [b"thread_name", b"process_name", b"[memory]", WINDOW_END.encode()]
-_ALL, _ALL_WITH_CALLS = _Needles(_USUAL, _OTHERS), _Needles(_USUAL, _OTHERS, every_call=True)
+_ALL = _Needles(_USUAL, _OTHERS)
+_ALL_WITH_CALLS = _Needles(
+    _USUAL, [*_OTHERS, MODULE.encode(), PYTHON_GC.encode(), C10D_FRAME.encode()], every_call=True
+)
 # Of operators only those that hand a collective over, those that load data, and steps, which torch 1.9 has there.
 _WITHOUT_OPERATORS = _Needles(
     [category for category in _USUAL if category not in OPERATOR_CATEGORIES],
@@ -85,7 +89,8 @@ _OF_ANY_CATEGORY = msgspec.json.Decoder(list[OtherEvent])
 def picked(source: bytes, end: int, *, with_operators: bool, every_call: bool = False) -> Sorted | None:
     """The texts of wanted events before `end`; without operators, only of collectives and data loading.
 
-    With `every_call`, which needs operators, also runtime calls that launch nothing.
+    With `every_call`, which needs operators, also runtime calls that launch nothing, modules, and Python functions that
+    matter.
 
     `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None if not all of it
     is in Kineto's layout: a list ends in it, or a hit is neither at the beginning of an event nor within a single one.

@@ -48,7 +48,8 @@ class Names:
 
 @dataclass(frozen=True)
 class DeviceColumns:
-    """Activities as columns, times in ns as in the export; `blocks` are the blocks of a kernel, MISSING for the rest.
+    """Activities as columns, times in ns as in the export; `blocks` are the blocks of a kernel, `size` the bytes
+    of a copy or fill, MISSING for the rest.
 
     `peer_copies` are correlations and sizes of copies between GPUs. `notes` say what is not told apart.
     """
@@ -79,7 +80,10 @@ def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColu
     )
 
 
-def _placed(found: dict[str, Int64s], name: Int64s, blocks: Int64s | None = None) -> dict[str, Int64s]:
+def _placed(
+    found: dict[str, Int64s], name: Int64s, *, blocks: Int64s | None = None, size: Int64s | None = None
+) -> dict[str, Int64s]:
+    nothing = np.full(len(name), MISSING)
     return {
         "start": found["start"],
         "end": found["end"],
@@ -87,7 +91,8 @@ def _placed(found: dict[str, Int64s], name: Int64s, blocks: Int64s | None = None
         "stream": found["streamId"],
         "correlation": found["correlationId"],
         "name": name,
-        "blocks": np.full(len(name), MISSING) if blocks is None else blocks,
+        "blocks": nothing if blocks is None else blocks,
+        "size": nothing if size is None else size,
     }
 
 
@@ -109,7 +114,7 @@ def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     blocks = np.where(known, 1, MISSING)
     for size in sizes:
         blocks = np.where(known & (np.abs(blocks) < 2**31), blocks * np.where(known, size, 1), MISSING)
-    return _placed(found, name, blocks)
+    return _placed(found, name, blocks=blocks)
 
 
 def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list[tuple[int, int]]]:
@@ -126,15 +131,16 @@ def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list
         numbers.append(names.add(name, memory_kind(name)))
     between = (way == _BETWEEN_GPUS) & (found["correlationId"] != MISSING) & (found["bytes"] >= 0)
     peer_copies = list(zip(found["correlationId"][between].tolist(), found["bytes"][between].tolist(), strict=True))
-    return _placed(found, np.array(numbers, dtype=np.int64)[which.reshape(-1)]), peer_copies
+    of_copy = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+    return _placed(found, of_copy, size=found["bytes"]), peer_copies
 
 
 def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
-    found = tables.columns(FILL_TABLE, _PLACE, ("correlationId", "memKind"), owner="globalPid")
+    found = tables.columns(FILL_TABLE, _PLACE, ("correlationId", "memKind", "bytes"), owner="globalPid")
     distinct, which = np.unique(found["memKind"], return_inverse=True)
     texts = (f"Memset ({_PLACES.get(kind, 'Unknown')})" for kind in distinct.tolist())
     numbers = np.array([names.add(name, memory_kind(name)) for name in texts], dtype=np.int64)
-    return _placed(found, numbers[which.reshape(-1)])
+    return _placed(found, numbers[which.reshape(-1)], size=found["bytes"])
 
 
 def _graphs(tables: ExportTables, names: Names) -> dict[str, Int64s]:

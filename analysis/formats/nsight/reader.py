@@ -193,6 +193,7 @@ def _activities(columns: dict[str, Int64s], first: int, gpus: Mapping[int, sessi
         stream=columns["stream"],
         name=columns["name"],
         correlation=columns["correlation"],
+        size=columns["size"],
         **_times(columns, first),
         blocks_per_sm=blocks / of_device,
     )

@@ -19,7 +19,7 @@ from ...recording.checks import is_consistent
 from ...recording.header import Header
 from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.recording import DOUBLES, INTEGERS, Columns, CommRow, Extent, RawTrace
-from ...recording.values import Int64, Time
+from ...recording.values import MISSING, Int64, Time
 from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
 from .rows import CodedRows, annotations_in, coded_annotations, coded_comm_args, comm_args_in
 
@@ -29,8 +29,10 @@ _SUM_BYTES = 32
 _GZIP = 31  # the window of zlib, and a gzip header around it
 _SMALLEST, _FAST = 9, 2
 _MOST_ROWS = 2**40
-_LATER = ("stream_waits",)
+_LATER = ("stream_waits", "modules")
 """Sorts of events that older recordings of this version do not have."""
+_LATER_COLUMNS = {"activities": {"size"}}
+"""Columns that older recordings do not have either: written where they say something."""
 
 
 class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +161,9 @@ def without_details(trace: RawTrace) -> RawTrace:
     """What is read of a trace without details, from what is read with them."""
     if not trace.detailed:
         return trace
-    nothing = {sort: dict.fromkeys(getattr(trace, sort), b"") for sort in ("runtime", "memory", "stream_waits")}
+    nothing = {
+        sort: dict.fromkeys(getattr(trace, sort), b"") for sort in ("runtime", "memory", "stream_waits", "modules")
+    }
     if trace.activities["ts"]:
         nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
     annotations = [one for one in trace.annotations if one.name.startswith((C10D, LOADING)) or STEERING.match(one.name)]
@@ -167,16 +171,22 @@ def without_details(trace: RawTrace) -> RawTrace:
 
 
 def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
-    found = {name: coded_integers(integers(columns[name])) for name in INTEGERS[sort]}
+    found = {
+        name: coded_integers(integers(columns[name]))
+        for name in INTEGERS[sort]
+        if name not in _LATER_COLUMNS.get(sort, ()) or (integers(columns[name]) != MISSING).any()
+    }
     return found | {name: coded_doubles(doubles(columns[name])) for name in DOUBLES[sort]}
 
 
 def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
     if not columns and sort in _LATER:
         return dict.fromkeys((*INTEGERS[sort], *DOUBLES[sort]), b"")
-    if columns.keys() != {*INTEGERS[sort], *DOUBLES[sort]}:
+    later = _LATER_COLUMNS.get(sort, set()) - columns.keys()
+    if columns.keys() != {*INTEGERS[sort], *DOUBLES[sort]} - later:
         raise BadColumn(f"the columns of {sort} are {', '.join(sorted(columns))}")
-    found: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort]}
+    found: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort] if name not in later}
+    found |= {name: np.full(rows, MISSING) for name in later}
     found |= {name: doubles_from(columns[name], rows) for name in DOUBLES[sort]}
     return {name: np.ascontiguousarray(column).tobytes() for name, column in found.items()}
 

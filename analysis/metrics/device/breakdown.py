@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TIMES = ["rank", "device", "start_ns", "dur_ns"]
 _NEEDED = [*_TIMES, "cycle", "kind", "step"]
+_NEVER = np.iinfo(np.int64).max
 NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
@@ -40,6 +41,23 @@ class Split(NamedTuple):
 
     waiting: Spans = NOTHING
     transfer: Spans = NOTHING
+
+
+class HeldWaits(NamedTuple):
+    """Waits of the calls of a device, in order of start, that do not overlap, all of shape (waits,)."""
+
+    call_id: NDArray[np.int64]
+    starts: Times
+    ends: Times
+
+    @classmethod
+    def of(cls, call_id: NDArray[np.int64], starts: Times, ends: Times) -> HeldWaits:
+        """The waits, of which each moment belongs to the one that ends last: the others do not keep the device."""
+        order = np.lexsort((call_id, starts))
+        reach = np.maximum.accumulate(ends[order])
+        order = order[np.append(True, ends[order][1:] > reach[:-1])] if len(order) else order
+        begins = starts[order]
+        return cls(call_id[order], begins, np.minimum(ends[order], np.append(begins[1:], _NEVER)[: len(order)]))
 
 
 class StepProfile(NamedTuple):
@@ -174,6 +192,48 @@ def breakdown_steps(devices: Iterable[DeviceProfile], participation: pd.DataFram
     return BREAKDOWN_STEPS.frame(rows)
 
 
+def exposed_waits(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
+    """The exposed wait of each call by step, NA outside of all: `call_id`, `rank`, `device`, `step`, `exposed_wait_ns`.
+
+    By device and step they add up to `exposed_wait_ns` of the breakdown, where that is known.
+    """
+    import pandas as pd
+
+    splits, waits = _splits(participation), _waits(participation)
+    parts = [pd.DataFrame(dict.fromkeys(_EXPOSED_WAITS, pd.Series(dtype="int64")))]
+    for device in devices:
+        key = device.rank, device.device
+        if key in splits:
+            exposed_waiting = subtract(device.exposed, splits[key].transfer)
+            call_id, step, exposed_ns = _by_step(waits[key], exposed_waiting, device.steps)
+            parts.append(pd.DataFrame(dict(zip(_EXPOSED_WAITS, (call_id, *key, step, exposed_ns), strict=True))))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(step=table["step"].astype("Int64").mask(table["step"] == NO_STEP))
+
+
+_EXPOSED_WAITS = ("call_id", "rank", "device", "step", "exposed_wait_ns")
+
+
+def _by_step(
+    waits: HeldWaits, exposed_waiting: Spans, steps: Sequence[StepProfile]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Times]:
+    """Calls, steps and how long each call waited exposed in that step, where it did; NO_STEP is the rest."""
+    outside_ns = covered(exposed_waiting, waits.starts, waits.ends)
+    parts = []
+    for step, start_ns, end_ns, _ in steps:
+        inside = slice(
+            np.searchsorted(waits.ends, start_ns, side="right"), np.searchsorted(waits.starts, end_ns, side="left")
+        )
+        starts, ends = (np.clip(times[inside], start_ns, end_ns) for times in (waits.starts, waits.ends))
+        exposed_ns = covered(exposed_waiting, starts, ends)
+        outside_ns[inside] -= exposed_ns
+        parts.append((waits.call_id[inside], np.full(len(exposed_ns), step), exposed_ns))
+    parts.append((waits.call_id, np.full(len(outside_ns), NO_STEP), outside_ns))
+    call_id, step_of, exposed_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    some = exposed_ns > 0
+    return call_id[some], step_of[some], exposed_ns[some]
+
+
 Device = tuple[int, str]
 NotComputing = Callable[[Device, Times, Times], Times]
 """How long a device did not compute in each interval from a start to an end, within a call; all of shape (n,)."""
@@ -266,3 +326,14 @@ def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
         done = arrived + calls["dur_ns"].to_numpy()
         found[rank, device] = Split(spans(arrived, moving), spans(moving, done))
     return found
+
+
+def _waits(participation: pd.DataFrame) -> dict[tuple[int, str], HeldWaits]:
+    """By rank and device."""
+    known = participation[participation["wait_ns"].notna()]
+    result = {}
+    for (rank, device), calls in grouped(known, ["rank", "device"]):
+        arrived = calls["start_ns"].to_numpy()
+        moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
+        result[rank, device] = HeldWaits.of(calls["call_id"].to_numpy(), arrived, moving)
+    return result

@@ -11,7 +11,8 @@ it ended, stream by stream and as a whole; here all streams together, and to the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,8 +22,8 @@ import pandas as pd
 from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, grouped
-from ...core.steps import NO_STEP, Window, step_windows
-from ...core.tables.device_time import IDLE, IDLE_STEPS
+from ...core.steps import NO_STEP, Mark, Window, step_windows
+from ...core.tables.device_time import IDLE, IDLE_STEPS, MODULES
 from ..clocks.frame import Flags, Ints
 
 NOT_READ = "the causes need runtime calls and operators, which were not read; a recording has them if packed --details"
@@ -38,6 +39,8 @@ QUEUE = ("starved", "launching", "queued", "unknown")
 """Parts of idle time: what was queued on the device."""
 HOST = ("sync", "alloc", "data", "operator", "outside")
 """Parts of starved time: what the launching thread did. Where they nest, the first one counts."""
+OF_WHICH = ("gc", "cpu_comm", "compile")
+"""Parts of `operator` and `outside`. Where they nest, the first one counts."""
 
 
 def is_sync(call: str) -> bool:
@@ -50,6 +53,7 @@ def is_alloc(call: str) -> bool:
     return _ALLOC.match(call) is not None
 
 
+_RANGE = ["thread", "name", "start_ns", "dur_ns"]
 NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation"]
 """Columns of activities that idle time is measured from."""
 
@@ -72,6 +76,9 @@ class Host:
     runtime_calls: pd.DataFrame
     operators: pd.DataFrame
     annotations: pd.DataFrame
+    modules: pd.DataFrame
+    has_gc: bool
+    """Whether runs of Python's garbage collector were recorded, on this rank or any other."""
 
     @cached_property
     def calls(self) -> HostCalls:
@@ -89,18 +96,66 @@ class Host:
             is_alloc=alloc & ~sync,
         )
 
-    def spans_of(self, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
-        """When a thread was in a blocking call, in an allocating one, loading data, and in any operator."""
+    def spans_of(self, thread: int) -> dict[str, Spans]:
+        """When a thread was in each of HOST and OF_WHICH, `outside` excepted."""
         calls, here = self.calls, self.calls.thread == thread
-        sync, alloc = (
-            spans(calls.start_ns[own], calls.end_ns[own]) for own in (here & calls.is_sync, here & calls.is_alloc)
-        )
-        on_thread = self.annotations[bare(self.annotations["thread"]) == thread]
-        loading = on_thread["name"].str.startswith(markers.LOADING).to_numpy(dtype=bool)
-        own = self.operators[bare(self.operators["thread"]) == thread]
+        marks = self.annotations[bare(self.annotations["thread"]) == thread]
+        operators = self.operators[bare(self.operators["thread"]) == thread]
+        communicating = _named(marks, _is_communicating)
+        compiling = [_spans(_named(table, _is_compiling)) for table in (marks, operators)]
         # Operators that hand a collective over are kept with the annotations.
-        handing = on_thread["name"].str.startswith((markers.C10D, markers.RECORD)).to_numpy(dtype=bool)
-        return sync, alloc, _spans(on_thread[loading]), union(_spans(own), _spans(on_thread[handing]))
+        handing = _named(marks, lambda name: name.startswith((markers.C10D, markers.RECORD)))
+        return {
+            "sync": spans(calls.start_ns[here & calls.is_sync], calls.end_ns[here & calls.is_sync]),
+            "alloc": spans(calls.start_ns[here & calls.is_alloc], calls.end_ns[here & calls.is_alloc]),
+            "data": _spans(_named(marks, lambda name: name.startswith(markers.LOADING))),
+            "operator": union(_spans(operators), _spans(handing)),
+            "gc": _spans(_named(marks, lambda name: name == markers.PYTHON_GC)),
+            "cpu_comm": union(_spans(communicating), self._waits_for_gloo(thread, marks, operators)),
+            "compile": union(*compiling),
+        }
+
+    def _waits_for_gloo(self, thread: int, marks: pd.DataFrame, operators: pd.DataFrame) -> Spans:
+        """When a thread stood still from handing a collective to gloo until that was done.
+
+        Gloo works on threads of its own, and no trace shows its caller waiting. But a caller that does nothing else
+        before the operation ends has waited for it.
+        """
+        elsewhere = self.annotations[bare(self.annotations["thread"]) != thread]
+        work = _named(elsewhere, lambda name: name.startswith(markers.GLOO_MARK)).sort_values("start_ns")
+        handed = _named(marks, lambda name: name.startswith(markers.C10D))
+        if not len(work) or not len(handed):
+            return _spans(work[:0])
+        own_calls = self.calls.start_ns[self.calls.thread == thread]
+        begins = np.sort(np.concatenate((marks["start_ns"], operators["start_ns"], own_calls)))
+        start, end = (np.append(times, _NEVER) for times in _times(work))
+        since, returned = _times(handed)
+        first = np.searchsorted(start[:-1], since)
+        until = end[first]
+        stood_still = until <= np.append(begins, _NEVER - 1)[np.searchsorted(begins, returned)]
+        return spans(since[stood_still], until[stood_still])
+
+    @cached_property
+    def operator_ranges(self) -> pd.DataFrame:
+        """Its operators, with those that hand a collective over, which are kept with the annotations."""
+        handing = self.annotations[self._marks.str.startswith(markers.C10D)]
+        return pd.concat([table[_RANGE] for table in (self.operators, handing) if len(table)] or [handing[_RANGE]])
+
+    @cached_property
+    def user_ranges(self) -> pd.DataFrame:
+        """Its annotations without those of steps, and without operators."""
+        others = self._marks.str.startswith((markers.PROFILER_STEP, markers.C10D)) | self._marks.isin(markers.DETAILS)
+        return self.annotations.loc[~others, _RANGE]
+
+    @cached_property
+    def step_marks(self) -> list[Mark]:
+        """Its annotations of steps."""
+        steps = self.annotations[self._marks.str.startswith(markers.PROFILER_STEP)]
+        return list(zip(*(steps[name].tolist() for name in ("name", "start_ns", "dur_ns")), strict=True))
+
+    @cached_property
+    def _marks(self) -> pd.Series[str]:
+        return self.annotations["name"].astype("string").fillna("")
 
     @cached_property
     def launches(self) -> Ints:
@@ -138,7 +193,8 @@ class Gaps(NamedTuple):
     """Idle time of a device in one cycle, in pieces that lie in one step each, all of shape (pieces,).
 
     A piece is starved in [start_ns, begun_ns), launching in [begun_ns, done_ns), queued in [done_ns, end_ns), unless
-    it is not `is_known` which call ended it. `window` counts into the windows of the steps, -1 outside of them.
+    it is not `is_known` which call ended it. `window` counts into the windows of the steps, -1 outside of them. `call`
+    counts into the calls of the host, -1 for none; `ender` into the activities.
     """
 
     start_ns: Times
@@ -149,6 +205,8 @@ class Gaps(NamedTuple):
     is_known: Flags
     is_drained: Flags
     window: Ints
+    call: Ints
+    ender: Ints
 
 
 def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) -> tuple[int, Gaps]:
@@ -174,7 +232,9 @@ def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) 
         begun[known], done[known] = host.calls.start_ns[call[known]], host.calls.end_ns[call[known]]
         thread[known] = host.calls.thread[call[known]]
         drained[known] = host.was_blocked(thread[known], idle.starts[known])
-    return last - first, _cut(Gaps(idle.starts, begun, done, idle.ends, thread, known, drained, drained), windows)
+    of_all = np.zeros(len(ender), dtype=np.int64)
+    gaps = Gaps(idle.starts, begun, done, idle.ends, thread, known, drained, of_all, np.where(known, call, -1), ender)
+    return last - first, _cut(gaps, windows)
 
 
 def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
@@ -195,6 +255,8 @@ def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
         is_known=gaps.is_known[of],
         is_drained=gaps.is_drained[of],
         window=np.where(window < len(windows), window, -1),
+        call=gaps.call[of],
+        ender=gaps.ender[of],
     )
 
 
@@ -219,19 +281,57 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
         "queued": (gaps.end_ns - gaps.done_ns) * known,
         "unknown": (gaps.end_ns - start) * (1 - known),
         "drained": starved * gaps.is_drained,
-        **{cause: np.zeros(len(start), dtype=np.int64) for cause in HOST},
+        **{cause: np.zeros(len(start), dtype=np.int64) for cause in (*HOST, *OF_WHICH, "python")},
     }
     for thread in np.unique(gaps.thread[starved > 0]).tolist():
         here = (gaps.thread == thread) & (starved > 0)
-        before = np.zeros(int(here.sum()), dtype=np.int64)
-        so_far: list[Spans] = []
-        for cause, when in zip(HOST, host.spans_of(thread), strict=False):
-            so_far = [union(*so_far, when)]
-            within = covered(so_far[0], start[here], begun[here])
-            found[cause][here] = within - before
-            before = within
-        found["outside"][here] = starved[here] - before
+        did = host.spans_of(thread)
+        beside = _first_of(did, [*HOST[:3], *OF_WHICH, "operator"], start[here], begun[here])
+        counted = _first_of(did, HOST[:-1], start[here], begun[here])
+        for cause, times in {**beside, **counted}.items():
+            found[cause][here] = times
+        found["outside"][here] = starved[here] - sum(counted.values())
+        found["python"][here] = starved[here] - sum(beside.values())
     return found
+
+
+def _first_of(did: dict[str, Spans], causes: Sequence[str], starts: Times, ends: Times) -> dict[str, Times]:
+    """How long each interval has each of the causes; where several hold, the first one counts."""
+    result, so_far = {}, did[causes[0]]
+    before = np.zeros(len(starts), dtype=np.int64)
+    for cause in causes:
+        so_far = union(so_far, did[cause])
+        within = covered(so_far, starts, ends)
+        result[cause], before = within - before, within
+    return result
+
+
+class IdleParts(NamedTuple):
+    """The parts of idle time in ns, of shape (pieces,); which of them are not known; and why."""
+
+    known: dict[str, Times]
+    absent: tuple[str, ...]
+    note: str | None
+
+
+def idle_parts(gaps: Gaps, host: Host | None, why_not: str | None) -> IdleParts:
+    """The parts of each piece of idle time; `why_not` says why there is no host."""
+    if host is None:
+        absent = (*QUEUE, *HOST, *OF_WHICH, "python", "drained")
+        return IdleParts({"idle": gaps.end_ns - gaps.start_ns}, absent, why_not)
+    parts = by_cause(gaps, host)
+    if not len(host.calls.thread):
+        return IdleParts(parts, (), NO_CALLS)
+    if not len(host.operators):
+        return IdleParts(parts, (*HOST[2:], *OF_WHICH, "python"), NO_OPERATORS)
+    return IdleParts(parts, () if host.has_gc else ("gc",), None)
+
+
+def windows_of(activities: pd.DataFrame) -> list[Window]:
+    """The windows of the steps of these activities of a device in one cycle."""
+    starts = activities["start_ns"].to_numpy()
+    steps = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
+    return step_windows(starts, starts + activities["dur_ns"].to_numpy(), steps)
 
 
 class IdleRows(NamedTuple):
@@ -243,17 +343,9 @@ class IdleRows(NamedTuple):
 
 def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) -> IdleRows:
     """The rows of these activities of a device in one cycle; `why_not` says why there is no host."""
-    starts = activities["start_ns"].to_numpy()
-    steps = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
-    windows = step_windows(starts, starts + activities["dur_ns"].to_numpy(), steps)
+    windows = windows_of(activities)
     window_ns, gaps = gaps_of(activities, host, windows)
-    absent: tuple[str, ...] = ()
-    if host is None:
-        parts, absent, note = {"idle": gaps.end_ns - gaps.start_ns}, (*QUEUE, *HOST, "drained"), why_not
-    else:
-        parts, note = by_cause(gaps, host), None if len(host.calls.thread) else NO_CALLS
-        if len(host.calls.thread) and not len(host.operators):
-            absent, note = HOST[2:], NO_OPERATORS
+    parts, absent, note = idle_parts(gaps, host, why_not)
     missing = {f"{part}_ns": None for part in absent} | {"note": note}
     sums = {f"{part}_ns": int(values.sum()) for part, values in parts.items()}
     in_steps = {f"{part}_ns": _by_window(values, gaps.window, len(windows)) for part, values in parts.items()}
@@ -286,15 +378,30 @@ class HostTables:
     operators: pd.DataFrame
     annotations: pd.DataFrame
     is_read: bool
+    modules: pd.DataFrame = field(default_factory=MODULES.empty)
 
     def host(self, rank: int, cycle: int) -> Host:
         """What the CPU of a rank did in one cycle."""
-        tables = (self.calls, self.operators, self.annotations)
-        return Host(*(part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, tables, strict=True)))
+        parts = zip(self._parts, self._tables, strict=True)
+        return Host(*(part.get((rank, cycle), every[:0]) for part, every in parts), self._has_gc)
+
+    def host_of(self, rank: int, device: str, cycle: int) -> tuple[Host | None, str | None]:
+        """The host that launched what a device did; None where it is not known, and why."""
+        if device == "cpu":
+            return None, ON_CPU
+        return (self.host(rank, cycle), None) if self.is_read else (None, NOT_READ)
+
+    @cached_property
+    def _has_gc(self) -> bool:
+        return bool((bare(self.annotations["name"]) == markers.PYTHON_GC).any())
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], pd.DataFrame]]:
-        return [dict(grouped(table, ["rank", "cycle"])) for table in (self.calls, self.operators, self.annotations)]
+        return [dict(grouped(table, ["rank", "cycle"])) for table in self._tables]
+
+    @property
+    def _tables(self) -> tuple[pd.DataFrame, ...]:
+        return self.calls, self.operators, self.annotations, self.modules
 
 
 class IdleTables(NamedTuple):
@@ -309,10 +416,7 @@ def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
     for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        host, why_not = None, ON_CPU if device == "cpu" else NOT_READ
-        if tables.is_read and device != "cpu":
-            host = tables.host(rank, cycle)
-        found = idle_of(own, host, why_not)
+        found = idle_of(own, *tables.host_of(rank, device, cycle))
         cycles.setdefault((rank, device), []).append(found.whole)
         steps += [{"rank": rank, "device": device, **step} for step in found.steps]
     return IdleTables(
@@ -334,6 +438,26 @@ def _summed(cycles: list[Row]) -> Row:
     return result
 
 
-def _spans(events: pd.DataFrame) -> Spans:
+def _is_communicating(name: str) -> bool:
+    """Whether a CPU communicates in a range of this name; of torch.distributed's functions only such are read."""
+    return name.startswith((markers.GLOO_MARK, *markers.BARRIERS, markers.C10D_FRAME))
+
+
+def _is_compiling(name: str) -> bool:
+    return name.endswith(markers.COMPILING)
+
+
+def _named(events: pd.DataFrame, is_wanted: Callable[[str], bool]) -> pd.DataFrame:
+    """The events whose names are wanted; each name is looked at once."""
+    codes, names = pd.factorize(events["name"])
+    return events[np.array([*map(is_wanted, names), False], dtype=bool)[codes]]
+
+
+def _times(events: pd.DataFrame) -> tuple[Times, Times]:
+    """When they began and ended."""
     starts = events["start_ns"].to_numpy()
-    return spans(starts, starts + events["dur_ns"].to_numpy())
+    return starts, starts + events["dur_ns"].to_numpy()
+
+
+def _spans(events: pd.DataFrame) -> Spans:
+    return spans(*_times(events))

@@ -1,4 +1,4 @@
-"""Device time by kernel and by operator, and what the time of communication kernels consists of.
+"""Device time by kernel, operator and annotation, and what the time of communication kernels consists of.
 
 A kernel's duration is device time whether it computes, moves data or only waits for other ranks. For communication the
 tables say which of the two, and how much of it was hidden by computing. Definitions: docs/metrics/kernels.md.
@@ -14,7 +14,14 @@ import pandas as pd
 
 from ...core.intervals import covered, spans
 from ...core.kinds import COMM, COMPUTE, MEMORY
-from ...core.tables.device_time import KERNELS, KERNELS_DEVICES, OPERATORS, OPERATORS_DEVICES
+from ...core.tables.device_time import (
+    ANNOTATION_TIMES,
+    ANNOTATION_TIMES_DEVICES,
+    KERNELS,
+    KERNELS_DEVICES,
+    OPERATORS,
+    OPERATORS_DEVICES,
+)
 
 _DEVICE = ["rank", "device"]
 _CALL = ["rank", "cycle", "device", "stream", "start_ns"]
@@ -61,25 +68,37 @@ def kernels_devices(time: pd.DataFrame) -> pd.DataFrame:
 
 def operators(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
     """One row per operator over all ranks and devices. `operator` is that of each activity in `time`."""
-    return OPERATORS.conform(_by_operator(time, operator, []))
+    return OPERATORS.conform(_by_launch(time, "operator", operator, []))
 
 
 def operators_devices(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
     """One row per rank, device and operator."""
-    rows = _by_operator(time, operator, _DEVICE)
+    rows = _by_launch(time, "operator", operator, _DEVICE)
     return OPERATORS_DEVICES.conform(rows.drop(columns="ranks"))
 
 
-def _by_operator(time: pd.DataFrame, operator: pd.Series[str], over: Sequence[str]) -> pd.DataFrame:
-    keys = [*over, "operator"]
-    of = time.assign(operator=operator.reindex(time.index))
+def by_annotation(time: pd.DataFrame, annotation: pd.Series[str]) -> pd.DataFrame:
+    """One row per annotation over all ranks and devices. `annotation` is that of each activity in `time`."""
+    return ANNOTATION_TIMES.conform(_by_launch(time, "annotation", annotation, []))
+
+
+def by_annotation_devices(time: pd.DataFrame, annotation: pd.Series[str]) -> pd.DataFrame:
+    """One row per rank, device and annotation."""
+    rows = _by_launch(time, "annotation", annotation, _DEVICE)
+    return ANNOTATION_TIMES_DEVICES.conform(rows.drop(columns="ranks"))
+
+
+def _by_launch(time: pd.DataFrame, by: str, around: pd.Series[str], over: Sequence[str]) -> pd.DataFrame:
+    """Device time by what was `around` the launch of each activity, in a column `by`."""
+    keys = [*over, by]
+    of = time.assign(**{by: around.reindex(time.index)})
     grouped = of.groupby(keys, dropna=False, sort=False)
     kinds = grouped["kind"].nunique()
     known = pd.DataFrame({
         "kind": grouped["kind"].first().where(kinds == 1),
         "kernels": grouped["name"].nunique(),
     }).reset_index()  # fmt: skip
-    return _shares(of, over, ["operator"]).merge(known, on=keys)
+    return _shares(of, over, [by]).merge(known, on=keys)
 
 
 def _shares(time: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Which CPU operator launched an activity: the innermost one around the launch, on its thread.
+"""Which CPU operator, or annotation, an activity was launched in: the innermost one around the launch, on its thread.
 
 That is the operator whose External id Kineto writes on the kernel, but it is also known for traces without such ids.
 """
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.schema import bare
 from ..clocks.frame import Ints
 
 _NONE = -1
@@ -24,8 +25,25 @@ def launched_in(
     handed_over = annotations[annotations["name"].str.startswith(markers.C10D).fillna(False)]
     columns = ["rank", "cycle", "thread", "name", "start_ns", "dur_ns"]
     every = pd.concat([t[columns] for t in (cpu_operators, handed_over) if len(t)] or [cpu_operators[columns]])
-    found = activities["name"].where(activities["device"] == "cpu")
-    of_file = dict(list(every.groupby(["rank", "cycle"])))
+    return _innermost_of(activities, launches, every, activities["name"].where(activities["device"] == "cpu"))
+
+
+def annotated_in(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[str]:
+    """The annotation of every activity, with the activities' index: one that the user's code made.
+
+    NA without a launch, or with one outside of all, and on CPUs.
+    """
+    names = annotations["name"].astype("string").fillna("")
+    others = names.str.startswith((markers.PROFILER_STEP, markers.C10D, markers.GLOO_MARK, *markers.OF_BACKENDS))
+    yours = annotations[~(others | names.isin(markers.DETAILS))]
+    return _innermost_of(activities, launches, yours, pd.Series(pd.NA, index=activities.index, dtype="string"))
+
+
+def _innermost_of(
+    activities: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame, found: pd.Series[str]
+) -> pd.Series[str]:
+    """`found` with the innermost range around the launch of every activity of a GPU."""
+    of_file = dict(list(ranges.groupby(["rank", "cycle"])))
     launched = dict(list(launches.groupby(["rank", "cycle"])))
     for key, own in activities[activities["device"] != "cpu"].groupby(["rank", "cycle"]):
         if key in of_file and key in launched:
@@ -63,6 +81,27 @@ def innermost(starts: Ints, ends: Ints, times: Ints) -> Ints:
         if not over.any():
             return found
         found[over] = around[found[over]]
+
+
+def names_around(events: pd.DataFrame, thread: Ints, times: Ints) -> pd.Series[str]:
+    """The name of the innermost of the events around each time of a thread, NA for none."""
+    found = pd.Series(pd.NA, index=range(len(times)), dtype="string")
+    of_thread = bare(events["thread"])
+    for number in np.unique(thread):
+        here, own = thread == number, events[of_thread == number]
+        starts = own["start_ns"].to_numpy()
+        ends = starts + own["dur_ns"].to_numpy()
+        at = np.sort(times[here])
+        # Only those that contain a call: of all operators of a thread there may be a hundred thousand.
+        used = np.searchsorted(at, ends, side="left") > np.searchsorted(at, starts, side="left")
+        if not used.any():
+            continue
+        starts, ends, names = starts[used], ends[used], own["name"].astype("string").array[used]
+        order = np.lexsort((-ends, starts))
+        # In traces with whole microseconds a call often begins when the operator before it ends: that is not around it.
+        inner = innermost(starts[order], ends[order] - 1, times[here])
+        found[here] = names[order].take(inner, allow_fill=True)
+    return found
 
 
 def _around(starts: Ints, ends: Ints) -> Ints:

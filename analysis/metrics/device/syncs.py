@@ -9,17 +9,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ...core import markers
 from ...core.intervals import Spans, Times, covered, spans, subtract
 from ...core.schema import bare, grouped
 from ...core.steps import NO_STEP, steps_at
 from ...core.tables.device_time import SYNCS, SYNCS_STEPS
 from ..clocks.frame import Flags, Ints
 from .idle import NEEDED, Host, HostTables, gaps_of
-from .launches import innermost
+from .launches import names_around
 
 _KEYS = ["kind", "name", "operator", "annotation"]
-_EVENT = ["thread", "name", "start_ns", "dur_ns"]
 
 
 def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
@@ -68,20 +66,13 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
     lost = np.zeros(len(chosen), dtype=np.int64)
     for activities in devices:
         lost += _lost(activities, host, thread, start, calls.end_ns[chosen], is_sync)
-    marks = host.annotations
-    name = marks["name"].astype("string").fillna("")
-    is_operator = name.str.startswith(markers.C10D)
-    of_others = name.str.startswith(markers.PROFILER_STEP) | name.isin(markers.DETAILS)
-    operators = pd.concat(
-        [table[_EVENT] for table in (host.operators, marks[is_operator]) if len(table)] or [marks[:0]]
-    )
-    step = steps_at(start, zip(name, marks["start_ns"].tolist(), marks["dur_ns"].tolist(), strict=True))
+    step = steps_at(start, host.step_marks)
     return pd.DataFrame({
         "rank": rank,
         "kind": pd.Series(np.where(is_sync, "sync", "alloc"), dtype="string"),
         "name": host.runtime_calls["name"].astype("string").array.take(chosen),
-        "operator": _around(operators, thread, start),
-        "annotation": _around(marks[~(is_operator | of_others)], thread, start),
+        "operator": names_around(host.operator_ranges, thread, start),
+        "annotation": names_around(host.user_ranges, thread, start),
         "step": pd.Series(step, dtype="Int64").mask(step == NO_STEP),
         "dur_ns": calls.end_ns[chosen] - start,
         "lost_ns": lost,
@@ -104,24 +95,3 @@ def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end:
             lost[here] = covered(starved, begin, np.maximum(end[here], begin))
             starved = subtract(starved, spans(start[here], end[here]))
     return lost
-
-
-def _around(events: pd.DataFrame, thread: Ints, times: Times) -> pd.Series[str]:
-    """The name of the innermost of the events around each time of a thread, NA for none."""
-    found = pd.Series(pd.NA, index=range(len(times)), dtype="string")
-    of_thread = bare(events["thread"])
-    for number in np.unique(thread):
-        here, own = thread == number, events[of_thread == number]
-        starts = own["start_ns"].to_numpy()
-        ends = starts + own["dur_ns"].to_numpy()
-        at = np.sort(times[here])
-        # Only those that contain a call: of all operators of a thread there may be a hundred thousand.
-        used = np.searchsorted(at, ends, side="left") > np.searchsorted(at, starts, side="left")
-        if not used.any():
-            continue
-        starts, ends, names = starts[used], ends[used], own["name"].astype("string").array[used]
-        order = np.lexsort((-ends, starts))
-        # In traces with whole microseconds a call often begins when the operator before it ends: that is not around it.
-        inner = innermost(starts[order], ends[order] - 1, times[here])
-        found[here] = names[order].take(inner, allow_fill=True)
-    return found

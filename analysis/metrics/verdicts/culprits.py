@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...core.wording import listed
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
+from ..prices import Excess, LateRanks
 from .doing import Doing, on_cpu, on_device, only_step
 
 _MOST_NAMED = 3
@@ -99,6 +101,23 @@ class Culprits(NamedTuple):
         reason = doing.clause if doing else f"it {does}"
         return f"Rank {late.rank} is late by {length(late.more_ms)}{late.per}{late.where}: {reason}"
 
+    def standing_out(self) -> set[int]:
+        """The ranks that the others wait for most."""
+        return set(standing_out(self._shares()))
+
+    def why(self, rank: int) -> str | None:
+        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if nothing tells."""
+        late = self._late(rank)
+        if late is None:
+            return None
+        doing = self._doing(late)
+        return self._does(late) + (f"; {doing.clause}" if doing else self._where(late))
+
+    def on_cpu_later(self, rank: int) -> str:
+        """The same of a rank for which nobody seems to wait."""
+        doing = on_cpu(self.late_work, rank)
+        return "gives its device work later than the others" + (f"; {doing.clause}" if doing else "")
+
     def _why(self, rank: int, who: str = "", *, several: bool = False) -> str:
         late = self._late(rank)
         if late is None:
@@ -138,6 +157,47 @@ class Culprits(NamedTuple):
     def _where(self, late: _Late) -> str:
         kernel = on_device(self.late_work, late.rank) if late.because == "compute" else None
         return f", mostly in {short(kernel)}" if kernel else ""
+
+
+class NamedLate(NamedTuple):
+    """Ranks without whose excess a step would be shorter, in words: who they are, and what each of them does."""
+
+    who: str
+    several: bool
+    why: str
+
+    @property
+    def costs(self) -> str:
+        """The verb."""
+        return "cost" if self.several else "costs"
+
+    @classmethod
+    def of(cls, late: LateRanks, culprits: Culprits) -> NamedLate:
+        """In words. What takes longer on a CPU, `culprits` tell."""
+        named = [str(rank) for rank in late.ranks]
+        reasons = {rank: _reason(rank, late.excess[rank], culprits) for rank in late.ranks[:_MOST_NAMED]}
+        if late.host is not None:
+            who, why = f"Host {late.host} ({len(named)} ranks)", f"its rank {named[0]} {reasons[late.ranks[0]]}"
+            return cls(who, several=False, why=why)
+        if len(named) == 1:
+            return cls(f"Rank {named[0]}", several=False, why=f"it {reasons[late.ranks[0]]}")
+        more = len(named) > _MOST_NAMED
+        who = f"{len(named)} ranks" if more else f"Ranks {listed(named)}"
+        return cls(who, several=True, why=", and ".join(f"rank {rank} {why}" for rank, why in reasons.items()))
+
+
+def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
+    """`computes 4.0 ms per step longer than the others, mostly in gemm`."""
+    known = culprits.why(rank)
+    if known is not None:
+        return known
+    per = " per step" if culprits.steps else ""
+    if excess.cpu_ns > max(excess.compute_ns, excess.copies_ns):
+        return culprits.on_cpu_later(rank)
+    if excess.copies_ns > excess.compute_ns:
+        return f"copies {length(excess.copies_ns / 1e6)}{per} longer than the others"
+    kernel = f", mostly in {short(excess.kernel)}" if excess.kernel else ""
+    return f"computes {length(excess.compute_ns / 1e6)}{per} longer than the others{kernel}"
 
 
 class _Late(NamedTuple):

@@ -8,6 +8,7 @@ import pandas as pd
 
 from ...core.wording import listed
 from ..device.idle import HOST
+from ..prices import Prices
 
 IDLE_CAUSES = {
     "sync_ns": "CPU in blocking calls",
@@ -28,6 +29,15 @@ _SENTENCES = {
     "outside_ns": "in Python outside of operators",
     "launching_ns": "launching what came next",
 }
+_REMEDIES = {
+    "sync-bound": "no_syncs",
+    "allocator-bound": "no_allocations",
+    "input-bound": "no_data_wait",
+    "launch-bound": "launch_ahead",
+}
+"""Verdicts on idle time, and the remedies that tell their price."""
+_BLOCKED = ("sync-bound", "allocator-bound", "input-bound")
+IDLE_VERDICTS = frozenset({*_REMEDIES, "idle"})
 _MENTIONED = 0.1  # of idle time
 _MOST_CALLS = 2
 
@@ -40,24 +50,58 @@ def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
     return {column: float(idle[column].astype("float64").mean()) for column in columns}
 
 
-def idle_verdict(causes: dict[str, float] | None) -> str:
+def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) -> str:
     """What limits a run whose largest loss is idle time.
+
+    Of what its host does, that without which a step gains most, or else that which takes most of it.
+    """
+    if causes is None:
+        return "idle"
+    sizes, gains = _sizes(causes), _gains(causes, prices)
+    largest = max(sizes, key=lambda verdict: sizes[verdict])
+    return max(gains, key=lambda verdict: gains[verdict]) if largest != "idle" and any(gains.values()) else largest
+
+
+def idle_price_ns(causes: dict[str, float] | None, prices: Prices, idle_ns: float) -> float | None:
+    """What a step would gain without the largest cause, but no more than the idle time there is; None if not known."""
+    if causes is None or idle_verdict(causes, prices) == "idle":
+        return None
+    gains = _gains(causes, prices)
+    return min(max(gains.values()), idle_ns) if gains else None
+
+
+def _sizes(causes: dict[str, float]) -> dict[str, float]:
+    """How much idle time each verdict is about, in ns.
 
     A blocking call that lets the queue run empty costs all of the time until the device has work again, although most
     of that is spent launching: so it counts for the call.
     """
-    if causes is None:
-        return "idle"
     blocked = max(causes["sync_ns"], causes["drained_ns"])
     by_host = sum(causes[f"{part}_ns"] for part in HOST) + causes["launching_ns"]
-    sizes = {
+    return {
         "sync-bound": blocked,
         "allocator-bound": causes["alloc_ns"],
         "input-bound": causes["data_ns"],
         "launch-bound": by_host - blocked - causes["alloc_ns"] - causes["data_ns"],
         "idle": causes["queued_ns"] + causes["unknown_ns"],
     }
-    return max(sizes, key=lambda verdict: sizes[verdict])
+
+
+def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
+    """What a step would gain without what each verdict is about, in ns, as far as it was played.
+
+    That everything is launched in time is a bound, in which the host has nothing to do: so it counts no more than the
+    host's time that is not in calls whose absence gains as much.
+    """
+    if prices is None:
+        return {}
+    gains = {verdict: max(prices.gains[name].ns, 0.0) for verdict, name in _REMEDIES.items() if name in prices.gains}
+    if "launch-bound" in gains:
+        sizes = _sizes(causes)
+        by_host = sum(causes[f"{part}_ns"] for part in HOST) + causes["launching_ns"]
+        others = sum(min(gains.get(verdict, 0.0), sizes[verdict]) for verdict in _BLOCKED)
+        gains["launch-bound"] = min(gains["launch-bound"], max(by_host - others, 0.0))
+    return gains
 
 
 def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str]) -> str:

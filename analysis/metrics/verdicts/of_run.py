@@ -12,15 +12,24 @@ import pandas as pd
 
 from ...core.schema import Row, records
 from ...core.wording import counted, listed
+from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
-from .culprits import Culprits, length
-from .of_idle import idle_reasons, idle_verdict, longest_calls
+from .culprits import Culprits, NamedLate, length
+from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
 from .thresholds import LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
 _PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
 _NOT_TOLD_APART = "waiting and transfer cannot be told apart"
+_REMEDIES_OF = {
+    "copy-bound": ("no_copies",),
+    "skew-bound": ("no_jitter", "overlap"),
+    "transfer-bound": ("overlap", "no_jitter"),
+    "inconclusive": ("overlap", "no_jitter"),
+}
+"""Verdicts, and the remedies of which the larger gain is their price."""
+_FIRST_FROM = 0.5  # of the largest loss: from there what late ranks cost comes first
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 
 
@@ -130,28 +139,46 @@ def of_run(
     syncs_steps: pd.DataFrame,
     few_traces: str,
     some_missing: bool,
+    prices: Prices | None,
 ) -> RunVerdict:
     """The verdict on a run that does not hang, with the table `steps`.
 
+    What ranks cost that differ from the others is said first if it is half as much as the largest loss: these others
+    show that it can be had, and of a loss that all ranks share, such as transfers, only a part can.
+
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
     parts of idle time in a typical step in ns, None if these are not known; `syncs_steps` is the table of that name.
-    `few_traces` says how many ranks of the job have a trace; for certain `some_missing`, or perhaps.
+    `prices` are None where the run cannot be played again. `few_traces` says how many ranks of the job have a trace;
+    for certain `some_missing`, or perhaps.
     """
-    step = Step.of(typical)
+    step, late = Step.of(typical), None if prices is None else prices.late
     losses = [
-        Loss(step.idle, idle_verdict(idle), "Devices are idle for", idle_reasons(idle, step.time)),
+        Loss(step.idle, idle_verdict(idle, prices), "Devices are idle for", idle_reasons(idle, step.time)),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         _of_communication(step, communication, culprits),
     ]
     losses.sort(key=lambda loss: -loss.ms)
+    priced = {loss.verdict: _price_ms(loss, idle, prices) for loss in losses if step.share(loss.ms) >= LOSS_FROM}
+    known = [ms for ms in priced.values() if ms is not None]
+    if len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM:
+        losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
     largest = losses[0]
-    if step.share(largest.ms) >= LOSS_FROM:
+    cost_ms = 0.0 if late is None else late.gain.ns / 1e6
+    named = None if late is None else NamedLate.of(late, culprits)
+    if named and step.share(cost_ms) >= LOSS_FROM and cost_ms >= _FIRST_FROM * max(known, default=0.0):
+        verdict = "skew-bound"
+        sentences = [f"{named.who} {named.costs} {step.of_whole(cost_ms)}: {named.why}."]
+        losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
+        rest, named = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], None
+    elif step.share(largest.ms) >= LOSS_FROM:
         verdict, [first, *rest] = largest.verdict, [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
     else:
         verdict, rest = "compute-bound", losses[:1] if step.share(largest.ms) >= MENTIONED_FROM else []
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
+    if named and late and not culprits.standing_out().issuperset(late.ranks):
+        sentences.append(f"{named.who} {named.costs} {step.with_share(cost_ms)}: {named.why}.")
     if not communication.calls:
         sentences.append("No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
@@ -177,29 +204,48 @@ class Loss(NamedTuple):
         return self.ms if self.most_ms is None else self.most_ms
 
 
-def _of_communication(step: Step, known: KnownCalls, culprits: Culprits) -> Loss:
+def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) -> float | None:
+    """What a step would gain without it, but no more than it takes; None if the run was not played without it."""
+    if prices is None:
+        return None
+    if loss.verdict in IDLE_VERDICTS:
+        ns = idle_price_ns(idle, prices, loss.ms * 1e6)
+        return None if ns is None else ns / 1e6
+    gains = [prices.gains[name].ns / 1e6 for name in _REMEDIES_OF[loss.verdict] if name in prices.gains]
+    return min(max(gains), loss.ms) if gains else None
+
+
+def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) -> Loss:
+    """Names no ranks without `culprits`: then they stand in a sentence of their own."""
+
+    def named(of: str = "it") -> str:
+        return culprits.named(of) if culprits is not None else ""
+
+    def for_whom() -> str:
+        return culprits.sentence() if culprits is not None else ""
+
     comm, at_least = step.comm or 1.0, known.waited_at_least_ns / 1e6
     waiting, moving, unknown = step.wait / comm, step.transfer / comm, step.unsplit / comm
     total = "Exposed communication takes"
     if at_least / comm >= SKEW_FROM > waiting:
-        named = culprits.named(f"the {step.time(step.wait)} that could be split")
-        return Loss(step.comm, "skew-bound", total, f", at least {step.time(at_least)} of it waiting{named}")
+        who = named(f"the {step.time(step.wait)} that could be split")
+        return Loss(step.comm, "skew-bound", total, f", at least {step.time(at_least)} of it waiting{who}")
     if unknown > abs(waiting - moving) or unknown > 1 - LEAST_SPLIT:
         more = step.share(at_least - step.wait) >= MENTIONED_FROM
         low = f", at least {step.time(at_least)} in all is waiting" if more else ""
-        who = culprits.named() if waiting >= NAMED_FROM else ""
+        who = named() if waiting >= NAMED_FROM else ""
         split = f": {', '.join(_split_parts(step))}{who}{low}" if known.split_calls else ""
         return Loss(step.comm, "inconclusive", total, split)
     if waiting >= _NEARLY_ALL:
-        return Loss(step.comm, "skew-bound", "Ranks wait", culprits.sentence(), step.wait)
+        return Loss(step.comm, "skew-bound", "Ranks wait", for_whom(), step.wait)
     if waiting >= moving:
         split = ": " + ", ".join(
             [f"{step.time(step.transfer)} move data", *_either(step), f"{step.time(step.wait)} wait"]
         )
-        return Loss(step.comm, "skew-bound", total, split + culprits.sentence())
+        return Loss(step.comm, "skew-bound", total, split + for_whom())
     if step.share(step.comm - step.transfer) < MENTIONED_FROM:
         return Loss(step.comm, "transfer-bound", "Exposed transfers take", "", step.transfer)
-    who = culprits.named() if waiting >= NAMED_FROM else ""
+    who = named() if waiting >= NAMED_FROM else ""
     return Loss(step.comm, "transfer-bound", total, f": {', '.join(_split_parts(step))}{who}")
 
 

@@ -12,6 +12,7 @@ from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
 from ...core.wording import counted
 from ..causes.blame import kernel_of
+from ..prices import Prices
 from ..typical_step import TypicalStep
 from .culprits import Culprits
 from .durations import of_durations, run_of_durations
@@ -28,7 +29,8 @@ class Measured(NamedTuple):
     The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
     Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
     `culprits` made the others wait in these steps, `culprits_in` says who did in others, taken as one event. `idle`
-    says why devices were idle in these steps, `syncs_steps` which calls of the runtime blocked or allocated.
+    says why devices were idle in these steps, `syncs_steps` which calls of the runtime blocked or allocated, and
+    `prices` what a step would gain without each cause, None where the run cannot be played again.
     """
 
     collectives: pd.DataFrame
@@ -46,6 +48,7 @@ class Measured(NamedTuple):
     culprits_in: Callable[[Collection[int]], Culprits]
     idle: dict[str, float] | None
     syncs_steps: pd.DataFrame
+    prices: Prices | None
 
     @property
     def has_starts(self) -> bool:
@@ -165,6 +168,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         syncs_steps=measured.syncs_steps,
         few_traces=_few_traces(measured),
         some_missing=bool(measured.missing),
+        prices=measured.prices,
     )
 
 

@@ -23,27 +23,26 @@ _Run = tuple[int, ...]
 def fused(links: Mapping[int, Linked]) -> Scenario:
     """Collectives of one kind and group are one, if the later had its input before anything needed the earlier one.
 
-    It begins with the last of them and takes their transfers together, less all their latencies but one. Where no fit
-    tells the latency, it may be nothing, or all that the shortest of them took.
+    It begins with the last of them and takes their transfers together, less all their latencies but one: two ways, with
+    the least latency that may be, and with the most.
     """
-    known = all(linked.latency_ns is not None for linked in links.values())
-    ways = tuple(_fusing(links, unknown) for unknown in ((0.0,) if known else (0.0, 1.0)))
+    least = {number: linked.bounds.low_ns for number, linked in links.items()}
+    most = {number: linked.bounds.high_ns for number, linked in links.items()}
+    ways = (_fusing(links, least), _fusing(links, most))
     return Scenario(
         "collectives fused", "one latency instead of several; no work needs a part of the result earlier", ways
     )
 
 
-def _fusing(links: Mapping[int, Linked], unknown_frac: float) -> Change:
-    """`unknown_frac` of the shortest is latency where that is not known."""
-
+def _fusing(links: Mapping[int, Linked], latency_ns: Mapping[int, float]) -> Change:
     def change(members: Sequence[Playing]) -> list[Playing]:
         runs = list(_runs(members, links))
-        return [_fused(member, runs, links, unknown_frac) for member in members]
+        return [_fused(member, runs, latency_ns) for member in members]
 
     return change
 
 
-def _fused(member: Playing, runs: Sequence[_Run], links: Mapping[int, Linked], unknown_frac: float) -> Playing:
+def _fused(member: Playing, runs: Sequence[_Run], latency_ns: Mapping[int, float]) -> Playing:
     node_of = _nodes(member)
     transfer = member.transfer.copy()
     instead: dict[int, int] = {}
@@ -52,8 +51,7 @@ def _fused(member: Playing, runs: Sequence[_Run], links: Mapping[int, Linked], u
         if len(nodes) < 2:
             continue
         took = [int(member.transfer[node]) for node in nodes]
-        latency = links[run[0]].latency_ns
-        least = min(took) * unknown_frac if latency is None else min(latency, min(took))
+        least = min(latency_ns[run[0]], *took)
         *earlier, last = nodes
         transfer[earlier] = 0
         transfer[last] = round(_together(member, nodes) - least * len(earlier))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from ..engine import Playing
 
@@ -16,19 +17,36 @@ Change = Callable[[Sequence[Playing]], list[Playing]]
 class Scenario:
     """What is different, in words; what that takes for granted; and how it is done.
 
-    Where it is not known how exactly, there are several ways, between which the truth should lie.
+    Where it is not known how exactly, there are several ways, between which the truth should lie. `unknown` says why
+    nothing can be said between them; without any way, why nothing can be said at all. With another number of ranks
+    there are `ranks_times` as many of them, and a step does `work_times` as much. In one that is a `limit` steps run
+    into each other: a mean over them is all that can be said.
     """
 
     name: str
     assumes: str
     changes: tuple[Change, ...]
+    unknown: str = ""
+    ranks_times: float | None = None
+    work_times: float = 1.0
+    limit: bool = False
 
 
 def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
     """All of them at once, one after the other."""
     assumes = "; ".join(dict.fromkeys(each.assumes for each in scenarios))
+    unknown = "; ".join(dict.fromkeys(each.unknown for each in scenarios if each.unknown))
     ways = product(*(each.changes for each in scenarios))
-    return Scenario(name, assumes, tuple(_one_after_the_other(changes) for changes in ways))
+    grown = [each for each in scenarios if each.ranks_times is not None]
+    return Scenario(
+        name,
+        assumes,
+        tuple(_one_after_the_other(changes) for changes in ways),
+        unknown,
+        prod(each.ranks_times or 1.0 for each in grown) if grown else None,
+        prod(each.work_times for each in scenarios),
+        limit=any(each.limit for each in scenarios),
+    )
 
 
 def _one_after_the_other(changes: Sequence[Change]) -> Change:

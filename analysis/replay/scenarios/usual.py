@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ...metrics.clocks.frame import Ints
-from ..alike import Alike
+from ...metrics.clocks.frame import Flags, Ints
+from ..alike import Alike, peers
 from ..edges import Edges
 from ..engine import Playing
 from ..jitter import calm, everything
 from ..programs import NONE
+from ..working import CpuWork, waits_before
 from .scenario import Scenario
+
+_FENCE = 4.0
+"""What takes longer than the median by so many times the distance from there to the upper quartile is no chance."""
 
 
 def without_stragglers(ranks: Collection[int] | None = None, host: str | None = None) -> Scenario:
-    """These ranks, which are those of `host` if it is given, compute and launch as the median of all; for None all do.
+    """These ranks, which are those of `host` if it is given, compute and launch like the others; for None all do.
 
-    The median is over the steps, and over the other ranks that do the same.
+    The others are those that do the same, in all steps.
     """
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         alike = Alike.by_place([m.program for m in members])
         others = [ranks is None or m.program.rank not in ranks for m in members]
-        computing = alike.median([m.duration for m in members], others)
-        between = alike.median([_worked_before(m) for m in members], others)
-        common = _common_blocks(members)
+        changing = [ranks is None or not other for other in others]
+        is_usual = alike.median([np.ones(len(m.program), dtype=np.int64) for m in members], others)
+        waits = alike.median([waits_before(m) for m in members], others)
+        lacking = [
+            _without(m, usual > 0, most) if change else m
+            for m, change, usual, most in zip(members, changing, is_usual, waits, strict=True)
+        ]
+        works = [CpuWork.of(m) for m in lacking]
+        computing = _usual([m.duration for m in lacking], alike, others)
+        launching = _usual([work.launching_ns for work in works], alike, others)
+        blocking = _usual([work.blocking_ns for work in works], alike, others)
+        begun = _begun_late(members, others)
         return [
-            m if ranks is not None and m.program.rank not in ranks else _as_usual(_without(m, common), usual, gap)
-            for m, usual, gap in zip(members, computing, between, strict=True)
+            _as_usual(m, usual, *working) if change else m
+            for m, change, usual, *working in zip(
+                lacking, changing, computing, works, launching, blocking, begun, strict=True
+            )
         ]
 
     who = host or ("every rank" if ranks is None else f"rank {', '.join(map(str, sorted(ranks)))}")
@@ -42,46 +56,87 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
     )
 
 
-def _common_blocks(members: Sequence[Playing]) -> Mapping[str, int]:
-    """How often more than half of the ranks wait for their device in a call of each name."""
-    found = [Counter(str(m.program.call_name[call]) for call in m.edges.blocks) for m in members]
-    names = set().union(*found)
-    return {name: int(np.median([counts[name] for counts in found])) for name in names}
+def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list[Ints]:
+    """What each member's values would be if it were like the others; rare ones are 0.
+
+    Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
+    nearly all others take, and in everything if one factor sets it apart further than the others are from each other.
+    """
+    median, high = alike.median(values, others), alike.quantile(0.75, values, others)
+    factors = [_factor(own, usual) for own, usual in zip(values, median, strict=True)]
+    result = []
+    for number, (own, usual, most) in enumerate(zip(values, median, high, strict=True)):
+        of_others = [f for place, f in enumerate(factors) if place != number and others[place]] or [1.0]
+        chance = 2 * max(of_others) - min(of_others)
+        factor = max(factors[number], 1.0) if factors[number] > chance else 1.0
+        scaled = np.rint(own / factor).astype(np.int64)
+        result.append(np.where(scaled > usual + _FENCE * (most - usual), usual, scaled))
+    return result
 
 
-def _without(member: Playing, common: Mapping[str, int]) -> Playing:
-    """Without the longest of those calls that wait for the device, if it makes more of a name than others do."""
+def _factor(values: Ints, usual: Ints) -> float:
+    """By how much values are longer than usual: the median of the ratios, weighted by what is usual."""
+    known = np.flatnonzero((values > 0) & (usual > 0))
+    if not len(known):
+        return 1.0
+    ratio, weight = values[known] / usual[known], usual[known]
+    order = np.argsort(ratio, kind="stable")
+    so_far = np.cumsum(weight[order])
+    return float(ratio[order][np.searchsorted(so_far, so_far[-1] / 2)])
+
+
+def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
+    """Without calls that wait for the device where others do not: the longest, where a rank has more before a launch.
+
+    The time in them is then work of the CPU, more than others have. `waits` are the calls usual before each activity.
+    """
     program = member.program
-    took = program.call_end - program.call_start
-    of_name: dict[str, list[int]] = {}
-    for call in sorted(member.edges.blocks, key=lambda call: -took[call]):
-        of_name.setdefault(str(program.call_name[call]), []).append(call)
-    gone = [call for name, calls in of_name.items() for call in calls[: max(len(calls) - common[name], 0)]]
-    gone = [call for call in gone if call not in set(program.launch.tolist())]
-    saved = np.zeros(len(took), dtype=np.int64)
-    saved[gone] = took[gone]
-    edges = Edges(member.edges.joins, {c: s for c, s in member.edges.blocks.items() if c not in gone})
-    return replace(member, edges=edges, saved=member.saved + np.cumsum(saved))
-
-
-def _worked_before(member: Playing) -> Ints:
-    """How long the CPU worked before it launched each activity, since its last call; without a GPU, before it began."""
-    program = member.program
-    if program.paced.any():
-        return np.where(program.paced, member.delay, 0)
-    since = np.append(program.call_start[:1], program.call_end[:-1])
-    worked = np.maximum(program.call_start - since, 0)
-    found: Ints = np.where(program.launch == NONE, 0, worked[program.launch] if len(worked) else 0)
-    return found
-
-
-def _as_usual(member: Playing, duration: Ints, worked: Ints) -> Playing:
-    """No activity takes longer than this, nor the CPU before it launches it."""
-    program = member.program
-    excess = np.maximum(_worked_before(member) - worked, 0)
-    saved = np.zeros(len(program.call_start), dtype=np.int64)
+    usual_waits = np.zeros(len(program.call_start), dtype=np.int64)
+    is_needed = np.zeros(len(program.call_start), dtype=bool)
     known = program.launch != NONE
+    np.maximum.at(usual_waits, program.launch[known], waits[known])
+    np.logical_or.at(is_needed, program.launch[known], is_usual[known])
+    launches = np.unique(program.launch[known])
+    before: dict[int, list[int]] = {}
+    gone = set()
+    for call in sorted(member.edges.blocks, key=lambda call: program.call_start[call] - program.call_end[call]):
+        place = int(np.searchsorted(launches, call))
+        if place < len(launches) and launches[place] == call:
+            gone |= set() if is_needed[call] else {call}
+        elif place < len(launches):
+            before.setdefault(int(launches[place]), []).append(call)
+    for launch, calls in before.items():
+        gone |= set(calls[: max(len(calls) - int(usual_waits[launch]), 0)])
+    edges = Edges(member.edges.joins, {c: s for c, s in member.edges.blocks.items() if c not in gone})
+    return replace(member, edges=edges)
+
+
+def _begun_late(members: Sequence[Playing], others: Sequence[bool]) -> list[int]:
+    """How much later than the others that do the same each began the first step of the trace, in ns."""
+    alike = peers([m.program for m in members])
+    begun: dict[int, list[int]] = {}
+    for group, m, counts in zip(alike, members, others, strict=True):
+        if counts and m.program.begun_ns is not None:
+            begun.setdefault(group, []).append(m.program.begun_ns)
+    usual = {group: int(np.median(times)) for group, times in begun.items()}
+    return [
+        0 if m.program.begun_ns is None or group not in usual else max(m.program.begun_ns - usual[group], 0)
+        for group, m in zip(alike, members, strict=True)
+    ]
+
+
+def _as_usual(
+    member: Playing, duration: Ints, work: CpuWork, launching: Ints, blocking: Ints, begun_late_ns: int
+) -> Playing:
+    """No activity takes longer than this, nor the CPU before it launches it or waits for the device."""
+    program = member.program
+    excess = np.maximum(work.launching_ns - launching, 0)
+    saved = np.zeros(len(program.call_start), dtype=np.int64)
+    known, held = program.launch != NONE, work.held_by != NONE
     np.maximum.at(saved, program.launch[known], excess[known])
+    np.maximum.at(saved, work.held_by[held], np.maximum(work.blocking_ns - blocking, 0)[held])
+    if len(saved):
+        saved[0] += begun_late_ns
     waited = [value for value in member.returns.values() if value >= 0]
     back = int(np.median(waited)) if waited else 0
     return replace(
@@ -108,7 +163,8 @@ def perfect_overlap() -> Scenario:
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [replace(m, edges=_without_comm(m)) for m in members]
 
-    return Scenario("perfect overlap", "compute takes as long as measured and never waits for communication", (change,))
+    assumes = "compute takes as long as measured and never waits for communication"
+    return Scenario("perfect overlap", assumes, (change,), limit=True)
 
 
 def _without_comm(member: Playing) -> Edges:

@@ -1,0 +1,110 @@
+"""Copies and fills: how many bytes in which direction, how fast, and how long nothing else ran.
+
+What a copy is stands in its name, as Kineto and the reader of Nsight's exports write it:
+`Memcpy HtoD (Pinned -> Device)`, `Memset (Device)`.
+
+Source: bandwidth is bytes / duration, which Kineto writes as `memory bandwidth (GB/s)` beside each copy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...core import markers
+from ...core.intervals import spans, subtract, total
+from ...core.kinds import MEMORY, is_copy
+from ...core.schema import Row, grouped
+from ...core.tables.device_time import COPY_TIMES
+from ..clocks.frame import Flags, Ints
+
+NO_SIZES = "the trace does not say how many bytes"
+NO_DIRECTION = "the trace does not say in which direction"
+NOT_PINNED = "the trace does not say whether the host's memory is pinned"
+
+_OF_HOST = {"Pinned": "pinned", "Pageable": "pageable", "Managed": "managed", "Managed Static": "managed"}
+_NEEDED = ["rank", "device", "cycle", "stream", "kind", "name", "start_ns", "dur_ns", "size_bytes"]
+
+
+class _Way(NamedTuple):
+    """Where a copy leads, and what memory of the host it uses; None where that is not known."""
+
+    direction: str | None
+    memory: str | None
+    touches_host: bool
+
+
+def copies(activities: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, device, stream, direction and memory of the host, those that took longest first."""
+    cycles_of: dict[tuple[int, str, int, _Way], list[Row]] = {}
+    for (rank, device, _), rows in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
+        for way, stream, row in _of_device(rows):
+            cycles_of.setdefault((rank, device, stream, way), []).append(row)
+    table = COPY_TIMES.frame(_summed(*key, cycles=cycles) for key, cycles in cycles_of.items())
+    order = ["rank", "device", "total_ns", "stream"]
+    return table.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
+
+
+def _of_device(activities: pd.DataFrame) -> list[tuple[_Way, int, Row]]:
+    """What is summed of the copies of a device in one cycle."""
+    codes, names = pd.factorize(activities["name"])
+    is_memory = (activities["kind"] == MEMORY).to_numpy(dtype=bool)
+    chosen = is_memory | np.array([*map(is_copy, names), False], dtype=bool)[codes]
+    ways = [_way(str(name)) for name in names]
+    distinct = {way: number for number, way in enumerate(dict.fromkeys(ways))}
+    of_name = np.array([distinct[way] for way in ways], dtype=np.int64)
+    key = np.stack((of_name[codes], activities["stream"].to_numpy()))
+    starts = activities["start_ns"].to_numpy()
+    ends = starts + activities["dur_ns"].to_numpy()
+    size = activities["size_bytes"].to_numpy(dtype=np.int64, na_value=-1)
+    sums = []
+    for number, stream in np.unique(key[:, chosen], axis=1).T.tolist():
+        here = chosen & (key[0] == number) & (key[1] == stream)
+        exposed = total(subtract(spans(starts[here], ends[here]), spans(starts[~here], ends[~here])))
+        way = next(way for way, code in distinct.items() if code == number)
+        sums.append((way, stream, _counted(starts, ends, size, here) | {"exposed_ns": exposed}))
+    return sums
+
+
+def _counted(starts: Ints, ends: Ints, size: Ints, here: Flags) -> Row:
+    sized = here & (size >= 0)
+    return {
+        "copies": int(here.sum()),
+        "unsized": int((here & ~sized).sum()),
+        "size_bytes": int(size[sized].sum()),
+        "total_ns": int((ends - starts)[here].sum()),
+        "sized_ns": int((ends - starts)[sized].sum()),
+    }
+
+
+def _summed(rank: int, device: str, stream: int, way: _Way, *, cycles: list[Row]) -> Row:
+    sums: Row = {name: sum(cycle[name] for cycle in cycles) for name in cycles[0]}
+    took_ns, size = sums.pop("sized_ns"), sums.pop("size_bytes")
+    is_known = sums["unsized"] < sums["copies"]
+    notes = [NO_SIZES] if sums["unsized"] else []
+    notes += [NO_DIRECTION] if way.direction is None else []
+    notes += [NOT_PINNED] if way.touches_host and way.memory is None else []
+    return {
+        "rank": rank,
+        "device": device,
+        "stream": stream,
+        "direction": way.direction,
+        "memory": way.memory,
+        **sums,
+        "size_bytes": size if is_known else None,
+        "bandwidth_gb_per_s": size / took_ns if is_known and took_ns else None,
+        "note": "; ".join(notes) or None,
+    }
+
+
+def _way(name: str) -> _Way:
+    """Read the name of an activity."""
+    parts = markers.COPY.match(name)
+    if parts is None:
+        return _Way("memset" if name.startswith(markers.FILL) else None, None, touches_host=False)
+    places = (parts["source"], parts["target"])
+    memory = next((_OF_HOST[place] for place in places if place in _OF_HOST), None)
+    touches_host = "H" in parts["direction"]
+    return _Way(parts["direction"], memory if touches_host else None, touches_host)

@@ -1,0 +1,153 @@
+"""Every gap in what a device ran: what of it was what, and what the host did.
+
+The parts are those of `idle`, to which they add up. The rest describes one moment of each gap: that in which its
+largest part shows. See docs/metrics/idle.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ...core import markers
+from ...core.intervals import Times, complement, union
+from ...core.schema import bare, grouped
+from ...core.tables.device_time import GAPS
+from ..clocks.frame import Flags, Ints
+from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, idle_parts, windows_of
+from .launches import innermost, names_around
+
+_CAUSES = (*HOST, *QUEUE[1:])
+"""What may be the largest part; starved time is divided already."""
+_NONE = -1
+
+
+def gaps(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
+    """One row per gap of a device, the longest of each device first."""
+    keys = ["rank", "device", "cycle"]
+    parts = [
+        _of_device(rank, device, rows, *tables.host_of(rank, device, cycle))
+        for (rank, device, cycle), rows in grouped(activities, keys, [*NEEDED, "name"])
+    ]
+    every = GAPS.concat(parts)
+    order = ["rank", "device", "idle_ns", "start_ns"]
+    return every.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
+
+
+def _of_device(
+    rank: int, device: str, activities: pd.DataFrame, host: Host | None, why_not: str | None
+) -> pd.DataFrame:
+    windows = windows_of(activities)
+    idle = gaps_of(activities, host, windows)[1]
+    count = len(idle.start_ns)
+    if not count:
+        return GAPS.empty()
+    parts = idle_parts(idle, host, why_not)
+    known = {part: values for part, values in parts.known.items() if part not in parts.absent}
+    cause = _largest(known, count)
+    steps = np.array([*(window.step for window in windows), _NONE], dtype=np.int64)[idle.window]
+    names = activities["name"].astype("string").array
+    return GAPS.conform(pd.DataFrame({
+        "rank": rank,
+        "device": device,
+        "step": pd.Series(steps, dtype="Int64").mask(steps == _NONE),
+        "start_ns": idle.start_ns,
+        **{f"{part}_ns": pd.Series([pd.NA] * count, dtype="Int64") for part in parts.absent},
+        **{f"{part}_ns": values for part, values in known.items()},
+        "cause": pd.array(_CAUSES, dtype="string").take(cause, allow_fill=True),
+        **_host_side(idle, host, cause),
+        "before": names.take(_ending_at(activities, idle.start_ns)),
+        "after": names.take(idle.ender),
+        "note": pd.Series([parts.note] * count, dtype="string"),
+    }))  # fmt: skip
+
+
+def _largest(known: dict[str, Times], count: int) -> Ints:
+    """Which of the causes is the largest part of each gap, -1 if that is not known."""
+    if "starved" not in known:
+        return np.full(count, _NONE)
+    nothing = np.zeros(count, dtype=np.int64)
+    sizes = np.stack([known.get(cause, nothing) for cause in _CAUSES])
+    largest = sizes.argmax(axis=0)
+    # Without operators a part of the starved time is not divided, and may be larger than all others.
+    undivided = known["starved"] - sizes[: len(HOST)].sum(axis=0)
+    return np.where(undivided > sizes.max(axis=0), _NONE, largest)
+
+
+def _ending_at(activities: pd.DataFrame, times: Times) -> Ints:
+    """An activity that ends at each time, at which one does."""
+    ends = (activities["start_ns"] + activities["dur_ns"]).to_numpy()
+    order = np.argsort(ends, kind="stable")
+    at: Ints = order[np.searchsorted(ends[order], times)]
+    return at
+
+
+def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
+    """Thread, call, operator, annotation and module of each gap."""
+    count = len(idle.start_ns)
+    texts = {name: pd.array([pd.NA] * count, dtype="string") for name in ("call", "operator", "annotation", "module")}
+    if host is None:
+        return {"thread": pd.array([pd.NA] * count, dtype="Int64"), **texts}
+    moment = np.zeros(count, dtype=np.int64)
+    moment[idle.is_known] = host.calls.start_ns[idle.call[idle.is_known]]
+    call = np.full(count, _NONE)
+    is_starved = idle.is_known & (idle.begun_ns > idle.start_ns)
+    for thread in np.unique(idle.thread[is_starved]).tolist():
+        here = np.flatnonzero(is_starved & (idle.thread == thread))
+        begin, until = idle.start_ns[here], idle.begun_ns[here]
+        blocking = np.flatnonzero((host.calls.thread == thread) & (host.calls.is_sync | host.calls.is_alloc))
+        blocking = blocking[np.argsort(host.calls.start_ns[blocking], kind="stable")]
+        longest = _longest(host.calls.start_ns[blocking], host.calls.end_ns[blocking], begin, until)
+        call[here[longest >= 0]] = blocking[longest[longest >= 0]]
+        for number, (starts, ends) in enumerate(_doing(host, thread)):
+            rows = here[cause[here] == number]
+            stretch = _longest(starts, ends, idle.start_ns[rows], idle.begun_ns[rows])
+            rows, stretch = rows[stretch >= 0], stretch[stretch >= 0]
+            moment[rows] = np.maximum(starts[stretch], idle.start_ns[rows])
+    threads = pd.Series(idle.thread, dtype="Int64").mask(~idle.is_known)
+    names = host.runtime_calls["name"].astype("string").array
+    around = {
+        name: names_around(events, np.where(idle.is_known, idle.thread, _NONE), moment).mask(~idle.is_known)
+        for name, events in (
+            ("operator", host.operator_ranges), ("annotation", host.user_ranges), ("module", host.modules)
+        )
+    }  # fmt: skip
+    around["module"] = around["module"].str.removeprefix(markers.MODULE)
+    return {"thread": threads, "call": names.take(call, allow_fill=True), **around}
+
+
+def _doing(host: Host, thread: int) -> list[tuple[Times, Times]]:
+    """When a thread did what HOST lists, operators without those within them."""
+    did = host.spans_of(thread)
+    doing = [did[cause] for cause in HOST[:-1]]
+    stretches: list[tuple[Times, Times]] = [*doing, complement(union(*doing))]
+    stretches[HOST.index("operator")] = _innermost_stretches(host, thread)
+    return stretches
+
+
+def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:
+    """When the operators of a thread ran, each without those within it."""
+    operators = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread]
+    starts = operators["start_ns"].to_numpy()
+    ends = starts + operators["dur_ns"].to_numpy()
+    order = np.lexsort((-ends, starts))
+    bounds = np.unique(np.concatenate((starts, ends)))
+    inside = innermost(starts[order], ends[order] - 1, bounds[:-1]) >= 0
+    return bounds[:-1][inside], bounds[1:][inside]
+
+
+def _longest(starts: Times, ends: Times, begin: Times, until: Times) -> Ints:
+    """Which of the intervals, which are in order of start, covers most of each [begin, until), -1 for none."""
+    longest = np.full(len(begin), _NONE)
+    if not len(starts):
+        return longest
+    first = np.searchsorted(np.maximum.accumulate(ends), begin, side="right")
+    count = np.maximum(np.searchsorted(starts, until, side="left") - first, 0)
+    of = np.repeat(np.arange(len(begin)), count)
+    which = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count) + first[of]
+    covers = np.minimum(ends[which], until[of]) - np.maximum(starts[which], begin[of])
+    order = np.lexsort((which, -covers, of))
+    order = order[covers[order] > 0]
+    is_first: Flags = np.diff(of[order], prepend=_NONE) != 0
+    longest[of[order][is_first]] = which[order][is_first]
+    return longest

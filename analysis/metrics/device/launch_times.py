@@ -1,0 +1,86 @@
+"""How long launches take: in the call, and from its end until what it launched begins.
+
+A call may launch several activities, as that of a CUDA graph does: then the first of them says when it began, and all
+of them how long they ran.
+
+Source: HolisticTraceAnalysis 0.6.1, get_cuda_kernel_launch_stats: launch_delay is the start of the kernel minus the end
+of the call, at least 0, and its cutoffs are 50 us for calls and 100 us for delays. There a row is a call, and only
+calls of some names count; here it is a kind or name of activities, and any call of the same correlation counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...core.schema import bare, grouped
+from ...core.tables.device_time import LAUNCH_TIMES, LAUNCH_TIMES_NAMES
+from .idle import NOT_READ, HostTables
+
+NONE_LAUNCHED = "no call in the trace launched these"
+LONG_CALL_NS, LONG_DELAY_NS = 50_000, 100_000
+
+_NEEDED = ["rank", "cycle", "device", "kind", "name", "start_ns", "dur_ns", "correlation"]
+_UNKNOWN = np.iinfo(np.int64).min
+_NOT_KNOWN = ("launches", "unlaunched", "call_ns", "short_kernels", "long_calls", "long_delays")
+_MEANS = ("call_mean_us", "delay_mean_us", "delay_median_us", "delay_max_us")
+
+
+def launches(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
+    """One row per rank and kind of activity."""
+    return LAUNCH_TIMES.conform(_table(activities, tables, ["kind"]))
+
+
+def launches_names(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
+    """One row per rank and kernel, copy or fill, those whose calls took longest first."""
+    table = LAUNCH_TIMES_NAMES.conform(_table(activities, tables, ["name", "kind"]))
+    down = ["call_ns", "ran_ns"]
+    return table.sort_values(["rank", *down], ascending=[True, False, False], kind="stable", ignore_index=True)
+
+
+def _table(activities: pd.DataFrame, tables: HostTables, by: list[str]) -> pd.DataFrame:
+    on_gpu = activities.loc[bare(activities["device"]) != "cpu", _NEEDED]
+    keys = ["rank", *by]
+    launched = [
+        _launched(rows, tables, rank, cycle) for (rank, cycle), rows in grouped(on_gpu, ["rank", "cycle"], _NEEDED)
+    ]
+    every = pd.concat(launched, ignore_index=True) if launched else on_gpu.assign(call=0, called_ns=0, done_ns=0)
+    groups = every.groupby(keys, sort=True)
+    counts = groups.agg(activities=("call", "size"), ran_ns=("dur_ns", "sum")).reset_index()
+    if not tables.is_read:
+        not_known: dict[str, Any] = dict.fromkeys((*_NOT_KNOWN, *_MEANS), pd.NA)
+        return counts.assign(**not_known, note=NOT_READ)
+    counts["unlaunched"] = groups["call"].agg(lambda calls: int((calls < 0).sum())).to_numpy(dtype=np.int64)
+    merged = counts.merge(_of_calls(every[every["call"] >= 0], keys), how="left", on=keys)
+    merged["launches"] = merged["launches"].fillna(0)
+    merged["note"] = pd.Series(pd.NA, index=merged.index, dtype="string").mask(merged["launches"] == 0, NONE_LAUNCHED)
+    return merged
+
+
+def _launched(activities: pd.DataFrame, tables: HostTables, rank: int, cycle: int) -> pd.DataFrame:
+    """The activities of a rank in one cycle with the call of each, -1 for none."""
+    host = tables.host(rank, cycle)
+    call = host.launch_of(activities["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
+    start, end = (np.append(times, 0)[call] for times in (host.calls.start_ns, host.calls.end_ns))
+    return activities.assign(call=call, called_ns=start, done_ns=end)
+
+
+def _of_calls(launched: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """What is known of the calls of each key."""
+    calls = launched.groupby([*keys, "cycle", "call"], sort=False).agg(
+        start_ns=("start_ns", "min"), ran_ns=("dur_ns", "sum"), called_ns=("called_ns", "first"),
+        done_ns=("done_ns", "first"),
+    ).reset_index()  # fmt: skip
+    took, delay = calls["done_ns"] - calls["called_ns"], (calls["start_ns"] - calls["done_ns"]).clip(lower=0)
+    calls = calls.assign(
+        took_ns=took, delay_us=delay / 1000, is_short=calls["ran_ns"] < took, is_long=took > LONG_CALL_NS,
+        is_late=delay > LONG_DELAY_NS,
+    )  # fmt: skip
+    sums = calls.groupby(keys, sort=True).agg(
+        launches=("took_ns", "size"), call_ns=("took_ns", "sum"), delay_mean_us=("delay_us", "mean"),
+        delay_median_us=("delay_us", "median"), delay_max_us=("delay_us", "max"), short_kernels=("is_short", "sum"),
+        long_calls=("is_long", "sum"), long_delays=("is_late", "sum"),
+    ).reset_index()  # fmt: skip
+    return sums.assign(call_mean_us=sums["call_ns"] / sums["launches"] / 1000)

@@ -1,0 +1,83 @@
+"""What a step would gain without something that makes it long, as played again (`replay/pricing`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pandas as pd
+
+from .typical_step import TypicalStep
+
+_LEAST = 0.01
+"""Of a step: what takes less on every device is not worth playing the run again without it."""
+_OF_STEP = {
+    "no_jitter": ("exposed_wait_ns", "exposed_unsplit_ns"),
+    "overlap": ("exposed_transfer_ns", "exposed_unsplit_ns"),
+    "no_copies": ("exposed_memory_ns",),
+}
+_OF_IDLE = {
+    "no_syncs": ("sync_ns", "drained_ns"),
+    "no_allocations": ("alloc_ns",),
+    "no_data_wait": ("data_ns",),
+    "launch_ahead": ("launching_ns", "operator_ns", "outside_ns"),
+}
+"""Names of remedies, and the parts of a step, or of idle time, that they are about."""
+
+
+class Gain(NamedTuple):
+    """By how much a step would be shorter, in ns, mean over steps and devices.
+
+    The truth should lie between `low_ns` and `high_ns`.
+    """
+
+    ns: float
+    low_ns: float
+    high_ns: float
+
+
+class Excess(NamedTuple):
+    """By how much more than the median of the ranks that do the same a rank computes, copies, and works on its CPU.
+
+    In ns per step; `kernel` is the one that half of the computing is due to, None if there is none.
+    """
+
+    compute_ns: float
+    copies_ns: float
+    cpu_ns: float
+    kernel: str | None
+
+    @property
+    def whole_ns(self) -> float:
+        """All of it."""
+        return self.compute_ns + self.copies_ns + self.cpu_ns
+
+
+class LateRanks(NamedTuple):
+    """Ranks without whose excess a step would be shorter, most of it first; `host` if they are all of that host."""
+
+    ranks: tuple[int, ...]
+    host: str | None
+    excess: Mapping[int, Excess]
+    gain: Gain
+
+
+class Prices(NamedTuple):
+    """The gains of a step of `step_ns`: by the names of `remedies`, and of the ranks that differ from the others.
+
+    What all ranks have in common is priced in a run without what makes the `late` ranks late.
+    """
+
+    step_ns: float
+    late: LateRanks | None
+    gains: Mapping[str, Gain]
+
+
+def worth_pricing(typical: TypicalStep, idle: pd.DataFrame) -> list[str]:
+    """The names of remedies that are about enough of a typical step; `idle` is `idle` or `idle_steps` of its steps."""
+    least = _LEAST * typical.parts["window_ns"]
+    of_step = [name for name, parts in _OF_STEP.items() if sum(typical.parts[part] for part in parts) >= least]
+    # A single rank may be idle, and all others wait for it.
+    most = idle.groupby(["rank", "device"]).mean(numeric_only=True).max()
+    of_idle = [name for name, parts in _OF_IDLE.items() if sum(most[list(parts)].fillna(0)) >= least]
+    return [*of_step, *of_idle]

@@ -1,0 +1,68 @@
+"""What a rank's CPU did besides its calls, as far as scenarios change it: when it loads data, allocates, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core import markers
+from ..core.intervals import Spans, Times, spans
+from ..metrics.clocks.table import aligned
+from ..metrics.device.idle import Host
+
+NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """The CPU of a rank in one cycle, and names and kinds of all activities of the run, by `row` of a program.
+
+    `gone` is what scenarios have taken away of the CPU's time, on the common clock.
+    """
+
+    rank: int
+    host: Host
+    clocks: pd.DataFrame
+    names: NDArray[Any]
+    is_copy: NDArray[np.bool_]
+    gone: Spans = field(default=NO_TIME)
+
+    def loading(self, threads: Collection[int] | None = None) -> list[Spans]:
+        """When each of these threads got a batch, or any thread."""
+        return self._annotated(self.host.annotations["name"].str.startswith(markers.LOADING), threads)
+
+    def collecting(self, threads: Collection[int] | None = None) -> list[Spans]:
+        """When each of these threads, or any, collected garbage of Python."""
+        return self._annotated(self.host.annotations["name"] == markers.PYTHON_GC, threads)
+
+    def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
+        """When each of these threads was in an operator of that name."""
+        own = self._operators[self._operators["name"] == operator]
+        return {thread: _spans(own[own["thread"] == thread]) for thread in threads}
+
+    def _annotated(self, which: pd.Series[bool], threads: Collection[int] | None) -> list[Spans]:
+        own = self._on_common_clock(self.host.annotations[which.fillna(False).to_numpy(dtype=bool)])
+        if threads is None:
+            return [_spans(own)]
+        return [_spans(own[own["thread"] == thread]) for thread in threads]
+
+    @cached_property
+    def _operators(self) -> pd.DataFrame:
+        return self._on_common_clock(self.host.operators)
+
+    def _on_common_clock(self, events: pd.DataFrame) -> pd.DataFrame:
+        if not len(events):
+            return events
+        ranks = pd.Series(self.rank, index=events.index)
+        return events.assign(start_ns=aligned(events["start_ns"], ranks, self.clocks))
+
+
+def _spans(events: pd.DataFrame) -> Spans:
+    starts: Times = events["start_ns"].to_numpy(dtype=np.int64)
+    return spans(starts, starts + events["dur_ns"].to_numpy(dtype=np.int64))

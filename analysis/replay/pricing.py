@@ -1,0 +1,289 @@
+"""What each cause of a long step costs: the run played again without it.
+
+A label says where time shows, not where it comes from: behind a late rank, others' transfers and idle time grow as
+well. So a cause is priced by what a step would take without it. First come faults, by which some ranks or links differ
+from others that do the same: what the others show can be had. What all ranks have in common, such as exposed
+transfers, is priced in the run without these faults, or a fault's delay would be counted as theirs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import median_low
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import NotPredictable
+from ..metrics.clocks.frame import Flags, Ints
+from ..metrics.prices import Excess, Gain, LateRanks, Prices
+from .engine import Playing
+from .lengths import measured_lengths, played_lengths
+from .programs import NONE, RankProgram
+from .scenarios import host, usual
+from .scenarios.scenario import Change, Scenario
+from .table import Replay
+
+_LEAST = 0.01
+"""Of a step: a cause that costs less is none."""
+_STANDS_OUT = 3.0
+"""So many times the excess of the others has a rank that is asked about."""
+_MOST_ASKED, _MOST_HOSTS = 6, 16
+_NEARLY_ALL = 0.9
+_MOST_UNLAUNCHED = 0.5
+"""Of the activities: where more have no launch, all of them begin when they did, whatever the CPU does."""
+
+_SCENARIOS: dict[str, Callable[[], Scenario]] = {
+    "no_jitter": usual.without_stragglers,
+    "overlap": usual.perfect_overlap,
+    "no_copies": host.no_copies,
+    "no_syncs": host.no_blocking,
+    "no_allocations": host.no_allocation,
+    "no_data_wait": host.no_data_wait,
+    "launch_ahead": host.no_launch_overhead,
+}
+"""What all ranks have in common: the names of remedies, and how it is played without."""
+
+
+def prices(
+    replay: Replay,
+    steps: Collection[int],
+    *,
+    blamed: Collection[int],
+    hosts: Mapping[int, str | None],
+    asked: Collection[str],
+) -> Prices:
+    """What the mean of these steps would gain, or of all for none.
+
+    `blamed` are ranks that others wait for, `asked` the names of remedies that are worth a try. Raises NotPredictable,
+    NothingMeasured.
+    """
+    replay.check()
+    members = [member for cycle in replay.measured for member in cycle]
+    if np.mean(np.concatenate([_is_unlaunched(member.program) for member in members])) > _MOST_UNLAUNCHED:
+        raise NotPredictable("most launches are not in the trace, so it does not show what the CPUs delay")
+    pricing = _Pricing(replay, tuple(steps))
+    chosen = pricing.late_ranks(blamed, hosts)
+    late, after = None, None
+    if chosen is not None:
+        late, after = chosen
+    several = len({member.program.rank for member in members}) > 1
+    gains = {
+        name: pricing.gain(scenario(), after)
+        for name, scenario in _SCENARIOS.items()
+        if name in asked and (several or name != "no_jitter")
+    }
+    if "overlap" in gains:
+        # Hidden behind compute, transfers cost no less than if they took no time; and compute still needs others'.
+        gains["overlap"] = min(gains["overlap"], pricing.gain(_NO_TRANSFERS, after))
+    return Prices(pricing.step_ns, late, gains)
+
+
+def _without_transfers(members: Sequence[Playing]) -> list[Playing]:
+    return [replace(member, transfer=np.zeros_like(member.transfer)) for member in members]
+
+
+_NO_TRANSFERS = Scenario(
+    "transfers in no time", "collectives end when their last member arrives", (_without_transfers,)
+)
+
+
+@dataclass(frozen=True)
+class _Pricing:
+    """Prices what is removed from a run, for the mean of some of its `steps`, or of all if these are none."""
+
+    replay: Replay
+    steps: tuple[int, ...]
+    _played: dict[Scenario | None, _Played] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The measured length of a step."""
+        return _mean(measured_lengths(self.replay.measured), self.steps)
+
+    def gain(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
+        """What a step gains, in the run that `after` has already changed."""
+        base = self._base(after)
+        gains = [
+            _mean(before, self.steps) - _mean(played_lengths([change(members) for members in cycles]), self.steps)
+            for change in scenario.changes
+            for before, cycles in ((base.measured_ns, base.measured), (base.usual_ns, base.usual))
+        ]
+        slack = self.replay.error_frac * self.step_ns
+        return Gain(float(np.mean(gains)), min(gains) - slack, max(gains) + slack)
+
+    def quick_gain_ns(self, scenario: Scenario) -> float:
+        """The gain with delays as measured, without an interval: to compare many."""
+        base = self._base(None)
+        changed = [played_lengths([change(members) for members in base.measured]) for change in scenario.changes]
+        return _mean(base.measured_ns, self.steps) - float(np.mean([_mean(each, self.steps) for each in changed]))
+
+    def _base(self, after: Scenario | None) -> _Played:
+        if after not in self._played:
+            measured, usual_ = self.replay.measured, self.replay.usual
+            if after is not None:
+                measured, usual_ = ([after.changes[0](members) for members in cycles] for cycles in (measured, usual_))
+            self._played[after] = _Played(measured, usual_, played_lengths(measured), played_lengths(usual_))
+        return self._played[after]
+
+    def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:
+        """The fewest ranks whose excess explains most of what could be gained, and the run without it.
+
+        None if that is too little. `blamed` are worth a try besides those whose excess stands out. Without steps,
+        nothing tells a rank that is always late from one that was late once: then no other ranks are asked about.
+        """
+        (to_median,) = usual.without_stragglers().changes
+        excess = self.excesses(to_median)
+        whole = {rank: each.whole_ns for rank, each in excess.items()}
+        if len(whole) < 2:
+            return None
+        least = _LEAST * self.step_ns
+        candidates = [
+            rank
+            for rank in sorted(whole, key=lambda rank: -whole[rank])
+            if rank in blamed
+            or (self.steps and whole[rank] >= least and whole[rank] >= _STANDS_OUT * _others(whole, rank))
+        ]
+        chosen = self._fewest(candidates[:_MOST_ASKED]) if candidates else []
+        name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
+        slow_host = self._slow_host(
+            hosts, least, self.quick_gain_ns(usual.without_stragglers(chosen)) if chosen else 0.0
+        )
+        if slow_host is not None:
+            name, excess = slow_host
+            chosen = [rank for rank in excess if hosts.get(rank) == name]
+            whole |= {rank: excess[rank].whole_ns for rank in chosen}
+        if not chosen:
+            return None
+        scenario = usual.without_stragglers(chosen, name)
+        if 2 * len(chosen) > len(whole):  # then they are no exception
+            return None
+        gain = self.gain(scenario)
+        if gain.ns < least or gain.low_ns <= 0 or (not self.steps and set(chosen) != set(blamed)):
+            return None
+        order = sorted(chosen, key=lambda rank: -whole[rank])
+        return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, gain), scenario
+
+    def _slow_host(
+        self, hosts: Mapping[int, str | None], least: float, known_ns: float
+    ) -> tuple[str, dict[int, Excess]] | None:
+        """A host all of whose ranks take longer than those of the others, none much more; and what each has more.
+
+        None if a step does not gain more without it than is known to be gained without some ranks.
+        """
+        ranks_of = _ranks_of(hosts)
+        slow = []
+        for name, ranks in ranks_of.items():
+            if 1 < len(ranks) <= len(hosts) / 2 and len(ranks_of) <= _MOST_HOSTS:
+                scenario = usual.without_stragglers(sorted(ranks), name)
+                excess = self.excesses(scenario.changes[0])
+                own = [excess[rank].whole_ns for rank in ranks if rank in excess]
+                if own and min(own) >= max(least, max(own) / _STANDS_OUT):
+                    slow.append((self.quick_gain_ns(scenario), name, excess))
+        gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
+        return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
+
+    def _fewest(self, candidates: Sequence[int]) -> list[int]:
+        """The fewest of them without whose excess nearly as much is gained as without that of all."""
+        played: dict[tuple[int, ...], float] = {}
+
+        def price(ranks: Collection[int]) -> float:
+            key = tuple(sorted(ranks))
+            if key not in played:
+                played[key] = self.quick_gain_ns(usual.without_stragglers(key))
+            return played[key]
+
+        most = price(candidates)
+        # Two that delay the run in turns gain nothing alone: so they are left out one by one, the least first.
+        kept = list(candidates)
+        for rank in reversed(candidates):
+            rest = [other for other in kept if other != rank]
+            if rest and price(rest) >= _NEARLY_ALL * most:
+                kept = rest
+        return kept
+
+    def excesses(self, change: Change) -> dict[int, Excess]:
+        """By rank: what it has more than the others, as a change takes it away."""
+        sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        steps = max(len(self.steps), 1)
+        for members in self.replay.measured:
+            for before, after in zip(members, change(members), strict=True):
+                rank, program = before.program.rank, before.program
+                counted = np.isin(program.step, self.steps) if self.steps else np.ones(len(program), dtype=bool)
+                less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
+                is_copy, names = _names(program)
+                saved = _saved_ns(program, after.saved - before.saved, counted)
+                delayed = float((before.delay - after.delay)[counted].sum())
+                for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved + delayed)):
+                    sums[rank][part] += float(ns) / steps
+                for at in np.flatnonzero((less > 0) & ~is_copy).tolist():
+                    by_kernel[rank][str(names[at])] += float(less[at]) / steps
+        return {
+            rank: Excess(compute, copies, cpu, _most_of(by_kernel[rank], compute))
+            for rank, (compute, copies, cpu) in sums.items()
+        }
+
+
+class _Played(NamedTuple):
+    """The cycles of a run, with delays as measured and as usual, and the lengths of their steps."""
+
+    measured: Sequence[list[Playing]]
+    usual: Sequence[list[Playing]]
+    measured_ns: Mapping[int, float]
+    usual_ns: Mapping[int, float]
+
+
+def _mean(lengths: Mapping[int, float], steps: Collection[int]) -> float:
+    counted = [ns for step, ns in lengths.items() if not steps or step in steps]
+    return float(np.mean(counted)) if counted else 0.0
+
+
+def _others(excess: Mapping[int, float], rank: int) -> float:
+    """The lower median of the excess of all other ranks."""
+    return median_low([ns for other, ns in excess.items() if other != rank] or [0.0])
+
+
+def _ranks_of(hosts: Mapping[int, str | None]) -> dict[str, set[int]]:
+    """The ranks of each host with a name."""
+    ranks_of: dict[str, set[int]] = defaultdict(set)
+    for rank, name in hosts.items():
+        if name is not None:
+            ranks_of[name].add(rank)
+    return ranks_of
+
+
+def _most_of(by_kernel: Mapping[str, float], whole: float) -> str | None:
+    """The kernel that half of it is due to."""
+    kernel = max(by_kernel, key=lambda name: by_kernel[name], default=None)
+    return kernel if kernel is not None and by_kernel[kernel] >= whole / 2 > 0 else None
+
+
+def _is_unlaunched(program: RankProgram) -> Flags:
+    """Without a GPU nothing is launched."""
+    return np.zeros(len(program), dtype=bool) if program.issued_by is not None else program.launch == NONE
+
+
+def _names(program: RankProgram) -> tuple[Flags, Sequence[str]]:
+    """Which activities are copies or fills, and the names of all."""
+    if program.host is None:
+        return np.zeros(len(program), dtype=bool), [""] * len(program)
+    return program.host.is_copy[program.row], program.host.names[program.row].tolist()
+
+
+def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> float:
+    """How much less a CPU takes, in all, for the calls of the counted activities.
+
+    `saved` is how much earlier it makes each call. A call counts for what is launched next.
+    """
+    launches = np.full(len(saved), NONE)
+    known = program.launch != NONE
+    launches[program.launch[known]] = np.flatnonzero(known)
+    positions = np.flatnonzero(launches != NONE)
+    if not len(positions):
+        return 0.0
+    following = np.minimum(np.searchsorted(positions, np.arange(len(saved))), len(positions) - 1)
+    return float(np.diff(saved, prepend=0)[counted[launches[positions]][following]].sum())

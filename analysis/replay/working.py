@@ -1,0 +1,72 @@
+"""How long the CPU of a rank worked before it called what matters to its device.
+
+That are launches, and calls that wait for the device. All other calls, such as cudaEventQuery, cudaStreamIsCapturing
+or cudaMalloc, are part of the work in which they happen. Threads that launch take turns, as those of forward and
+backward do: what passes between two launches is work of the later one, whichever thread made the earlier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..metrics.clocks.frame import Ints
+from .engine import Playing
+from .programs import NONE
+
+
+@dataclass(frozen=True)
+class CpuWork:
+    """Of each activity, columns of shape (n,): the CPU's work since the launch before its own, in ns.
+
+    Calls that wait for the device may lie between: `launching_ns` comes after the last of them, `blocking_ns` before.
+    `held_by` is the one of them before which, or in which, most of `blocking_ns` passed; NONE where there is none.
+    """
+
+    launching_ns: Ints
+    blocking_ns: Ints
+    held_by: Ints
+
+    @classmethod
+    def of(cls, member: Playing) -> CpuWork:
+        """That of a rank. Without a GPU, it is the distance from the activity before."""
+        program = member.program
+        launching, blocking = np.zeros((2, len(program)), dtype=np.int64)
+        held = np.full(len(program), NONE)
+        if program.issued_by is not None:
+            return cls(np.where(program.paced, member.delay, 0), blocking, held)
+        known = program.launch != NONE
+        is_launch, is_block = np.zeros((2, len(program.call_start)), dtype=bool)
+        is_launch[program.launch[known]] = True
+        is_block[list(member.edges.blocks)] = True
+        calls = np.flatnonzero(is_launch | is_block)
+        if not known.any():
+            return cls(launching, blocking, held)
+        begin, end = program.call_start[calls], program.call_end[calls]
+        free = np.maximum.accumulate(np.where(is_block[calls], end, begin))
+        # A call that had not to wait took its time for something else.
+        needless = ~is_launch[calls] & np.array([member.returns.get(call, 0) < 0 for call in calls.tolist()])
+        begun = int(begin[0]) if program.begun_ns is None else program.begun_ns
+        work = np.maximum(np.where(needless, end, begin) - np.append(begun, free[:-1]), 0)
+        launches, blocks = np.flatnonzero(is_launch[calls]), np.flatnonzero(~is_launch[calls])
+        following = np.searchsorted(launches, blocks)
+        blocked, most = np.zeros(len(launches) + 1, dtype=np.int64), np.full(len(launches) + 1, NONE)
+        np.add.at(blocked, following, work[blocks])
+        longest_last = np.argsort(work[blocks], kind="stable")
+        most[following[longest_last]] = calls[blocks[longest_last]]
+        of = np.searchsorted(calls[launches], program.launch[known])
+        launching[known], blocking[known], held[known] = work[launches][of], blocked[of], most[of]
+        return cls(launching, blocking, held)
+
+
+def waits_before(member: Playing) -> Ints:
+    """How often the CPU waits for the device between the launch before and that of each activity."""
+    program = member.program
+    known = program.launch != NONE
+    launches = np.unique(program.launch[known])
+    blocks = np.setdiff1d(np.array(list(member.edges.blocks), dtype=np.int64), launches)
+    counts = np.bincount(np.searchsorted(launches, blocks), minlength=len(launches) + 1)
+    result = np.zeros(len(program), dtype=np.int64)
+    result[known] = counts[np.searchsorted(launches, program.launch[known])]
+    return result

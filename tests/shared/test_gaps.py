@@ -1,0 +1,118 @@
+"""Gaps of real traces, against what their JSON says gap by gap."""
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from beside_checkout import TRACES, needs_shared
+from raw_traces import SEVERAL, Event, raw
+
+from analysis.core.schema import Row, records
+from analysis.results.analysis import Analysis
+from analysis.results.opening import analyse
+
+pytestmark = needs_shared
+
+BLOCKING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
+            "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy", "hipMemcpyWithStream",
+            "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize")  # fmt: skip
+SUMMED = ("idle", "starved", "launching", "queued", "unknown", "sync", "alloc", "data", "operator", "outside",
+          "drained")  # fmt: skip
+
+
+@cache
+def detailed(file: str) -> Analysis:
+    return analyse(TRACES / file, details=True, workers=1)
+
+
+def of_json(activities: list[Event], launches: dict[int, Event], calls: list[Event]) -> dict[int, Row]:
+    """Gaps by their start: length and parts in ns, what ran before and after, and the launching thread."""
+    result: dict[int, Row] = {}
+    until, ended = activities[0].end, {activities[0].name}
+    for place, event in enumerate(activities):
+        if event.start > until:
+            enders = [other for other in activities[place : place + 50] if other.start == event.start]
+            result[until] = {"idle": event.start - until, "before": ended, "after": {e.name for e in enders}}
+            result[until] |= parts_of(until, event.start, enders, launches, calls)
+        ended = {event.name} if event.end > until else ended | {event.name} if event.end == until else ended
+        until = max(until, event.end)
+    return result
+
+
+def parts_of(begin: int, end: int, enders: list[Event], launches: dict[int, Event], calls: list[Event]) -> Row:
+    known = [launches[e.correlation] for e in enders if e.correlation in launches]
+    if not known:
+        return {"starved": 0, "launching": 0, "queued": 0, "unknown": end - begin, "sync": 0, "thread": None}
+    launch = min(known, key=lambda call: call.start)
+    at = min(max(launch.start, begin), end)
+    done = min(max(launch.end, at), end)
+    within = sorted(
+        (max(c.start, begin), min(c.end, at))
+        for c in calls
+        if c.name in BLOCKING and c.thread == launch.thread and c.start < at and c.end > begin
+    )
+    sync, reach = 0, begin
+    for first, last in within:
+        sync += max(0, last - max(first, reach))
+        reach = max(reach, last)
+    return {"starved": at - begin, "launching": done - at, "queued": end - done, "unknown": 0, "sync": sync,
+            "thread": launch.thread}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", SEVERAL)
+def test_every_gap_as_the_json_has_it(file):
+    events, table = raw(file), records(detailed(file).gaps)
+    zero = int(detailed(file).run.activities["start_ns"].min())
+    launches = events.launches()
+    blocking = [call for call in events.calls if call.name in BLOCKING]
+    seen = 0
+    for device, activities in events.devices().items():
+        wanted = of_json(activities, launches, blocking)
+        rows = [row for row in table if row["device"] == device]
+        assert len(rows) == len(wanted)
+        for row in rows:
+            want = wanted[row["start_ns"] - zero]
+            for part in ("idle", "starved", "launching", "queued", "unknown", "sync"):
+                assert row[f"{part}_ns"] == want[part], part
+            assert row["before"] in want["before"]
+            assert row["after"] in want["after"]
+            assert want["thread"] in (row["thread"], None)
+            seen += 1
+    assert seen == len(table) > 0
+
+
+@pytest.mark.parametrize("file", SEVERAL)
+def test_gaps_add_up_to_idle_time(file):
+    result = detailed(file)
+    for row in records(result.idle):
+        here = result.gaps[result.gaps["device"] == row["device"]]
+        assert {part: here[f"{part}_ns"].sum() for part in SUMMED} == {part: row[f"{part}_ns"] for part in SUMMED}
+    for row in records(result.idle_steps):
+        here = result.gaps[(result.gaps["device"] == row["device"]) & (result.gaps["step"] == row["step"])]
+        assert {part: here[f"{part}_ns"].sum() for part in SUMMED} == {part: row[f"{part}_ns"] for part in SUMMED}
+
+
+def longest_stretches(operators: list[Event], begin: int, end: int) -> set[str]:
+    """The operators that ran longest at a time between these moments, without those within them."""
+    over = [o for o in operators if o.start < end and o.end > begin]
+    bounds = sorted({begin, end, *(t for o in over for t in (o.start, o.end) if begin < t < end)})
+    stretches: dict[str, int] = {}
+    for first, last in pairwise(bounds):
+        around = [o for o in over if o.start <= first and o.end >= last]
+        if around:
+            inner = max(around, key=lambda o: (o.start, -o.end))
+            stretches[inner.name] = max(stretches.get(inner.name, 0), last - first)
+    longest = max(stretches.values(), default=0)
+    return {name for name, length in stretches.items() if length >= longest - 2}
+
+
+@pytest.mark.parametrize("file", SEVERAL)
+def test_the_operator_behind_the_longest_gaps(file):
+    events = raw(file)
+    zero = int(detailed(file).run.activities["start_ns"].min())
+    checked = records(detailed(file).gaps[detailed(file).gaps["cause"] == "operator"].head(100))
+    for row in checked:
+        # As in the table, operators that only record a call's arguments do not count.
+        here = [o for o in events.operators if o.thread == row["thread"] and o.name != "record_param_comms"]
+        begin = row["start_ns"] - zero
+        assert row["operator"] in longest_stretches(here, begin, begin + row["starved_ns"])

@@ -1,0 +1,99 @@
+"""What each cause costs: the culprit, and what a step gains without it, are those of the run simulated without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from samples import a_sample
+from simulator import Injection, Window, World, simulate
+from simulator.programs import ddp, fsdp, moe, tp, tp_dp, twins
+
+from analysis import analyse
+from analysis.results.analysis import Analysis
+
+MS = 1e6
+PROGRAMS = {
+    "tp": partial(tp, layers=3),
+    "ddp": ddp,
+    "fsdp": fsdp,
+    "tp and dp": tp_dp,
+    "twins": twins,
+}
+STEPS = tuple(range(1, 5))
+CAUSES = [(kind, name) for kind in ("kernel", "slower", "copies") for name in PROGRAMS]
+
+
+def world(name: str, seed: int = 5) -> World:
+    return World(seed, PROGRAMS[name], 2, 4, steps=6, window=Window(((1, 4),)))
+
+
+def read(made: World, folder: Path) -> Analysis:
+    simulate(made).write(folder)
+    return analyse(folder, details=True)
+
+
+def step_ns(analysis: Analysis) -> float:
+    return analysis.typical_step.parts["window_ns"]
+
+
+@pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 3, seed=1))
+def test_the_rank_and_its_price(kind: str, name: str, tmp_path: Path) -> None:
+    calm = world(name)
+    late = read(replace(calm, injections=(Injection(kind, (5,), STEPS, 3000.0, 0.4),)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    prices = late.prices
+    assert prices is not None
+    assert prices.late is not None
+    assert prices.late.ranks == (5,)
+    assert prices.late.gain.ns == pytest.approx(true, abs=0.03 * step_ns(late))
+    assert late.remedies["remedy"].iloc[0] == "no_straggler"
+    assert late.verdicts["verdict"].iloc[0] == "skew-bound"
+    assert late.verdicts["because"].iloc[0].startswith("Rank 5 costs")
+
+
+@pytest.mark.parametrize("name", a_sample(list(PROGRAMS), 2, seed=2))
+def test_nobody_is_accused_where_nobody_is_late(name: str, tmp_path: Path) -> None:
+    calm = read(world(name), tmp_path)
+    assert calm.prices is not None
+    assert calm.prices.late is None
+
+
+def test_two_that_delay_the_run_in_turns(tmp_path: Path) -> None:
+    """Without one of them the other one is as late: alone, each gains little."""
+    calm = world("tp")
+    both = (Injection("kernel", (2,), STEPS, 2000.0, 0.3), Injection("kernel", (6,), STEPS, 2000.0, 0.3))
+    late = read(replace(calm, injections=both), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert set(late.prices.late.ranks) == {2, 6}
+    assert late.prices.late.gain.ns == pytest.approx(true, abs=0.03 * step_ns(late))
+
+
+def test_a_whole_host(tmp_path: Path) -> None:
+    calm = world("ddp")
+    slow = tuple(Injection("slower", (rank,), STEPS, 2500.0, 0.4) for rank in range(4, 8))
+    late = read(replace(calm, injections=slow), tmp_path / "late")
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert set(late.prices.late.ranks) == {4, 5, 6, 7}
+    assert late.prices.late.host is not None
+
+
+def test_the_rank_of_the_hot_expert(tmp_path: Path) -> None:
+    """It has the same kernels as the others, of which one has more rows."""
+    hot = read(World(5, partial(moe, layers=2, hot=3), 2, 4, steps=6, window=Window(((1, 4),))), tmp_path)
+    assert hot.prices is not None
+    assert hot.prices.late is not None
+    assert hot.prices.late.ranks == (3,)
+    assert hot.prices.late.excess[3].kernel == "grouped_gemm_kernel"
+
+
+def test_nothing_is_priced_where_launches_were_not_read(tmp_path: Path) -> None:
+    simulate(world("tp")).write(tmp_path)
+    calm = analyse(tmp_path)
+    assert calm.prices is None
+    assert calm.remedies["gain_ns"].isna().all()
