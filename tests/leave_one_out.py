@@ -19,8 +19,9 @@ from analysis.errors import AnalysisError
 from analysis.metrics.clocks.frame import Ints
 from analysis.replay.alike import Alike
 from analysis.replay.engine import Playing
+from analysis.replay.lengths import measured_lengths, played_lengths
 from analysis.replay.programs import NONE
-from analysis.replay.table import MOST_ERROR_FRAC, _lengths, _measured
+from analysis.replay.table import MOST_ERROR_FRAC
 from analysis.replay.working import WorkBeforeCalls
 
 
@@ -31,9 +32,9 @@ def errors(analysis: Analysis) -> dict[int, float]:
         steps = sorted({step for m in members for step in np.unique(m.program.step).tolist() if step >= 0})
         if len(steps) < 2:
             continue
-        measured = _measured([members])
+        measured = measured_lengths([members])
         for step in steps:
-            found[step] = _lengths([list(_foretold(members, step))])[step] / measured[step] - 1
+            found[step] = played_lengths([list(_foretold(members, step))])[step] / measured[step] - 1
     return found
 
 

@@ -3,6 +3,10 @@
 The table has a row for each operation: dp_rank, stage, rank, step, optype, start_us, dur_us (within its step), as
 StragglerAnalysis has it. Steps follow each other in the traces. Launches run ahead, and what an operation depends on is
 told by cudaEventRecord and cudaStreamWaitEvent; at the end of a step the CPU waits for the device.
+
+Times of such tables are inexact by up to 0.1 ms, so that operations seem to begin before what they depend on has ended.
+A device knows better: in the traces they begin when it has, and end as in the table. A table may have one rank of each
+tensor-parallel group only, 0, 4, 8 and so on; the traces of the others are missing then.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import gzip
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +35,31 @@ class _Trace:
 
     def __init__(self, rank: int) -> None:
         self.rank, self.events, self.cpu_us, self.correlation = rank, [], 0.0, 0
+        self._free_us: dict[int, float] = {}
 
     def call(self, name: str, dur: float = 0.2, correlation: int | None = None) -> None:
         args = {} if correlation is None else {"correlation": correlation}
         self._event("cuda_runtime", name, (self.cpu_us, dur), 1, args)
         self.cpu_us += dur + 0.1
 
-    def launch(self, row: Row, stream: int, args: Row | None = None, *, record: bool = False, waits: int = 0) -> None:
-        """An operation on a stream that first waits for so many events, and leaves one behind."""
-        for _ in range(waits):
+    def launch(self, row: Row, stream: int, args: Row | None = None, *, after: Sequence[Row] = ()) -> Row:
+        """An operation on a stream that first waits for others; returned with its times, which others may wait for."""
+        for _ in after:
             self.call("cudaStreamWaitEvent")
         self.correlation += 1
         self.call("cudaLaunchKernel", correlation=self.correlation)
+        start = max(row["at_us"], self._free_us.get(stream, 0.0), *(each["end_us"] for each in after))
+        end = max(row["at_us"] + row["dur_us"], start)
+        self._free_us[stream] = end
         name = f"ncclDevKernel_SendRecv({row['optype']})" if args else row["optype"]
         told = {"device": 0, "stream": stream, "correlation": self.correlation, **(args or {})}
-        self._event("kernel", name, (row["at_us"], row["dur_us"]), stream, told)
-        if record:
-            self.call("cudaEventRecord")
+        self._event("kernel", name, (start, end - start), stream, told)
+        return row | {"end_us": end}
+
+    def record(self, row: Row) -> Row:
+        """Leave an event behind what was launched last."""
+        self.call("cudaEventRecord")
+        return row
 
     def step(self, number: int, begin: float) -> None:
         self._event("user_annotation", f"ProfilerStep#{number}", (begin, self.cpu_us - begin), 1, {})
@@ -55,6 +68,11 @@ class _Trace:
         start, dur = round(_BASE_US + times[0], 3), round(times[1], 3)
         self.events.append({"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start,
                             "dur": dur, "args": args})  # fmt: skip
+
+    @property
+    def ends_us(self) -> float:
+        """When all of its streams are free."""
+        return max(self._free_us.values(), default=0.0)
 
     def write(self, path: Path, world_size: int) -> None:
         document = {
@@ -93,12 +111,12 @@ def write_traces(table: pd.DataFrame, out: Path) -> None:
             trace.cpu_us = max(trace.cpu_us, begin)
             began = trace.cpu_us
             _one_step(trace, own.sort_values("start_us").to_dict("records"), place, ranks, groups)
-            done = float((own["at_us"] + own["dur_us"]).max())
-            trace.call("cudaDeviceSynchronize", max(done - trace.cpu_us, 0) + 2)
+            trace.call("cudaDeviceSynchronize", max(trace.ends_us - trace.cpu_us, 0) + 2)
             trace.step(int(number), began)
         begin += float((of_step["start_us"] + of_step["dur_us"]).max()) + 10
+    apart = gcd(*traces) or 1
     for rank, trace in traces.items():
-        trace.write(out / f"rank{rank}.pt.trace.json.gz", len(ranks))
+        trace.write(out / f"rank{rank}.pt.trace.json.gz", max(traces) + apart)
 
 
 def _one_step(
@@ -124,26 +142,28 @@ def _one_step(
     def sharded(kind: str) -> tuple[Row, int, Row]:
         return of_type[kind][0], _SHARDS, groups.args(trace.rank, f"dp {shards}", _SHARDED[kind], shards)
 
-    trace.launch(*sharded("params-all-gather"), record=True)
+    gathered = trace.record(trace.launch(*sharded("params-all-gather")))
     counts: dict[str, int] = defaultdict(int)
-    for number, row in enumerate(row for row in rows if row["optype"] in ("forward-compute", "backward-compute")):
+    computed: Row | None = None
+    for row in (row for row in rows if row["optype"] in ("forward-compute", "backward-compute")):
         way = row["optype"].partition("-")[0]
         index, counts[way] = counts[way], counts[way] + 1
-        received, sent = moved(f"{way}-recv", index), moved(f"{way}-send", index)
-        if received:
-            trace.launch(*received, waits=int(number > 0), record=True)
-        trace.launch(row, _COMPUTE, waits=int(received is not None) + int(number == 0), record=True)
-        if sent:
-            trace.launch(*sent, waits=1)
+        receiving, sending = moved(f"{way}-recv", index), moved(f"{way}-send", index)
+        needed = [gathered] if computed is None else []
+        if receiving:
+            needed.append(trace.record(trace.launch(*receiving, after=[computed] if computed else [])))
+        computed = trace.record(trace.launch(row, _COMPUTE, after=needed))
+        if sending:
+            trace.launch(*sending, after=[computed])
+    last = computed or gathered
     for kind in _LAST:
         for row in of_type[kind]:
             is_shared = kind.startswith("embedding") and len(ends) > 1
             args = groups.args(trace.rank, f"ends {ends}", "allreduce", ends) if is_shared else None
-            trace.launch(row, _COMPUTE, args)
-    trace.call("cudaEventRecord")
-    trace.launch(*sharded("grads-reduce-scatter"), waits=1, record=True)
+            last = trace.launch(row, _COMPUTE, args)
+    reduced = trace.record(trace.launch(*sharded("grads-reduce-scatter"), after=[trace.record(last)]))
     [clip] = of_type["optimizer-clip-main-grad"]
-    trace.launch(clip, _COMPUTE, groups.args(trace.rank, "world", "allreduce", whole), waits=1)
+    trace.launch(clip, _COMPUTE, groups.args(trace.rank, "world", "allreduce", whole), after=[reduced])
     trace.launch(of_type["optimizer"][0], _COMPUTE)
 
 

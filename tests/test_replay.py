@@ -15,7 +15,7 @@ from analysis import analyse
 from analysis.cli import app as cli
 from analysis.errors import NothingMeasured, NotPredictable
 from analysis.replay.cycles import Played, rank_programs
-from analysis.replay.engine import play, prepared
+from analysis.replay.engine import play, play_all, prepared
 from analysis.replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 from analysis.results.analysis import Analysis
 
@@ -240,3 +240,73 @@ def test_a_run_in_which_nothing_ran(tmp_path: Path) -> None:
     for ask in (found.predict, lambda: found.attribution):
         with pytest.raises(NothingMeasured, match="nothing ran on a device"):
             ask()
+
+
+# --- where jitter comes from ------------------------------------------------------------------------------------------
+
+
+PART_OF = {"kernel": "compute", "slower": "compute", "copies": "compute", "block": "cpu", "data": "data", "op": "cpu"}
+"""The kind of part that each cause makes late."""
+CAUSES_SEEN = [cause for cause in CAUSES if cause not in HIDDEN]
+
+
+@pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES_SEEN, 3, seed=5))
+def test_the_part_that_was_made_late_costs_most(kind: str, name: str, tmp_path: Path) -> None:
+    """Of ranks, and of compute, CPUs and data loading; and what it costs is what a step takes longer."""
+    calm = World(7, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))
+    late = replace(calm, injections=(Injection(kind, (2,), tuple(range(1, 6)), 3000.0, 0.4),))
+    for made, folder in ((calm, "calm"), (late, "late")):
+        simulate(made).write(tmp_path / folder)
+    cost = 1 - mean_step_ns(analyse(tmp_path / "calm")) / mean_step_ns(
+        found := analyse(tmp_path / "late", details=True)
+    )
+    table = found.attribution
+    ranks = table[table["of"] == "rank"]
+    assert ranks["part"].iloc[0] == "2"
+    # Without jitter all ranks share the work of the late one, so that a quarter of it is left, of what shows.
+    assert 0.7 * cost <= ranks["gain_frac"].iloc[0] <= cost + 0.01
+    whole = table[table["part"].isna()].set_index("of")["slowdown_frac"]
+    assert whole[PART_OF[kind]] > 0.9 * whole.max()
+    if PART_OF[kind] != "compute":
+        of_kind = table[(table["of"] == PART_OF[kind]) & table["part"].notna()]
+        assert of_kind["part"].iloc[0] == "2"
+        assert whole["compute"] < 0.05
+
+
+@pytest.mark.parametrize("name", a_sample([*PROGRAMS, 206, 214, 221], 3, seed=6))
+def test_no_part_costs_anything_where_nobody_is_late(name: str | int, tmp_path: Path) -> None:
+    """Also where the trace begins before the only step, with other things on each rank."""
+    calm = draw(name) if isinstance(name, int) else World(7, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))
+    simulate(replace(calm, injections=())).write(tmp_path)
+    table = analyse(tmp_path, details=True).attribution
+    assert table[table["of"].isin(["rank", "cpu", "data", "compute"])]["slowdown_frac"].max() < 0.05
+    assert table["gain_frac"].abs().max() < 0.05
+
+
+def test_variants_played_at_once_are_those_played_one_by_one() -> None:
+    """Also where they wait for different things, and in the order in which they come."""
+    members = next(rank_programs(parts_of(analyse(DATA / "nccl-two-hosts", details=True))))
+    base, _ = prepared(members)
+    changes = [change for each in (no_jitter(), without_stragglers([1]), perfect_overlap()) for change in each.changes]
+    sooner = [[replace(member, transfer=member.transfer // part) for member in base] for part in (2, 3)]
+    saved = [[replace(m, saved=m.saved + np.arange(len(m.saved)) * part) for m in base] for part in (2, 3)]
+    variants = [list(base), *(change(base) for change in changes), *sooner, list(base), *saved]
+    for played in (variants, variants[-2:], sooner):
+        for variant, times in zip(played, play_all(iter(played)), strict=True):
+            for (start, end), (other_start, other_end) in zip(times, play(variant), strict=True):
+                assert np.array_equal(start, other_start)
+                assert np.array_equal(end, other_end)
+
+
+def test_what_follows_a_collective_waits_for_it_although_it_began_a_ns_before_its_end(tmp_path: Path) -> None:
+    """Times in us are rounded, so that activities of a stream seem to overlap."""
+    traces = traces_of(2, [Collective((5 * MS, 15 * MS), 5 * MS, elems=10**6)])
+    for trace in traces:
+        trace.step(0, 0, 60 * MS).kernel("gemm", 1 * MS, (4, 14)[trace.rank] * MS)
+        trace.kernel("norm", 20 * MS - 1, 5 * MS, stream=20, launch=2 * MS)
+        trace.write(tmp_path, f"x{trace.rank}.json")
+    members = next(rank_programs(parts_of(analyse(tmp_path, details=True))))
+    base, _ = prepared(members)
+    faster = [replace(member, transfer=member.transfer // 5) for member in base]
+    for _, end in play(faster):
+        assert end.max() == max(int(member.program.end.max()) for member in base) - 4 * MS

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..metrics.clocks.frame import Ints
+from ..metrics.clocks.frame import Flags, Ints
 from .programs import NONE, RankProgram
 
 _MOST_ALIGNED = 5_000
@@ -33,10 +33,15 @@ class Alike:
 
     @classmethod
     def by_name(cls, members: Sequence[RankProgram]) -> Alike:
-        """The n-th of a name in its step, whatever else the rank does: for ranks with different programs."""
+        """The n-th of a name in its step, whatever else the rank does: for ranks with different programs.
+
+        What is in no step, at either end of a trace, is like nothing else.
+        """
         table = _table(members)
         table["nth"] = _counted(table, ["member", "step", "name"])
         code = table.groupby(["name", "nth"], sort=False).ngroup().to_numpy(dtype=np.int64)
+        alone = np.flatnonzero(np.concatenate([outside_steps(program) for program in members]))
+        code[alone] = len(code) + np.arange(len(alone))
         return cls(members, code, np.zeros(len(code), dtype=np.int64))
 
     @classmethod
@@ -76,10 +81,10 @@ class Alike:
                 numbers += len(usual) + len(names)
         return cls(members, code, most)
 
-    def mean(self, values: Sequence[Ints]) -> list[Ints]:
-        """The mean of all that do the same, by member; 0 for what is rare."""
-        together = pd.Series(np.concatenate(values))
-        return self._by_member(together.groupby(self._code).transform("mean").to_numpy(np.float64))
+    @property
+    def codes(self) -> list[Ints]:
+        """The numbers, by member."""
+        return np.split(self._code, self._ends[:-1])
 
     def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
         """The lower median of those that do the same, by member; 0 for what is rare.
@@ -103,6 +108,12 @@ class Alike:
     def _by_member(self, found: NDArray[Any]) -> list[Ints]:
         usual = np.rint(np.where(self._is_rare, 0.0, found)).astype(np.int64)
         return np.split(usual, self._ends[:-1])
+
+
+def outside_steps(program: RankProgram) -> Flags:
+    """Which activities are in no step, of a rank that has steps."""
+    outside: Flags = (program.step < 0) & (program.step >= 0).any()
+    return outside
 
 
 def _table(members: Sequence[RankProgram]) -> pd.DataFrame:

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.intervals import Spans
 from ..core.nccl_tests import POINT_TO_POINT
 from ..metrics.clocks.frame import Flags
 from .alike import peers
 from .engine import Playing
+from .jitter import Chosen, host_places, host_work_within
 from .links import Linked
 
 _FEW, _MOST = 32, 16
@@ -23,25 +25,28 @@ class RunPart(NamedTuple):
 
     of: str
     name: str
-    chosen: Callable[[Playing], Flags]
+    chosen: Callable[[Playing], Chosen]
 
 
 class Told(NamedTuple):
     """What tells the parts of a run apart: hosts of ranks, collectives by number, and names of activities by code.
 
-    `late` are the ranks and hosts that are parts by themselves, if there are many.
+    `late` are the ranks and hosts that are parts by themselves, if there are many; `loading` is when the CPU of a rank
+    waited for its next batch, on the common clock.
     """
 
     hosts: Mapping[int, str | None]
     links: Mapping[int, Linked]
     names: Sequence[str]
     late: frozenset[int]
+    loading: Mapping[int, Spans]
 
 
 def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
-    """Compute and its operations, kinds of collectives, groups; and ranks: alone, by host, program, and place."""
-    yield RunPart("compute", "", lambda member: ~member.program.is_comm)
+    """Compute and its operations, CPUs, kinds of collectives, groups; and ranks: alone, by host, program, and place."""
+    yield RunPart("compute", "", _only(lambda member: ~member.program.is_comm))
     yield from _operations(members, told.names)
+    yield from _of_cpus(members, told)
     kinds: dict[str, list[int]] = defaultdict(list)
     groups: dict[str, list[int]] = defaultdict(list)
     for number, linked in told.links.items():
@@ -53,9 +58,26 @@ def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
     for name in sorted(often) if len(groups) > 1 else ():
         yield RunPart("group", name, _of_collectives(groups[name]))
     for of, named in _by_ranks(members, told):
-        for name, ranks in named.items() if len(named) > 1 else ():
-            if len(named) <= _FEW or not told.late.isdisjoint(ranks):
-                yield RunPart(of, name, _of_ranks(ranks))
+        for name, ranks in _few(named, told).items():
+            yield RunPart(of, name, _of_ranks(ranks))
+
+
+def _few(named: dict[str, list[int]], told: Told) -> dict[str, list[int]]:
+    """Those that are parts: none if there is one, and of many those with late ranks."""
+    if len(named) < 2:
+        return {}
+    return {name: ranks for name, ranks in named.items() if len(named) <= _FEW or not told.late.isdisjoint(ranks)}
+
+
+def _of_cpus(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
+    """The work of CPUs, of all and of each rank, and what of it is getting batches."""
+    ranks = [member.program.rank for member in members]
+    for of, kinds in (("cpu", _all_host), ("data", _loading(told.loading))):
+        if of == "data" and not told.loading:
+            continue
+        yield RunPart(of, "", _host(ranks, kinds))
+        for name, alone in _few({str(rank): [rank] for rank in sorted(set(ranks))}, told).items():
+            yield RunPart(of, name, _host(alone, kinds))
 
 
 def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[RunPart]:
@@ -98,27 +120,46 @@ def _by_ranks(members: Sequence[Playing], told: Told) -> Iterator[tuple[str, dic
             )
 
 
-def others(part: RunPart) -> Callable[[Playing], Flags]:
-    """All activities but those of a part."""
+def _only(activities: Callable[[Playing], Flags]) -> Callable[[Playing], Chosen]:
+    """Activities, and no work of a CPU between them."""
+    return lambda member: Chosen(activities(member), np.zeros(host_places(member), dtype=bool))
 
-    def chosen(member: Playing) -> Flags:
-        rest: Flags = ~part.chosen(member)
-        return rest
+
+def _named(code: int) -> Callable[[Playing], Chosen]:
+    return _only(lambda member: (member.program.name == code) & ~member.program.is_comm)
+
+
+def _of_collectives(numbers: Sequence[int]) -> Callable[[Playing], Chosen]:
+    return _only(lambda member: np.isin(member.program.collective, numbers))
+
+
+def _of_ranks(ranks: Collection[int]) -> Callable[[Playing], Chosen]:
+    def chosen(member: Playing) -> Chosen:
+        is_one = member.program.rank in ranks
+        return Chosen(np.full(len(member.program), is_one), np.full(host_places(member), is_one))
 
     return chosen
 
 
-def _named(code: int) -> Callable[[Playing], Flags]:
-    def chosen(member: Playing) -> Flags:
-        own: Flags = (member.program.name == code) & ~member.program.is_comm
-        return own
+def _host(ranks: Collection[int], work: Callable[[Playing], Flags]) -> Callable[[Playing], Chosen]:
+    """Some work of the CPUs of these ranks, and no activity."""
+
+    def chosen(member: Playing) -> Chosen:
+        host = work(member) if member.program.rank in ranks else np.zeros(host_places(member), dtype=bool)
+        return Chosen(np.zeros(len(member.program), dtype=bool), host)
 
     return chosen
 
 
-def _of_ranks(ranks: Collection[int]) -> Callable[[Playing], Flags]:
-    return lambda member: np.full(len(member.program), member.program.rank in ranks)
+def _all_host(member: Playing) -> Flags:
+    return np.ones(host_places(member), dtype=bool)
 
 
-def _of_collectives(numbers: Sequence[int]) -> Callable[[Playing], Flags]:
-    return lambda member: np.isin(member.program.collective, numbers)
+def _loading(loading: Mapping[int, Spans]) -> Callable[[Playing], Flags]:
+    def work(member: Playing) -> Flags:
+        spans = loading.get(member.program.rank)
+        if spans is None:
+            return np.zeros(host_places(member), dtype=bool)
+        return host_work_within(member, spans.starts, spans.ends)
+
+    return work

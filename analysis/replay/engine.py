@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
 from ..metrics.clocks.frame import Ints
 from .cpu_programs import cpu_edges
 from .edges import Edges, gpu_edges, ready
+from .graph import Graph, NewTimes
+from .laid_out import graph_of
+from .playing import Playing
 from .programs import LONG_AGO, NONE, RankProgram, arrivals, last_arrival
 
+__all__ = ["Delays", "Playing", "play", "play_all", "prepared"]
+
 _BEFORE = 0
+_MOST_HELD, _MOST_GRAPHS = 1_500_000, 4
+"""Activities of all variants that are played at once, and graphs that are kept for the next."""
 
 
 @dataclass(frozen=True)
@@ -23,38 +29,6 @@ class Delays:
 
     measured: Ints
     usual: Ints
-
-
-@dataclass
-class Playing:
-    """A rank with its durations: of compute and copies as measured; of communication what follows the last arrival.
-
-    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device.
-    """
-
-    program: RankProgram
-    edges: Edges
-    delay: Ints
-    duration: Ints
-    transfer: Ints
-    returns: dict[int, int]
-    saved: Ints
-    cuts: Ints = field(init=False)
-    part: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        program = self.program
-        blocked = np.array(sorted(self.edges.blocks), dtype=np.int64)
-        self.part = np.where(program.launch == NONE, NONE, np.searchsorted(blocked, program.launch, side="left"))
-        comm = program.collective != NONE
-        cut = np.diff(program.lane, prepend=NONE) != 0
-        cut |= np.diff(self.part, prepend=-2) != 0
-        cut[1:] |= comm[:-1]
-        cut |= comm
-        joined = np.array(sorted(self.edges.joins), dtype=np.int64)
-        if len(joined):
-            cut[joined] = True
-        self.cuts = np.append(np.flatnonzero(cut), len(program))
 
 
 def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playing]]:
@@ -114,162 +88,38 @@ def _returns(program: RankProgram, edges: Edges) -> dict[int, int]:
     return found
 
 
-def play(members: Sequence[Playing]) -> list[tuple[Ints, Ints]]:
+def play(members: Sequence[Playing]) -> list[NewTimes]:
     """New start and end of every activity, by member."""
-    meeting = _Meeting(members)
-    players = [_Player(member, meeting) for member in members]
-    turns = [player.turns() for player in players]
-    waiting = list(range(len(turns)))
-    while waiting:
-        left = []
-        moved = False
-        for number in waiting:
-            progress = next(turns[number], None)
-            moved = moved or progress is not False
-            if progress is not None:
-                left.append(number)
-        waiting = left
-        if waiting and not moved:
-            meeting.give_up = True
-    return [(player.start, player.end) for player in players]
+    return next(play_all([members]))
 
 
-class _Meeting:
-    """When the members of each collective arrived."""
+def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[NewTimes]]:
+    """The same for each of many variants of a cycle, at once where these wait for the same.
 
-    def __init__(self, members: Sequence[Playing]) -> None:
-        self.give_up = False
-        self._missing: dict[int, set[int]] = {}
-        self._at: dict[tuple[int, int], int] = {}
-        self._last: dict[int, int] = {}
-        for member in members:
-            for collective in member.program.collective[member.program.collective != NONE].tolist():
-                self._missing.setdefault(collective, set()).add(member.program.rank)
-
-    def arrive(self, collective: int, rank: int, at: int) -> None:
-        self._missing[collective].discard(rank)
-        self._at[collective, rank] = at
-        self._last[collective] = max(at, self._last.get(collective, LONG_AGO))
-
-    def met(self, collective: int, needs: int) -> int | None:
-        """When the last of those arrived that are needed; None if one has not yet."""
-        if needs == NONE:
-            if self._missing[collective] and not self.give_up:
-                return None
-            self.give_up = False if self._missing[collective] else self.give_up
-            return self._last[collective]
-        found = self._at.get((collective, needs))
-        if found is None and (needs in self._missing[collective]) and not self.give_up:
-            return None
-        if found is None:
-            self.give_up = False if needs in self._missing[collective] else self.give_up
-            return LONG_AGO
-        return found
+    Variants are taken as they are needed, so that they may be made one by one.
+    """
+    graphs: list[Graph] = []
+    batch: list[Sequence[Playing]] = []
+    held = 0
+    for members in variants:
+        batch.append(members)
+        held += sum(len(member.program) for member in members)
+        if held > _MOST_HELD:
+            yield from _played(batch, graphs)
+            batch, held = [], 0
+    yield from _played(batch, graphs)
 
 
-class _Piece(NamedTuple):
-    """What begins a piece, and how many activities it has; `follows` tells whether one is before it on its lane."""
-
-    first: int
-    stop: int
-    follows: bool
-    part: int
-    collective: int
-    launched: int
-    delay: int
-    duration: int
-
-
-class _Player:
-    """One rank, piece by piece in the order in which it ran."""
-
-    def __init__(self, member: Playing, meeting: _Meeting) -> None:
-        self.member, self.meeting = member, meeting
-        self.start, self.end = member.program.start.copy(), member.program.end.copy()
-        program = member.program
-        self.launch_start = np.where(program.launch == NONE, LONG_AGO, 0)
-        known = program.launch != NONE
-        self.launch_start[known] = (program.call_start - member.saved)[program.launch[known]]
-
-    def turns(self) -> Iterator[bool]:
-        """Whether there was some progress, whenever it waits for others."""
-        member, program = self.member, self.member.program
-        pieces = list(self._pieces())
-        comm = np.flatnonzero(program.collective != NONE)
-        blocked = sorted(member.edges.blocks)
-        shifts = np.zeros(len(blocked) + 1, dtype=np.int64)
-        times = np.concatenate([self._turn_of(member.cuts[:-1]), program.end[comm], program.call_end[blocked]])
-        kinds = np.repeat([2, 0, 1], [len(pieces), len(comm), len(blocked)])
-        which = np.concatenate([np.arange(len(pieces)), comm, np.arange(len(blocked))]).astype(np.int64)
-        order = np.lexsort((kinds, times))
-        moved = False
-        for kind, what in zip(kinds[order].tolist(), which[order].tolist(), strict=True):
-            if kind == 2:
-                self._play(pieces[what], shifts)
-            elif kind == 0:
-                while (last := self.meeting.met(int(program.collective[what]), int(program.needs[what]))) is None:
-                    yield moved
-                    moved = False
-                self.end[what] = max(last, int(self.start[what])) + int(member.transfer[what])
-            else:
-                shifts[what + 1] = self._returned(blocked[what], int(shifts[what]))
-            moved = True
-
-    def _pieces(self) -> Iterator[_Piece]:
-        member, program = self.member, self.member.program
-        firsts, stops = member.cuts[:-1], member.cuts[1:]
-        follows = np.diff(program.lane, prepend=NONE)[firsts] == 0
-        columns = (firsts, stops, follows, member.part[firsts], program.collective[firsts])
-        times = (self.launch_start[firsts], member.delay[firsts], member.duration[firsts])
-        return map(_Piece, *(column.tolist() for column in (*columns, *times)))
-
-    def _turn_of(self, firsts: Ints) -> Ints:
-        """When each piece can be played: after what it waits for, even if it seems to have begun a little earlier."""
-        program, joins = self.member.program, self.member.edges.joins
-        at: Ints = program.start[firsts].copy()
-        blocked, part = np.array(sorted(self.member.edges.blocks), dtype=np.int64), self.member.part[firsts]
-        held = part > 0
-        at[held] = np.maximum(at[held], program.call_end[blocked[part[held] - 1]])
-        for number, first in enumerate(firsts.tolist()):
-            at[number] = max([int(at[number]), *(int(program.end[source]) for source in joins.get(first, ()))])
-        for lane in np.unique(program.lane[firsts]):
-            own = program.lane[firsts] == lane
-            at[own] = np.maximum.accumulate(at[own])
-        return at
-
-    def _play(self, piece: _Piece, shifts: Ints) -> None:
-        first = piece.first
-        ready_at = int(self.end[first - 1]) if piece.follows else LONG_AGO
-        for source in self.member.edges.joins.get(first, ()):
-            ready_at = max(ready_at, int(self.end[source]))
-        shift = int(shifts[piece.part]) if piece.part != NONE else 0
-        launched = piece.launched + shift
-        if ready_at == LONG_AGO and launched <= LONG_AGO // 2:
-            ready_at = int(self.member.program.start[first]) - piece.delay
-        if piece.stop - first == 1:
-            start = max(ready_at, launched) + piece.delay
-            self.start[first], self.end[first] = start, start + piece.duration
-        else:
-            self._play_many(slice(first, piece.stop), ready_at, shift)
-        if piece.collective != NONE:
-            self.meeting.arrive(piece.collective, self.member.program.rank, int(self.start[first]))
-
-    def _play_many(self, these: slice, ready_at: int, shift: int) -> None:
-        """Activities that begin one after the other, none of which waits for anything else but its launch."""
-        duration = self.member.duration[these]
-        spent = self.member.delay[these] + duration
-        so_far = np.cumsum(spent)
-        launched = self.launch_start[these] + shift
-        ends = so_far + np.maximum(np.maximum.accumulate(launched - (so_far - spent)), ready_at)
-        self.end[these], self.start[these] = ends, ends - duration
-
-    def _returned(self, call: int, shift: int) -> int:
-        """How much later than measured the CPU goes on after a call that waits for the device."""
-        program, member = self.member.program, self.member
-        sources = member.edges.blocks[call]
-        ended = max(int(self.end[source]) for source in sources)
-        returns = member.returns[call]
-        own = int(program.call_end[call] - program.call_start[call]) if returns < 0 else 0
-        saved = int(member.saved[call])
-        at = max(int(program.call_start[call]) - saved + shift + own, ended + max(returns, 0))
-        return at - (int(program.call_end[call]) - saved)
+def _played(batch: Sequence[Sequence[Playing]], graphs: list[Graph]) -> list[list[NewTimes]]:
+    """Each of the batch; adds a graph for those that fit none of the last."""
+    by_graph: dict[int, list[int]] = {}
+    for number, members in enumerate(batch):
+        fitting = next((place for place, graph in enumerate(graphs) if graph.fits(members)), len(graphs))
+        if fitting == len(graphs):
+            graphs.append(graph_of(members))
+        by_graph.setdefault(fitting, []).append(number)
+    played: dict[int, list[NewTimes]] = {}
+    for place, numbers in by_graph.items():
+        played |= zip(numbers, graphs[place].play([batch[number] for number in numbers]), strict=True)
+    del graphs[:-_MOST_GRAPHS]
+    return [played[number] for number in range(len(batch))]

@@ -21,13 +21,14 @@ from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, Gain, LateRanks, PricedLinks, Prices
 from .engine import Playing
+from .lengths import measured_lengths, played_lengths
 from .links import Links
 from .programs import NONE, RankProgram
 from .scenarios import host, usual
 from .scenarios.scenario import Change, Scenario, all_at_once
 from .scenarios.transfers import links_as_others
 from .slow_links import SlowLinks, slow_groups
-from .table import Replay, lengths, measured_lengths, within_steps
+from .table import Replay, within_steps
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
@@ -112,7 +113,7 @@ class _Pricing:
         base = self._base(after)
         gains = [
             _mean(before, self.steps)
-            - _mean(lengths([within_steps(members, change(members)) for members in cycles]), self.steps)
+            - _mean(played_lengths([within_steps(members, change(members)) for members in cycles]), self.steps)
             for change in scenario.changes
             for before, cycles in ((base.measured_ns, base.measured), (base.usual_ns, base.usual))
         ]
@@ -123,7 +124,7 @@ class _Pricing:
         """The gain with delays as measured, without an interval: to compare many."""
         base = self._base(None)
         changed = [
-            lengths([within_steps(members, change(members)) for members in base.measured])
+            played_lengths([within_steps(members, change(members)) for members in base.measured])
             for change in scenario.changes
         ]
         return _mean(base.measured_ns, self.steps) - float(np.mean([_mean(each, self.steps) for each in changed]))
@@ -136,7 +137,7 @@ class _Pricing:
                     [within_steps(members, after.changes[0](members)) for members in cycles]
                     for cycles in (measured, usual_)
                 )
-            self._played[after] = _Played(measured, usual_, lengths(measured), lengths(usual_))
+            self._played[after] = _Played(measured, usual_, played_lengths(measured), played_lengths(usual_))
         return self._played[after]
 
     def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:

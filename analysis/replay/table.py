@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.schema import Row
-from ..core.steps import step_windows
 from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NothingMeasured, NotPredictable
-from ..metrics.clocks.frame import Ints
-from .attribution import RunPart, Told, others, parts_of
+from .attribution import RunPart, Told, parts_of
 from .cycles import Played, rank_programs
 from .edges import Edges
-from .engine import Playing, play, prepared
-from .programs import RankProgram, steps_of
+from .engine import Playing, prepared
+from .jitter import Chosen, calm, everything, others
+from .lengths import Lengths, lengths_of_all, measured_lengths, played_lengths
+from .programs import steps_of
 from .scenarios.scenario import Change, Scenario
-from .scenarios.usual import no_jitter, perfect_overlap
+from .scenarios.usual import perfect_overlap
 
 MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
-_Lengths = dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,10 @@ class Replay:
     def steps(self) -> pd.DataFrame:
         """One row per step."""
         measured = measured_lengths(self.measured)
-        with_delays, replayed = lengths(self.measured), lengths(self.usual)
+        with_delays, replayed = played_lengths(self.measured), played_lengths(self.usual)
         (hiding,) = perfect_overlap().changes
-        blocked = lengths(self.usual, of_comm=False)
-        free = lengths([hiding(members) for members in self.usual], of_comm=False)
+        blocked = played_lengths(self.usual, of_comm=False)
+        free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
@@ -80,7 +79,7 @@ class Replay:
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
         """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
         self.check()
-        before = [lengths(self.measured), lengths(self.usual)]
+        before = [played_lengths(self.measured), played_lengths(self.usual)]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
     def attribution(self, told: Told) -> pd.DataFrame:
@@ -89,20 +88,18 @@ class Replay:
         found: dict[tuple[str, str], RunPart] = {}
         for members in self.usual:
             found |= {(part.of, part.name): part for part in parts_of(members, told)}
-        before = _mean(lengths(self.usual))
-        ideal = self._length_of(no_jitter())
+        parts = list(found.values())
+        kinds = list(dict.fromkeys(part.of for part in parts))
+        before, ideal, *lengths = map(
+            _mean, lengths_of_all(self.usual, lambda members: _with_and_without(members, parts))
+        )
         found_rows: list[tuple[int, float, Row]] = []
-        kinds = list(dict.fromkeys(part.of for part in found.values()))
-        for part in found.values():
-            slowdown = self._length_of(no_jitter(others(part))) / ideal - 1 if ideal else 0.0
-            gain = before - self._length_of(no_jitter(part.chosen))
+        for part, alone, without in zip(parts, lengths[::2], lengths[1::2], strict=True):
+            slowdown = alone / ideal - 1 if ideal else 0.0
+            gain = before - without
             row: Row = {"of": part.of, "part": part.name or None, "slowdown_frac": slowdown, "gain_ns": round(gain)}
             found_rows.append((kinds.index(part.of), -slowdown, row | {"gain_frac": gain / before if before else None}))
         return ATTRIBUTION.frame(row for *_, row in sorted(found_rows, key=lambda each: each[:2]))
-
-    def _length_of(self, scenario: Scenario) -> float:
-        (change,) = scenario.changes
-        return _mean(lengths([change(members) for members in self.usual]))
 
     def check(self) -> None:
         """Raises NotPredictable, NothingMeasured."""
@@ -114,7 +111,7 @@ class Replay:
                 f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._why()}"
             )
 
-    def _row(self, scenario: Scenario, before: Sequence[_Lengths]) -> Row:
+    def _row(self, scenario: Scenario, before: Sequence[Lengths]) -> Row:
         """What the steps that were recorded would have taken."""
         row: Row = {
             "scenario": scenario.name,
@@ -145,9 +142,9 @@ class Replay:
         done = scenario.work_times * measured / after
         return row | {"throughput_factor": done, "efficiency_frac": done / scenario.ranks_times}
 
-    def _gains(self, change: Change, before: Sequence[_Lengths]) -> list[NDArray[np.float64]]:
+    def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
         """What each step gains, with delays as measured and as usual."""
-        after = [lengths([within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)]
+        after = [played_lengths([within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -167,6 +164,20 @@ class Replay:
             return f"{said}: the traces do not show what its CPUs wait for."
         unknown = np.concatenate([m.program.launch < 0 for m in members]).mean()
         return f"{said}, and of {unknown:.0%} of them the launch is not in the trace."
+
+
+def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> Iterator[list[Playing]]:
+    """As it is, and without jitter; then for each part with the jitter of this part alone, and of all others."""
+    usual = calm(members)
+
+    def mixed(chosen: Callable[[Playing], Chosen]) -> list[Playing]:
+        return [each.mixed(member, chosen(member)) for member, each in zip(members, usual, strict=True)]
+
+    yield list(members)
+    yield mixed(everything)
+    for part in parts:
+        yield mixed(partial(_all_but, part))
+        yield mixed(part.chosen)
 
 
 def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
@@ -208,28 +219,9 @@ def _as_before(old: Playing, new: Playing) -> Playing:
     )
 
 
-def measured_lengths(cycles: Sequence[list[Playing]]) -> dict[int, float]:
-    """The length of each step as measured, in ns, mean over devices."""
-    return _by_step([(m.program, m.program.start, m.program.end) for members in cycles for m in members])
+def _all_but(part: RunPart, member: Playing) -> Chosen:
+    return others(part.chosen(member))
 
 
-def lengths(cycles: Sequence[list[Playing]], *, of_comm: bool = True) -> dict[int, float]:
-    """The length of each step when it is played, mean over devices; of all but communication, if that is left out."""
-    played = [
-        (m.program, start, end) for members in cycles for m, (start, end) in zip(members, play(members), strict=True)
-    ]
-    return _by_step(played, of_comm=of_comm)
-
-
-def _by_step(ran: Sequence[tuple[RankProgram, Ints, Ints]], *, of_comm: bool = True) -> _Lengths:
-    found: dict[int, list[int]] = {}
-    for program, start, end in ran:
-        for device in np.unique(program.device):
-            own = (program.device == device) & (of_comm | ~program.is_comm)
-            for step, begin, finish in step_windows(start[own], end[own], steps_of(program)[own]):
-                found.setdefault(step, []).append(finish - begin)
-    return {step: float(np.mean(lengths)) for step, lengths in found.items()}
-
-
-def _mean(lengths: _Lengths) -> float:
+def _mean(lengths: Lengths) -> float:
     return float(np.mean(list(lengths.values()))) if lengths else 0.0

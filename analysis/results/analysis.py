@@ -8,13 +8,16 @@ from functools import cache, cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from ..catalog import CATALOG, InputKind
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
-from ..core.schema import records
+from ..core.intervals import Spans, spans
+from ..core.markers import DATA_LOADER
+from ..core.schema import grouped, records
 from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.device_time import SYNCS_STEPS
@@ -186,9 +189,8 @@ class Analysis:
         links = links_of(self.links) if len(self.collectives) else {}
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
-        return self._marked(
-            self._replay.attribution(Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist())))
-        )
+        labels = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
+        return self._marked(self._replay.attribution(labels))
 
     @cached_property
     def prices(self) -> Prices | None:
@@ -255,6 +257,18 @@ class Analysis:
         known = steps if len(steps) else self.breakdown.assign(step=0)
         exposed = known.groupby("step")["exposed_comm_ns"].mean()
         return Replay.of(self.run.name, self._played, dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True)))
+
+    @property
+    def _loading(self) -> dict[int, Spans]:
+        """When the CPU of each rank waited for its next batch, on the common clock."""
+        marks = self.run.annotations
+        marks = marks[marks["name"].str.startswith(DATA_LOADER).fillna(False).astype(bool)]
+        starts = clocks_module.aligned(marks["start_ns"], marks["rank"], self.clocks)
+        loading = marks.assign(start_ns=starts, end_ns=starts + marks["dur_ns"])
+        return {
+            int(rank): spans(batches["start_ns"].to_numpy(np.int64), batches["end_ns"].to_numpy(np.int64))
+            for (rank,), batches in grouped(loading, ["rank"])
+        }
 
     @cached_property
     def _played(self) -> Played:

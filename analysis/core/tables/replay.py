@@ -19,10 +19,11 @@ REPLAY_STEPS = Schema("replay_steps", "step, played again from what waits for wh
 
 ATTRIBUTION = Schema("attribution", "part of the run whose jitter makes steps longer", {
     "of": ("string", (
-        "compute, operation (activities of a name), collective, group (of processes), rank, host, program (ranks that "
-        "call the same collectives equally often), coordinate (ranks at the same place of groups that are alike)"
+        "compute, operation (activities of a name), cpu (its work before launches), data (what of it loads data), "
+        "collective, group (of processes), rank, host, program (ranks that call the same collectives equally often), "
+        "coordinate (ranks at the same place of groups that are alike)"
     )),
-    "part": ("string", "which of these, ranks separated by blanks; of more than 32 ranks the 16 most waited for"),
+    "part": ("string", "which of these, NA for all; ranks separated by blanks, of more than 32 the 16 most waited for"),
     "slowdown_frac": ("Float64", "length of a step if this part alone were as it is / if nothing had jitter - 1"),
     "gain_ns": ("int64", "by how much a step were shorter if this part alone had no jitter, mean over steps"),
     "gain_frac": ("Float64", "gain_ns / length of a step as it is"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from ...metrics.clocks.frame import Flags, Ints
 from ..alike import Alike, peers
 from ..edges import Edges
 from ..engine import Playing
+from ..jitter import calm, everything
 from ..programs import NONE
 from ..working import WorkBeforeCalls, waits_before
 from .scenario import Scenario
@@ -151,23 +152,13 @@ def _as_usual(
     )
 
 
-def no_jitter(chosen: Callable[[Playing], Flags] | None = None) -> Scenario:
-    """Compute takes its mean over ranks and steps, transfer its median; of the `chosen` activities only, if given."""
+def no_jitter() -> Scenario:
+    """Work takes its mean over ranks and steps, transfer its median."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
-        alike = Alike.by_name([m.program for m in members])
-        compute = alike.mean([m.duration for m in members])
-        transfer = alike.median([m.transfer for m in members])
-        result = []
-        for member, mean, median in zip(members, compute, transfer, strict=True):
-            program = member.program
-            own = np.ones(len(program), dtype=bool) if chosen is None else chosen(member)
-            duration = np.where(own & ~program.is_comm, mean, member.duration)
-            moved = np.where(own & (program.collective != NONE), median, member.transfer)
-            result.append(replace(member, duration=duration, transfer=moved))
-        return result
+        return [each.mixed(member, everything(member)) for member, each in zip(members, calm(members), strict=True)]
 
-    return Scenario("no jitter", "compute takes its mean over ranks and steps, transfer its median", (change,))
+    return Scenario("no jitter", "work takes its mean over ranks and steps, transfer its median", (change,))
 
 
 def perfect_overlap() -> Scenario:

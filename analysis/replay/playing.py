@@ -1,0 +1,25 @@
+"""A rank as it is to be played: what its activities take, and how much later than all they wait for they begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..metrics.clocks.frame import Ints
+from .edges import Edges
+from .programs import RankProgram
+
+
+@dataclass
+class Playing:
+    """A rank with its durations: of compute and copies as measured; of communication what follows the last arrival.
+
+    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device.
+    """
+
+    program: RankProgram
+    edges: Edges
+    delay: Ints
+    duration: Ints
+    transfer: Ints
+    returns: dict[int, int]
+    saved: Ints
