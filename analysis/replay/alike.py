@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,16 @@ class Alike:
         """The same place in a step of ranks that communicate alike, by whatever name; what few of them do is rare.
 
         Ranks that do the same in another order, such as stages of a pipeline, are compared only where a rank has no
-        other like it.
+        other like it. The last ones are remembered: many scenarios of one run ask for the same.
         """
+        for known, alike in _RECENT:
+            if len(known) == len(members) and all(map(is_, known, members)):
+                return alike
+        _RECENT.append((tuple(members), cls._by_place(members)))
+        return _RECENT[-1][1]
+
+    @classmethod
+    def _by_place(cls, members: Sequence[RankProgram]) -> Alike:
         table = _table(members)
         code, most = np.full(len(table), NONE), np.zeros(len(table), dtype=np.int64)
         table["peers"] = table["member"].map(dict(enumerate(peers(members))))
@@ -96,18 +105,36 @@ class Alike:
 
     def quantile(self, share: float, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
         """The value below which this share of them lies, as `median` does it."""
-        together = pd.Series(np.concatenate(values))
-        counted = np.repeat([True] * len(values) if among is None else among, [len(v) for v in values])
-        found = together.groupby(self._code).quantile(share, interpolation="lower").reindex(self._code).to_numpy()
-        others = together[counted].groupby(self._code[counted]).quantile(share, interpolation="lower")
-        of_others = others.reindex(self._code).to_numpy()
-        of_name = together[counted].groupby(self._name[counted]).max().reindex(self._name).to_numpy()
-        closest = np.where(np.isnan(of_others), np.where(np.isnan(of_name), found, of_name), of_others)
-        return self._by_member(closest.astype(np.float64))
+        together = np.concatenate(values)
+        if among is None or all(among):
+            return self._by_member(_quantile(self._code, together, share, self._code))
+        counted = np.repeat(among, [len(v) for v in values])
+        found = _quantile(self._code[counted], together[counted], share, self._code)
+        if np.isnan(found).any():
+            absent = np.isnan(found)
+            found[absent] = _quantile(self._name[counted], together[counted], 1.0, self._name[absent])
+            absent = np.isnan(found)
+            found[absent] = _quantile(self._code, together, share, self._code[absent])
+        return self._by_member(found)
 
     def _by_member(self, found: NDArray[Any]) -> list[Ints]:
         usual = np.rint(np.where(self._is_rare, 0.0, found)).astype(np.int64)
         return np.split(usual, self._ends[:-1])
+
+
+_RECENT: deque[tuple[tuple[RankProgram, ...], Alike]] = deque(maxlen=8)
+
+
+def _quantile(codes: Ints, values: Ints, share: float, wanted: Ints) -> NDArray[np.float64]:
+    """Of the values of each wanted code: that below which this share of them lies, NaN where there are none."""
+    order = np.lexsort((values, codes))
+    sorted_codes, sorted_values = codes[order], values[order]
+    first = np.searchsorted(sorted_codes, wanted, side="left")
+    count = np.searchsorted(sorted_codes, wanted, side="right") - first
+    at = first + np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
+    found = np.full(len(wanted), np.nan)
+    found[count > 0] = sorted_values[at[count > 0]]
+    return found
 
 
 def outside_steps(program: RankProgram) -> Flags:

@@ -109,35 +109,19 @@ class _Pricing:
         return _mean(measured_lengths(self.replay.measured), self.steps)
 
     def gain(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
-        """What a step gains, in the run that `after` has already changed."""
-        base = self._base(after)
-        gains = [
-            _mean(before, self.steps)
-            - _mean(played_lengths([within_steps(members, change(members)) for members in cycles]), self.steps)
-            for change in scenario.changes
-            for before, cycles in ((base.measured_ns, base.measured), (base.usual_ns, base.usual))
-        ]
+        """What a step gains, in the run that `after` has already changed; delays are as measured."""
+        cycles, before_ns = self._base(after)
+        changed = ([within_steps(each, change(each)) for each in cycles] for change in scenario.changes)
+        gains = [before_ns - _mean(played_lengths(each), self.steps) for each in changed]
         slack = self.replay.error_frac * self.step_ns
         return Gain(float(np.mean(gains)), min(gains) - slack, max(gains) + slack)
 
-    def quick_gain_ns(self, scenario: Scenario) -> float:
-        """The gain with delays as measured, without an interval: to compare many."""
-        base = self._base(None)
-        changed = [
-            played_lengths([within_steps(members, change(members)) for members in base.measured])
-            for change in scenario.changes
-        ]
-        return _mean(base.measured_ns, self.steps) - float(np.mean([_mean(each, self.steps) for each in changed]))
-
     def _base(self, after: Scenario | None) -> _Played:
         if after not in self._played:
-            measured, usual_ = self.replay.measured, self.replay.usual
+            cycles = self.replay.measured
             if after is not None:
-                measured, usual_ = (
-                    [within_steps(members, after.changes[0](members)) for members in cycles]
-                    for cycles in (measured, usual_)
-                )
-            self._played[after] = _Played(measured, usual_, played_lengths(measured), played_lengths(usual_))
+                cycles = [within_steps(members, after.changes[0](members)) for members in cycles]
+            self._played[after] = _Played(cycles, _mean(played_lengths(cycles), self.steps))
         return self._played[after]
 
     def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:
@@ -160,9 +144,7 @@ class _Pricing:
         ]
         chosen = self._fewest(candidates[:_MOST_ASKED]) if candidates else []
         name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
-        slow_host = self._slow_host(
-            hosts, least, self.quick_gain_ns(usual.without_stragglers(chosen)) if chosen else 0.0
-        )
+        slow_host = self._slow_host(hosts, least, self.gain(usual.without_stragglers(chosen)).ns if chosen else 0.0)
         if slow_host is not None:
             name, excess = slow_host
             chosen = [rank for rank in excess if hosts.get(rank) == name]
@@ -204,7 +186,7 @@ class _Pricing:
                 excess = self.excesses(scenario.changes[0])
                 own = [excess[rank].whole_ns for rank in ranks if rank in excess]
                 if own and min(own) >= max(least, max(own) / _STANDS_OUT):
-                    slow.append((self.quick_gain_ns(scenario), name, excess))
+                    slow.append((self.gain(scenario).ns, name, excess))
         gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
         return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
 
@@ -215,7 +197,7 @@ class _Pricing:
         def price(ranks: Collection[int]) -> float:
             key = tuple(sorted(ranks))
             if key not in played:
-                played[key] = self.quick_gain_ns(usual.without_stragglers(key))
+                played[key] = self.gain(usual.without_stragglers(key)).ns
             return played[key]
 
         most = price(candidates)
@@ -251,12 +233,10 @@ class _Pricing:
 
 
 class _Played(NamedTuple):
-    """The cycles of a run, with delays as measured and as usual, and the lengths of their steps."""
+    """The cycles of a run, and how long a step is when they are played, in ns."""
 
-    measured: Sequence[list[Playing]]
-    usual: Sequence[list[Playing]]
-    measured_ns: Mapping[int, float]
-    usual_ns: Mapping[int, float]
+    cycles: Sequence[list[Playing]]
+    step_ns: float
 
 
 def _mean(of_steps: Mapping[int, float], steps: Collection[int]) -> float:

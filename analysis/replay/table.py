@@ -48,8 +48,7 @@ class Replay:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per step."""
-        measured = measured_lengths(self.measured)
-        with_delays, replayed = played_lengths(self.measured), played_lengths(self.usual)
+        with_delays = played_lengths(self.measured)
         (hiding,) = perfect_overlap().changes
         blocked = played_lengths(self.usual, of_comm=False)
         free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
@@ -62,24 +61,32 @@ class Replay:
                 "ranks": int(ranks.get(step, 0)),
                 "measured_ns": round(length),
                 "with_delays_ns": round(with_delays[step]),
-                "replayed_ns": round(replayed[step]),
-                "error_frac": replayed[step] / length - 1 if length else None,
+                "replayed_ns": round(self._replayed[step]),
+                "error_frac": self._replayed[step] / length - 1 if length else None,
                 "exposed_comm_ns": round(self.exposed_ns.get(step, 0.0)),
                 "blocking_ns": max(round(blocked.get(step, 0.0) - free.get(step, 0.0)), 0),
             }
-            for step, length in sorted(measured.items())
+            for step, length in sorted(self._measured.items())
         )
+
+    @cached_property
+    def _measured(self) -> Lengths:
+        return measured_lengths(self.measured)
+
+    @cached_property
+    def _replayed(self) -> Lengths:
+        return played_lengths(self.usual)
 
     @cached_property
     def error_frac(self) -> float:
         """By how much the replay misses a step, median over steps; infinite where there is none."""
-        errors = self.steps["error_frac"].abs().dropna()
-        return float(errors.median()) if len(errors) else float("inf")
+        errors = [abs(self._replayed[step] / length - 1) for step, length in self._measured.items() if length]
+        return float(np.median(errors)) if errors else float("inf")
 
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
         """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
         self.check()
-        before = [played_lengths(self.measured), played_lengths(self.usual)]
+        before = [played_lengths(self.measured), self._replayed]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
     def attribution(self, told: Told) -> pd.DataFrame:
@@ -103,7 +110,7 @@ class Replay:
 
     def check(self) -> None:
         """Raises NotPredictable, NothingMeasured."""
-        if not len(self.steps):
+        if not self._measured:
             raise NothingMeasured(f"{self.name}: nothing ran on a device, so there is no step to predict")
         if self.error_frac > MOST_ERROR_FRAC:
             raise NotPredictable(
