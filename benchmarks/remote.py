@@ -62,7 +62,7 @@ def forms_of(run: Path, folder: Path) -> dict[str, Path]:
     for file in run.glob("*.json.gz"):
         shutil.copy(file, forms["gzip"])
         (forms["JSON"] / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
-    commtrace("pack", str(forms["gzip"]), "-o", str(forms["recordings"]))
+    commtrace("pack", "--no-details", str(forms["gzip"]), "-o", str(forms["recordings"]))
     return forms
 
 

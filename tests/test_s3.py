@@ -56,7 +56,7 @@ def test_tables_are_the_same(server, tmp_path, name, sort, capsys):
         DATA / name if sort != "JSON" else unpacked(DATA / name, tmp_path / name), f"s3://bucket/{sort}/{name}"
     )
     if sort == "recordings":
-        assert main(["pack", "--details", there, "-o", f"s3://bucket/packed/{name}"]) == 0
+        assert main(["pack", there, "-o", f"s3://bucket/packed/{name}"]) == 0
         there = f"s3://bucket/packed/{name}"
     assert tables_of(there) == tables_of(DATA / name)
 

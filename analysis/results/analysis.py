@@ -79,7 +79,7 @@ _WORTH_FIXING, _MOST_FIXED = 0.05, 3
 
 _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
 """A late rank is compared with so many; fewer where their files have to be read once more."""
-_WITH_DETAILS = "analyse(..., details=True) reads them, of recordings if they were packed with --details"
+_WITH_DETAILS = "analyse(..., details=True) reads them, of recordings unless they were packed --no-details"
 
 
 class _Waiting(NamedTuple):

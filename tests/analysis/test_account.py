@@ -198,7 +198,7 @@ def test_without_details_idle_time_is_one_number(tmp_path):
     (row,) = records(found.account)
     assert row["idle_unknown_ns"] == 20 * US
     assert {row[cause] for cause in CAUSES} == {None}
-    assert "--details" in row["note"]
+    assert "--no-details" in row["note"]
     assert [part.name for part in found.typical_parts] == ["compute alone", "idle"]
 
 

@@ -259,7 +259,7 @@ def test_garbage_collection_is_read_from_any_layout_and_kept_in_recordings(tmp_p
     trace = gap().op("aten::mm", 0, US).event("python_function", "f.py(1): f", 100 * US, US)
     trace.event("python_function", f"{C10D_FRAME}barrier", 150 * US, 7 * US)
     collected(trace, 120 * US, 9 * US).write(run, layout=layout)
-    assert main(["pack", "--details", "-o", str(packed), str(run)]) == 0
+    assert main(["pack", "-o", str(packed), str(run)]) == 0
     for path in (run, packed):
         assert of_which(only(analyse(path, details=True).idle)) == {"gc": 9, "cpu_comm": 7, "python": 74}
     assert not analyse(run).run.annotations["name"].str.contains("Python GC|barrier").any()
@@ -356,9 +356,9 @@ def test_no_blocking_call_is_a_result_and_calls_not_read_are_none(tmp_path, caps
     gap().nccl("all_reduce", 300 * US, MS).write(run)
     assert main(["syncs", str(run)]) == 0
     assert "no call of the runtime blocked" in capsys.readouterr().out
-    assert main(["pack", "-o", str(tmp_path / "packed"), str(run)]) == 0
+    assert main(["pack", "--no-details", "-o", str(tmp_path / "packed"), str(run)]) == 0
     assert main(["syncs", str(tmp_path / "packed")]) == 1
-    assert "--details" in capsys.readouterr().err
+    assert "--no-details" in capsys.readouterr().err
     assert main(["idle", "--format", "csv", str(tmp_path / "packed")]) == 0
 
 
@@ -377,16 +377,16 @@ def test_details_of_small_runs_are_read_for_the_first_screen(tmp_path, monkeypat
     assert not analyse_with(run, wanted).run.details
 
 
-@pytest.mark.parametrize("kept", [[], ["--details"]])
+@pytest.mark.parametrize("kept", [["--no-details"], []])
 def test_a_recording_without_details_is_as_good_for_the_first_screen(tmp_path, kept):
     run, packed = tmp_path / "run", tmp_path / "packed"
     run.mkdir()
     nested().write(run)
     assert main(["pack", *kept, "-o", str(packed), str(run)]) == 0
     found = analyse_with(packed, ReadOptions(details_if_small=True))
-    assert found.run.details == bool(kept)
-    assert not any("--details" in note for note in found.run.notes)
-    assert only(found.idle)["sync_ns"] == (10 * US if kept else None)
+    assert found.run.details != bool(kept)
+    assert not any("--no-details" in note for note in found.run.notes)
+    assert only(found.idle)["sync_ns"] == (None if kept else 10 * US)
 
 
 # --- tick by tick --------------------------------------------------------------------------------------------------

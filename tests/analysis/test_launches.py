@@ -90,7 +90,7 @@ def test_recordings_and_exports_have_the_same(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     wanted = records(detailed(run, launched(launched(Trace(), 5, 0, 10, 4), 60, 20, 90, 7, "add")).launches_names)
-    assert main(["pack", "--details", "-o", str(tmp_path / "packed"), str(run)]) == 0
+    assert main(["pack", "-o", str(tmp_path / "packed"), str(run)]) == 0
     assert records(analyse(tmp_path / "packed", details=True).launches_names) == wanted
     export = export_of(documents_in(run)).write(tmp_path / "x.sqlite")
     assert records(analyse(export, details=True).launches_names) == wanted

@@ -130,7 +130,7 @@ def test_all_that_was_read_comes_back(tmp_path, run, details):
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_all_tables_are_the_same(tmp_path, capsys, run):
-    assert main(["pack", "--details", "-o", str(tmp_path / run.name), str(run)]) == 0
+    assert main(["pack", "-o", str(tmp_path / run.name), str(run)]) == 0
     assert capsys.readouterr().out.startswith(f"{len(files_of(run))} trace")
     there, here = analyse(run, details=True), analyse(tmp_path / run.name, details=True)
     assert there.warnings == here.warnings
@@ -150,7 +150,7 @@ def csv_or_why(result, name: str) -> str:
 
 def test_without_operators_only_what_they_tell_is_missing(tmp_path):
     run, small = DATA / "nccl-straggler", tmp_path / "nccl-straggler"
-    assert main(["pack", "-o", str(small), str(run)]) == 0
+    assert main(["pack", "--no-details", "-o", str(small), str(run)]) == 0
     there, here = analyse(run), analyse(small)
     for name in ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "kernels"):
         assert csv_or_why(here, name) == csv_or_why(there, name), name
@@ -158,7 +158,7 @@ def test_without_operators_only_what_they_tell_is_missing(tmp_path):
     assert as_csv("", here.lateness.drop(columns=unlike)) == as_csv("", there.lateness.drop(columns=unlike))
     asked = analyse(small, details=True)
     assert not asked.run.details
-    assert all("was packed without operators and runtime calls" in note for note in asked.run.notes)
+    assert all("was packed --no-details" in note for note in asked.run.notes)
     with pytest.raises(NothingMeasured, match="without operators"):
         asked.operators  # noqa: B018 - computed when asked for
 
@@ -312,7 +312,7 @@ def test_beside_its_trace_it_is_read_in_its_place(trace, monkeypatch, capsys):
 
 @pytest.mark.parametrize("change", ["the trace", "operators are asked for", "other names", "verify", "the recording"])
 def test_beside_its_trace_it_is_read_only_if_it_is_what_is_asked_for(trace, change):
-    assert main(["pack", str(trace.parent)]) == 0
+    assert main(["pack", "--no-details", str(trace.parent)]) == 0
     beside = trace.with_name(recording_name(trace.name))
     beside.write_bytes(as_file(msgspec.structs.replace(content_in(beside), names=["other", "one", "two"][:2])))
     options = {

@@ -98,5 +98,7 @@ def syncs_command(
     writing.check(name)
     analysis = analysis_of(runs, reading, details=True)
     if not analysis.run.details:
-        nothing_measured(analysis, "was read without calls of the runtime; recordings have them if packed --details")
+        nothing_measured(
+            analysis, "was read without calls of the runtime; recordings have them unless packed --no-details"
+        )
     print_table(name, analysis, writing)

@@ -31,24 +31,26 @@ PackedInto = Annotated[
         show_default="beside each trace",
     ),
 ]
-KeptDetails = Annotated[bool, typer.Option("--details", help="Also keep operators, runtime calls and allocations.")]
+KeptDetails = Annotated[
+    bool, typer.Option("--details/--no-details", help="Keep operators, runtime calls and allocations, too.")
+]
 
 
 @reads_traces
-def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = False, *, reading: ReadOptions) -> None:
+def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = True, *, reading: ReadOptions) -> None:
     """Write a recording of each trace.
 
     A recording gives the same tables as its trace, is about 100 times smaller than the JSON, and is read about 20 times
     faster. Every command takes a folder of recordings like a folder of traces. A recording beside its trace is read
-    instead of it, until the trace changes. Without --details, tables of operators, replay, predictions and attribution
-    still need the traces.
+    instead of it, until the trace changes. With --no-details it is a third as large, and causes of idle time, what a step
+    would gain, tables of operators, replay and predictions still need the traces.
 
     \b
     Examples:
       {prog} pack traces/my-run
       {prog} pack --output packed/my-run traces/my-run
       {prog} summary packed/my-run
-      {prog} pack --details -o packed/my-run traces/my-run
+      {prog} pack --no-details -o packed/my-run traces/my-run
       {prog} pack s3://bucket/my-run -o s3://bucket/packed/my-run
     """
     begun = time.monotonic()

@@ -26,7 +26,9 @@ from ...core.steps import NO_STEP, Mark, Window, step_windows
 from ...core.tables.device_time import IDLE, IDLE_STEPS, MODULES
 from ..clocks.frame import Flags, Ints
 
-NOT_READ = "the causes need runtime calls and operators, which were not read; a recording has them if packed --details"
+NOT_READ = (
+    "the causes need runtime calls and operators, which were not read; recordings have them unless packed --no-details"
+)
 ON_CPU = "a run without a GPU has no launches"
 NO_CALLS = "no call of the runtime is in the trace, so nothing is known of launches"
 NO_OPERATORS = "no operators in the trace: capture with ProfilerActivity.CPU to tell data, operators and Python apart"

@@ -71,7 +71,7 @@ class Packing:
 
     def _packed(self, trace: Path) -> str | None:
         """Why this trace could not be packed."""
-        why = run_aside(["pack", "--details", "--workers", "1", str(trace)], self._ended.is_set).why
+        why = run_aside(["pack", "--workers", "1", str(trace)], self._ended.is_set).why
         if why is None and not trace.with_name(rundir.recording_name(trace.name)).is_file():
             return "nothing was written"  # where a script's handler of SIGCHLD takes exit codes, all look like 0
         return why
