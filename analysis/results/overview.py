@@ -35,6 +35,8 @@ _SAME_LENGTH = 0.02
 _MOST_LEFT_OUT = 3
 _WORTH_TRYING = 0.01
 """Of a step: changes that gain less, or are about less, are left out."""
+_UNSURE = 0.1
+"""Of a gain: from there it is said between what it lies."""
 _WORTH_NAMING = 0.05
 """Of the exposed waiting, so much is caused by a rank that is named, or by all the others together."""
 _LEAST_MS = 0.001
@@ -266,7 +268,8 @@ def _try(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
         gaining = [row for row in table if (row["gain_frac"] or 0) >= _WORTH_TRYING]
         for row in gaining[:most]:
             number = f"{unit.number(row['gain_ns']):>11} {unit.name}"
-            between = unit.between(row["gain_low_ns"], row["gain_high_ns"])
+            low, high = row["gain_low_ns"], row["gain_high_ns"]
+            between = unit.between(low, high) if high - low > _UNSURE * row["gain_ns"] else ""
             what = row["what"] + (f" ({between})" if between else "")
             yield f"  {shortened(what, room):<{room}}{number} {row['gain_frac']:>7.1%}"
         return
