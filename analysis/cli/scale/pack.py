@@ -42,8 +42,8 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
 
     A recording gives the same tables as its trace, is about 100 times smaller than the JSON, and is read about 20 times
     faster. Every command takes a folder of recordings like a folder of traces. A recording beside its trace is read
-    instead of it, until the trace changes. With --no-details it is a third as large, and causes of idle time, what a step
-    would gain, tables of operators, replay and predictions still need the traces.
+    instead of it, until the trace changes. With --no-details it is a third as large, and causes of idle time, what a
+    step would gain, tables of operators, replay and predictions still need the traces.
 
     \b
     Examples:
