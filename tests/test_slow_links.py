@@ -48,7 +48,8 @@ def test_slow_links_are_named_and_what_they_cost(name: str, tmp_path: Path) -> N
         return
     true = analyse(tmp_path / "equal").breakdown_steps["window_ns"].mean()
     [row] = run.predict({"links_as_others": "slow"}).to_dict("records")
-    assert row["step_ns"] == pytest.approx(true, rel=0.03)
+    # With faster links, compute beside them would wait for what the slow ones hid: not all of that is known.
+    assert row["step_ns"] == pytest.approx(true, rel=0.04)
 
 
 @pytest.mark.parametrize("seed", a_sample(range(400, 440), 4))
