@@ -190,8 +190,10 @@ def _step(analysis: OverviewTables, screen: Screen, width: int) -> Iterator[str]
         line = f"{' ' * indent}{name:<{28 - indent}}{unit.number(ns):>10} {unit.name} {share:>6.1%}  {bar}"
         return "" if says_nothing else line.rstrip()
 
-    yield from filter(None, (row(name, parts[column], 2) for column, name in STEP_PARTS.items()))
-    yield from filter(None, (row(name, ns, 4) for name, ns in idle_rows(analysis.idle_causes)))
+    for column in sorted(STEP_PARTS, key=lambda column: -parts[column]):
+        yield from filter(None, [row(STEP_PARTS[column], parts[column], 2)])
+        if column == "idle_ns":
+            yield from filter(None, (row(name, ns, 4) for name, ns in idle_rows(analysis.idle_causes)))
     steps = analysis.table("steps")
     for left_out in records(steps[steps["left_out"].notna()].head(_MOST_LEFT_OUT)):
         said = f"Step {left_out['step']} is not counted: {left_out['note']}."
