@@ -673,7 +673,11 @@ _ENTRIES = (
         command="remedies",
         needs_starts=True,
         none_found="no change that commtrace knows of is about any time of a step",
-        narrow=("remedy", "gain_ns", "gain_frac", "concerned_ns", "what"),
+        shown=(
+            "what", "gain_ns", "gain_low_ns", "gain_high_ns", "gain_frac", "concerned_ns", "concerned_frac",
+            "path_frac", "remedy", "how", "partial",
+        ),
+        narrow=("what", "gain_ns", "gain_frac", "concerned_ns"),
         below="how",
         negligible=("concerned_frac",),
     ),

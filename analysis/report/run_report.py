@@ -82,7 +82,7 @@ def _what_to_try(analysis: ReportedRun) -> Section:
     return Section(
         "try",
         "What to try",
-        "How much of a step each change is about; what it gains, `predict` tells. They overlap: do not add them up.",
+        "What a step would gain, as played again, and how much of it a change is about. They overlap: do not add them up.",
         tables=_blocks(analysis, "remedies", shown=True),
     )
 
