@@ -82,7 +82,7 @@ def _what_to_try(analysis: ReportedRun) -> Section:
     return Section(
         "try",
         "What to try",
-        "What a step would gain, as played again, and how much of it a change is about. They overlap: do not add them up.",
+        "What a step would gain, as played again, and how much of it a change is about. They overlap: never add them.",
         tables=_blocks(analysis, "remedies", shown=True),
     )
 
