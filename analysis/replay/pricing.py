@@ -86,6 +86,19 @@ def prices(
     return Prices(pricing.step_ns, late, slow, gains)
 
 
+def priced_scenarios(prices: Prices, links: Links) -> list[Scenario]:
+    """What the run was played without, as far as a step gains 1 % of it: faults, then what CPUs and copies cost.
+
+    Unlike the prices of the latter, each by itself.
+    """
+    scenarios = [] if prices.late is None else [usual.without_stragglers(prices.late.ranks, prices.late.host)]
+    if prices.slow is not None:
+        scenarios += [links_as_others(each) for each in slow_groups(links) if each.label == prices.slow.label]
+    worth = [name for name, gain in prices.gains.items() if gain.ns >= _LEAST * prices.step_ns]
+    of_hosts = [name for name in worth if name not in ("no_jitter", "overlap")]
+    return [*scenarios, *(_SCENARIOS[name]() for name in sorted(of_hosts, key=lambda name: -prices.gains[name].ns))]
+
+
 def _without_transfers(members: Sequence[Playing]) -> list[Playing]:
     return [replace(member, transfer=np.zeros_like(member.transfer)) for member in members]
 

@@ -291,18 +291,20 @@ class Analysis:
         return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
 
     def _usual_scenarios(self) -> list[Scenario]:
+        """First what `remedies` prices, then ranks that others wait for, and bounds."""
         from ..replay.links import links_of
+        from ..replay.pricing import priced_scenarios
         from ..replay.scenarios.transfers import faster_links
         from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 
+        priced = [] if self.prices is None else priced_scenarios(self.prices, self.links)
         causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
         worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
         late = [without_stragglers([int(rank)]) for rank in worst]
-        found = [*late, without_stragglers(), no_jitter()]
-        if not len(self.collectives):
-            return found
-        links = links_of(self.links)
-        return [*found, faster_links(2.0, links), perfect_overlap()]
+        bounds = [without_stragglers(), no_jitter()]
+        if len(self.collectives):
+            bounds += [faster_links(2.0, links_of(self.links)), perfect_overlap()]
+        return list({scenario.name: scenario for scenario in (*priced, *late, *bounds)}.values())
 
     @cached_property
     def facts(self) -> pd.DataFrame:

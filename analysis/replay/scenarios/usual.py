@@ -48,7 +48,9 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
             )
         ]
 
-    who = host or ("every rank" if ranks is None else f"rank {', '.join(map(str, sorted(ranks)))}")
+    who = host or (
+        "every rank" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
+    )
     return Scenario(
         f"{who} as fast as the median",
         "nothing takes longer than its median over ranks and steps; work that the other ranks do not have is left out",
