@@ -40,7 +40,7 @@ class Alike:
         """
         table = _table(members)
         table["nth"] = _counted(table, ["member", "step", "name"])
-        code = table.groupby(["name", "nth"], sort=False).ngroup().to_numpy(dtype=np.int64)
+        code = np.array(table.groupby(["name", "nth"], sort=False).ngroup(), dtype=np.int64)  # a copy, to write into
         alone = np.flatnonzero(np.concatenate([outside_steps(program) for program in members]))
         code[alone] = len(code) + np.arange(len(alone))
         return cls(members, code, np.zeros(len(code), dtype=np.int64))
