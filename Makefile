@@ -75,7 +75,8 @@ test-newest test-oldest: test-%:
 		hypothesis perfetto pytest pytest-xdist
 	rm -rf build commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice in the tests that follow
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
-		-m "not slow and not alone" tests/installed tests/docs tests/analysis \
+		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
+		tests/docs tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 
 bench: $(READY)
