@@ -271,7 +271,7 @@ def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: 
         else:
             what = f"None of {counted(known.calls, 'call')} could be split into waiting and transfer"
             yield f"{what}, because {advice(known.why)}."
-        if (known.beyond_fastest or 0.0) >= MENTIONED_FROM and not known.waited_at_least_ns:
+        if (known.beyond_fastest or 0.0) >= NAMED_FROM and not known.waited_at_least_ns:
             yield (
                 f"{known.beyond_fastest:.0%} of the calls' time is more than the fastest similar call takes: "
                 "probably waiting."
