@@ -16,7 +16,7 @@ from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, faults_of, length
 from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
-from .thresholds import LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
+from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
@@ -162,17 +162,18 @@ def of_run(
     known = [ms for ms in priced.values() if ms is not None]
     if len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM:
         losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
-    largest = losses[0]
+    largest, computing = losses[0], step.share(step.compute) >= COMPUTE_FROM and not _worth_changing(step, prices)
     worst = faults[0].ms if faults else 0.0
     if step.share(worst) >= LOSS_FROM and worst >= _FIRST_FROM * max(known, default=0.0):
         verdict, sentences = faults[0].verdict, [faults[0].sentence(step.of_whole(worst))]
         losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
         rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], faults[1:]
-    elif step.share(largest.ms) >= LOSS_FROM:
+    elif step.share(largest.ms) >= LOSS_FROM and not computing:
         verdict, [first, *rest] = largest.verdict, [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
     else:
-        verdict, rest = "compute-bound", losses[:1] if step.share(largest.ms) >= MENTIONED_FROM else []
+        said = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM] or losses[:1]
+        verdict, rest = "compute-bound", [loss for loss in said if step.share(loss.ms) >= MENTIONED_FROM]
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
     sentences += [
@@ -183,6 +184,14 @@ def of_run(
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
     not_known = " ".join(_not_known(step, communication, few_traces, some_missing=some_missing))
     return RunVerdict(verdict, " ".join(sentences), not_known)
+
+
+def _worth_changing(step: Step, prices: Prices | None) -> bool:
+    """Whether some change gains as much as a loss is, or none could be played."""
+    if prices is None:
+        return True
+    differing = [each.gain for each in (prices.late, prices.slow) if each is not None]
+    return any(step.share(gain.ns / 1e6) >= LOSS_FROM for gain in (*differing, *prices.gains.values()))
 
 
 class Loss(NamedTuple):
