@@ -118,6 +118,15 @@ def test_without_such_a_place_there_is_nothing_to_compare_with(tmp_path: Path, d
     assert _steps_of_a_rank_alone(tmp_path, durations).participation["excess_ns"].isna().all()
 
 
+def test_one_rank_alone_tells_the_least_bandwidth(tmp_path: Path) -> None:
+    trace = Trace(0, 4, groups={"0": [0, 1, 2, 3]}).kernel("gemm", 0, 5 * MS)
+    for number, dur in enumerate((8, 6, 9)):
+        trace.nccl("all_reduce", number * EVERY + 6 * MS, dur * MS, Seq=number, elems=10**6, ranks=(0, 1, 2, 3))
+    found = records(analysed(tmp_path, trace).verdicts)[0]["not_known"]
+    # 2 (4 - 1) / 4 of 4 MB in 6 ms.
+    assert "Waiting included, the fastest all_reduce of 4,000,000 bytes reaches 1 GB/s (bus bandwidth)." in found
+
+
 def test_a_single_call_has_no_other_to_compare_with(tmp_path: Path) -> None:
     trace = Trace(0, 2, groups={"0": [0, 1]}).nccl("all_reduce", 0, 2 * MS, Seq=1)
     assert analysed(tmp_path, trace).participation["excess_ns"].isna().all()

@@ -99,7 +99,7 @@ class KnownCalls(NamedTuple):
     Of its `calls`, `split_calls` could be split into wait and transfer; `why` is the kind of reason why not all could
     be (`unsplit.reason`). `waited_at_least_ns` is how much of exposed communication surely is
     waiting, in a typical step; `beyond_fastest` is the part of the calls' time that is more than the fastest call like
-    it takes, None if there is none like it.
+    it takes, None if there is none like it. `fastest` says what bandwidth calls have at least, waiting included.
     """
 
     calls: int
@@ -107,6 +107,7 @@ class KnownCalls(NamedTuple):
     why: str
     waited_at_least_ns: float
     beyond_fastest: float | None
+    fastest: str | None
 
 
 def hang(row: Row) -> RunVerdict:
@@ -285,6 +286,8 @@ def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: 
                 f"{known.beyond_fastest:.0%} of the calls' time is more than the fastest similar call takes: "
                 "probably waiting."
             )
+        if known.fastest is not None and not known.waited_at_least_ns:
+            yield f"Waiting included, {known.fastest}."
     elif matters:
         what = f"{step.time(step.unsplit)} of exposed communication could not be split into waiting and transfer"
         yield f"{few_traces}, so {what}: {ALL_RANKS}." if lacks_traces else f"{what}, because {advice(known.why)}."

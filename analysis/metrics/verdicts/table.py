@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...core.nccl_tests import SYNCHRONISING, bus_factor
 from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
 from ...core.wording import counted
@@ -141,6 +142,21 @@ def _beyond_fastest(participation: pd.DataFrame) -> float | None:
     return int(known["excess_ns"].sum()) / spent if spent else None
 
 
+def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> str | None:
+    """The bandwidth of the fastest of those calls of one size that take most time; None if few sizes are known."""
+    sized = calls.merge(collectives[["collective_id", "group_size"]], on="collective_id")
+    sized = sized[~kernel_of(sized).duplicated()]
+    spent = int(sized["dur_ns"].sum())
+    sized = sized.dropna(subset=["collective", "size_bytes", "group_size"])
+    sized = sized[(sized["size_bytes"] > 0) & (sized["group_size"] > 1) & sized["collective"].isin(SYNCHRONISING)]
+    if not len(sized) or int(sized["dur_ns"].sum()) < LEAST_SPLIT * spent:
+        return None
+    times = sized.groupby(["collective", "size_bytes", "group_size"])["dur_ns"].agg(["sum", "min"])
+    collective, size_bytes, ranks = times["sum"].idxmax()
+    gb_per_s = size_bytes * bus_factor(collective, int(ranks)) / times.loc[(collective, size_bytes, ranks), "min"]
+    return f"the fastest {collective} of {size_bytes:,} bytes reaches {gb_per_s:.3g} GB/s (bus bandwidth)"
+
+
 def _unsplit_calls(row: Row) -> str:
     return f"only {row['split_calls']} of {row['calls']} calls could be split into wait and transfer"
 
@@ -157,6 +173,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         waited_at_least_ns=measured.typical.parts["exposed_wait_ns"]
         + _unsplit_waited_at_least(measured.of_typical) / measured.typical.windows,
         beyond_fastest=_beyond_fastest(measured.participation),
+        fastest=_fastest(calls, measured.collectives),
     )
     return of_run(
         typical=measured.typical,
