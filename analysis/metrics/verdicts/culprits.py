@@ -238,5 +238,5 @@ def length(ms: float) -> str:
 
 def short(name: str) -> str:
     """A kernel's name without template arguments and parameters."""
-    plain = name.removeprefix("void ").split("<")[0].split("(")[0].strip()
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].strip()
     return plain[-60:] or name[:60]

@@ -12,9 +12,10 @@ import pandas as pd
 
 from ...core.schema import Row, records
 from ...core.wording import counted, listed
+from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
-from .culprits import Culprits, faults_of, length
+from .culprits import Culprits, faults_of, length, short
 from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
@@ -137,6 +138,7 @@ def of_run(
     culprits: Culprits,
     culprits_in: Callable[[Collection[int]], Culprits],
     idle: dict[str, float] | None,
+    gaps: LargestGaps,
     syncs_steps: pd.DataFrame,
     few_traces: str,
     some_missing: bool,
@@ -148,13 +150,20 @@ def of_run(
     show that it can be had, and of a loss that all ranks share, such as transfers, only a part can.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
-    parts of idle time in a typical step in ns, None if these are not known; `syncs_steps` is the table of that name.
+    parts of idle time in a typical step in ns, None if these are not known, `gaps` what it comes before; `syncs_steps`
+    is the table of that name.
     `prices` are None where the run cannot be played again. `few_traces` says how many ranks of the job have a trace;
     for certain `some_missing`, or perhaps.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     losses = [
-        Loss(step.idle, idle_verdict(idle, prices), "Devices are idle for", idle_reasons(idle, step.time)),
+        Loss(
+            step.idle - gaps.unseen_ns / 1e6,
+            idle_verdict(idle, prices),
+            "Devices are idle for",
+            idle_reasons(idle, step.time) + _before(gaps, step),
+            step.idle,
+        ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         _of_communication(step, communication, culprits),
     ]
@@ -183,7 +192,9 @@ def of_run(
     if not communication.calls:
         sentences.append("No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
-    not_known = " ".join(_not_known(step, communication, few_traces, some_missing=some_missing))
+    not_known = " ".join([
+        *_not_known(step, communication, few_traces, some_missing=some_missing), *_unseen(gaps, step)
+    ])  # fmt: skip
     return RunVerdict(verdict, " ".join(sentences), not_known)
 
 
@@ -211,6 +222,19 @@ class Loss(NamedTuple):
     def of_ms(self) -> float:
         """What the sentence is about."""
         return self.ms if self.most_ms is None else self.most_ms
+
+
+def _before(gaps: LargestGaps, step: Step) -> str:
+    """`; 37.1 ms come before linear_relu_square_kernel`."""
+    return "" if gaps.before is None else f"; {step.time(gaps.before_ns / 1e6)} come before `{short(gaps.before)}`"
+
+
+def _unseen(gaps: LargestGaps, step: Step) -> Iterator[str]:
+    if step.share(gaps.unseen_ns / 1e6) >= MENTIONED_FROM:
+        yield (
+            f"For {step.time(gaps.unseen_ns / 1e6)} at the beginning a CPU waited in {gaps.waiting_in} and work was "
+            "queued, but none ran: probably work launched before the trace did, which is not in it."
+        )
 
 
 def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) -> float | None:

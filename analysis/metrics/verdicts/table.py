@@ -13,6 +13,7 @@ from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
 from ...core.wording import counted
 from ..causes.blame import kernel_of
+from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import TypicalStep
 from .culprits import Culprits
@@ -30,8 +31,8 @@ class Measured(NamedTuple):
     The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
     Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
     `culprits` made the others wait in these steps, `culprits_in` says who did in others, taken as one event. `idle`
-    says why devices were idle in these steps, `syncs_steps` which calls of the runtime blocked or allocated, and
-    `prices` what a step would gain without each cause, None where the run cannot be played again.
+    says why devices were idle in these steps, `gaps` before what, `syncs_steps` which calls of the runtime blocked or
+    allocated, and `prices` what a step would gain without each cause, None where the run cannot be played again.
     """
 
     collectives: pd.DataFrame
@@ -48,6 +49,7 @@ class Measured(NamedTuple):
     culprits: Culprits
     culprits_in: Callable[[Collection[int]], Culprits]
     idle: dict[str, float] | None
+    gaps: LargestGaps
     syncs_steps: pd.DataFrame
     prices: Prices | None
 
@@ -182,6 +184,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         culprits=measured.culprits,
         culprits_in=measured.culprits_in,
         idle=measured.idle,
+        gaps=measured.gaps,
         syncs_steps=measured.syncs_steps,
         few_traces=_few_traces(measured),
         some_missing=bool(measured.missing),
