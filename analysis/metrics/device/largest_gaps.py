@@ -44,9 +44,10 @@ def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection
         gaps = gaps_of(rows, host, of_device)[1]
         numbers = [number for number, window in enumerate(of_device) if window.step in steps]
         counted = np.isin(gaps.window, numbers) if steps else np.ones(len(gaps.start_ns), dtype=bool)
-        lengths = pd.Series((gaps.end_ns - gaps.start_ns)[counted])
-        names = rows["name"].astype("string").array.take(gaps.ender[counted])
-        by_name.update(lengths.groupby(names).sum().to_dict())
+        ended = rows.iloc[gaps.ender[counted]].assign(idle_ns=(gaps.end_ns - gaps.start_ns)[counted])
+        by_name.update(
+            {str(name): int(ns) for name, ns in ended.groupby("name", observed=True)["idle_ns"].sum().items()}
+        )
         call = _unseen(gaps, rows, host) if host is not None and len(gaps.start_ns) and counted[0] else None
         if host is not None and call is not None:
             unseen += int(gaps.end_ns[0] - gaps.start_ns[0])
