@@ -232,8 +232,8 @@ def _before(gaps: LargestGaps, step: Step) -> str:
 def _unseen(gaps: LargestGaps, step: Step) -> Iterator[str]:
     if step.share(gaps.unseen_ns / 1e6) >= MENTIONED_FROM:
         yield (
-            f"For {step.time(gaps.unseen_ns / 1e6)} at the beginning a CPU waited in {gaps.waiting_in} and work was "
-            "queued, but none ran: probably work launched before the trace did, which is not in it."
+            f"For {step.time(gaps.unseen_ns / 1e6)} at the beginning a CPU waited in {gaps.waiting_in}, and nothing "
+            "that was launched began: probably both waited for work from before the trace, which is not in it."
         )
 
 
