@@ -174,6 +174,11 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
         else "communication" if verdict in _OF_COMM else "compute" if verdict == "compute-bound" else "?"
     )  # fmt: skip
     is_loss = whole > 0 and losses[largest] >= 0.05 * whole
+    # A loss of a tenth may gain nothing, and idle time in front of all that was traced may be none.
+    computes = parts["compute_alone_ns"] + parts["overlap_ns"] >= 0.9 * whole
+    unseen = "from before the trace" in str(analysis.verdicts["not_known"].iloc[0])
+    if kind == "compute" and (computes or unseen):
+        is_loss = False
     if kind != (largest if is_loss else "compute") and losses.get(kind) != losses[largest]:
         yield f"{verdict}, but the losses are {losses} of {whole}"
     first = _FIRST.search(said.because)

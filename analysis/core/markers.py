@@ -58,6 +58,8 @@ COPY_KINDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "Memset")
 """Parts of those names that tell which they are."""
 FROM_PAGEABLE = "(Pageable ->"
 """Part of the name of a copy from memory that the device cannot read by itself."""
+TO_PAGEABLE = "-> Pageable)"
+"""End of the name of a copy to such memory."""
 COPY = re.compile(r"Memcpy (?P<direction>\w+) \((?P<source>.+) -> (?P<target>.+)\)")
 """Matches a whole name of a copy: HtoD, Pinned, Device."""
 FILL = "Memset"

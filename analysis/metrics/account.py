@@ -31,7 +31,7 @@ WINDOW_PARTS = {
     "idle_operator_ns": "idle: CPU in operators",
     "idle_outside_ns": "idle: CPU outside of operators",
     "idle_launching_ns": "idle: CPU launches the next",
-    "idle_queued_ns": "idle: queued, not begun",
+    "idle_queued_ns": "idle: launched, not begun",
     "idle_unknown_ns": "idle: cause not known",
 }
 """What a window consists of: columns of `account`, and what people call them."""

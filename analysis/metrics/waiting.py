@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "size_bytes", "seq"]
 # Of the columns of calls, so that tables as long as that of all calls have no more.
-_USED = ["call_id", "rank", "device", "start_ns", "dur_ns", "batch", "root", *_CARRIED]
+_USED = ["call_id", "rank", "device", "step", "turn", "start_ns", "dur_ns", "batch", "root", *_CARRIED]
 
 
 def participation(
@@ -64,11 +64,20 @@ def participation(
 
 
 def _excess(joined: pd.DataFrame) -> pd.Series[int]:
-    """How much longer each call took than the shortest similar one on its rank."""
-    like = ["rank", "device", "process_group", "group_size", "collective", "dtype", "size_bytes"]
-    same = joined.groupby(like, dropna=False, sort=False)["dur_ns"]
+    """How much longer each call took than the shortest similar one on its rank.
+
+    Calls of unknown size are similar at the same place of steps with as many calls. Otherwise a small one would make
+    all larger ones seem to wait.
+    """
+    group = ["rank", "device", "process_group", "group_size"]
+    unsized = joined["size_bytes"].isna()
+    in_step = joined.groupby([*group, "step"], dropna=False, sort=False)["step"].transform("size")
+    place = joined.assign(turn=joined["turn"].where(unsized), in_step=in_step.where(unsized))
+    like = [*group, "collective", "dtype", "size_bytes", "turn", "in_step"]
+    same = place.groupby(like, dropna=False, sort=False)["dur_ns"]
     excess = (joined["dur_ns"] - same.transform("min")).astype("Int64")
-    return excess.where((same.transform("size") > 1) & joined["collective"].notna())
+    is_placed = joined["turn"].notna() & joined["step"].notna()
+    return excess.where((same.transform("size") > 1) & joined["collective"].notna() & (~unsized | is_placed))
 
 
 def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:

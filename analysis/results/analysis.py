@@ -41,6 +41,7 @@ from ..metrics.device import launch_times
 from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
+from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, largest_gaps
 from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
@@ -445,6 +446,14 @@ class Analysis:
         return idle_causes(self._idle_of_typical_step) if self.run.details else None
 
     @property
+    def _largest_gaps(self) -> LargestGaps:
+        """What most idle time of a typical step comes before."""
+        if not self.run.details or not self.run.has_starts:
+            return NO_GAPS
+        typical = self.typical_step
+        return largest_gaps(self.run.activities, self._hosts, typical.steps, typical.windows)
+
+    @property
     def _idle_of_typical_step(self) -> pd.DataFrame:
         steps = self.idle_steps
         return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
@@ -680,6 +689,7 @@ class Analysis:
             culprits=self._culprits(waiting, 0 if typical is None else len(typical.steps)),
             culprits_in=lambda steps: self._culprits(self._waiting_in(steps), None),
             idle=self.idle_causes,
+            gaps=NO_GAPS if typical is None else self._largest_gaps,
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
             prices=self.prices,
         )

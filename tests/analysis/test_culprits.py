@@ -98,3 +98,29 @@ def test_the_tail_of_a_binomial_distribution(times: int, total: int, chance: flo
 
 def test_the_chance_of_being_last_every_time_is_next_to_nothing() -> None:
     assert 0 < tail(192, 192, 1 / 8) < 1e-170
+
+
+def _late_in_the_second_step(folder: Path, begins_late: int) -> str:
+    """Rank 2 computes 9 ms longer in step 1, and begins the traced steps late; what the verdict says of it."""
+    arrivals = [begins_late + 5 * MS, EVERY + 14 * MS, 2 * EVERY + 5 * MS, 3 * EVERY + 5 * MS]
+    truth = [
+        Collective([at if rank == 2 else step * EVERY + 5 * MS for rank in range(4)], MS)
+        for step, at in enumerate(arrivals)
+    ]
+    traces = traces_of(4, truth, host="node")
+    for rank, trace in enumerate(traces):
+        for step in range(4):
+            begin = step * EVERY + (begins_late if rank == 2 and step == 0 else 0)
+            trace.step(step, begin, (step + 1) * EVERY)
+            trace.kernel("gemm", begin, (13 if rank == 2 and step == 1 else 4) * MS)
+    return sentence(analysed(folder, *traces))
+
+
+def test_a_rank_late_in_one_step_is_late_in_that_alone(tmp_path: Path) -> None:
+    assert "in step 1 alone" in _late_in_the_second_step(tmp_path, 0)
+
+
+def test_if_it_begins_late_as_well_that_step_is_not_the_only_one(tmp_path: Path) -> None:
+    said = _late_in_the_second_step(tmp_path, 4 * MS)
+    assert "in step 1" in said
+    assert "alone" not in said

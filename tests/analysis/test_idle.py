@@ -336,6 +336,24 @@ def test_calls_by_kind_operator_and_step(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("copy", "rows"),
+    [
+        ("DtoH (Device -> Pageable)", [("copy", "cudaMemcpyAsync", 80)]),
+        ("DtoH (Device -> Pinned)", []),
+        ("HtoD (Pageable -> Device)", []),  # the CPU may go on once the driver has what it copies
+        ("DtoH (Device -> Host)", []),  # ROCm does not say which memory that is
+    ],
+)
+def test_a_copy_to_pageable_memory_holds_the_cpu(tmp_path, copy, rows):
+    trace = Trace().kernel("gemm", 0, 70 * US)
+    trace.kernel(f"Memcpy {copy}", 80 * US, 5 * US, cat="gpu_memcpy", launch=None)
+    correlation = trace.events[-1]["args"]["correlation"]
+    trace.event("cuda_runtime", "cudaMemcpyAsync", 10 * US, 80 * US, correlation=correlation)
+    found = records(detailed(tmp_path, trace).syncs)
+    assert [(row["kind"], row["name"], row["total_ns"] // US) for row in found] == rows
+
+
 def test_an_operator_that_ends_as_the_call_begins_is_not_around_it(tmp_path):
     trace = gap().op("aten::mm", 100 * US, 80 * US).op("aten::view", 110 * US, 20 * US)
     found = only(detailed(tmp_path, call(trace, "cudaFree", 130 * US, 20 * US)).syncs)

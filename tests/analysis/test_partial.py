@@ -89,6 +89,44 @@ def test_one_rank_alone_tells_how_much_longer_calls_take_than_the_fastest(tmp_pa
     assert (beyond in records(found.verdicts)[0]["not_known"]) == bool(extra)
 
 
+def _steps_of_a_rank_alone(folder: Path, durations: list[list[int]]) -> Analysis:
+    """Calls of unknown size, by step."""
+    trace = Trace(0, 2)
+    for step, of_step in enumerate(durations):
+        begin = step * EVERY
+        trace.step(step, begin, begin + EVERY).kernel("gemm", begin, 1 * MS)
+        for turn, dur in enumerate(of_step):
+            trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", begin + (turn + 1) * 4 * MS, dur)
+    return analysed(folder, trace)
+
+
+def test_calls_of_unknown_size_compare_at_the_same_place_of_a_step(tmp_path: Path) -> None:
+    found = _steps_of_a_rank_alone(tmp_path, [[1 * MS, 8 * MS], [1 * MS, 8 * MS], [1 * MS, 6 * MS]])
+    assert found.participation["excess_ns"].tolist() == [0, 2 * MS, 0, 2 * MS, 0, 0]
+    assert "16% of the calls' time is more than" in records(found.verdicts)[0]["not_known"]
+
+
+def test_alike_in_all_steps_nothing_hints_at_waiting(tmp_path: Path) -> None:
+    found = _steps_of_a_rank_alone(tmp_path, [[1 * MS, 8 * MS]] * 3)
+    assert "probably waiting" not in records(found.verdicts)[0]["not_known"]
+
+
+@pytest.mark.parametrize(
+    "durations", [[[1 * MS, 8 * MS]], [[8 * MS], [1 * MS, 8 * MS]]], ids=["one step", "counts differ"]
+)
+def test_without_such_a_place_there_is_nothing_to_compare_with(tmp_path: Path, durations: list[list[int]]) -> None:
+    assert _steps_of_a_rank_alone(tmp_path, durations).participation["excess_ns"].isna().all()
+
+
+def test_one_rank_alone_tells_the_least_bandwidth(tmp_path: Path) -> None:
+    trace = Trace(0, 4, groups={"0": [0, 1, 2, 3]}).kernel("gemm", 0, 5 * MS)
+    for number, dur in enumerate((8, 6, 9)):
+        trace.nccl("all_reduce", number * EVERY + 6 * MS, dur * MS, Seq=number, elems=10**6, ranks=(0, 1, 2, 3))
+    found = records(analysed(tmp_path, trace).verdicts)[0]["not_known"]
+    # 2 (4 - 1) / 4 of 4 MB in 6 ms.
+    assert "Waiting included, the fastest all_reduce of 4,000,000 bytes reaches 1 GB/s (bus bandwidth)." in found
+
+
 def test_a_single_call_has_no_other_to_compare_with(tmp_path: Path) -> None:
     trace = Trace(0, 2, groups={"0": [0, 1]}).nccl("all_reduce", 0, 2 * MS, Seq=1)
     assert analysed(tmp_path, trace).participation["excess_ns"].isna().all()

@@ -2,6 +2,7 @@
 
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of
+from idle_runs import detailed
 
 from analysis.core.schema import Row, records
 from analysis.results.analysis import Analysis
@@ -87,7 +88,8 @@ def test_inconclusive_without_the_other_ranks(tmp_path):
     assert verdicts_of(found) == [("run", "inconclusive"), ("all_reduce", "inconclusive")]
     assert "takes 27.0 of 35.0 ms in the window (77%)." in run_row(found)["because"]
     assert run_row(found)["not_known"] == (
-        "Only 1 of 2 ranks has a trace, so waiting and transfer cannot be told apart: give the traces of all ranks."
+        "Only 1 of 2 ranks has a trace, so waiting and transfer cannot be told apart: give the traces of all ranks. "
+        "Waiting included, the fastest all_reduce of 4,096 bytes reaches 0.000455 GB/s (bus bandwidth)."
     )
     assert run_row(found)["exposed_ns"] is None
 
@@ -112,6 +114,28 @@ def test_without_communication_the_verdict_is_about_the_largest_loss(tmp_path):
     idle = run_row(analysed(tmp_path / "idle", Trace().kernel("gemm", 0, 1 * MS).kernel("gemm", 9 * MS, 1 * MS)))
     assert idle["verdict"] == "idle"
     assert idle["because"].startswith("Devices are idle for 8.0 of 10.0 ms in the window (80%).")
+
+
+def _mostly_computing(folder, *, ahead: bool) -> Analysis:
+    """Steps of 10 kernels of 920 us, 80 us apart: all launched before, or each as the one before it ends."""
+    trace = Trace()
+    for step in range(4):
+        begin = step * 10 * MS
+        trace.step(step, begin, begin + 10 * MS)
+        for number in range(10):
+            start = begin + number * MS
+            launch = begin + number * 10 * US if ahead else start - 6 * US
+            trace.kernel("gemm", start, 920 * US, launch=max(launch, 0))
+            trace.op("aten::mm", max(launch, 0), 8 * US)
+    return detailed(folder, trace)
+
+
+def test_where_compute_fills_nearly_all_a_loss_counts_by_what_a_step_would_gain(tmp_path):
+    ahead, late = (_mostly_computing(tmp_path / str(ahead), ahead=ahead) for ahead in (True, False))
+    assert ahead.prices is not None
+    assert run_row(ahead)["verdict"] == "compute-bound"
+    assert run_row(ahead)["because"].startswith("Compute fills 9.2 of 10.0 ms in a step (92%). Devices are idle for")
+    assert run_row(late)["verdict"] == "launch-bound"
 
 
 def test_exposed_parts_of_the_calls_add_up_to_those_of_the_breakdown(tmp_path):

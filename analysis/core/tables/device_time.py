@@ -250,14 +250,14 @@ STREAM_QUEUES_TIMES = Schema("queue_times", "change in how many launches wait on
 })  # fmt: skip
 
 _SYNCS = {
-    "kind": ("string", "sync: it returns when the device has done something; alloc: it allocates or frees memory"),
+    "kind": ("string", "sync: waits for the device; alloc: allocates or frees memory; copy: copies to pageable memory"),
     "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ..."),
     "operator": ("string", "innermost CPU operator around the call; NA outside of all"),
     "annotation": ("string", "innermost annotation around it, steps excepted; NA outside of all"),
     "calls": ("int64", "how often"),
     "total_ns": ("int64", "sum of the durations"),
     "longest_ns": ("int64", "longest"),
-    "lost_ns": ("int64", "starved time of devices during these calls, as in sync_ns and alloc_ns of `idle`"),
+    "lost_ns": ("int64", "starved time of devices during these calls: sync_ns of `idle` if sync, alloc_ns if alloc"),
     "partial": _PARTIAL,
 }  # fmt: skip
 SYNCS = Schema("syncs", "rank, call of the runtime that blocks or allocates, and operator", {"rank": _RANK, **_SYNCS})

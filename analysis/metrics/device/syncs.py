@@ -1,7 +1,9 @@
-"""Calls of the runtime that block or allocate: by which operator, how long, and how long a device was idle for them.
+"""Calls of the runtime that block or allocate, or copy to pageable memory: by which operator, how long, at what cost.
 
 A call costs a device what of its starved time falls into it, see `idle`: while the call lasted, nothing was queued, and
 the thread that was to launch the next activity was in the call.
+
+Source: CUDA, API synchronization behavior: a transfer from the device to pageable memory returns once it is complete.
 """
 
 from __future__ import annotations
@@ -9,22 +11,26 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from ...core import markers
 from ...core.intervals import Spans, Times, covered, spans, subtract
+from ...core.kinds import MEMORY
 from ...core.schema import bare, grouped
 from ...core.steps import NO_STEP, steps_at
 from ...core.tables.device_time import SYNCS, SYNCS_STEPS
-from ..clocks.frame import Flags, Ints
+from ..clocks.frame import Ints
 from .idle import NEEDED, Host, HostTables, gaps_of
 from .launches import names_around
 
+_KINDS = np.array(["sync", "alloc", "copy"], dtype=object)
+_NAMED = ["kind", "name"]
 _KEYS = ["kind", "name", "operator", "annotation"]
 
 
 def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
-    """One row per call that blocks or allocates, with its `kind`, `operator`, `annotation`, `step` and `lost_ns`."""
+    """One row per call that blocks or allocates, or copies to pageable memory, with what `_KEYS` say and its cost."""
     on_gpu = activities[bare(activities["device"]) != "cpu"]
     devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
-    for (rank, _, cycle), own in grouped(on_gpu, ["rank", "device", "cycle"], NEEDED):
+    for (rank, _, cycle), own in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
         devices.setdefault((rank, cycle), []).append(own)
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
     parts = [_of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), [])) for (rank, cycle), _ in keys]
@@ -58,18 +64,23 @@ def _of_none() -> pd.DataFrame:
 
 def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
     calls = host.calls
-    chosen = np.flatnonzero(calls.is_sync | calls.is_alloc)
+    copying = np.zeros(len(calls.thread), dtype=bool)
+    for activities in devices:
+        launch = host.launch_of(_copies_to_pageable(activities))
+        copying[launch[launch >= 0]] = True
+    kinds = np.select([calls.is_sync, calls.is_alloc, copying], [0, 1, 2], default=-1)
+    chosen = np.flatnonzero(kinds >= 0)
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
     if not len(chosen):
         return _of_none()
-    thread, start, is_sync = calls.thread[chosen], calls.start_ns[chosen], calls.is_sync[chosen]
+    thread, start, kind = calls.thread[chosen], calls.start_ns[chosen], kinds[chosen]
     lost = np.zeros(len(chosen), dtype=np.int64)
     for activities in devices:
-        lost += _lost(activities, host, thread, start, calls.end_ns[chosen], is_sync)
+        lost += _lost(activities, host, thread, start, calls.end_ns[chosen], kind)
     step = steps_at(start, host.step_marks)
     return pd.DataFrame({
         "rank": rank,
-        "kind": pd.Series(np.where(is_sync, "sync", "alloc"), dtype="string"),
+        "kind": pd.Series(_KINDS[kind], dtype="string"),
         "name": host.runtime_calls["name"].astype("string").array.take(chosen),
         "operator": names_around(host.operator_ranges, thread, start),
         "annotation": names_around(host.user_ranges, thread, start),
@@ -79,15 +90,22 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
     })  # fmt: skip
 
 
-def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, is_sync: Flags) -> Times:
+def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
+    """The correlations of copies to pageable memory."""
+    copies = activities[(activities["kind"] == MEMORY) & activities["correlation"].notna()]
+    chosen = copies["name"].astype("string").str.endswith(markers.TO_PAGEABLE).fillna(False)
+    return copies["correlation"][chosen].to_numpy(dtype=np.int64)
+
+
+def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
     """How long the device of these activities was starved during each call, each ns counted once."""
     gaps = gaps_of(activities, host, [])[1]
     lost = np.zeros(len(start), dtype=np.int64)
     for number in np.unique(thread):
         own = gaps.is_known & (gaps.thread == number) & (gaps.begun_ns > gaps.start_ns)
         starved = Spans(gaps.start_ns[own], gaps.begun_ns[own])
-        for of_kind in (is_sync, ~is_sync):
-            here = of_kind & (thread == number)
+        for which in range(len(_KINDS)):
+            here = (kind == which) & (thread == number)
             # What two calls share, one within the other, belongs to the one that began first.
             reach = np.maximum.accumulate(end[here])
             begin = start[here].copy()

@@ -15,6 +15,7 @@ from .doing import Doing, on_cpu, on_device, only_step
 _MOST_NAMED = 3
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
+_NEARLY_ALL = 0.9  # of the waiting for a rank: what else makes it late, perhaps in other steps, need not be said
 # What one rank, or several, do longer or later than others.
 _DOES = {
     "compute": ("computes", "compute", "longer"),
@@ -132,7 +133,8 @@ class Culprits(NamedTuple):
         own = own[own["because"].notna()].astype({"caused_wait_ns": "Float64", "new_ns": "Float64"})  # sums may be long
         if not len(own):
             return None
-        because = str(own.groupby("because")["caused_wait_ns"].sum().idxmax())
+        by_reason = own.groupby("because")["caused_wait_ns"].sum()
+        because = str(by_reason.idxmax())
         own = own[own["because"] == because]
         new = own.groupby(own["collective_id"].map(self.groups))["new_ns"]
         if because == "start":  # there is one first step
@@ -141,7 +143,8 @@ class Culprits(NamedTuple):
             return _Late(rank, because, float(new.sum().max()) / 1e6, "")
         once = only_step(self.late_work, rank, because, self.steps)
         if once is not None:
-            return _Late(rank, because, float(new.sum().max()) / 1e6, "", f" in step {once} alone")
+            alone = " alone" if by_reason.max() >= _NEARLY_ALL * by_reason.sum() else ""
+            return _Late(rank, because, float(new.sum().max()) / 1e6, "", f" in step {once}{alone}")
         more_ms = float(new.sum().max()) / 1e6 / self.steps if self.steps else float(new.median().max()) / 1e6
         return _Late(rank, because, more_ms, " per step" if self.steps else "")
 
@@ -235,5 +238,5 @@ def length(ms: float) -> str:
 
 def short(name: str) -> str:
     """A kernel's name without template arguments and parameters."""
-    plain = name.removeprefix("void ").split("<")[0].split("(")[0].strip()
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].strip()
     return plain[-60:] or name[:60]

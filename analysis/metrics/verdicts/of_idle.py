@@ -17,7 +17,7 @@ IDLE_CAUSES = {
     "operator_ns": "CPU in operators",
     "outside_ns": "CPU outside of operators",
     "launching_ns": "CPU launches the next",
-    "queued_ns": "queued, not begun",
+    "queued_ns": "launched, not begun",
     "unknown_ns": "cause not known",
 }
 """Parts of idle time, columns of `idle`, and what people call them. They add up to it."""
@@ -116,7 +116,7 @@ def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str]) 
     if causes["drained_ns"] >= _MENTIONED * total and causes["drained_ns"] > causes["sync_ns"]:
         text += f"; {time(causes['drained_ns'] / 1e6)} follow blocking calls that let the queue run empty"
     if "queued_ns" in large:
-        text += f"{';' if text else ':'} for {time(large['queued_ns'] / 1e6)} work was queued but had not begun"
+        text += f"{';' if text else ':'} for {time(large['queued_ns'] / 1e6)} work was launched but had not begun"
     if "unknown_ns" in large:
         text += f"{';' if text else ':'} for {time(large['unknown_ns'] / 1e6)} the trace does not show why"
     return text

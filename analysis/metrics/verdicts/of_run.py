@@ -12,11 +12,12 @@ import pandas as pd
 
 from ...core.schema import Row, records
 from ...core.wording import counted, listed
+from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
-from .culprits import Culprits, faults_of, length
+from .culprits import Culprits, faults_of, length, short
 from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
-from .thresholds import LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
+from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
@@ -99,7 +100,7 @@ class KnownCalls(NamedTuple):
     Of its `calls`, `split_calls` could be split into wait and transfer; `why` is the kind of reason why not all could
     be (`unsplit.reason`). `waited_at_least_ns` is how much of exposed communication surely is
     waiting, in a typical step; `beyond_fastest` is the part of the calls' time that is more than the fastest call like
-    it takes, None if there is none like it.
+    it takes, None if there is none like it. `fastest` says what bandwidth calls have at least, waiting included.
     """
 
     calls: int
@@ -107,6 +108,7 @@ class KnownCalls(NamedTuple):
     why: str
     waited_at_least_ns: float
     beyond_fastest: float | None
+    fastest: str | None
 
 
 def hang(row: Row) -> RunVerdict:
@@ -136,6 +138,7 @@ def of_run(
     culprits: Culprits,
     culprits_in: Callable[[Collection[int]], Culprits],
     idle: dict[str, float] | None,
+    gaps: LargestGaps,
     syncs_steps: pd.DataFrame,
     few_traces: str,
     some_missing: bool,
@@ -147,13 +150,20 @@ def of_run(
     show that it can be had, and of a loss that all ranks share, such as transfers, only a part can.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
-    parts of idle time in a typical step in ns, None if these are not known; `syncs_steps` is the table of that name.
+    parts of idle time in a typical step in ns, None if these are not known, `gaps` what it comes before; `syncs_steps`
+    is the table of that name.
     `prices` are None where the run cannot be played again. `few_traces` says how many ranks of the job have a trace;
     for certain `some_missing`, or perhaps.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     losses = [
-        Loss(step.idle, idle_verdict(idle, prices), "Devices are idle for", idle_reasons(idle, step.time)),
+        Loss(
+            step.idle - gaps.unseen_ns / 1e6,
+            idle_verdict(idle, prices),
+            "Devices are idle for",
+            idle_reasons(idle, step.time) + _before(gaps, step),
+            step.idle,
+        ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         _of_communication(step, communication, culprits),
     ]
@@ -162,17 +172,18 @@ def of_run(
     known = [ms for ms in priced.values() if ms is not None]
     if len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM:
         losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
-    largest = losses[0]
+    largest, computing = losses[0], step.share(step.compute) >= COMPUTE_FROM and not _worth_changing(step, prices)
     worst = faults[0].ms if faults else 0.0
     if step.share(worst) >= LOSS_FROM and worst >= _FIRST_FROM * max(known, default=0.0):
         verdict, sentences = faults[0].verdict, [faults[0].sentence(step.of_whole(worst))]
         losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
         rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], faults[1:]
-    elif step.share(largest.ms) >= LOSS_FROM:
+    elif step.share(largest.ms) >= LOSS_FROM and not computing:
         verdict, [first, *rest] = largest.verdict, [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
     else:
-        verdict, rest = "compute-bound", losses[:1] if step.share(largest.ms) >= MENTIONED_FROM else []
+        said = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM] or losses[:1]
+        verdict, rest = "compute-bound", [loss for loss in said if step.share(loss.ms) >= MENTIONED_FROM]
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
     sentences += [
@@ -181,8 +192,18 @@ def of_run(
     if not communication.calls:
         sentences.append("No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
-    not_known = " ".join(_not_known(step, communication, few_traces, some_missing=some_missing))
+    not_known = " ".join([
+        *_not_known(step, communication, few_traces, some_missing=some_missing), *_unseen(gaps, step)
+    ])  # fmt: skip
     return RunVerdict(verdict, " ".join(sentences), not_known)
+
+
+def _worth_changing(step: Step, prices: Prices | None) -> bool:
+    """Whether some change gains as much as a loss is, or none could be played."""
+    if prices is None:
+        return True
+    differing = [each.gain for each in (prices.late, prices.slow) if each is not None]
+    return any(step.share(gain.ns / 1e6) >= LOSS_FROM for gain in (*differing, *prices.gains.values()))
 
 
 class Loss(NamedTuple):
@@ -201,6 +222,19 @@ class Loss(NamedTuple):
     def of_ms(self) -> float:
         """What the sentence is about."""
         return self.ms if self.most_ms is None else self.most_ms
+
+
+def _before(gaps: LargestGaps, step: Step) -> str:
+    """`; 37.1 ms come before linear_relu_square_kernel`."""
+    return "" if gaps.before is None else f"; {step.time(gaps.before_ns / 1e6)} come before `{short(gaps.before)}`"
+
+
+def _unseen(gaps: LargestGaps, step: Step) -> Iterator[str]:
+    if step.share(gaps.unseen_ns / 1e6) >= MENTIONED_FROM:
+        yield (
+            f"For {step.time(gaps.unseen_ns / 1e6)} at the beginning a CPU waited in {gaps.waiting_in}, and nothing "
+            "that was launched began: probably both waited for work from before the trace, which is not in it."
+        )
 
 
 def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) -> float | None:
@@ -271,11 +305,13 @@ def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: 
         else:
             what = f"None of {counted(known.calls, 'call')} could be split into waiting and transfer"
             yield f"{what}, because {advice(known.why)}."
-        if (known.beyond_fastest or 0.0) >= MENTIONED_FROM and not known.waited_at_least_ns:
+        if (known.beyond_fastest or 0.0) >= NAMED_FROM and not known.waited_at_least_ns:
             yield (
                 f"{known.beyond_fastest:.0%} of the calls' time is more than the fastest similar call takes: "
                 "probably waiting."
             )
+        if known.fastest is not None and not known.waited_at_least_ns:
+            yield f"Waiting included, {known.fastest}."
     elif matters:
         what = f"{step.time(step.unsplit)} of exposed communication could not be split into waiting and transfer"
         yield f"{few_traces}, so {what}: {ALL_RANKS}." if lacks_traces else f"{what}, because {advice(known.why)}."

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...core.nccl_tests import SYNCHRONISING, bus_factor
 from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
 from ...core.wording import counted
 from ..causes.blame import kernel_of
+from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import TypicalStep
 from .culprits import Culprits
@@ -29,8 +31,8 @@ class Measured(NamedTuple):
     The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
     Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
     `culprits` made the others wait in these steps, `culprits_in` says who did in others, taken as one event. `idle`
-    says why devices were idle in these steps, `syncs_steps` which calls of the runtime blocked or allocated, and
-    `prices` what a step would gain without each cause, None where the run cannot be played again.
+    says why devices were idle in these steps, `gaps` before what, `syncs_steps` which calls of the runtime blocked or
+    allocated, and `prices` what a step would gain without each cause, None where the run cannot be played again.
     """
 
     collectives: pd.DataFrame
@@ -47,6 +49,7 @@ class Measured(NamedTuple):
     culprits: Culprits
     culprits_in: Callable[[Collection[int]], Culprits]
     idle: dict[str, float] | None
+    gaps: LargestGaps
     syncs_steps: pd.DataFrame
     prices: Prices | None
 
@@ -141,6 +144,22 @@ def _beyond_fastest(participation: pd.DataFrame) -> float | None:
     return int(known["excess_ns"].sum()) / spent if spent else None
 
 
+def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> str | None:
+    """The bandwidth of the fastest of those calls of one size that take most time; None if few sizes are known."""
+    sized = calls.merge(collectives[["collective_id", "group_size"]], on="collective_id")
+    sized = sized[~kernel_of(sized).duplicated()]
+    spent = int(sized["dur_ns"].sum())
+    sized = sized.dropna(subset=["collective", "size_bytes", "group_size"])
+    sized = sized[(sized["size_bytes"] > 0) & (sized["group_size"] > 1) & sized["collective"].isin(SYNCHRONISING)]
+    if not len(sized) or int(sized["dur_ns"].sum()) < LEAST_SPLIT * spent:
+        return None
+    of_size = sized.groupby(["collective", "size_bytes", "group_size"], as_index=False)["dur_ns"].agg(["sum", "min"])
+    (most,) = records(of_size.sort_values("sum", kind="stable").tail(1))
+    gb_per_s = most["size_bytes"] * bus_factor(most["collective"], most["group_size"]) / most["min"]
+    of = f"{most['collective']} of {most['size_bytes']:,} bytes"
+    return f"the fastest {of} reaches {gb_per_s:.3g} GB/s (bus bandwidth)"
+
+
 def _unsplit_calls(row: Row) -> str:
     return f"only {row['split_calls']} of {row['calls']} calls could be split into wait and transfer"
 
@@ -157,6 +176,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         waited_at_least_ns=measured.typical.parts["exposed_wait_ns"]
         + _unsplit_waited_at_least(measured.of_typical) / measured.typical.windows,
         beyond_fastest=_beyond_fastest(measured.participation),
+        fastest=_fastest(calls, measured.collectives),
     )
     return of_run(
         typical=measured.typical,
@@ -165,6 +185,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         culprits=measured.culprits,
         culprits_in=measured.culprits_in,
         idle=measured.idle,
+        gaps=measured.gaps,
         syncs_steps=measured.syncs_steps,
         few_traces=_few_traces(measured),
         some_missing=bool(measured.missing),

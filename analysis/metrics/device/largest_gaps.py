@@ -1,0 +1,74 @@
+"""What most idle time of a typical step comes before, and idle time at the edge of a trace that may be none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...core.schema import grouped
+from .idle import NEEDED, Gaps, Host, HostTables, gaps_of, windows_of
+
+_MOST = 0.5  # of idle time: from there a kernel is named
+_FEW = 0.1  # of all activities: what most of them are, most gaps come before in any case
+_NEARLY_ALL = 0.9
+
+
+class LargestGaps(NamedTuple):
+    """Mean over windows of devices, in ns.
+
+    Most idle time, `before_ns`, comes before `before`, one of few kernels, copies or fills; None if before none. For
+    `unseen_ns` at the beginning of the trace, work was queued and a CPU stood in the call `waiting_in`, but no work is
+    in the trace.
+    """
+
+    before: str | None
+    before_ns: float
+    unseen_ns: float
+    waiting_in: str | None
+
+
+NO_GAPS = LargestGaps(None, 0.0, 0.0, None)
+
+
+def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], windows: int) -> LargestGaps:
+    """Of these steps, or of everything where there are none; `windows` is how many windows of devices that are."""
+    by_name: Counter[str] = Counter()
+    unseen, waiting_in = 0, None
+    for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name"]):
+        host = tables.host_of(rank, device, cycle)[0]
+        of_device = windows_of(rows)
+        gaps = gaps_of(rows, host, of_device)[1]
+        numbers = [number for number, window in enumerate(of_device) if window.step in steps]
+        counted = np.isin(gaps.window, numbers) if steps else np.ones(len(gaps.start_ns), dtype=bool)
+        ended = rows.iloc[gaps.ender[counted]].assign(idle_ns=(gaps.end_ns - gaps.start_ns)[counted])
+        by_name.update(
+            {str(name): int(ns) for name, ns in ended.groupby("name", observed=True)["idle_ns"].sum().items()}
+        )
+        call = _unseen(gaps, rows, host) if host is not None and len(gaps.start_ns) and counted[0] else None
+        if host is not None and call is not None:
+            unseen += int(gaps.end_ns[0] - gaps.start_ns[0])
+            waiting_in = str(host.runtime_calls["name"].iloc[call])
+    (name, most), *_ = by_name.most_common(1) or [("", 0)]
+    few = (activities["name"] == name).sum() <= _FEW * len(activities)
+    named = bool(most) and few and most >= _MOST * by_name.total()
+    return LargestGaps(name if named else None, most / windows if named else 0.0, unseen / windows, waiting_in)
+
+
+def _unseen(gaps: Gaps, activities: pd.DataFrame, host: Host) -> int | None:
+    """The call that waited for work from before the trace during nearly all of a device's first gap, None if none did.
+
+    Next to nothing ran before that gap, and what ended it was queued: so the call waited for work that is not there.
+    """
+    begin, end = int(gaps.start_ns[0]), int(gaps.end_ns[0])
+    least = _NEARLY_ALL * (end - begin)
+    ran_before = begin - int(activities["start_ns"].min())
+    if end - int(gaps.done_ns[0]) < least or ran_before > (1 - _NEARLY_ALL) * (end - begin):
+        return None
+    calls = host.calls
+    within = np.minimum(calls.end_ns, end) - np.maximum(calls.start_ns, begin)
+    waits = np.flatnonzero(calls.is_sync & (calls.thread == gaps.thread[0]) & (within >= least))
+    return int(waits[0]) if len(waits) else None
