@@ -55,7 +55,7 @@ def drawn(seed: int) -> Drawn:
     rank = rng.randrange(calm.size) if rng.random() < 0.7 else None
     kind = rng.choice(list(OF_ALL) if rank is None else OF_ONE_RANK)
     ranks = tuple(range(calm.size)) if rank is None else (rank,)
-    # Not at the very end: there, a stage that begins by receiving hides what the step before it left behind.
+    # Not at the very end: a stage that receives first stays late by what the step before the first left behind.
     cause = Injection(kind, ranks, STEPS, rng.choice((800.0, 1500.0, 3000.0)), rng.choice((0.2, 0.4, 0.6)))
     return Drawn(calm, replace(calm, injections=(cause,)), kind, rank)
 
