@@ -54,6 +54,18 @@ def test_the_rank_and_its_price(kind: str, name: str, tmp_path: Path) -> None:
     assert late.verdicts["because"].iloc[0].startswith("Rank 5 costs")
 
 
+@pytest.mark.parametrize(("kind", "name"), [("slower", "ddp"), ("block", "tp")])
+def test_what_delays_the_first_step_began_before_it(kind: str, name: str, tmp_path: Path) -> None:
+    """At the end of each step: that of the step before the first is not in the trace, but delays it."""
+    calm = world(name)
+    late = read(replace(calm, injections=(Injection(kind, (5,), tuple(range(6)), 1500.0, 0.9),)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert late.prices.late.ranks == (5,)
+    assert late.prices.late.gain.ns == pytest.approx(true, abs=0.01 * step_ns(late))
+
+
 @pytest.mark.parametrize("name", a_sample(list(PROGRAMS), 2, seed=2))
 def test_nobody_is_accused_where_nobody_is_late(name: str, tmp_path: Path) -> None:
     calm = read(world(name), tmp_path)

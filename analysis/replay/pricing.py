@@ -32,8 +32,16 @@ from .table import Replay, within_steps
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
+_LEAST_OF_RANKS = 0.015
+"""Of a step: in a few steps, one of several equal ranks may be slower by nearly as much by chance."""
 _STANDS_OUT = 3.0
 """So many times the excess of the others has a rank that is asked about."""
+_PARTS: tuple[Callable[[Excess], float], ...] = (
+    lambda excess: excess.whole_ns,
+    lambda excess: excess.compute_ns,
+    lambda excess: excess.copies_ns,
+    lambda excess: excess.cpu_ns,
+)
 _MOST_ASKED, _MOST_HOSTS = 6, 16
 _NEARLY_ALL = 0.9
 _MOST_UNLAUNCHED = 0.5
@@ -152,8 +160,7 @@ class _Pricing:
         candidates = [
             rank
             for rank in sorted(whole, key=lambda rank: -whole[rank])
-            if rank in blamed
-            or (self.steps and whole[rank] >= least and whole[rank] >= _STANDS_OUT * _others(whole, rank))
+            if rank in blamed or (self.steps and _stands_out(excess, rank, least))
         ]
         chosen = self._fewest(candidates[:_MOST_ASKED]) if candidates else []
         name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
@@ -168,7 +175,11 @@ class _Pricing:
         if 2 * len(chosen) > len(whole):  # then they are no exception
             return None
         gain = self.gain(scenario)
-        if gain.ns < least or gain.low_ns <= 0 or (not self.steps and set(chosen) != set(blamed)):
+        if (
+            gain.ns < _LEAST_OF_RANKS * self.step_ns
+            or gain.low_ns <= 0
+            or (not self.steps and set(chosen) != set(blamed))
+        ):
             return None
         order = sorted(chosen, key=lambda rank: -whole[rank])
         return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, gain), scenario
@@ -257,9 +268,13 @@ def _mean(of_steps: Mapping[int, float], steps: Collection[int]) -> float:
     return float(np.mean(counted)) if counted else 0.0
 
 
-def _others(excess: Mapping[int, float], rank: int) -> float:
-    """The lower median of the excess of all other ranks."""
-    return median_low([ns for other, ns in excess.items() if other != rank] or [0.0])
+def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:
+    """Whether a rank has that much more of something, or of all, than the lower median of all other ranks has.
+
+    By itself, since what all ranks do later in turn would hide what one always computes longer.
+    """
+    others = [each for other, each in excess.items() if other != rank]
+    return any(of(excess[rank]) >= max(least, _STANDS_OUT * median_low([of(each) for each in others])) for of in _PARTS)
 
 
 def _ranks_of(hosts: Mapping[int, str | None]) -> dict[str, set[int]]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from ...metrics.clocks.frame import Flags, Ints
 from ..alike import Alike, peers
-from ..edges import Edges
+from ..edges import Edges, ready
 from ..engine import Playing
 from ..jitter import calm, everything
-from ..programs import NONE
+from ..programs import LONG_AGO, NONE, RankProgram, steps_of
 from ..working import WorkBeforeCalls, waits_before
 from .scenario import Scenario
 
@@ -40,13 +40,22 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
         computing = _usual([m.duration for m in lacking], alike, others)
         launching = _usual([work.launching_ns for work in works], alike, others)
         blocking = _usual([work.blocking_ns for work in works], alike, others)
-        begun = _begun_late(members, others)
-        return [
-            _as_usual(m, usual, *working) if change else m
-            for m, change, usual, *working in zip(
-                lacking, changing, computing, works, launching, blocking, begun, strict=True
-            )
-        ]
+        programs = [m.program for m in members]
+        begun = _later_than_others(members, others, [p.begun_ns for p in programs], [NONE] * len(members))
+        first = [_first_on_device(p) for p in programs]
+        late = _later_than_others(
+            members,
+            others,
+            [None if node is None else int(p.start[node]) for p, node in zip(programs, first, strict=True)],
+            [NONE if node is None else int(p.name[node]) for p, node in zip(programs, first, strict=True)],
+        )
+        result = []
+        for number, m in enumerate(lacking):
+            if changing[number]:
+                m = _as_usual(m, computing[number], works[number], launching[number], blocking[number], begun[number])
+                m = _sooner_at_first(m, first[number], late[number])
+            result.append(m)
+        return result
 
     who = host or (
         "every rank" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
@@ -113,22 +122,50 @@ def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
     return replace(member, edges=edges)
 
 
-def _begun_late(members: Sequence[Playing], others: Sequence[bool]) -> list[int]:
-    """How much later than the others that do the same each began the first step of the trace, in ns.
+def _later_than_others(
+    members: Sequence[Playing], others: Sequence[bool], times: Sequence[int | None], names: Sequence[int]
+) -> list[int]:
+    """How much later than the others that do the same each did something, in ns; 0 where that is not known.
 
-    Others are those on the same clock.
+    Others are those on the same clock; what was done has a name.
     """
     programs = [m.program for m in members]
-    alike = [(number, program.linked) for number, program in zip(peers(programs), programs, strict=True)]
-    begun: dict[tuple[int, int], list[int]] = {}
-    for group, m, counts in zip(alike, members, others, strict=True):
-        if counts and m.program.begun_ns is not None:
-            begun.setdefault(group, []).append(m.program.begun_ns)
-    usual = {group: int(np.median(times)) for group, times in begun.items()}
+    alike = [(group, p.linked, name) for group, p, name in zip(peers(programs), programs, names, strict=True)]
+    known: dict[tuple[int, int, int], list[int]] = {}
+    for group, counts, time in zip(alike, others, times, strict=True):
+        if counts and time is not None:
+            known.setdefault(group, []).append(time)
+    usual = {group: int(np.median(of_group)) for group, of_group in known.items()}
     return [
-        0 if m.program.begun_ns is None or group not in usual else max(m.program.begun_ns - usual[group], 0)
-        for group, m in zip(alike, members, strict=True)
+        0 if time is None or group not in usual else max(time - usual[group], 0)
+        for group, time in zip(alike, times, strict=True)
     ]
+
+
+def _first_on_device(program: RankProgram) -> int | None:
+    """The first thing that runs in the steps of the trace; None if that was launched before."""
+    inside = np.flatnonzero(steps_of(program) >= 0)
+    if not len(inside):
+        return None
+    node = int(inside[np.argmin(program.start[inside])])
+    return node if program.launch[node] != NONE else None
+
+
+def _sooner_at_first(member: Playing, node: int | None, late_ns: int) -> Playing:
+    """This activity, the first of the steps, begins as early as that of the others: it was late by so much.
+
+    What made it late, such as a longer kernel at the end of the step before, is before the steps, and stays as it was.
+    Where its launch becomes earlier by more than it was late, the device would be as busy as those of the others.
+    """
+    if node is None or not late_ns:
+        return member
+    program = member.program
+    before, _ = ready(program)
+    launched = int(program.call_start[program.launch[node]] - member.saved[program.launch[node]])
+    joined = max((int(program.end[source]) for source in member.edges.joins.get(node, ())), default=LONG_AGO)
+    delay = member.delay.copy()
+    delay[node] = max(int(program.start[node]) - late_ns, launched) - max(int(before[node]), launched, joined)
+    return replace(member, delay=delay)
 
 
 def _as_usual(
