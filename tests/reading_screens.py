@@ -22,7 +22,7 @@ _IMPOSSIBLE = re.compile(r"\bnan\b|<NA>|\bNone(?! of)\b|\binf\b|-0\.0|\be[+-]\d\
 _LOSSES = {"idle_ns": "idle", "exposed_memory_ns": "copies"}
 _COMM = ("exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns")
 _OF_IDLE = ("sync-bound", "allocator-bound", "input-bound", "launch-bound", "idle")
-_OF_COMM = ("skew-bound", "transfer-bound", "inconclusive")
+_OF_COMM = ("skew-bound", "link-bound", "transfer-bound", "inconclusive")
 
 
 @dataclass

@@ -124,5 +124,5 @@ def test_with_torch_the_command_captures_and_analyses(scripts: Path, tmp_path: P
     assert f"commtrace {tmp_path / 'one'}" in done.stdout + done.stderr
     done = run(scripts / "commtrace", tmp_path / "one", cwd=scripts)
     assert done.returncode == 0, done.stderr
-    assert "No communication was traced." in done.stdout
+    assert "No communication was traced." in " ".join(done.stdout.split())
     assert re.search(r"^(A step takes|Steps .* take) ", done.stdout, re.MULTILINE)  # three may differ on a busy machine
