@@ -38,7 +38,7 @@ WINDOW_PARTS = {
 _SUMMED_UP = "idle_unknown_ns"
 _AS_IN_IDLE = ("sync", "alloc", "data", "gc", "cpu_comm", "compile", "launching", "queued")
 _MENTIONED, _WORTH_A_NAME = 3, 0.05
-"""At most so many ranks that were waited for are named, each with at least this part of the waiting."""
+"""The most ranks that are named as waited for, and the least part of the waiting that each of them has."""
 
 
 class WaitedFor(NamedTuple):
@@ -92,7 +92,7 @@ _CAUSES = (*_AS_IN_IDLE, "operator", "outside")
 def _causes(idle: pd.DataFrame) -> dict[str, pd.Series[int]]:
     """Idle time by cause, each ns once: operators and what is outside of them without gc, cpu_comm and compile."""
     causes = {f"idle_{cause}_ns": idle[f"{cause}_ns"] for cause in _AS_IN_IDLE}
-    # Of operators it is what remains, since python_ns is that of what is outside.
+    # python_ns is part of `outside`; what is left of the two belongs to operators.
     remains = idle["operator_ns"] + idle["outside_ns"] - idle["python_ns"] - idle["gc_ns"].fillna(0)
     causes["idle_operator_ns"] = remains - idle["cpu_comm_ns"] - idle["compile_ns"]
     causes["idle_outside_ns"] = idle["python_ns"]

@@ -61,7 +61,7 @@ def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
         gain = row.pop("gain", None) or (prices.gains.get(row["remedy"]) if prices else None)
         if concerned > 0 or (gain is not None and gain.ns > 0):
             rows.append(row | of_step | {"path_frac": share} | _gains(gain, costs.length_ns))
-    # What a change is about says little of what it gains: it comes after all gains that are known.
+    # How much time a change is about does not say what it gains: such rows come after all known gains.
     rows.sort(
         key=lambda row: (row.get("gain_ns", 0) > 0, row.get("gain_ns", row.get("concerned_ns")) or 0), reverse=True
     )

@@ -19,7 +19,7 @@ from .programs import NONE, RankProgram
 _MOST_ALIGNED = 5_000
 """Activities of a step and stream, beyond which those of another program are not looked for one by one."""
 _MOSTLY = 0.9
-"""At least so much of what two ranks have in common is in one order, if they do the same and one does more of it."""
+"""Two ranks do the same, one of them more of it, if at least this part of what they share comes in one order."""
 
 
 class Alike:

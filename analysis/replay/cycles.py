@@ -112,7 +112,7 @@ def _needs(calls: pd.DataFrame) -> pd.Series[int]:
 
 
 def _meets(calls: pd.DataFrame) -> pd.Series[bool]:
-    """Sends of so many bytes that they wait for the receiver, as some did; smaller ones may end before it comes."""
+    """Sends as large as the smallest that waited for its receiver; smaller ones may end before the receiver comes."""
     is_send = calls["collective"] == "send"
     least_bytes = calls["size_bytes"][is_send & (calls["wait_ns"].fillna(0) > _WAITED_NS)].min()
     large: pd.Series[bool] = (calls["size_bytes"] >= least_bytes).fillna(value=False).astype(bool)

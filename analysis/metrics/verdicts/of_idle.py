@@ -88,7 +88,7 @@ def _sizes(causes: dict[str, float]) -> dict[str, float]:
 
 
 def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
-    """What a step would gain without what each verdict is about, in ns, as far as it was played.
+    """By verdict: what a step would gain without its cause, in ns, for the causes that were played.
 
     That everything is launched in time is a bound, in which the host has nothing to do: so it counts no more than the
     host's time that is not in calls whose absence gains as much.
