@@ -13,7 +13,8 @@ from .programs import RankProgram
 class Playing:
     """A rank with its durations: of compute and copies as measured; of communication what follows the last arrival.
 
-    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device.
+    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device. What it did
+    before its first step is changed on purpose if `with_head`: otherwise that stays as it was.
     """
 
     program: RankProgram
@@ -23,3 +24,4 @@ class Playing:
     transfer: Ints
     returns: dict[int, int]
     saved: Ints
+    with_head: bool = False

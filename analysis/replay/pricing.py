@@ -16,22 +16,25 @@ from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, Gain, LateRanks, PricedLinks, Prices
 from .engine import Playing
-from .lengths import measured_lengths, played_lengths
+from .lengths import Lengths, measured_lengths, played_lengths
 from .links import Links
 from .programs import NONE, RankProgram
 from .scenarios import host, usual
 from .scenarios.scenario import Change, Scenario, all_at_once
 from .scenarios.transfers import links_as_others
 from .slow_links import SlowLinks, slow_groups
-from .table import Replay, within_steps
+from .table import Replay, standard_error, within_steps
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
+_UNSURE = 0.03
+"""Of a gain: how fast ranks that become like others are, and what goes with a call, is not measured so exactly."""
 _LEAST_OF_RANKS = 0.015
 """Of a step: in a few steps, one of several equal ranks may be slower by nearly as much by chance."""
 _STANDS_OUT = 3.0
@@ -127,23 +130,33 @@ class _Pricing:
     @cached_property
     def step_ns(self) -> float:
         """The measured length of a step."""
-        return _mean(measured_lengths(self.replay.measured), self.steps)
+        return float(self._steps_of(measured_lengths(self.replay.measured)).mean())
 
     def gain(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
         """What a step gains, in the run that `after` has already changed; delays are as measured."""
-        cycles, before_ns = self._base(after)
-        changed = ([within_steps(each, change(each)) for each in cycles] for change in scenario.changes)
-        gains = [before_ns - _mean(played_lengths(each), self.steps) for each in changed]
-        slack = self.replay.error_frac * self.step_ns
-        return Gain(float(np.mean(gains)), min(gains) - slack, max(gains) + slack)
+        cycles, before = self._base(after)
+        by_step = [
+            before - self._steps_of(played_lengths([within_steps(each, change(each)) for each in cycles]))
+            for change in scenario.changes
+        ]
+        gains = [float(each.mean()) for each in by_step]
+        chance = 0.0 if scenario.limit else max(standard_error(each, before) for each in by_step)
+        slack = self.replay.error_frac * self.step_ns + 2 * chance
+        low, high = min(gains), max(gains)
+        return Gain(float(np.mean(gains)), low - slack - _UNSURE * abs(low), high + slack + _UNSURE * abs(high))
 
     def _base(self, after: Scenario | None) -> _Played:
         if after not in self._played:
             cycles = self.replay.measured
             if after is not None:
                 cycles = [within_steps(members, after.changes[0](members)) for members in cycles]
-            self._played[after] = _Played(cycles, _mean(played_lengths(cycles), self.steps))
+            self._played[after] = _Played(cycles, self._steps_of(played_lengths(cycles)))
         return self._played[after]
+
+    def _steps_of(self, lengths: Lengths) -> NDArray[np.float64]:
+        """Those of the steps that count, in order; 0 where there are none."""
+        counted = [lengths[step] for step in sorted(lengths) if not self.steps or step in self.steps]
+        return np.array(counted or [0.0])
 
     def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:
         """The fewest ranks whose excess explains most of what could be gained, and the run without it.
@@ -257,15 +270,10 @@ class _Pricing:
 
 
 class _Played(NamedTuple):
-    """The cycles of a run, and how long a step is when they are played, in ns."""
+    """The cycles of a run, and how long each step is when they are played, in ns."""
 
     cycles: Sequence[list[Playing]]
-    step_ns: float
-
-
-def _mean(of_steps: Mapping[int, float], steps: Collection[int]) -> float:
-    counted = [ns for step, ns in of_steps.items() if not steps or step in steps]
-    return float(np.mean(counted)) if counted else 0.0
+    steps_ns: NDArray[np.float64]
 
 
 def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:

@@ -133,7 +133,8 @@ class Replay:
         steps = measured_lengths(self.measured)
         measured = _mean(steps)
         gains = [float(each.mean()) for each in by_step]
-        chance = 0.0 if scenario.limit else max(_chance(each, list(steps.values())) for each in by_step)
+        lengths = np.array(list(steps.values()))
+        chance = 0.0 if scenario.limit else max(standard_error(each, lengths) for each in by_step)
         slack = self.error_frac * measured + 2 * chance
         row |= {
             "low_ns": max(round(measured - max(gains) - slack), 0),
@@ -187,7 +188,7 @@ def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> I
         yield mixed(part.chosen)
 
 
-def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
+def standard_error(gains: NDArray[np.float64], steps: NDArray[np.float64]) -> float:
     """The standard error of the mean over steps: of the gain, or of what steps take then, whichever is smaller.
 
     A stall in one step makes gains differ, if it is what goes; it makes steps differ, if it stays. Neither says that
@@ -195,7 +196,7 @@ def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
     """
     if len(gains) < 2:
         return 0.0
-    spreads = [float(np.std(each, ddof=1)) for each in (gains, np.array(steps) - gains)]
+    spreads = [float(np.std(each, ddof=1)) for each in (gains, steps - gains)]
     return min(spreads) / float(np.sqrt(len(gains)))
 
 
@@ -205,7 +206,8 @@ def within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list
     If that became faster, the first step would begin earlier, and seem longer for it.
     """
     return [
-        _as_before(old, new) if new.program is old.program else new for old, new in zip(members, changed, strict=True)
+        _as_before(old, new) if new.program is old.program and not new.with_head else new
+        for old, new in zip(members, changed, strict=True)
     ]
 
 
