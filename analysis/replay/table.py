@@ -19,6 +19,7 @@ from .edges import Edges
 from .engine import Playing, prepared
 from .jitter import Chosen, calm, everything, others
 from .lengths import Lengths, lengths_of_all, measured_lengths, played_lengths
+from .playing import as_waits
 from .programs import steps_of
 from .scenarios.scenario import Change, Scenario
 from .scenarios.usual import perfect_overlap
@@ -133,6 +134,8 @@ class Replay:
         steps = measured_lengths(self.measured)
         measured = _mean(steps)
         gains = [float(each.mean()) for each in by_step]
+        if self.is_unsplit:
+            gains += self._gains_if_waiting(scenario)
         lengths = np.array(list(steps.values()))
         chance = 0.0 if scenario.limit else max(standard_error(each, lengths) for each in by_step)
         slack = self.error_frac * measured + 2 * chance
@@ -142,7 +145,7 @@ class Replay:
         }
         if scenario.unknown:
             return row
-        gain = float(np.mean([usual.mean() for _, usual in ways]))
+        gain = scenario.most_likely([float(usual.mean()) for _, usual in ways])
         after = measured - gain
         row |= {"step_ns": round(after), "gain_ns": round(gain), "gain_frac": gain / measured if measured else None}
         if scenario.ranks_times is None or after <= 0:
@@ -156,6 +159,23 @@ class Replay:
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
+        ]
+
+    @cached_property
+    def is_unsplit(self) -> bool:
+        """Whether there are calls of which nothing tells how long they waited."""
+        return any(member.program.is_unsplit.any() for members in self.measured for member in members)
+
+    def _gains_if_waiting(self, scenario: Scenario) -> list[float]:
+        """What a step gains if calls that cannot be split wait for somebody unseen: they end no earlier then."""
+
+        def length(cycles: Sequence[list[Playing]]) -> float:
+            return _mean(played_lengths([as_waits(members) for members in cycles]))
+
+        before = length(self.measured)
+        return [
+            before - length([within_steps(members, change(members)) for members in self.measured])
+            for change in scenario.changes
         ]
 
     def _why(self) -> str:
