@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether the other side has read all that was written: it ends the connection after that, and in order."""
         self.connection.shutdown(socket.SHUT_WR)
         try:
-            return self.connection.recv(1) == b""
+            return not self.connection.recv(1)
         except OSError:
             return False
 
