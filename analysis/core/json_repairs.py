@@ -1,23 +1,39 @@
 """Mistakes of trace writers that can be repaired without guessing any number.
 
 Every repair keeps the length of the text, so that offsets stay valid.
+
+Damage can look like some of these mistakes: where a piece is missing, repeated or in another's place, a comma may come
+to stand before a bracket, or half a letter in a name. A writer makes its mistake again and again, damage does not:
+`Habits` tells them apart.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 # Strings first, so that nothing inside them is touched. For texts without escapes, so that no memory is needed for each
 # of them.
-_TOKEN = re.compile(rb'"[^"]*"|-?\b(?:NaN|Infinity)\b|,(?=\s*[\]}])')
+_NO_NUMBER = re.compile(rb'"[^"]*"|\bNaN\b|-?\bInfinity\b')
+_BRACKET = re.compile(rb'"[^"]*"|[\[{\]}]|,(?=\s*[\]}])')
+_COMMA_TOO_MANY = re.compile(rb",\s*[\]}]")
+# Kineto's last event: a list that ends with it has lost none at its end.
+_LAST_EVENT = re.compile(rb'"name":\s*"Record Window End"')
 # Kineto before mid 2026 wrote names without escaping quotes. It always wrote the text around a name like this.
 _BEFORE_NAME = re.compile(rb'"cat": "[^"\n]{0,64}",(?: |\n    )"name": "')
 _BEHIND_NAME = (b'", "pid', b'",\n    "pid')
 _COLON = b'": '
+_BETWEEN_TEXTS = b" \t\r\n,:[]{}"
 # Names of Python frames and of the file itself may be in any encoding. Nothing is measured from them.
 _FEW_BYTES = 64  # no event is smaller
 _ANY_TEXT = re.compile(rb'(?:"cat":\s*"python_function",\s*"name"|"traceName"):\s*"([^"]*)')
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
+_NOT_TEXT = re.compile("[\udc80-\udcff]")
+_NOT_TEXT_RUN = re.compile("[\udc80-\udcff]+")
+# What is left of two letters where the beginning of one meets the end of another.
+_CUT_LETTERS = re.compile(rb"(?:[\xc2-\xf4][\x80-\xbf]{0,2})?[\x80-\xbf]{0,3}")
 
 
 def without_escapes(text: bytes) -> bytes:
@@ -26,21 +42,19 @@ def without_escapes(text: bytes) -> bytes:
 
 
 def without_numbers_that_are_none(text: bytes) -> bytes:
-    """`NaN` and `Infinity` as empty lists, which are not numbers either, and no comma before a closing bracket."""
+    """`NaN` and `Infinity` as empty lists, which are not numbers either."""
     repaired = bytearray(text)
-    for token in _TOKEN.finditer(without_escapes(text)):
-        found = token.group()
-        if found == b",":
-            repaired[token.start()] = ord(" ")
-        elif not found.startswith(b'"'):
-            repaired[token.start() : token.end()] = b"[]".ljust(len(found))
+    for token in _NO_NUMBER.finditer(without_escapes(text)):
+        if not token.group().startswith(b'"'):
+            repaired[token.start() : token.end()] = b"[]".ljust(len(token.group()))
     return bytes(repaired)
 
 
 def with_quoted_names(text: bytes) -> bytes:
-    """Events as Kineto lays them out; every double quote inside a name becomes a single one, if these come in pairs.
+    """Events as Kineto lays them out; double quotes inside a name become single ones, if these come in pairs.
 
-    A single one may mark a place where damage joined the beginning of one event to the end of another.
+    A lone one, or a first pair around nothing but what stands between two texts of JSON, may mark a place where damage
+    joined the beginning of one event to the end of another.
     """
     repaired = bytearray(text)
     for before in _BEFORE_NAME.finditer(text):
@@ -50,7 +64,7 @@ def with_quoted_names(text: bytes) -> bytes:
             if text.endswith(tail, begin, max(begin, behind)):
                 end = behind - len(tail)
                 name, quotes = _BARE_QUOTE.subn(b"'", text[begin:end])
-                if quotes % 2 == 0:
+                if quotes and quotes % 2 == 0 and _BARE_QUOTE.split(text[begin:end])[1].strip(_BETWEEN_TEXTS):
                     repaired[begin:end] = name
     return bytes(repaired)
 
@@ -61,8 +75,116 @@ def with_names_that_are_text(text: bytes) -> bytes:
     Many of them may be a hole, with more than one event in it.
     """
     repaired = bytearray(text)
-    for found in _ANY_TEXT.finditer(text):
-        name, others = re.subn("[\udc80-\udcff]", "?", found[1].decode("utf-8", "surrogateescape"))
+    for name in _ANY_TEXT.finditer(text):
+        readable, others = _NOT_TEXT.subn("?", name[1].decode("utf-8", "surrogateescape"))
         if others <= _FEW_BYTES:
-            repaired[found.start(1) : found.end(1)] = name.encode()
+            repaired[name.start(1) : name.end(1)] = readable.encode()
     return bytes(repaired)
+
+
+class Habits:
+    """What the writer of one document does again and again, as its events so far show."""
+
+    def __init__(self) -> None:
+        self._commas_before: set[_Kind] = set()
+        self._has_letters = False
+
+    def without_commas(self, elements: bytes) -> bytes:
+        """Events without the commas that their writer puts before closing brackets.
+
+        It does where most brackets of a kind, in events that differ, have one. At the end of the list of events there
+        is only one bracket, and the comma is the writer's if no event is missing there.
+        """
+        masked = without_escapes(elements)
+        if not _COMMA_TOO_MANY.search(masked):
+            return elements
+        events = list(_brackets_of_events(masked))
+        self._learn_commas(events)
+        return self._without(elements, (bracket for _, brackets in events for bracket in brackets))
+
+    def without_commas_around(self, document: bytes) -> bytes:
+        """What surrounds the events, in which there are too few brackets to show a habit, if the events show one."""
+        if not self._commas_before:
+            return document
+        repaired = bytearray(document)
+        for token in _BRACKET.finditer(without_escapes(document)):
+            if token.group() == b",":
+                repaired[token.start()] = _BLANK
+        return bytes(repaired)
+
+    def bytes_not_text(self, text: bytes) -> int:
+        """How many bytes are not UTF-8, and belong to names of another encoding. Raises UnicodeDecodeError for others.
+
+        Half a letter is not of another encoding if there are whole ones: damage may have joined the halves of two
+        names, and what lay between them is gone.
+        """
+        readable = with_names_that_are_text(text)
+        self._has_letters |= not readable.isascii()
+        readable.decode()
+        if self._has_letters:
+            for name in _ANY_TEXT.finditer(text):
+                runs = _NOT_TEXT_RUN.findall(name[1].decode("utf-8", "surrogateescape"))
+                if len(runs) == 1 and _CUT_LETTERS.fullmatch(runs[0].encode("utf-8", "surrogateescape")):
+                    name[1].decode()
+        return sum(a != b for a, b in zip(text, readable, strict=True)) if text != readable else 0
+
+    def _learn_commas(self, events: Sequence[tuple[bytes, list[_Bracket]]]) -> None:
+        """Learn from events, each of them with its text; what damage repeats says nothing new."""
+        brackets_of, commas, events_with = Counter[_Kind](), Counter[_Kind](), Counter[_Kind]()
+        for text, brackets in dict(events).items():
+            having = [bracket.kind for bracket in brackets if bracket.comma is not None]
+            brackets_of.update(bracket.kind for bracket in brackets)
+            commas.update(having)
+            events_with.update(set(having))
+            if _END in having and _LAST_EVENT.search(text):
+                self._commas_before.add(_END)
+        for kind, count in events_with.items():
+            if count >= _SEVERAL and 2 * commas[kind] >= brackets_of[kind]:
+                self._commas_before.add(kind)
+
+    def _without(self, text: bytes, brackets: Iterator[_Bracket]) -> bytes:
+        repaired = bytearray(text)
+        for bracket in brackets:
+            if bracket.comma is not None and bracket.kind in self._commas_before:
+                repaired[bracket.comma] = _BLANK
+        return bytes(repaired)
+
+
+_Kind = tuple[int, bytes]
+"""How deep within its event a bracket stands, and which one it is."""
+
+
+class _Bracket(NamedTuple):
+    """A closing bracket of something that is not empty, and where the comma before it stands, if there is one."""
+
+    kind: _Kind
+    comma: int | None
+
+
+_END: _Kind = (-1, b"]")
+_SEVERAL = 2
+_BLANK = ord(" ")
+
+
+def _brackets_of_events(masked: bytes) -> Iterator[tuple[bytes, list[_Bracket]]]:
+    """Each element of an array without escapes, and its brackets; then the array's own, with the last element."""
+    depth, begin, opened = 0, 0, -1
+    comma: int | None = None
+    brackets: list[_Bracket] = []
+    for token in _BRACKET.finditer(masked):
+        what, at = token.group(), token.start()
+        if what in (b"{", b"["):
+            begin = begin if depth else at
+            depth, opened = depth + 1, at
+        elif what in (b"}", b"]"):
+            if not depth:
+                yield masked[begin : at + 1], [_Bracket(_END, comma)]
+                return
+            depth -= 1
+            if opened < 0 or masked[opened + 1 : at].strip():
+                brackets.append(_Bracket((depth, what), comma))
+            if not depth:
+                yield masked[begin : at + 1], brackets
+                brackets = []
+            opened = -1
+        comma = at if what == b"," else None
