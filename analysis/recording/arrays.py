@@ -48,8 +48,9 @@ def repairs(path: Path, raw: RawTrace) -> list[str]:
     """A note on bytes that are not JSON, or not text, and were repaired, if there are any."""
     count = raw.repaired_bytes + raw.header.repaired_bytes
     note = (
-        f"{encodable(path.name)}: repaired {counted(count, 'byte')} of invalid JSON as its writer meant them: quotes in "
-        "names, NaN, commas before brackets, letters in another encoding; if it was copied, compare it with its source"
+        f"{encodable(path.name)}: repaired {counted(count, 'byte')} of invalid JSON as its writer meant them: quotes "
+        "in names, NaN, commas before brackets, letters in another encoding; if it was copied, compare it with its "
+        "source"
     )
     return [note] if count else []
 
