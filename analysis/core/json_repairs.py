@@ -118,15 +118,17 @@ class Habits:
         Half a letter is not of another encoding if there are whole ones: damage may have joined the halves of two
         names, and what lay between them is gone.
         """
-        readable = with_names_that_are_text(text)
-        self._has_letters |= not readable.isascii()
-        readable.decode()
-        if self._has_letters:
-            for name in _ANY_TEXT.finditer(text):
-                runs = _NOT_TEXT_RUN.findall(name[1].decode("utf-8", "surrogateescape"))
-                if len(runs) == 1 and _CUT_LETTERS.fullmatch(runs[0].encode("utf-8", "surrogateescape")):
-                    name[1].decode()
-        return sum(a != b for a, b in zip(text, readable, strict=True)) if text != readable else 0
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            readable = with_names_that_are_text(text)
+            readable.decode()
+            self._has_letters |= not readable.isascii()
+            if self._has_letters:
+                _check_letters(text)
+            return sum(a != b for a, b in zip(text, readable, strict=True))
+        self._has_letters |= not text.isascii()
+        return 0
 
     def _learn_commas(self, events: Sequence[tuple[bytes, list[_Bracket]]]) -> None:
         """Learn from events, each of them with its text; what damage repeats says nothing new."""
@@ -148,6 +150,14 @@ class Habits:
             if bracket.comma is not None and bracket.kind in self._commas_before:
                 repaired[bracket.comma] = _BLANK
         return bytes(repaired)
+
+
+def _check_letters(text: bytes) -> None:
+    """Raise UnicodeDecodeError for a name that may consist of the halves of two."""
+    for name in _ANY_TEXT.finditer(text):
+        runs = _NOT_TEXT_RUN.findall(name[1].decode("utf-8", "surrogateescape"))
+        if len(runs) == 1 and _CUT_LETTERS.fullmatch(runs[0].encode("utf-8", "surrogateescape")):
+            name[1].decode()
 
 
 _Kind = tuple[int, bytes]
