@@ -108,7 +108,7 @@ def _boundary(text: bytearray, near: int, chance: random.Random) -> int:
     return min(near, len(text)) if place is None else place.end(place.lastindex or 0)
 
 
-def is_json(text: bytes) -> bool:
+def is_json(text: bytes | str) -> bool:
     """Does Python take it?"""
     try:
         json.loads(text)
@@ -154,6 +154,8 @@ def attack(folder: Path, tries: int, seed: int, sources: list[bytes] | None = No
             what = "unharmed"
         elif is_json(text):
             what = "still JSON"
+        elif told and damage is flipped and is_json(text.decode(errors="replace")):
+            what = "JSON but for a letter in a name, and said"  # other bits were flipped, which nothing contradicts
         else:
             what = "wrong, and said" if told else "silently wrong"
             wrong.append(f"try {number} of seed {seed}: {what}, {damage.__name__} in source {which}, details={details}")
