@@ -10,9 +10,13 @@ to stand before a bracket, or half a letter in a name. A writer makes its mistak
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+DEEPEST = 400
+"""Levels of brackets: no decoder takes more than a thousand, and Kineto writes five."""
 
 # Strings first, so that nothing inside them is touched. For texts without escapes, so that no memory is needed for each
 # of them.
@@ -98,9 +102,14 @@ class Habits:
         masked = without_escapes(elements)
         if not _COMMA_TOO_MANY.search(masked):
             return elements
-        events = list(_brackets_of_events(masked))
+        events = list(_events(masked))
         self._learn_commas(events)
-        return self._without(elements, (bracket for _, brackets in events for bracket in brackets))
+        repaired = bytearray(elements)
+        for event in events:
+            for kind in event.commas.keys() & self._commas_before:
+                for comma in event.commas[kind]:
+                    repaired[comma] = _BLANK
+        return bytes(repaired)
 
     def without_commas_around(self, document: bytes) -> bytes:
         """What surrounds the events, in which there are too few brackets to show a habit, if the events show one."""
@@ -112,44 +121,34 @@ class Habits:
                 repaired[token.start()] = _BLANK
         return bytes(repaired)
 
-    def bytes_not_text(self, text: bytes) -> int:
-        """How many bytes are not UTF-8, and belong to names of another encoding. Raises UnicodeDecodeError for others.
+    def readable(self, text: bytes) -> bytes:
+        """The text with `?` for bytes in names of another encoding. Raises UnicodeDecodeError for any others.
 
         Half a letter is not of another encoding if there are whole ones: damage may have joined the halves of two
         names, and what lay between them is gone.
         """
+        found = text
         try:
             text.decode()
         except UnicodeDecodeError:
-            readable = with_names_that_are_text(text)
-            readable.decode()
-            self._has_letters |= not readable.isascii()
-            if self._has_letters:
-                _check_letters(text)
-            return sum(a != b for a, b in zip(text, readable, strict=True))
-        self._has_letters |= not text.isascii()
-        return 0
+            found = with_names_that_are_text(text)
+            found.decode()
+        self._has_letters |= not found.isascii()
+        if self._has_letters and found != text:
+            _check_letters(text)
+        return found
 
-    def _learn_commas(self, events: Sequence[tuple[bytes, list[_Bracket]]]) -> None:
-        """Learn from events, each of them with its text; what damage repeats says nothing new."""
-        brackets_of, commas, events_with = Counter[_Kind](), Counter[_Kind](), Counter[_Kind]()
-        for text, brackets in dict(events).items():
-            having = [bracket.kind for bracket in brackets if bracket.comma is not None]
-            brackets_of.update(bracket.kind for bracket in brackets)
-            commas.update(having)
-            events_with.update(set(having))
-            if _END in having and _LAST_EVENT.search(text):
+    def _learn_commas(self, events: Iterable[_Event]) -> None:
+        brackets, commas, events_with = Counter[_Kind](), Counter[_Kind](), Counter[_Kind]()
+        for event in {event.text: event for event in events}.values():  # what damage repeats says nothing new
+            brackets.update(event.brackets)
+            commas.update({kind: len(places) for kind, places in event.commas.items()})
+            events_with.update(event.commas.keys())
+            if _END in event.commas and _LAST_EVENT.search(event.text):
                 self._commas_before.add(_END)
         for kind, count in events_with.items():
-            if count >= _SEVERAL and 2 * commas[kind] >= brackets_of[kind]:
+            if count >= _SEVERAL and 2 * commas[kind] >= brackets[kind]:
                 self._commas_before.add(kind)
-
-    def _without(self, text: bytes, brackets: Iterator[_Bracket]) -> bytes:
-        repaired = bytearray(text)
-        for bracket in brackets:
-            if bracket.comma is not None and bracket.kind in self._commas_before:
-                repaired[bracket.comma] = _BLANK
-        return bytes(repaired)
 
 
 def _check_letters(text: bytes) -> None:
@@ -161,14 +160,21 @@ def _check_letters(text: bytes) -> None:
 
 
 _Kind = tuple[int, bytes]
-"""How deep within its event a bracket stands, and which one it is."""
+"""How deep within its event a closing bracket stands, and which one it is."""
 
 
-class _Bracket(NamedTuple):
-    """A closing bracket of something that is not empty, and where the comma before it stands, if there is one."""
+@dataclass
+class _Event:
+    """The brackets that close something in it, which is not empty, and where commas stand before them."""
 
-    kind: _Kind
-    comma: int | None
+    text: bytes = b""
+    brackets: Counter[_Kind] = field(default_factory=Counter)
+    commas: dict[_Kind, array[int]] = field(default_factory=dict)
+
+    def add(self, kind: _Kind, comma: int | None) -> None:
+        self.brackets[kind] += 1
+        if comma is not None:
+            self.commas.setdefault(kind, array("q")).append(comma)
 
 
 _END: _Kind = (-1, b"]")
@@ -176,25 +182,27 @@ _SEVERAL = 2
 _BLANK = ord(" ")
 
 
-def _brackets_of_events(masked: bytes) -> Iterator[tuple[bytes, list[_Bracket]]]:
-    """Each element of an array without escapes, and its brackets; then the array's own, with the last element."""
-    depth, begin, opened = 0, 0, -1
+def _events(masked: bytes) -> Iterator[_Event]:
+    """The elements of an array without escapes, as far as they are whole; the last one again with the array's end."""
+    depth, begin, opened = 0, 0, 0
     comma: int | None = None
-    brackets: list[_Bracket] = []
+    event = _Event()
     for token in _BRACKET.finditer(masked):
         what, at = token.group(), token.start()
         if what in (b"{", b"["):
             begin = begin if depth else at
             depth, opened = depth + 1, at
-        elif what in (b"}", b"]"):
-            if not depth:
-                yield masked[begin : at + 1], [_Bracket(_END, comma)]
+            if depth > DEEPEST:
                 return
+        elif what in (b"}", b"]"):
             depth -= 1
-            if opened < 0 or masked[opened + 1 : at].strip():
-                brackets.append(_Bracket((depth, what), comma))
-            if not depth:
-                yield masked[begin : at + 1], brackets
-                brackets = []
-            opened = -1
+            if depth < 0 or masked[opened + 1 : at].strip():
+                event.add((depth, what), comma)
+            if depth <= 0:
+                event.text = masked[begin : at + 1]
+                yield event
+                event = _Event()
+            if depth < 0:
+                return
+            opened = at
         comma = at if what == b"," else None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...core.json_repairs import Habits, with_quoted_names, without_escapes, without_numbers_that_are_none
+from ...core.json_repairs import DEEPEST, Habits, with_quoted_names, without_escapes, without_numbers_that_are_none
 
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _END_OF_ARRAY = re.compile(rb"\}\s*\]")
@@ -22,7 +22,6 @@ _BLANK = b" \t\r\n,"
 _AT_BYTE = re.compile(r"(trailing characters )?\(byte (\d+)\)")
 _GUESSES = 4
 _BLOCK_BYTES = 4096
-_DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 # What decoding raises for bytes that are not JSON, or nested too deeply.
@@ -42,8 +41,10 @@ def bytes_not_text(source: bytes, habits: Habits, end: int | None = None) -> int
 
     JSON is UTF-8, which decoders do not check in what they skip.
     """
-    # Ten times as fast, without a copy.
-    return 0 if source.isascii() else habits.bytes_not_text(source[:end])
+    if source.isascii():  # ten times as fast, without a copy
+        return 0
+    text = source[:end]
+    return changed_bytes(text, habits.readable(text))
 
 
 class Repaired(NamedTuple):
@@ -220,7 +221,7 @@ def _exact_cut(buffer: bytes) -> tuple[int, bool]:
         match token.group():
             case b"{" | b"[":
                 depth += 1
-                if depth > _DEEPEST:
+                if depth > DEEPEST:
                     raise Malformed(_texts_before(buffer, last_comma + 1), token.start())
             case b"]" if depth == 0:
                 return token.start(), True
