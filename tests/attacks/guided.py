@@ -25,6 +25,7 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in
 CORPORA = ROOT / "tests" / "data" / "fuzz"
 LIMIT_S, LIMIT_MIB, MOST_BYTES = 30, 1500, 1 << 16
 _MEMORY_GB = 0.3
+_ONE_NS = 1 << 62  # of one bin that holds everything
 _WORD = re.compile(rb'"[^"\\\n]{2,40}"|[A-Za-z_]{6,40}')
 _MOST_WORDS = 400
 
@@ -34,12 +35,11 @@ Target = Callable[[bytes], bool]
 
 def targets(folder: Path) -> dict[str, Target]:
     """A target for each reader, which writes its files to the folder. Imports the readers."""
-    from fuzz_inspector import outcome
-
     from analysis.ceilings.files import read_ceiling
     from analysis.errors import AnalysisError
     from analysis.formats.flight_recorder.dump import read_dump
     from analysis.formats.flight_recorder.timed import read_timed
+    from analysis.formats.inspector.reader import read_inspector
     from analysis.formats.kineto.reader import read_kineto
     from analysis.formats.nsight.ranks import ranks_in
     from analysis.formats.nsight.reader import read_nsight
@@ -49,6 +49,7 @@ def targets(folder: Path) -> dict[str, Target]:
     from analysis.recording.options import ReadOptions
     from analysis.recording.recording import RawTrace
     from analysis.run.side_files import rank_file
+    from analysis.streaming.logs import LogsOverTime
     from analysis.sweeps.timings_csv import csv_rows
     from analysis.training.files import load_trainings
 
@@ -94,8 +95,9 @@ def targets(folder: Path) -> dict[str, Target]:
         return any([is_read(read_dump, path), is_read(read_timed, path)])
 
     def inspector(content: bytes) -> bool:
-        (folder / "logs").mkdir(exist_ok=True)
-        return "refused" not in outcome(written("logs/node00-pid1.log", content).parent)
+        path = written("node00-pid1.log", content)
+        streamed = is_read(lambda log: LogsOverTime([log], _ONE_NS, keep_going=True).read(), path)
+        return (read_whole(path, read_inspector) is not None) and streamed
 
     def nsight(content: bytes) -> bool:
         path = written("report.sqlite", content)
