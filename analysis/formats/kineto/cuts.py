@@ -44,7 +44,8 @@ def bytes_not_text(source: bytes, habits: Habits, end: int | None = None) -> int
     if source.isascii():  # ten times as fast, without a copy
         return 0
     text = source[:end]
-    return changed_bytes(text, habits.readable(text))
+    readable = habits.readable(text)
+    return 0 if readable is text else changed_bytes(text, readable)
 
 
 class Repaired(NamedTuple):
