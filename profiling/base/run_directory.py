@@ -18,7 +18,7 @@ first written to a hidden `*.tmp` file in the same directory.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -110,8 +110,14 @@ def json_bytes(record: Record) -> bytes:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path`, completely or not at all. Raises RunDirError."""
+    write_pieces(path, [data])
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write `pieces`, one after the other, to `path`, completely or not at all. Raises RunDirError."""
     with explained(path), disk.replacing(path) as file:
-        file.write(data)
+        for piece in pieces:
+            file.write(piece)
 
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..errors import RankFailedError
+from . import secret
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LOOPBACK = "127.0.0.1"
@@ -39,7 +40,9 @@ def launch(program: Sequence[str], workers: int) -> int:
     ranks: list[_Rank] = []
     with _signals() as received, _store_port() as port, _error_files(workers) as files:
         env = dict(os.environ)
-        env = launch_settings(workers) | env | _of_all(workers, port)  # what the user has set stays
+        env = (
+            launch_settings(workers) | secret.new_setting() | env | _of_all(workers, port)
+        )  # what the user has set stays
         try:
             for rank, file in enumerate(files):
                 own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
