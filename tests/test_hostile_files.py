@@ -13,10 +13,25 @@ ATTACKS = Path(__file__).parent / "attacks"
 @pytest.mark.parametrize(
     ("name", "tries"),
     with_slow(
-        [("side_files", 2), ("caches", 2), ("outputs", 2), ("faults", 2), ("damaged_traces", 3), ("store_peers", 4)],
+        [
+            ("side_files", 2),
+            ("caches", 2),
+            ("outputs", 2),
+            ("faults", 2),
+            ("damaged_traces", 3),
+            ("store_peers", 4),
+            ("watched_folders", 60),
+        ],
         [
             *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 30), ("damaged_traces", 30)),
-            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1), ("store_peers", 40), ("full_disks", 3)),
+            *(
+                ("kills_of_analysis", 4),
+                ("kills_of_training", 2),
+                ("ports", 1),
+                ("store_peers", 40),
+                ("full_disks", 3),
+                ("watched_folders", 1000),
+            ),
         ],
     ),
     ids=lambda value: str(value),
