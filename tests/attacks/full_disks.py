@@ -82,7 +82,7 @@ def disk(folder: Path, kind: str, size: int) -> Iterator[None]:
     if kind == "limited files":
         yield
         return
-    options = "ro" if kind == "read-only disk" else f"size={max(size, 4096)}"
+    options = "ro" if kind == "read-only disk" else f"size={size}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], check=True)
     try:
         yield
