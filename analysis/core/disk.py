@@ -138,6 +138,11 @@ def held(path: Path) -> tuple[int, bool]:
     return descriptor, True
 
 
+def held_folder(path: Path) -> int:
+    """A descriptor of the folder at `path`, whose number no other one gets until it is closed. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def new_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """Make a folder with these files at `path`, whole or not at all; an empty one there is replaced.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.contract.rank import STILL_RUNNING
+from ..core.disk import close, held_folder
 from ..core.escaping import encodable
 from ..core.small_files import small_file
 from ..formats.recordings.entry import RECORDING_SUFFIX
@@ -89,14 +90,14 @@ class RunFolder:
 
     def hold(self) -> None:
         """Remember which folder is there now. Raises OSError."""
-        held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        held = held_folder(self.path)
         self.let_go()
         self._held = held
 
     def let_go(self) -> None:
         """Remember none."""
         if self._held is not None:
-            os.close(self._held)
+            close(self._held)
             self._held = None
 
     @property

@@ -32,10 +32,10 @@ from process_tree import mark, marked
 from torch.distributed import PrefixStore, TCPStore
 
 from profiling.ranks.process_group import Identity
-from profiling.sessions.afterwards.hand_over import HandOver, HandOverError, Limits, Parcel
+from profiling.sessions.afterwards.hand_over import Allowance, HandOver, HandOverError, Parcel
 
 KEY, RANKS, SECONDS = "commtrace/hand_over/1", 4, 0.6
-MOST = Limits(bytes=3_000_000, files=4)
+MOST = Allowance(bytes=3_000_000, files=4)
 # A message of the store is 8 MiB at most, a chunk of a file 1 MiB.
 MOST_MEMORY = 64_000_000
 LATE_S = 1.5

@@ -13,7 +13,7 @@ from profiling.ranks.process_group import Identity
 from profiling.sessions.afterwards import conclusion
 from profiling.sessions.afterwards.aside import Printed
 from profiling.sessions.afterwards.conclusion import Conclusion, Patience
-from profiling.sessions.afterwards.hand_over import Limits, Taken
+from profiling.sessions.afterwards.hand_over import Allowance, Taken
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ class ManyMissing:
     def announce(self, run_dir: object) -> None:
         pass
 
-    def take(self, run_dir: object, most: Limits, is_over: object) -> Taken:
-        assert most == Limits(125_000_000, 3)
+    def take(self, run_dir: object, most: Allowance, is_over: object) -> Taken:
+        assert most == Allowance(125_000_000, 3)
         return Taken({1: "silent", 2: "silent", 4: "silent", 5: "too large", 7: "silent"}, (4,))
 
 

@@ -14,12 +14,12 @@ import pytest
 import torch.distributed as dist
 
 from profiling.ranks.process_group import Identity
-from profiling.sessions.afterwards.hand_over import HandOver, HandOverError, Limits, Parcel, Taken
+from profiling.sessions.afterwards.hand_over import Allowance, HandOver, HandOverError, Parcel, Taken
 from profiling.sessions.afterwards.messages import Messages
 
 MB = 1_000_000
 KEY = "capture"
-MOST = Limits(bytes=4 * MB, files=2)
+MOST = Allowance(bytes=4 * MB, files=2)
 
 
 def clients(kind: str, folder: Path) -> "Iterator[Callable[[], dist.Store]]":

@@ -19,7 +19,7 @@ from ...base.wording import ranks_in_words
 from ...errors import RunDirError
 from ...ranks.process_group import Identity
 from .aside import run_aside
-from .hand_over import SAME_SECRET, HandOver, HandOverError, Limits, Parcel
+from .hand_over import SAME_SECRET, Allowance, HandOver, HandOverError, Parcel
 from .packing import KeptFiles
 
 _PACKING_S = 120.0
@@ -81,7 +81,7 @@ class Conclusion:
         share_bytes = self._keeping.share_bytes(self._who.world_size)
         if self._who.rank == 0:
             # A trace of each cycle, and the side file.
-            most = Limits(share_bytes, facts.schedule.repeat + 1)
+            most = Allowance(share_bytes, facts.schedule.repeat + 1)
             taken = hand_over.take(self._run_dir, most, is_over)
             for line in _told(taken.missing, self._run_dir):
                 say(line)

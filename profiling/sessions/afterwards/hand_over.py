@@ -69,7 +69,7 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Allowance:
     """What one rank hands over at most."""
 
     bytes: int
@@ -123,7 +123,7 @@ class HandOver:
         with suppress(HandOverError):  # the server is gone, and rank 0 with it
             _bounded(closed, is_over)
 
-    def take(self, run_dir: Path, most: Limits, is_over: Callable[[], bool]) -> Taken:
+    def take(self, run_dir: Path, most: Allowance, is_over: Callable[[], bool]) -> Taken:
         """As rank 0, write what the others hand over into `run_dir`, of each rank so much at most.
 
         No file is replaced.
@@ -183,7 +183,7 @@ class _Label:
     shared: bool
 
 
-def _label(content: bytes, rank: int, most: Limits) -> _Label:
+def _label(content: bytes, rank: int, most: Allowance) -> _Label:
     """A label as `_send` writes it. Raises _ForgedError."""
     try:
         label = _Label(**json.loads(content))
@@ -210,7 +210,7 @@ class _Taking:
     """Rank 0 while it takes parcels."""
 
     def __init__(
-        self, messages: Messages, run_dir: Path, most: Limits, ranks: Sequence[int], is_over: Callable[[], bool]
+        self, messages: Messages, run_dir: Path, most: Allowance, ranks: Sequence[int], is_over: Callable[[], bool]
     ) -> None:
         self._messages = messages
         self._run_dir = run_dir
