@@ -39,10 +39,8 @@ def launch(program: Sequence[str], workers: int) -> int:
     """
     ranks: list[_Rank] = []
     with _signals() as received, _store_port() as port, _error_files(workers) as files:
-        env = dict(os.environ)
-        env = (
-            launch_settings(workers) | secret.new_setting() | env | _of_all(workers, port)
-        )  # what the user has set stays
+        env = launch_settings(workers) | secret.new_setting() | dict(os.environ)  # what the user has set stays
+        env |= _of_all(workers, port)
         try:
             for rank, error_file in enumerate(files):
                 own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")} | error_file

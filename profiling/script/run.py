@@ -70,12 +70,13 @@ def _check(config: RunConfig, workers: int | None, *, launched: bool) -> None:
         raise UsageError(f"--workers {workers}: torchrun started {os.environ['WORLD_SIZE']} ranks; leave --workers out")
     if config.run_name is not None and speaks_for_all():
         rundir.check_free(config.out / config.run_name)
-    try:
-        rundir.check_writable(config.out)
-    except UnwritableError as err:
-        if config.strict:
-            raise
-        if not (launched and workers is not None) and not local_place():  # else the launcher, or another rank, says it
+    tells = not local_place() and not (launched and workers is not None)  # else another rank does, or the launcher
+    if tells or config.strict:
+        try:
+            rundir.check_writable(config.out)
+        except UnwritableError as err:
+            if config.strict:
+                raise
             say(f"error: {err}; the script goes on, and there will be no trace of it (--strict ends it here)")
 
 

@@ -29,7 +29,7 @@ from analysis.watching.opening import ledger_of
 
 SETTLED = 200
 """Turns after which nothing of the watch is new any more."""
-MOST_BYTES = 300_000
+MOST_BYTES = 1_500_000  # of caches of pandas that come and go
 MOST_FILES = 2  # which are open while there is a run
 KINDS = ("cycle",) * 6 + ("removed", "another run", "another run", "no run.json", "file", "link", "forgotten")
 
@@ -117,6 +117,8 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     turns = Turns(folder / "run", tries, random.Random(seed))
     ledger = ledger_of(turns.folder, None, None)
     pace = Pace(now=lambda: turns.now_s, sleep=turns.sleep)
+    gc.collect()
+    gc.freeze()  # as the command does with its modules: the watch collects garbage after every cycle
     tracemalloc.start()
     try:
         Watch(RunFolder(turns.folder), ledger, as_said(made), turns.heard, pace).run(Limits())
