@@ -19,9 +19,9 @@ from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.building import columns_of, events_of, header_of
 from ...recording.header import Communicator
-from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import CommRow, Extent, RawTrace, raw_trace
+from ...recording.row_bytes import tables_bytes
 from .columns import RECORDED_KINDS, SEND, LogBlock
 from .lines import KNOWN_VERSIONS, MOST_SN
 from .log import InspectorLog
@@ -31,11 +31,11 @@ FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
 
 def read_inspector(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
     """What one log holds. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
-    log, blocks = InspectorLog(path), []
+    log, blocks, budget = InspectorLog(path), [], options.budget()
     for block in log.blocks(progress):
         blocks.append(block)
         rows = tables_bytes(activities=log.records, calls=log.records)
-        check_memory(f"{encodable(str(path))}: every call of this log ({FOR_LARGE_LOGS})", rows, options.limit_bytes)
+        budget.check(f"{encodable(str(path))}: every call of this log ({FOR_LARGE_LOGS})", rows)
     check_log(log)
     if log.broken_lines and not options.keep_going:
         raise DamagedTrace(f"{path}: {damage_in(log)}; write it again, or leave these out with --keep-going")

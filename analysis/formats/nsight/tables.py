@@ -11,8 +11,8 @@ import numpy as np
 from ...core.escaping import encodable
 from ...errors import DamagedTrace
 from ...recording.arrays import Int64s
-from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.options import ReadOptions
+from ...recording.row_bytes import tables_bytes
 from ...recording.values import MISSING
 from .database import Database, whole_numbers
 from .exporting import EXPORT
@@ -40,6 +40,7 @@ class ExportTables:
         self.damage: str | None = None
         self.needed_bytes = 0
         self._options = options
+        self._budget = options.budget()
 
     def of_process(self, table: str, column: str, *, prefix: str = "") -> str:
         """The condition for rows of the process; a serialized id holds its number in bits 24 to 47."""
@@ -107,7 +108,7 @@ class ExportTables:
     def check_memory(self, table: str, more_bytes: int) -> None:
         """Raise TooLarge if that much more would not fit."""
         what = f"{self.database.path}: what it holds up to table {table}"
-        check_memory(what, self.needed_bytes + more_bytes, self._options.limit_bytes)
+        self._budget.check(what, self.needed_bytes + more_bytes)
 
     def keep(self, table: str, **rows: int) -> None:
         """So many rows of each kind were kept. Raises TooLarge."""
