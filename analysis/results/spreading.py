@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..core.budget import GB, default_limit_bytes
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..reading.cache import Cache

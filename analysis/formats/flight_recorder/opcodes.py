@@ -61,8 +61,8 @@ def primitives(data: bytes, name: str, budget: Budget) -> Any:
         return _Primitive(io.BufferedReader(io.BytesIO(b"".join(pieces)))).load()  # one that peeks: twice as fast
     except _LongTuple as err:
         raise DamagedTrace(
-            f"{name}: has a tuple of more than {_MOST_IN_TUPLE} texts and numbers, or of anything else, which torch does "
-            "not write; dump it again"
+            f"{name}: has a tuple of more than {_MOST_IN_TUPLE} texts and numbers, or of anything else, which torch "
+            "does not write; dump it again"
         ) from err
     except _BROKEN as err:
         raise DamagedTrace(f"{name}: is not a whole pickle: {err}; copy it again") from err
@@ -191,9 +191,9 @@ class _Primitive(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
     def persistent_load(self, made: Any) -> Any:
-        """A tuple, as it is. Python would follow tuples in tuples without end when it compares them, or makes them keys.
+        """A tuple, as it is.
 
-        Raises _LongTuple.
+        Python would follow tuples in tuples without end when it compares them, or makes them keys. Raises _LongTuple.
         """
         is_flat = type(made) is tuple and len(made) <= _MOST_IN_TUPLE and _SCALARS.issuperset(map(type, made))
         if not is_flat:
