@@ -290,6 +290,8 @@ class _Reading:
         kept += [each for each in called if each[0].name.startswith("c10d::")]
         if self.options.details:
             kept += [each for each in called if each[0].name in DETAILS]
+        lists_bytes = sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
+        self.budget.check("the lists in its events", self.needed_bytes + lists_bytes)  # before they are made
         found = annotations_of(kept)
         if self.options.details:  # what a CPU was doing while its device had nothing to do
             found += [without_shapes(event) for event, _ in of_user]
@@ -298,7 +300,7 @@ class _Reading:
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
         self.annotations += found
         self.comm_args += comm_args + recorded
-        self._lists_bytes += sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
+        self._lists_bytes += lists_bytes
         self.window_end = latest(self.window_end, *window_ends)
         self.launched += sum(_LAUNCHING.search(call.name) is not None for call in named)
         self.unread = with_unread(self.unread, _of_private_devices(named))
