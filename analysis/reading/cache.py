@@ -239,14 +239,17 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
         if status.st_size > _most_bytes(slot.path.stat().st_size):
             raise _Unusable("is larger than what is kept of such a trace")
         try:
-            plain = all_bytes(place, file)
-        except (BrokenPacking, NotATrace) as err:
+            budget, what = slot.options.budget(), f"{place}: what it holds"
+            plain = all_bytes(place, file, budget)
+        except (BrokenPacking, NotATrace, TooLarge) as err:
             raise _Unusable("is damaged") from err
     try:
-        content = recorded_content(plain)
+        content = recorded_content(plain, what, budget)
+        budget.give_back(len(plain))
+        del plain
         if content.source.state != key:
             raise _Unusable("is of another state of the file, or of another version")
-        found = trace_of(content, f"{place}: what it holds", slot.options.limit_bytes)
+        found = trace_of(content, what, budget)
     except (BadRecording, TooLarge) as err:
         raise _Unusable("is damaged") from err
     needs_details = slot.options.details and not slot.options.details_if_small
