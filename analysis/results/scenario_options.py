@@ -224,8 +224,9 @@ def _no_gc(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
     _only_true("no_gc", value)
     if not (_annotated(analysis) == markers.PYTHON_GC).any():
         raise NothingMeasured(
-            f"{analysis.run.name}: the traces show no garbage collection; torch 2.9 and later record them with "
-            "with_stack=True and experimental_config=_ExperimentalConfig(record_python_gc_info=True)"
+            f"{analysis.run.name}: the traces show no garbage collection; with torch 2.9 or later, "
+            "`commtrace run --with-stack` records them, or a profiler with_stack=True and "
+            "experimental_config=_ExperimentalConfig(record_python_gc_info=True)"
         )
     return host.no_gc()
 
