@@ -145,6 +145,11 @@ _OF_IDLE: tuple[Row, ...] = (
         "how": "see `syncs`: smaller batches, PYTORCH_ALLOC_CONF=expandable_segments:True, no empty_cache()",
     },
     {
+        "remedy": "no_gc",
+        "what": "no garbage collected by Python in a step",
+        "how": "gc.freeze() before the first step; or gc.disable(), and gc.collect() on all ranks in the same steps",
+    },
+    {
         "remedy": "launch_ahead",
         "what": "every kernel launched in time",
         "how": "CUDA graphs, torch.compile, larger batches: fewer and longer kernels",

@@ -54,6 +54,7 @@ _SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "no_syncs": host.no_blocking,
     "no_allocations": host.no_allocation,
     "no_data_wait": host.no_data_wait,
+    "no_gc": host.no_gc,
     "launch_ahead": host.no_launch_overhead,
 }
 """What all ranks have in common: the names of remedies, and how it is played without."""

@@ -207,7 +207,11 @@ class Analysis:
                 self.typical_step.steps,
                 blamed=self.culprits,
                 hosts=run.hosts,
-                asked=worth_pricing(self.typical_step, self._idle_of_typical_step),
+                asked=worth_pricing(
+                    self.typical_step,
+                    self._idle_of_typical_step,
+                    run.annotations if run.is_of_cpus else run.annotations[:0],
+                ),
                 links=self.links if len(self.collectives) else None,
             )
         except (NotPredictable, NothingMeasured):

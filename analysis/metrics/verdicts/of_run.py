@@ -161,7 +161,7 @@ def of_run(
             step.idle - gaps.unseen_ns / 1e6,
             idle_verdict(idle, prices),
             "Devices are idle for",
-            idle_reasons(idle, step.time) + _before(gaps, step),
+            idle_reasons(idle, step.time, prices) + _before(gaps, step),
             step.idle,
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
