@@ -11,6 +11,7 @@ from builders import MS as BUILT_MS
 from builders import Trace
 from samples import a_sample
 from simulator import Injection, Window, World, simulate
+from simulator.pipelines import three_d
 from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp, twins
 
 from analysis import analyse
@@ -85,6 +86,48 @@ def test_two_that_delay_the_run_in_turns(tmp_path: Path) -> None:
     assert late.prices.late is not None
     assert set(late.prices.late.ranks) == {2, 6}
     assert late.prices.late.gain.ns == pytest.approx(true, abs=0.03 * step_ns(late))
+
+
+PIPELINE = partial(three_d, tp=1, pp=4)
+
+
+@pytest.mark.parametrize(("rank", "at"), [(0, 0.2), (2, 0.0)])
+def test_a_stage_of_one_rank(rank: int, at: float, tmp_path: Path) -> None:
+    """No rank does the same, but the other stages do as much in another order."""
+    calm = World(3, PIPELINE, 2, 2, steps=6, window=Window(((1, 4),)))
+    late = read(replace(calm, injections=(Injection("kernel", (rank,), STEPS, 1500.0, at),)), tmp_path / "late")
+    without = read(calm, tmp_path / "calm")
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert late.prices.late.ranks == (rank,)
+    true = step_ns(late) - step_ns(without)
+    assert late.prices.late.gain.ns == pytest.approx(true, abs=0.02 * step_ns(late))
+    assert without.prices is not None
+    assert without.prices.late is None
+
+
+def test_two_of_a_stage_that_do_more_in_different_places(tmp_path: Path) -> None:
+    """Each is like a third rank, though not like the other one."""
+    calm = World(3, partial(three_d, tp=1), 4, 2, steps=6, window=Window(((1, 4),)))
+    two = (Injection("kernel", (4,), STEPS, 600.0, 0.6), Injection("kernel", (7,), STEPS, 600.0, 0.2))
+    late = read(replace(calm, injections=two), tmp_path / "late")
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert set(late.prices.late.ranks) == {4, 7}
+
+
+@pytest.mark.parametrize(("kind", "at"), [("slower", 0.9), ("copies", 0.9)])
+def test_the_end_of_the_step_before_delays_whole_pipelines(kind: str, at: float, tmp_path: Path) -> None:
+    """What a rank does at the end of each step keeps others, too, from beginning the first one."""
+    calm = World(3, three_d, 2, 2, steps=6, window=Window(((1, 4),)))
+    late = read(replace(calm, injections=(Injection(kind, (3,), tuple(range(6)), 3000.0, at),)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert late.prices.late.ranks == (3,)
+    gain = late.prices.late.gain
+    assert gain.ns == pytest.approx(true, abs=0.03 * step_ns(late))
+    assert gain.low_ns <= true <= gain.high_ns
 
 
 def test_a_whole_host(tmp_path: Path) -> None:

@@ -18,8 +18,11 @@ from .programs import NONE, RankProgram
 
 _MOST_ALIGNED = 5_000
 """Activities of a step and stream, beyond which those of another program are not looked for one by one."""
-_MOSTLY = 0.9
-"""Two ranks do the same, one of them more of it, if at least this part of what they share comes in one order."""
+_MOSTLY, _MOSTLY_STAGES = 0.9, 0.5
+"""Two ranks do the same, one of them more of it, if at least this part of what they share comes in one order.
+
+Two stages do, if this part of what the one with less runs is run by the other as well.
+"""
 
 
 class Alike:
@@ -62,7 +65,7 @@ class Alike:
     def _by_place(cls, members: Sequence[RankProgram]) -> Alike:
         table = _table(members)
         code, most = np.full(len(table), NONE), np.zeros(len(table), dtype=np.int64)
-        table["peers"] = table["member"].map(dict(enumerate(peers(members))))
+        table["peers"] = table["member"].map(dict(enumerate(comparable(members))))
         # What is in no step, at either end of a trace, is like nothing else.
         apart = ((table["step"] < 0) & (table.groupby("member")["step"].transform("max") >= 0)).to_numpy()
         numbers = int(apart.sum())
@@ -73,21 +76,12 @@ class Alike:
                 by_member.setdefault(int(own["member"].iloc[0]), []).append(own)
             for runs in _in_one_order(list(by_member.values())):
                 usual = _most_common([tuple(own["name"]) for own in runs])
-                times, names = Counter(usual), list(dict.fromkeys(usual))
                 for own in runs:
-                    mine = tuple(own["name"])
-                    at, theirs = _aligned(mine, usual)
-                    numbered = np.full(len(mine), NONE)
-                    numbered[at] = theirs
-                    # In another order, it is one of its name, if there are not more of these than is usual.
-                    more = Counter(mine) - times
-                    for place in np.flatnonzero(numbered == NONE).tolist():
-                        if mine[place] in times and not more[mine[place]]:
-                            numbered[place] = len(usual) + names.index(mine[place])
+                    numbered = _places(tuple(own["name"]), usual)
                     known = numbered != NONE
                     code[own.index[known]] = numbers + numbered[known]
                     most[own.index] = len(runs)
-                numbers += len(usual) + len(names)
+                numbers += len(usual)
         return cls(members, code, most)
 
     @property
@@ -164,6 +158,39 @@ def peers(members: Sequence[RankProgram]) -> list[int]:
     return [known.setdefault(_usual_calls(p), len(known)) for p in members]
 
 
+def comparable(members: Sequence[RankProgram]) -> list[int]:
+    """As `peers`, but ranks that have none are together if they run mostly the same, such as the stages of a pipeline.
+
+    What a stage has more than the others keeps a pipeline waiting, whether it is meant to or not.
+    """
+    groups = peers(members)
+    alone = [number for number, group in enumerate(groups) if groups.count(group) == 1]
+    runs = {number: _usual_work(members[number]) for number in alone}
+    for number in alone:
+        for other in alone[: alone.index(number)]:
+            least = min(runs[number].total(), runs[other].total())
+            if (runs[number] & runs[other]).total() >= max(_MOSTLY_STAGES * least, 1):
+                groups[number] = groups[other]
+                break
+    return groups
+
+
+def stages(members: Sequence[RankProgram]) -> list[bool]:
+    """Which members have others that they can be compared with, but no peers."""
+    groups, together = peers(members), comparable(members)
+    return [
+        groups.count(group) == 1 and together.count(wider) > 1
+        for group, wider in zip(groups, together, strict=True)
+    ]  # fmt: skip
+
+
+def _usual_work(program: RankProgram) -> Counter[int]:
+    """How often each name runs, but for communication, in the most common step."""
+    step, name = program.step[~program.is_comm], program.name[~program.is_comm]
+    in_steps = [tuple(sorted(Counter(name[step == each].tolist()).items())) for each in np.unique(step[step >= 0])]
+    return Counter(dict(Counter(in_steps or [tuple(Counter(name.tolist()).items())]).most_common(1)[0][0]))
+
+
 def _usual_calls(program: RankProgram) -> frozenset[tuple[int, int]]:
     step, name = program.step[program.is_comm], program.name[program.is_comm]
     in_steps = [frozenset(Counter(name[step == each].tolist()).items()) for each in np.unique(step[step >= 0])]
@@ -176,15 +203,14 @@ def _most_common(names: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _in_one_order(by_member: Sequence[list[pd.DataFrame]]) -> list[list[pd.DataFrame]]:
     """The steps of those members together that do the same in the same order; all, where one would be by itself."""
-    alike: list[tuple[tuple[int, ...], list[int]]] = []
+    # Two that each do something more, in different places, are both like a third: groups that one joins become one.
+    alike: list[tuple[set[tuple[int, ...]], list[int]]] = []
     for number, runs in enumerate(by_member):
         names = _most_common([tuple(own["name"]) for own in runs])
-        like = next((numbers for usual, numbers in alike if _is_one_order(names, usual)), None)
-        if like is None:
-            alike.append((names, [number]))
-        else:
-            like.append(number)
-    groups = [numbers for _, numbers in alike]
+        like = [each for each in alike if any(_is_one_order(names, usual) for usual in each[0])]
+        joined = {names}.union(*(orders for orders, _ in like)), sorted([number, *(n for _, own in like for n in own)])
+        alike = [each for each in alike if each not in like] + [joined]
+    groups = [numbers for _, numbers in sorted(alike, key=lambda each: each[1])]
     if any(len(numbers) == 1 for numbers in groups):
         groups = [list(range(len(by_member)))]
     return [[own for number in numbers for own in by_member[number]] for numbers in groups]
@@ -200,6 +226,24 @@ def _is_one_order(names: tuple[int, ...], usual: tuple[int, ...]) -> bool:
     matched = sum(names[a] in known and names[a] == usual[b] for a, b in zip(at, theirs, strict=True))
     exact = Counter(n for n in names if n in known) == Counter(n for n in usual if n in known)
     return matched == both.total() if exact else matched >= _MOSTLY * both.total()
+
+
+def _places(names: tuple[int, ...], usual: tuple[int, ...]) -> Ints:
+    """Of each name the place among the usual ones that it corresponds to, NONE for what is there more than usual.
+
+    What comes in another order corresponds to one of its name.
+    """
+    at, theirs = _aligned(names, usual)
+    numbered = np.full(len(names), NONE)
+    numbered[at] = theirs
+    more = Counter(names) - Counter(usual)
+    left: dict[int, list[int]] = {}
+    for place in sorted(set(range(len(usual))) - set(theirs), reverse=True):
+        left.setdefault(usual[place], []).append(place)
+    for place in np.flatnonzero(numbered == NONE).tolist():
+        if not more[names[place]] and left.get(names[place]):
+            numbered[place] = left[names[place]].pop()
+    return numbered
 
 
 def _aligned(names: tuple[int, ...], usual: tuple[int, ...]) -> tuple[list[int], list[int]]:

@@ -16,7 +16,7 @@ from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Ints
 from ..metrics.clocks.table import aligned
 from .edges import Edges
-from .programs import NONE, Arrivals, RankProgram, last_arrival
+from .programs import NONE, Arrivals, RankProgram, last_arrival, unsplit
 
 _CPU_LANE = 0
 _SOON_NS, _SOON = 1_000_000, 0.5
@@ -63,6 +63,8 @@ def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgr
         found: Ints = np.append(np.full(count, NONE), column)[order]
         return found
 
+    is_unsplit = np.append(np.zeros(count, dtype=bool), unsplit(called))[order]
+
     return RankProgram(
         rank=rank,
         row=both.row,
@@ -75,6 +77,7 @@ def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgr
         is_comm=order >= count,
         collective=of_calls(called["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)),
         needs=of_calls(called["needs"].to_numpy(dtype=np.int64, na_value=NONE)),
+        is_unsplit=is_unsplit,
         launch=np.full(len(order), NONE),
         call_start=_NO_CALLS,
         call_end=_NO_CALLS,

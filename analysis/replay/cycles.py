@@ -86,10 +86,14 @@ def _calls(run: Played) -> pd.DataFrame:
     found["arrived_ns"] = aligned(found["start_ns"], found["rank"], run.clocks)
     found = found.assign(needs=_needs(found), collective_id=_exchanges(found))
     # Of messages in one batch, what the last to come waited for counts.
-    found = found.assign(waits=found["wait_ns"].fillna(0), waits_for_itself=found["needs"] == found["rank"])
+    found = found.assign(
+        waits=found["wait_ns"].fillna(0),
+        waits_for_itself=found["needs"] == found["rank"],
+        is_split=found["wait_ns"].notna(),
+    )
     found = found.sort_values(["waits", "waits_for_itself"], ascending=[False, True], kind="stable")
     found = found.drop_duplicates(ACTIVITY_KEYS).sort_index()
-    return found[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns"]]
+    return found[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns", "is_split"]]
 
 
 def _needs(calls: pd.DataFrame) -> pd.Series[int]:

@@ -6,7 +6,7 @@ when members arrive at collectives. What lies between two of them, a piece, is o
     end of a piece       = max(ends it waits for + what it takes, shift of its CPU + its launches and what they take)
     arrival              = the same, without the collective itself
     meeting              = max(arrivals)
-    end of a collective  = meeting + transfer
+    end of a collective  = meeting + transfer; no earlier than it was, if it waits for somebody unseen
     shift of a CPU       = max(shift before, ends of what its call waits for + time to return) - when it returned
 """
 
@@ -23,7 +23,10 @@ from .playing import Playing
 from .programs import LONG_AGO, NONE
 
 ON_NOTHING, ON_TIME = 0, 1
-"""Nodes that hold LONG_AGO, for what waits for nothing, and 0, for a CPU that no call has delayed."""
+"""Nodes that hold LONG_AGO, for what waits for nothing, and 0, for a CPU that no call has delayed.
+
+The ends of calls that wait for somebody unseen follow.
+"""
 
 NewTimes = tuple[Ints, Ints]
 """Start and end of each activity of a member."""
@@ -70,7 +73,9 @@ class Graph:
     def fits(self, members: Sequence[Playing]) -> bool:
         """Whether these wait for the same as those from which this was made."""
         return len(members) == len(self.members) and all(
-            ours.program is theirs.program and (ours.edges is theirs.edges or ours.edges == theirs.edges)
+            ours.program is theirs.program
+            and ours.awaiting == theirs.awaiting
+            and (ours.edges is theirs.edges or ours.edges == theirs.edges)
             for ours, theirs in zip(self.members, members, strict=True)
         )
 

@@ -33,6 +33,7 @@ class _Cycle:
     end: Ints
     collective: Ints
     needs: Ints
+    awaiting: Flags
     launch: Ints
     blocked: Ints
     blocked_of: Ints
@@ -57,7 +58,10 @@ class _Cycle:
         joins = np.concatenate([_pairs(each.edges.joins, at, at) for each, at, _ in places], axis=1)
         blocks = np.concatenate([_pairs(each.edges.blocks, call, at) for each, at, call in places], axis=1)
         blocks[0] = np.searchsorted(in_order, blocks[0])
-        launch = joined("launch")
+        launch, collective = joined("launch"), joined("collective")
+        awaiting = np.concatenate([each.program.is_unsplit & each.awaiting for each in members])
+        unknown = np.flatnonzero(awaiting & (collective == NONE))
+        collective[unknown] = collective.max(initial=0) + 1 + np.arange(len(unknown))
         return cls(
             ends=ends,
             member=member,
@@ -65,8 +69,9 @@ class _Cycle:
             lane=joined("lane"),
             start=joined("start"),
             end=joined("end"),
-            collective=joined("collective"),
+            collective=collective,
             needs=joined("needs"),
+            awaiting=awaiting,
             launch=np.where(launch == NONE, NONE, launch + calls[member]),
             blocked=in_order,
             blocked_of=np.repeat(np.arange(len(members)), [len(each) for each in blocked]),
@@ -111,8 +116,9 @@ def graph_of(members: Sequence[Playing]) -> Graph:
 
     met = np.flatnonzero(is_met)
     together, meeting_of = np.unique(cycle.collective[met], return_inverse=True)
-    sizes = np.cumsum([2, len(first), len(met), len(cycle.blocked), len(together)]).tolist()
-    piece, met_end, shift, meeting = (np.arange(a, b) for a, b in pairwise(sizes))
+    awaiting = np.flatnonzero(cycle.awaiting[met])
+    sizes = np.cumsum([2, len(first), len(met), len(cycle.blocked), len(together), len(awaiting)]).tolist()
+    piece, met_end, shift, meeting, unseen = (np.arange(a, b) for a, b in pairwise(sizes))
     end = np.full(len(is_met), NONE)
     end[last] = piece
     end[met] = met_end
@@ -128,6 +134,7 @@ def graph_of(members: Sequence[Playing]) -> Graph:
         (arrival[~all_meet], met_end[~all_meet]),
         (meeting[meeting_of][all_meet], met_end[all_meet]),
         _needed(cycle, met, arrival, met_end),
+        (unseen, met_end[awaiting]),
     ]
     source, target = (np.concatenate(part) for part in zip(*waits, strict=True))
 
@@ -137,13 +144,13 @@ def graph_of(members: Sequence[Playing]) -> Graph:
     cpu[piece] = np.where(shifted_by[first] == NONE, ON_TIME, ON_NOTHING)
     cpu[piece[by_call]] = shift[shifted_by[first[by_call]]]
     waits_for_nothing = np.bincount(target, minlength=sizes[-1]) == 0
-    waits_for_nothing[[ON_NOTHING, ON_TIME]] = False
+    waits_for_nothing[[ON_NOTHING, ON_TIME, *unseen.tolist()]] = False
     alone = waits_for_nothing[piece] & (cpu[piece] == ON_NOTHING)
 
     at = np.full(sizes[-1], LONG_AGO)
     at[ON_TIME] = 0
     at[piece] = np.where(is_met[first], cycle.start[first], cycle.end[last])
-    at[met_end], at[shift] = cycle.end[met], cycle.returned
+    at[met_end], at[shift], at[unseen] = cycle.end[met], cycle.returned, cycle.end[met[awaiting]]
     np.maximum.at(at, meeting[meeting_of], cycle.start[met])
 
     without = np.flatnonzero(waits_for_nothing)
@@ -246,7 +253,7 @@ class _Nodes:
         order = np.argsort(level, kind="stable")
         number = np.empty(len(order), dtype=np.int64)
         number[order] = np.arange(len(order))
-        constant = np.append(self.at[[ON_NOTHING, ON_TIME]], self.at[self.source[walls]])
+        constant = np.append(self.at, self.at[self.source[walls]])[order[level[order] == 0]]
         new_source, new_target = number[source], number[self.target]
         by_target = np.argsort(new_target, kind="stable")
         new_source, new_target = new_source[by_target], new_target[by_target]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ..metrics.clocks.frame import Ints
 from .edges import Edges
@@ -13,7 +16,10 @@ from .programs import RankProgram
 class Playing:
     """A rank with its durations: of compute and copies as measured; of communication what follows the last arrival.
 
-    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device.
+    `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device. What it did
+    before its first step is changed on purpose if `with_head`: otherwise that stays as it was. Unsplit calls take a
+    transfer of their whole length; if `awaiting`, they wait for somebody unseen instead, and end no earlier than they
+    did.
     """
 
     program: RankProgram
@@ -23,3 +29,13 @@ class Playing:
     transfer: Ints
     returns: dict[int, int]
     saved: Ints
+    with_head: bool = False
+    awaiting: bool = False
+
+
+def as_waits(members: Sequence[Playing]) -> list[Playing]:
+    """The same, whose unsplit calls do nothing but wait."""
+    return [
+        replace(member, awaiting=True, transfer=np.where(member.program.is_unsplit, 0, member.transfer))
+        for member in members
+    ]

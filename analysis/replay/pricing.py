@@ -16,22 +16,26 @@ from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, Gain, LateRanks, PricedLinks, Prices
 from .engine import Playing
-from .lengths import measured_lengths, played_lengths
+from .lengths import Lengths, measured_lengths, played_lengths
 from .links import Links
+from .playing import as_waits
 from .programs import NONE, RankProgram
 from .scenarios import host, usual
 from .scenarios.scenario import Change, Scenario, all_at_once
 from .scenarios.transfers import links_as_others
 from .slow_links import SlowLinks, slow_groups
-from .table import Replay, within_steps
+from .table import Replay, standard_error, within_steps
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
+_UNSURE = 0.03
+"""Of a gain: how fast ranks that become like others are, and what goes with a call, is not measured so exactly."""
 _LEAST_OF_RANKS = 0.015
 """Of a step: in a few steps, one of several equal ranks may be slower by nearly as much by chance."""
 _STANDS_OUT = 3.0
@@ -128,23 +132,52 @@ class _Pricing:
     @cached_property
     def step_ns(self) -> float:
         """The measured length of a step."""
-        return _mean(measured_lengths(self.replay.measured), self.steps)
+        return float(self._steps_of(measured_lengths(self.replay.measured)).mean())
 
     def gain(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
-        """What a step gains, in the run that `after` has already changed; delays are as measured."""
-        cycles, before_ns = self._base(after)
-        changed = ([within_steps(each, change(each)) for each in cycles] for change in scenario.changes)
-        gains = [before_ns - _mean(played_lengths(each), self.steps) for each in changed]
-        slack = self.replay.error_frac * self.step_ns
-        return Gain(float(np.mean(gains)), min(gains) - slack, max(gains) + slack)
+        """What a step gains, in the run that `after` has already changed; delays are as measured.
+
+        Calls that cannot be split are transfers. If they waited for somebody unseen instead, a step gains less, down to
+        the lower bound.
+        """
+        gain = self._of_transfers(scenario, after)
+        if not self.replay.is_unsplit:
+            return gain
+        cycles, _ = self._base(after)
+        before = self._of_waits(cycles)
+        least = min(before - self._of_waits(_changed(cycles, change)) for change in scenario.changes)
+        return gain._replace(low_ns=min(gain.low_ns, least - self._slack_ns))
+
+    def _of_transfers(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
+        """The same if calls that cannot be split are transfers for certain."""
+        cycles, before = self._base(after)
+        by_step = [before - self._steps_of(played_lengths(_changed(cycles, change))) for change in scenario.changes]
+        gains = [float(each.mean()) for each in by_step]
+        chance = 0.0 if scenario.limit else max(standard_error(each, before) for each in by_step)
+        slack = self._slack_ns + 2 * chance
+        low, high = min(gains), max(gains)
+        return Gain(scenario.most_likely(gains), low - slack - _UNSURE * abs(low), high + slack + _UNSURE * abs(high))
+
+    @cached_property
+    def _slack_ns(self) -> float:
+        return self.replay.error_frac * self.step_ns
+
+    def _of_waits(self, cycles: Sequence[list[Playing]]) -> float:
+        """The length of a step in which calls that cannot be split wait for somebody unseen."""
+        return float(self._steps_of(played_lengths([as_waits(members) for members in cycles])).mean())
 
     def _base(self, after: Scenario | None) -> _Played:
         if after not in self._played:
             cycles = self.replay.measured
             if after is not None:
-                cycles = [within_steps(members, after.changes[0](members)) for members in cycles]
-            self._played[after] = _Played(cycles, _mean(played_lengths(cycles), self.steps))
+                cycles = _changed(cycles, after.changes[0])
+            self._played[after] = _Played(cycles, self._steps_of(played_lengths(cycles)))
         return self._played[after]
+
+    def _steps_of(self, lengths: Lengths) -> NDArray[np.float64]:
+        """Those of the steps that count, in order; 0 where there are none."""
+        counted = [lengths[step] for step in sorted(lengths) if not self.steps or step in self.steps]
+        return np.array(counted or [0.0])
 
     def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:
         """The fewest ranks whose excess explains most of what could be gained, and the run without it.
@@ -165,7 +198,9 @@ class _Pricing:
         ]
         chosen = self._fewest(candidates[:_MOST_ASKED]) if candidates else []
         name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
-        slow_host = self._slow_host(hosts, least, self.gain(usual.without_stragglers(chosen)).ns if chosen else 0.0)
+        slow_host = self._slow_host(
+            hosts, least, self._of_transfers(usual.without_stragglers(chosen)).ns if chosen else 0.0
+        )
         if slow_host is not None:
             name, excess = slow_host
             chosen = [rank for rank in excess if hosts.get(rank) == name]
@@ -175,7 +210,7 @@ class _Pricing:
         scenario = usual.without_stragglers(chosen, name)
         if 2 * len(chosen) > len(whole):  # then they are no exception
             return None
-        gain = self.gain(scenario)
+        gain = self._of_transfers(scenario)
         if (
             gain.ns < _LEAST_OF_RANKS * self.step_ns
             or gain.low_ns <= 0
@@ -183,18 +218,18 @@ class _Pricing:
         ):
             return None
         order = sorted(chosen, key=lambda rank: -whole[rank])
-        return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, gain), scenario
+        return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, self.gain(scenario)), scenario
 
     def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:
         """The links, slower than others like them, with which as fast a step gains most; None if that is too little."""
         best: tuple[PricedLinks, Scenario] | None = None
         for each in groups[:_MOST_ASKED]:
             scenario = links_as_others(each)
-            gain = self.gain(scenario)
+            gain = self._of_transfers(scenario)
             is_worth = gain.ns >= _LEAST * self.step_ns and gain.low_ns > 0
             if is_worth and (best is None or gain.ns > best[0].gain.ns):
                 best = PricedLinks(each.label, each.ranks, each.slower_frac, gain), scenario
-        return best
+        return best and (best[0]._replace(gain=self.gain(best[1])), best[1])
 
     def _slow_host(
         self, hosts: Mapping[int, str | None], least: float, known_ns: float
@@ -211,7 +246,7 @@ class _Pricing:
                 excess = self.excesses(scenario.changes[0])
                 own = [excess[rank].whole_ns for rank in ranks if rank in excess]
                 if own and min(own) >= max(least, max(own) / _STANDS_OUT):
-                    slow.append((self.gain(scenario).ns, name, excess))
+                    slow.append((self._of_transfers(scenario).ns, name, excess))
         gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
         return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
 
@@ -222,7 +257,7 @@ class _Pricing:
         def price(ranks: Collection[int]) -> float:
             key = tuple(sorted(ranks))
             if key not in played:
-                played[key] = self.gain(usual.without_stragglers(key)).ns
+                played[key] = self._of_transfers(usual.without_stragglers(key)).ns
             return played[key]
 
         most = price(candidates)
@@ -258,15 +293,14 @@ class _Pricing:
 
 
 class _Played(NamedTuple):
-    """The cycles of a run, and how long a step is when they are played, in ns."""
+    """The cycles of a run, and how long each step is when they are played, in ns."""
 
     cycles: Sequence[list[Playing]]
-    step_ns: float
+    steps_ns: NDArray[np.float64]
 
 
-def _mean(of_steps: Mapping[int, float], steps: Collection[int]) -> float:
-    counted = [ns for step, ns in of_steps.items() if not steps or step in steps]
-    return float(np.mean(counted)) if counted else 0.0
+def _changed(cycles: Sequence[list[Playing]], change: Change) -> list[list[Playing]]:
+    return [within_steps(members, change(members)) for members in cycles]
 
 
 def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:

@@ -45,11 +45,12 @@ class RankProgram:
     """One rank in one cycle. Of `n` activities, by stream and start: columns of shape (n,); NONE is not known.
 
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
-    is a call of, `needs` the rank that it had to wait for, NONE for all members. `launch` is the position of the CPU's
-    call, whose columns, in order of start, begin with `call_`. Without a GPU, lane 0 is the CPU, and `issued_by` the
-    activity after which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace
-    shows; ranks with the same number `linked` have a common clock. `event_waits` are all waits of streams, None where
-    the trace does not tell for what each was. `host` is what else the CPU did, None where that was not read.
+    is a call of, `needs` the rank that it had to wait for, NONE for all members; it `is_unsplit` if nothing tells what
+    of it was waiting. `launch` is the position of the CPU's call, whose columns, in order of start, begin with `call_`.
+    Without a GPU, lane 0 is the CPU, and `issued_by` the activity after which it handed a collective over. `begun_ns`
+    is when its CPU began the first step that the trace shows; ranks with the same number `linked` have a common clock.
+    `event_waits` are all waits of streams, None where the trace does not tell for what each was. `host` is what else
+    the CPU did, None where that was not read.
     """
 
     rank: int
@@ -63,6 +64,7 @@ class RankProgram:
     is_comm: Flags
     collective: Ints
     needs: Ints
+    is_unsplit: Flags
     launch: Ints
     call_start: Ints
     call_end: Ints
@@ -114,6 +116,7 @@ def gpu_program(
         is_comm=(own["kind"] == "comm").to_numpy(dtype=bool)[order],
         collective=own["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)[order],
         needs=own["needs"].to_numpy(dtype=np.int64, na_value=NONE)[order],
+        is_unsplit=unsplit(own)[order],
         launch=launch[order],
         call_start=call_start,
         call_end=call_start + called["dur_ns"].to_numpy(),
@@ -123,6 +126,12 @@ def gpu_program(
         linked=int(clocks.set_index("rank").loc[own["rank"].iloc[0], "linked"]),
         event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
+
+
+def unsplit(own: pd.DataFrame) -> Flags:
+    """Of which communication nothing tells how long it waited; `own` has the columns of calls."""
+    is_split: Flags = own["is_split"].eq(True).to_numpy(dtype=bool, na_value=False)
+    return (own["kind"] == "comm").to_numpy(dtype=bool) & ~is_split
 
 
 def _event_waits(waited: pd.DataFrame, of_call: pd.Series[int], lanes: pd.Index[Any]) -> EventWaits:

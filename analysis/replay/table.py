@@ -19,6 +19,7 @@ from .edges import Edges
 from .engine import Playing, prepared
 from .jitter import Chosen, calm, everything, others
 from .lengths import Lengths, lengths_of_all, measured_lengths, played_lengths
+from .playing import as_waits
 from .programs import steps_of
 from .scenarios.scenario import Change, Scenario
 from .scenarios.usual import perfect_overlap
@@ -133,7 +134,10 @@ class Replay:
         steps = measured_lengths(self.measured)
         measured = _mean(steps)
         gains = [float(each.mean()) for each in by_step]
-        chance = 0.0 if scenario.limit else max(_chance(each, list(steps.values())) for each in by_step)
+        if self.is_unsplit:
+            gains += self._gains_if_waiting(scenario)
+        lengths = np.array(list(steps.values()))
+        chance = 0.0 if scenario.limit else max(standard_error(each, lengths) for each in by_step)
         slack = self.error_frac * measured + 2 * chance
         row |= {
             "low_ns": max(round(measured - max(gains) - slack), 0),
@@ -141,7 +145,7 @@ class Replay:
         }
         if scenario.unknown:
             return row
-        gain = float(np.mean([usual.mean() for _, usual in ways]))
+        gain = scenario.most_likely([float(usual.mean()) for _, usual in ways])
         after = measured - gain
         row |= {"step_ns": round(after), "gain_ns": round(gain), "gain_frac": gain / measured if measured else None}
         if scenario.ranks_times is None or after <= 0:
@@ -155,6 +159,23 @@ class Replay:
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
+        ]
+
+    @cached_property
+    def is_unsplit(self) -> bool:
+        """Whether there are calls of which nothing tells how long they waited."""
+        return any(member.program.is_unsplit.any() for members in self.measured for member in members)
+
+    def _gains_if_waiting(self, scenario: Scenario) -> list[float]:
+        """What a step gains if calls that cannot be split wait for somebody unseen: they end no earlier then."""
+
+        def length(cycles: Sequence[list[Playing]]) -> float:
+            return _mean(played_lengths([as_waits(members) for members in cycles]))
+
+        before = length(self.measured)
+        return [
+            before - length([within_steps(members, change(members)) for members in self.measured])
+            for change in scenario.changes
         ]
 
     def _why(self) -> str:
@@ -187,7 +208,7 @@ def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> I
         yield mixed(part.chosen)
 
 
-def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
+def standard_error(gains: NDArray[np.float64], steps: NDArray[np.float64]) -> float:
     """The standard error of the mean over steps: of the gain, or of what steps take then, whichever is smaller.
 
     A stall in one step makes gains differ, if it is what goes; it makes steps differ, if it stays. Neither says that
@@ -195,7 +216,7 @@ def _chance(gains: NDArray[np.float64], steps: Sequence[float]) -> float:
     """
     if len(gains) < 2:
         return 0.0
-    spreads = [float(np.std(each, ddof=1)) for each in (gains, np.array(steps) - gains)]
+    spreads = [float(np.std(each, ddof=1)) for each in (gains, steps - gains)]
     return min(spreads) / float(np.sqrt(len(gains)))
 
 
@@ -205,7 +226,8 @@ def within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list
     If that became faster, the first step would begin earlier, and seem longer for it.
     """
     return [
-        _as_before(old, new) if new.program is old.program else new for old, new in zip(members, changed, strict=True)
+        _as_before(old, new) if new.program is old.program and not new.with_head else new
+        for old, new in zip(members, changed, strict=True)
     ]
 
 

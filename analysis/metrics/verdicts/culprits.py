@@ -165,7 +165,7 @@ class Culprits(NamedTuple):
 class Fault(NamedTuple):
     """Ranks or links that differ from others that do the same: what a step would gain if they did not, in ms.
 
-    `late` are the ranks, empty for links.
+    `late` are the ranks, empty for links. If it `may_be_less`, somebody whose trace is missing may be as late.
     """
 
     ms: float
@@ -174,23 +174,26 @@ class Fault(NamedTuple):
     why: str
     late: frozenset[int]
     several: bool = False
+    may_be_less: bool = False
 
     def sentence(self, ms: str) -> str:
         """`Rank 5 costs 4.0 of 15.4 ms in a step (26%): it computes 4.0 ms per step longer than the others.`"""
-        return f"{self.who} cost{'' if self.several else 's'} {ms}: {self.why}."
+        cost = f"cost{'' if self.several else 's'}{' up to' if self.may_be_less else ''}"
+        return f"{self.who} {cost} {ms}: {self.why}."
 
 
 def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
     """What differs from others in a run, the costliest first. `culprits` tell what a rank does."""
     faults = []
     if prices.late is not None:
-        faults.append(_late_fault(prices.late, culprits))
+        faults.append((prices.late.gain, _late_fault(prices.late, culprits)))
     if prices.slow is not None:
         slow = prices.slow
         why = f"the same takes {slow.slower_frac:.0%} longer over them than over others like them"
         who = f"{slow.label[0].upper()}{slow.label[1:]}"
-        faults.append(Fault(slow.gain.ns / 1e6, "link-bound", who, why, frozenset(), several=True))
-    return sorted(faults, key=lambda fault: -fault.ms)
+        faults.append((slow.gain, Fault(slow.gain.ns / 1e6, "link-bound", who, why, frozenset(), several=True)))
+    found = [fault._replace(may_be_less=gain.low_ns <= 0) for gain, fault in faults]
+    return sorted(found, key=lambda fault: -fault.ms)
 
 
 def _late_fault(late: LateRanks, culprits: Culprits) -> Fault:

@@ -331,7 +331,10 @@ class _Unblocking(Protocol):
 
 
 def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collection[int] | None) -> Scenario:
-    """Calls do not wait; nothing instead of them does, or the device does."""
+    """Calls do not wait; nothing instead of them does, or the device does.
+
+    The latter is likelier: what comes after such a call needs what was communicated before it, as a rule.
+    """
 
     def way(instead: bool) -> Change:
         def change(members: Sequence[Playing]) -> list[Playing]:
@@ -339,7 +342,7 @@ def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collectio
 
         return change
 
-    return Scenario(name, assumes, (way(instead=False), way(instead=True)))
+    return Scenario(name, assumes, (way(instead=False), way(instead=True)), likeliest=1)
 
 
 def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:

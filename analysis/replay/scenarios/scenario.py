@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from statistics import fmean
 
 from ..engine import Playing
 
@@ -17,10 +18,10 @@ Change = Callable[[Sequence[Playing]], list[Playing]]
 class Scenario:
     """What is different, in words; what that takes for granted; and how it is done.
 
-    Where it is not known how exactly, there are several ways, between which the truth should lie. `unknown` says why
-    nothing can be said between them; without any way, why nothing can be said at all. With another number of ranks
-    there are `ranks_times` as many of them, and a step does `work_times` as much. In one that is a `limit` steps run
-    into each other: a mean over them is all that can be said.
+    Where it is not known how exactly, there are several ways, between which the truth should lie: in the middle, or by
+    the way that is the `likeliest`. `unknown` says why nothing can be said between them; without any way, why nothing
+    can be said at all. With another number of ranks there are `ranks_times` as many of them, and a step does
+    `work_times` as much. In one that is a `limit` steps run into each other: a mean over them is all that can be said.
     """
 
     name: str
@@ -30,6 +31,11 @@ class Scenario:
     ranks_times: float | None = None
     work_times: float = 1.0
     limit: bool = False
+    likeliest: int | None = None
+
+    def most_likely(self, of_ways: Sequence[float]) -> float:
+        """Of a value for each way, the one to be given as a number."""
+        return fmean(of_ways) if self.likeliest is None else of_ways[self.likeliest]
 
 
 def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
@@ -46,7 +52,18 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
         prod(each.ranks_times or 1.0 for each in grown) if grown else None,
         prod(each.work_times for each in scenarios),
         limit=any(each.limit for each in scenarios),
+        likeliest=_likeliest(scenarios),
     )
+
+
+def _likeliest(scenarios: Sequence[Scenario]) -> int | None:
+    """The way of several at once that is the likeliest of each, as `product` numbers them; None if one has none."""
+    number = 0
+    for each in scenarios:
+        if each.likeliest is None and len(each.changes) != 1:
+            return None
+        number = number * len(each.changes) + (each.likeliest or 0)
+    return number
 
 
 def _one_after_the_other(changes: Sequence[Change]) -> Change:

@@ -138,7 +138,11 @@ def _without_transfers(member: Playing, nodes: Ints) -> Playing:
     """These calls are none: they take no time, and meet nobody."""
     gone = np.zeros(len(member.program), dtype=bool)
     gone[nodes] = True
-    program = replace(member.program, collective=np.where(gone, NONE, member.program.collective))
+    program = replace(
+        member.program,
+        collective=np.where(gone, NONE, member.program.collective),
+        is_unsplit=member.program.is_unsplit & ~gone,
+    )
     nothing = np.zeros(len(program), dtype=np.int64)
     return replace(
         member,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from statistics import median_low
 
 import numpy as np
 
 from ...metrics.clocks.frame import Flags, Ints
-from ..alike import Alike, peers
+from ..alike import Alike, peers, stages
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..jitter import calm, everything
@@ -37,10 +38,16 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
             for m, change, usual, most in zip(members, changing, is_usual, waits, strict=True)
         ]
         works = [WorkBeforeCalls.of(m) for m in lacking]
-        computing = _usual([m.duration for m in lacking], alike, others)
-        launching = _usual([work.launching_ns for work in works], alike, others)
-        blocking = _usual([work.blocking_ns for work in works], alike, others)
         programs = [m.program for m in members]
+        is_stage = stages(programs)
+        computing, launching, blocking = (
+            _capped(values, _usual(values, alike, others), others, is_stage)
+            for values in (
+                [np.where(m.program.is_comm, 0, m.duration) for m in lacking],
+                [work.launching_ns for work in works],
+                [work.blocking_ns for work in works],
+            )
+        )
         begun = _later_than_others(members, others, [p.begun_ns for p in programs], [NONE] * len(members))
         first = [_first_on_device(p) for p in programs]
         late = _later_than_others(
@@ -53,7 +60,7 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
         for number, m in enumerate(lacking):
             if changing[number]:
                 m = _as_usual(m, computing[number], works[number], launching[number], blocking[number], begun[number])
-                m = _sooner_at_first(m, first[number], late[number])
+                m = _sooner_at_first(m, lacking[number].duration, first[number], late[number])
             result.append(m)
         return result
 
@@ -82,6 +89,21 @@ def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list
         factor = max(factors[number], 1.0) if factors[number] > chance else 1.0
         scaled = np.rint(own / factor).astype(np.int64)
         result.append(np.where(scaled > usual + _FENCE * (most - usual), usual, scaled))
+    return result
+
+
+def _capped(
+    values: Sequence[Ints], usual: Sequence[Ints], others: Sequence[bool], is_stage: Sequence[bool]
+) -> list[Ints]:
+    """The usual values, but a stage has in all no less than the others: what it does instead of theirs is no excess."""
+    sums = [int(each.sum()) for each in values]
+    result = list(usual)
+    for number in np.flatnonzero(is_stage).tolist():
+        of_others = [each for place, each in enumerate(sums) if place != number and others[place] and is_stage[place]]
+        less = np.maximum(values[number] - usual[number], 0)
+        most = max(sums[number] - median_low(of_others), 0) if of_others else 0
+        share = min(most / less.sum(), 1.0) if less.any() else 1.0
+        result[number] = np.where(less > 0, values[number] - np.rint(share * less).astype(np.int64), usual[number])
     return result
 
 
@@ -151,21 +173,56 @@ def _first_on_device(program: RankProgram) -> int | None:
     return node if program.launch[node] != NONE else None
 
 
-def _sooner_at_first(member: Playing, node: int | None, late_ns: int) -> Playing:
+def _sooner_at_first(member: Playing, as_measured: Ints, node: int | None, late_ns: int) -> Playing:
     """This activity, the first of the steps, begins as early as that of the others: it was late by so much.
 
-    What made it late, such as a longer kernel at the end of the step before, is before the steps, and stays as it was.
+    What made it late, such as a longer kernel at the end of the step before, is before the steps, where nothing is
+    known to be usual: there its streams were busy for less, by no more than that.
     Where its launch becomes earlier by more than it was late, the device would be as busy as those of the others.
     """
     if node is None or not late_ns:
         return member
     program = member.program
+    duration, less = _shorter_head(member, as_measured, late_ns)
     before, _ = ready(program)
     launched = int(program.call_start[program.launch[node]] - member.saved[program.launch[node]])
     joined = max((int(program.end[source]) for source in member.edges.joins.get(node, ())), default=LONG_AGO)
     delay = member.delay.copy()
-    delay[node] = max(int(program.start[node]) - late_ns, launched) - max(int(before[node]), launched, joined)
-    return replace(member, delay=delay)
+    sooner = max(int(program.start[node]) - late_ns, launched)
+    delay[node] = sooner - max(int(before[node]) - less[int(program.lane[node])], launched, joined)
+    return replace(member, delay=delay, duration=duration, with_head=True)
+
+
+def _shorter_head(member: Playing, as_measured: Ints, most_ns: int) -> tuple[Ints, dict[int, int]]:
+    """The durations if each stream was so much less busy just before the steps; by how much it was, by lane.
+
+    The end of the step before is like the ends of those in the trace: what takes less there does so here as well. Only
+    what this does not explain is taken from the last ones on.
+    """
+    program, steps = member.program, steps_of(member.program)
+    duration, less = member.duration.copy(), {}
+    for lane in np.unique(program.lane).tolist():
+        of_lane = np.flatnonzero(program.lane == lane)
+        first = int(np.argmax(steps[of_lane] >= 0)) if (steps[of_lane] >= 0).any() else 0
+        head = [place for place in of_lane[:first][::-1].tolist() if not program.is_comm[place]]
+        ends = [of_lane[steps[of_lane] == step][::-1] for step in np.unique(steps[of_lane[first:]]).tolist()]
+        excess = [_at_the_end(program, ends, nth, place, as_measured - duration) for nth, place in enumerate(head)]
+        left = most_ns
+        for place, most in [*zip(head, excess, strict=True), *((place, most_ns) for place in head)]:
+            taken = min(int(duration[place]), most, left)
+            duration[place] -= taken
+            left -= taken
+        less[lane] = most_ns - left
+    return duration, less
+
+
+def _at_the_end(program: RankProgram, ends: Sequence[Ints], nth: int, place: int, values: Ints) -> int:
+    """The median over steps of the n-th value from the end, if that is of the same name in most; 0 otherwise."""
+    computing = [own[~program.is_comm[own]] for own in ends]
+    alike = [
+        int(values[own[nth]]) for own in computing if nth < len(own) and program.name[own[nth]] == program.name[place]
+    ]
+    return max(median_low(alike), 0) if 2 * len(alike) > len(ends) else 0
 
 
 def _as_usual(
