@@ -79,12 +79,14 @@ class Prices(NamedTuple):
     """The gains of a step of `step_ns`: of ranks and links that differ from others, and by the names of `remedies`.
 
     What all ranks have in common is priced in a run without what makes the `late` ranks late, with all links as fast.
+    The price of `overlap` is the smaller of two bounds: that of transfers `in_no_time`, or of compute that never waits.
     """
 
     step_ns: float
     late: LateRanks | None
     slow: PricedLinks | None
     gains: Mapping[str, Gain]
+    in_no_time: bool = False
 
 
 def worth_pricing(typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame) -> list[str]:

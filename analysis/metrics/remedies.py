@@ -42,10 +42,11 @@ class StepCosts(NamedTuple):
     path: pd.DataFrame
 
 
-def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
+def remedies(costs: StepCosts, prices: Prices | None = None, leading: str | None = None) -> pd.DataFrame:
     """One row per change that is about some time or gains some: the largest gain first, or the most time.
 
-    `prices` are gains of the run played again, None where it cannot be.
+    `prices` are gains of the run played again, None where it cannot be. The `leading` remedy comes before all others:
+    it is of what differs from others, which the verdict says first (`verdicts/order`).
     """
     steps = costs.steps
     if not len(steps):
@@ -63,7 +64,12 @@ def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
             rows.append(row | of_step | {"path_frac": share} | _gains(gain, costs.length_ns))
     # How much time a change is about does not say what it gains: such rows come after all known gains.
     rows.sort(
-        key=lambda row: (row.get("gain_ns", 0) > 0, row.get("gain_ns", row.get("concerned_ns")) or 0), reverse=True
+        key=lambda row: (
+            row["remedy"] == leading,
+            row.get("gain_ns", 0) > 0,
+            row.get("gain_ns", row.get("concerned_ns")) or 0,
+        ),
+        reverse=True,
     )
     return REMEDIES.frame(rows)
 

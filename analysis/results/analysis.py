@@ -54,6 +54,7 @@ from ..metrics.remedies import StepCosts, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
+from ..metrics.verdicts.order import leading_fault
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
@@ -217,6 +218,12 @@ class Analysis:
         except (NotPredictable, NothingMeasured):
             return None
 
+    @property
+    def _leading_fault(self) -> str | None:
+        if self.prices is None:
+            return None
+        return leading_fault(self.prices, self.typical_step.parts, self.idle_causes, self._largest_gaps.unseen_ns)
+
     @cached_property
     def critical_path(self) -> pd.DataFrame:
         """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
@@ -296,13 +303,14 @@ class Analysis:
         return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
 
     def _usual_scenarios(self) -> list[Scenario]:
-        """First what `remedies` prices, then ranks that others wait for, and bounds."""
+        """First what `remedies` prices, in its order, then ranks that others wait for, and bounds."""
         from ..replay.links import links_of
         from ..replay.pricing import priced_scenarios
         from ..replay.scenarios.transfers import faster_links
         from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 
-        priced = [] if self.prices is None else priced_scenarios(self.prices, self.links)
+        scenarios = {} if self.prices is None else priced_scenarios(self.prices, self.links)
+        priced = [scenarios[remedy] for remedy in self.remedies["remedy"] if remedy in scenarios]
         causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
         worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
         late = [without_stragglers([int(rank)]) for rank in worst]
@@ -449,7 +457,7 @@ class Analysis:
         """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
         return idle_causes(self._idle_of_typical_step) if self.run.details else None
 
-    @property
+    @cached_property
     def _largest_gaps(self) -> LargestGaps:
         """What most idle time of a typical step comes before."""
         if not self.run.details or not self.run.has_starts:
@@ -625,6 +633,7 @@ class Analysis:
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
                 self.prices,
+                self._leading_fault,
             )
         )
 
