@@ -13,14 +13,16 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..core.nccl_tests import POINT_TO_POINT
-from ..core.schema import Row
+from ..core.schema import Row, records
 from ..core.tables.lateness import REMEDIES
 from .causes.blame import shares_of_waiting, standing_out
 from .prices import Gain, LateRanks, Prices
+from .verdicts.culprits import length
 
 _DEVICE = ["rank", "device"]
 _MOVING = ["transfer", "unsplit"]
 _MOST_NAMED = 4
+_WORTH_SAYING, _MOST_SAID = 0.01, 3
 _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
@@ -72,6 +74,15 @@ def remedies(costs: StepCosts, prices: Prices | None = None, leading: str | None
         reverse=True,
     )
     return REMEDIES.frame(rows)
+
+
+def first_gains(table: pd.DataFrame, length_ns: float) -> str | None:
+    """The first rows of `remedies` that gain enough, in a sentence on a step of this length; None without any."""
+    worth = [row for row in records(table) if (row["gain_frac"] or 0) >= _WORTH_SAYING][:_MOST_SAID]
+    if not worth:
+        return None
+    gains = ", or ".join(f"{length(row['gain_ns'] / 1e6)} with {row['what']}" for row in worth)
+    return f"a step of {length(length_ns / 1e6)} would gain {gains}; see `remedies`"
 
 
 def _gains(gain: Gain | None, length_ns: float) -> Row:

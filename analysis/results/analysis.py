@@ -50,7 +50,7 @@ from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
-from ..metrics.remedies import StepCosts, remedies
+from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
@@ -636,6 +636,11 @@ class Analysis:
                 self._leading_fault,
             )
         )
+
+    @property
+    def first_gains(self) -> str | None:
+        """What a step would gain, the first of `remedies` in a sentence; None if that is nothing, or not known."""
+        return first_gains(self.remedies, self.typical_step.parts["window_ns"]) if self.prices is not None else None
 
     @cached_property
     def lateness(self) -> pd.DataFrame:
