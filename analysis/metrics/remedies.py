@@ -48,7 +48,7 @@ def remedies(costs: StepCosts, prices: Prices | None = None, leading: str | None
     """One row per change that is about some time or gains some: the largest gain first, or the most time.
 
     `prices` are gains of the run played again, None where it cannot be. The `leading` remedy comes before all others:
-    it is of what differs from others, which the verdict says first (`verdicts/order`).
+    it is about what the verdict says first (`verdicts/order`).
     """
     steps = costs.steps
     if not len(steps):

@@ -54,7 +54,7 @@ from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
-from ..metrics.verdicts.order import leading_fault
+from ..metrics.verdicts.order import leading_remedy
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
@@ -219,10 +219,10 @@ class Analysis:
             return None
 
     @property
-    def _leading_fault(self) -> str | None:
+    def _leading_remedy(self) -> str | None:
         if self.prices is None:
             return None
-        return leading_fault(self.prices, self.typical_step.parts, self.idle_causes, self._largest_gaps.unseen_ns)
+        return leading_remedy(self.prices, self.typical_step.parts, self.idle_causes, self._largest_gaps.unseen_ns)
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -633,7 +633,7 @@ class Analysis:
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
                 self.prices,
-                self._leading_fault,
+                self._leading_remedy,
             )
         )
 

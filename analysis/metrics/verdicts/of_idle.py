@@ -79,6 +79,14 @@ def idle_price_ns(causes: dict[str, float] | None, prices: Prices, idle_ns: floa
     return min(max(gains.values()), idle_ns) if gains else None
 
 
+def idle_remedy(causes: dict[str, float] | None, prices: Prices) -> str | None:
+    """The remedy that the verdict on idle time is about; None if none was played."""
+    if causes is None:
+        return _on_cpu(prices)[0]
+    names = [name for name in _REMEDIES.get(idle_verdict(causes, prices), ()) if name in prices.gains]
+    return max(names, key=lambda name: prices.gains[name].ns, default=None)
+
+
 def _sizes(causes: dict[str, float]) -> dict[str, float]:
     """How much idle time each verdict is about, in ns.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..prices import Prices
-from .of_idle import idle_price_ns
+from .of_idle import idle_price_ns, idle_remedy
 from .thresholds import FIRST_FROM, LOSS_FROM
 
 COPIES = ("no_copies",)
@@ -34,15 +34,36 @@ def leading_fault(
     faults = {"no_straggler": prices.late, "slow_links": prices.slow}
     gains = {remedy: fault.gain.ns for remedy, fault in faults.items() if fault is not None}
     largest = max(gains, key=lambda remedy: gains[remedy], default=None)
-    least_ns = LOSS_FROM * parts["window_ns"]
-    if largest is None or gains[largest] < least_ns:
+    if largest is None or gains[largest] < LOSS_FROM * parts["window_ns"]:
         return None
+    common = [price for price in _losses_ns(prices, parts, idle, unseen_ns).values() if price is not None]
+    return largest if gains[largest] >= FIRST_FROM * max(common, default=0.0) else None
+
+
+def leading_remedy(
+    prices: Prices, parts: Mapping[str, float], idle: dict[str, float] | None, unseen_ns: float
+) -> str | None:
+    """The remedy that comes before those with larger gains: of a fault, or of what most idle time is due to.
+
+    That everything is launched in time is a bound that holds most other gains of idle time. None for neither.
+    """
+    fault = leading_fault(prices, parts, idle, unseen_ns)
+    if fault is not None:
+        return fault
+    known = {loss: price or 0.0 for loss, price in _losses_ns(prices, parts, idle, unseen_ns).items()}
+    is_idle = "idle" in known and known["idle"] == max(known.values()) >= LOSS_FROM * parts["window_ns"]
+    return idle_remedy(idle, prices) if is_idle else None
+
+
+def _losses_ns(
+    prices: Prices, parts: Mapping[str, float], idle: dict[str, float] | None, unseen_ns: float
+) -> dict[str, float | None]:
+    """The price of each loss that all ranks share and that takes enough of a step; None where it was not played."""
     idle_ns, copies_ns = parts["idle_ns"] - unseen_ns, parts["exposed_memory_ns"]
     communication_ns = sum(parts[part] for part in _EXPOSED)
-    losses = (
-        (idle_ns, idle_price_ns(idle, prices, idle_ns)),
-        (copies_ns, price_ns(COPIES, prices, copies_ns)),
-        (communication_ns, price_ns(COMMUNICATION, prices, communication_ns)),
-    )
-    common = [price for ns, price in losses if ns >= least_ns and price is not None]
-    return largest if gains[largest] >= FIRST_FROM * max(common, default=0.0) else None
+    losses = {
+        "idle": (idle_ns, idle_price_ns(idle, prices, idle_ns)),
+        "copies": (copies_ns, price_ns(COPIES, prices, copies_ns)),
+        "communication": (communication_ns, price_ns(COMMUNICATION, prices, communication_ns)),
+    }
+    return {loss: price for loss, (ns, price) in losses.items() if ns >= LOSS_FROM * parts["window_ns"]}
