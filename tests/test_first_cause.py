@@ -26,6 +26,7 @@ REMEDIES = {
     "input-bound": {"no_data_wait"},
     "launch-bound": {"launch_ahead", "no_gc"},
 }
+REMEDIES["mixed"] = {name for names in REMEDIES.values() for name in names} - {"no_straggler", "slow_links"}
 SCENARIOS = {
     "no_straggler": r"ranks? [0-9, ]+as fast as the median",
     "slow_links": "links of .* as fast as others",

@@ -149,6 +149,20 @@ def test_the_rank_of_the_hot_expert(tmp_path: Path) -> None:
     assert hot.prices.late.excess[3].kernel == "grouped_gemm_kernel"
 
 
+@pytest.mark.parametrize(("us", "verdict"), [(400.0, "transfer-bound"), (1400.0, "mixed")])
+def test_of_two_causes_none_dominates(us: float, verdict: str, tmp_path: Path) -> None:
+    """A call that blocks on all ranks, and transfers that cost about 1.4 ms of 6."""
+    blocking = Injection("block", tuple(range(8)), STEPS, us, 0.4)
+    run = read(replace(world("tp and dp"), injections=(blocking,)), tmp_path)
+    assert run.verdicts["verdict"].iloc[0] == verdict
+    gains = run.remedies.set_index("remedy")["gain_ns"]
+    assert bool(min(gains["no_syncs"], gains["overlap"]) >= 0.8 * gains.max()) == (verdict == "mixed")
+    if verdict == "mixed":
+        because = run.verdicts["because"].iloc[0]
+        assert "Devices are idle for" in because
+        assert "Exposed" in because
+
+
 @pytest.mark.parametrize("name", a_sample(["fsdp", "twins"], 1, seed=3))
 def test_garbage_that_all_ranks_collect(name: str, tmp_path: Path) -> None:
     calm = world(name)

@@ -150,8 +150,8 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
         "string",
         (
             "transfer-bound, skew-bound, inconclusive, latency-bound or hidden; for the run not these two, but also "
-            "compute-bound, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, launch-bound, idle or "
-            "hang"
+            "compute-bound, mixed, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, launch-bound, "
+            "idle or hang"
         ),
     ),
     "because": ("string", "the numbers it rests on; for the run in sentences, the largest loss first"),

@@ -18,7 +18,7 @@ from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, faults_of, length, short
 from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
 from .order import COMMUNICATION, COPIES, leading_fault, price_ns
-from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
+from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
@@ -162,16 +162,19 @@ def of_run(
     ]
     losses.sort(key=lambda loss: -loss.ms)
     priced = {loss.verdict: _price_ms(loss, idle, prices) for loss in losses if step.share(loss.ms) >= LOSS_FROM}
-    known = [ms for ms in priced.values() if ms is not None]
-    if len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM:
+    known = sorted((ms for ms in priced.values() if ms is not None), reverse=True)
+    is_priced = len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM
+    if is_priced:
         losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
+    is_mixed = is_priced and len(known) > 1 and known[1] >= max(MIXED_FROM * known[0], LOSS_FROM * step.whole)
     largest, computing = losses[0], step.share(step.compute) >= COMPUTE_FROM and not _worth_changing(step, prices)
     if prices is not None and leading_fault(prices, typical.parts, idle, gaps.unseen_ns) is not None:
         verdict, sentences = faults[0].verdict, [faults[0].sentence(step.of_whole(faults[0].ms))]
         losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
         rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], faults[1:]
     elif step.share(largest.ms) >= LOSS_FROM and not computing:
-        verdict, [first, *rest] = largest.verdict, [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
+        verdict = "mixed" if is_mixed else largest.verdict
+        first, *rest = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
     else:
         said = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM] or losses[:1]
