@@ -13,13 +13,14 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo test test-all test-newest test-oldest check bench gpu-check lock clean
+.PHONY: help demo test test-all test-newest test-oldest check fuzz bench gpu-check lock clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
 	@echo "make test-all  and the slow tests"
 	@echo "make test-newest, test-oldest  the analysis as pip installs it, with the newest and the oldest libraries"
 	@echo "make check  lint and types only"
+	@echo "make fuzz   every reader for SECONDS (600), with inputs that a fuzzer grows; Linux, Python 3.11 to 3.13"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make gpu-check  on a machine with GPUs: what only these can show, as a table; minutes"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
@@ -78,6 +79,13 @@ test-newest test-oldest: test-%:
 		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
 		tests/docs tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
+
+# Not in the lock: it is for these Pythons only, and no test needs it.
+SECONDS = 600
+READERS = kineto recordings dumps inspector nsight side-files
+fuzz: $(READY)
+	@$(INSTALL) --no-deps --require-hashes --requirement requirements-fuzz.txt
+	@set -e; for reader in $(READERS); do $(BIN)/python tests/attacks/guided.py $$reader --seconds $(SECONDS); done
 
 bench: $(READY)
 	@test -n "$(SOURCE)" || { echo "name a Kineto trace of one GPU rank: make bench SOURCE=rank0.pt.trace.json.gz" >&2; exit 1; }

@@ -1,14 +1,16 @@
-"""Our command line in a process that ends with its parent: `python -m profiling.tied PARENT_PID train ...`.
+"""Our command line in a process that ends with its parent, whose process id comes first: `PARENT_PID train ...`.
 
 Tied before anything is imported that takes time, torch above all.
 """
 
-import sys
+from collections.abc import Sequence
 
 from .machine.tether import tie_to_parent
 
-if __name__ == "__main__":
-    tie_to_parent(int(sys.argv[1]))
+
+def run_tied(arguments: Sequence[str]) -> int:
+    """Run the command line that follows the parent's process id; the exit code."""
+    tie_to_parent(int(arguments[0]))
     from .cli import main
 
-    sys.exit(main(sys.argv[2:]))
+    return main(arguments[1:])

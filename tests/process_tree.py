@@ -40,15 +40,21 @@ def survivors(variable: dict[str, str], patience_s: float) -> list[int]:
 
 def listening(pids: Collection[int]) -> set[str]:
     """The addresses, without ports, on which they wait for connections."""
+    return {address for address, _ in listening_ports(pids)}
+
+
+def listening_ports(pids: Collection[int]) -> set[tuple[str, int]]:
+    """The addresses and ports on which they wait for connections."""
     sockets = {link for pid in pids for link in _links(pid)}
     found = set()
     for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
         for row in Path("/proc/net", table).read_text().splitlines()[1:]:
             cells = row.split()
             if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
-                words = bytes.fromhex(cells[1].partition(":")[0])
+                address, _, port = cells[1].partition(":")
+                words = bytes.fromhex(address)
                 turned = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
-                found.add(socket.inet_ntop(family, turned))
+                found.add((socket.inet_ntop(family, turned), int(port, 16)))
     return found
 
 

@@ -82,7 +82,7 @@ def share_in_kineto_layout(path: Path) -> float:
 
 
 def without_fast_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(analysis.formats.kineto.reader, "picked", lambda source, end, **options: None)
+    patch.setattr(analysis.formats.kineto.reader, "picked", lambda source, end, habits, **options: None)
 
 
 def assert_three_readings_agree(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

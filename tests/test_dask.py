@@ -68,6 +68,26 @@ def _in_turn(first, other):
     return lambda: next(given, other)
 
 
+def test_the_cluster_of_this_machine_needs_no_dask_and_opens_no_port():
+    code = "import sys; from analysis.cli.app import main; main(sys.argv[1:]); print('distributed' in sys.modules)"
+    command = [
+        "breakdown",
+        "--no-cache",
+        "-f",
+        "csv",
+        "--dask",
+        "local",
+        "--workers",
+        "2",
+        str(DATA / "nccl-straggler"),
+    ]
+    # Any call that would bind a socket is an error.
+    guard = "import socket; socket.socket.bind = socket.create_server = None; "
+    command = [sys.executable, "-c", guard + code, *command, str(DATA / "nccl-straggler")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout.decode() == as_csv("breakdown", analyse(DATA / "nccl-straggler").breakdown) + "False\n"
+
+
 @pytest.mark.parametrize(
     ("where", "told"),
     [("nowhere", "is neither 'local', nor the address"), ("tcp://127.0.0.1:1", "no scheduler can be reached there")],

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..catalog import CATALOG, InputKind, Topic
+from ..core.places.redaction import hide_secrets
 from ..core.process import start_no_blas_threads
 from ..errors import AnalysisError
 from .bugs import BUG, VERBOSE, report_of
@@ -195,7 +196,7 @@ def main(argv: Sequence[str] | None = None, program: str | None = None, others: 
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     except AnalysisError as err:
-        complain(str(err))
+        complain(hide_secrets(str(err), given))  # a URL given where only paths are taken is in it as it is
         return 1
     except MemoryError:
         complain("out of memory; read fewer runs or files at once, or use fewer --workers")

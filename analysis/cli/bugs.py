@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from ..core.escaping import for_shell, shell_word
+from ..core.places.redaction import hide_secrets
 from ..version import version
 
 BUG = 70
@@ -21,9 +22,10 @@ def report_of(error: Exception, given: Sequence[str], *, verbose: bool) -> str:
     """One line for whoever runs into this: what happened, where, and what to report."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" at {os.path.basename(last[0].filename)}:{last[0].lineno}" if last else ""  # noqa: PTH119 - a text
-    command = " ".join(map(shell_word, given))
+    command = " ".join(shell_word(hide_secrets(word, [word])) for word in given)
     versions = f"commtrace {version()}, Python {platform.python_version()}"
-    what = f"commtrace {command}\n{versions}\n{''.join(traceback.format_exception(error))}"
+    trace = hide_secrets("".join(traceback.format_exception(error)), given)
+    what = f"commtrace {command}\n{versions}\n{trace}"
     if verbose:
         print(what.encode("utf-8", "backslashreplace").decode(), end="", file=sys.stderr)
     file = _kept(what)

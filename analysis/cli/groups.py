@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from ..core.places.redaction import hide_secrets
 
 _ALIKE = 0.7
 
@@ -18,6 +21,17 @@ class CommandGroup(TyperGroup):
 
     The order is that in which they were added, of headings that of their first command.
     """
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """As click does it; what is wrong with URLs is said without their secrets."""
+        self._words = list(args)
+        with _secrets_hidden(self._words):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As click does it, in the same way."""
+        with _secrets_hidden(self._words):
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click has it
         """As click does, but for the headings."""
@@ -29,6 +43,17 @@ class CommandGroup(TyperGroup):
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<{longest}}", about) for name, about in rows])
+
+
+@contextmanager
+def _secrets_hidden(words: list[str]) -> Iterator[None]:
+    """Take secrets of URLs among these words out of what click says about them meanwhile."""
+    try:
+        yield
+    except Exception as err:
+        if isinstance(message := getattr(err, "message", None), str):
+            err.message = hide_secrets(message, words)  # type: ignore[attr-defined]  # it has one
+        raise
 
 
 def listed_only(name: str, heading: str, about: str) -> TyperCommand:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ else:
     PathOrUrl = str  # typer makes a Path of whatever is called one, even of what a parser gives
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.:-]+:/")
 _KEPT = (".cache", RECORDING_SUFFIX)
 AGAINST = "--against"
 
@@ -37,6 +39,11 @@ class SparingInputs(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Raises BadParameter."""
+        for param in self.params:
+            value = ctx.params.get(param.name)
+            is_path = hasattr(param.type, "resolve_path") or param.name in _WRITTEN
+            if is_path and isinstance(value, str | Path) and not is_remote(value) and _is_url(str(value)):
+                raise typer.BadParameter("is a URL; name a path of this machine", param_hint=f"--{param.name}")
         given = [ctx.params.get(name) for name in _READ]
         paths = [path for value in given for path in (value if isinstance(value, list | tuple) else [value]) if path]
         for name in _WRITTEN:
@@ -45,6 +52,11 @@ class SparingInputs(TyperCommand):
                 message = f"{output}: is {read}, which is read; name another file"
                 raise typer.BadParameter(message, param_hint=f"--{name}")
         return super().invoke(ctx)
+
+
+def _is_url(path: str) -> bool:
+    """Whether a path is a URL, with two slashes or one, of which a folder would be made with all its secrets."""
+    return bool(_URL.match(path)) and not os.path.lexists(path.partition("/")[0])
 
 
 def _each_against(args: list[str]) -> list[str]:

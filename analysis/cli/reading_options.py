@@ -78,7 +78,8 @@ OnDask = Annotated[
     typer.Option(
         "--dask",
         metavar="WHERE",
-        help="Read with Dask workers: 'local', the scheduler's tcp://HOST:PORT, or its scheduler file.",
+        help="Read rank by rank with the Dask workers of a scheduler: its tls:// or tcp://HOST:PORT, or its scheduler "
+        "file. 'local': with processes of this machine, without Dask.",
     ),
 ]
 OfHosts = Annotated[

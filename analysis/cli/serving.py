@@ -1,11 +1,18 @@
-"""A file handed to Perfetto's viewer in the browser: served once, on the loopback, to nobody else."""
+"""A file handed to Perfetto's viewer in the browser: served on the loopback, to nobody else, until it was read once."""
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
+import sys
+import time
 import webbrowser
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import BoundedSemaphore, Event, Timer
+from typing import Any
 from urllib.parse import quote
 
 from ..core.disk import content_of
@@ -14,17 +21,61 @@ from ..errors import CannotServe
 VIEWER = "https://ui.perfetto.dev"
 _ADDRESS = ("127.0.0.1", 9001)  # the only one that the viewer may read from
 _HOST = ":".join(map(str, _ADDRESS))
+# What a browser says of the viewer's request, and of no picture, frame, script or link of any page. Old ones say none.
+_OF_THE_VIEWER = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
+_HEADERS = {
+    "Access-Control-Allow-Origin": VIEWER,
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",  # the viewer's request is of another mode, which this does not stop
+    "Referrer-Policy": "no-referrer",
+    "Vary": "Origin",
+    "X-Content-Type-Options": "nosniff",
+}
+_WAITING_S = 600.0
+_REQUEST_S = 10.0
+_STALLED_S = 60.0
+_AT_ONCE = 16
+_POLL_S = 0.2
 
 
-class _Server(HTTPServer):
-    """Serves one file; `done` once it was fetched."""
+class FileServer(ThreadingHTTPServer):
+    """Serves one file at an address that nobody can guess; `is_read` is set once it was read to its end."""
 
     allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False  # a connection that is silent ends with this process
 
     def __init__(self, file: Path) -> None:
+        """Raises OSError where the address is in use."""
         super().__init__(_ADDRESS, _Handler)
         self.file = file
-        self.done = False
+        self.path = f"/{secrets.token_urlsafe(24)}/{quote(file.name)}"
+        self.is_read = Event()
+        self._free = BoundedSemaphore(_AT_ONCE)
+        self.timeout = _POLL_S
+
+    @property
+    def viewer_url(self) -> str:
+        """Where the viewer shows the file."""
+        return f"{VIEWER}/#!/?url=http://{_HOST}{self.path}"
+
+    def serve(self, patience_s: float) -> bool:
+        """Whether somebody has read the file before the time was over."""
+        until_s = time.monotonic() + patience_s
+        while not self.is_read.is_set() and time.monotonic() < until_s:
+            self.handle_request()
+        return self.is_read.is_set()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - as the base class has it
+        """Whether it comes from a process of this user, as far as the system tells, and not too many are open."""
+        return user_of(client_address) in (None, 0, os.geteuid()) and self._free.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As the base class does it; another connection may be opened after that."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Nothing: who stopped reading may read again."""
@@ -33,62 +84,118 @@ class _Server(HTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers the viewer, which a browser names as the origin, and refuses any other page."""
 
-    server: _Server
-    timeout = 60
+    server: FileServer
+    timeout = _STALLED_S
+
+    def setup(self) -> None:
+        """As the base class does it; a request must have come in whole before long, however slowly it comes."""
+        super().setup()
+        self._too_late = Timer(_REQUEST_S, _shut, [self.connection])
+        self._too_late.daemon = True
+        self._too_late.start()
+
+    def finish(self) -> None:
+        """As the base class does it."""
+        self._too_late.cancel()
+        super().finish()
 
     def do_GET(self) -> None:
         """The file."""
-        if not self._welcome():
-            return
-        if self.path != _path(self.server.file):
-            self.send_error(HTTPStatus.NOT_FOUND)
+        if not self._is_welcome():
             return
         size = self.server.file.stat().st_size
         self._begin(HTTPStatus.OK, {"Content-Type": "application/octet-stream", "Content-Length": size})
         for part in content_of(self.server.file, size):
             self.wfile.write(part)
-        self.server.done = True
+        if self._is_taken():
+            self.server.is_read.set()
 
     def do_OPTIONS(self) -> None:
         """Browsers ask first whether a public page may read from this machine."""
-        if self._welcome():
+        if self._is_welcome():
             self._begin(HTTPStatus.NO_CONTENT, {"Access-Control-Allow-Private-Network": "true"})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class has it
         """Nothing."""
 
-    def _welcome(self) -> bool:
-        if self.headers.get("Host") == _HOST and self.headers.get("Origin", VIEWER) == VIEWER:
+    def _is_welcome(self) -> bool:
+        """Whether the viewer asks for the file; others are refused, and not told whether it is there."""
+        self._too_late.cancel()
+        asked = self.headers
+        is_viewer = asked.get("Origin") == VIEWER and asked.get("Host") == _HOST
+        is_viewer &= all(asked.get(name, value) == value for name, value in _OF_THE_VIEWER.items())
+        if is_viewer and secrets.compare_digest(self.path.encode(), self.server.path.encode()):
             return True
         self.send_error(HTTPStatus.FORBIDDEN)
         return False
 
     def _begin(self, status: HTTPStatus, headers: dict[str, object]) -> None:
         self.send_response(status)
-        allowed = {"Access-Control-Allow-Origin": VIEWER, "Cache-Control": "no-store", "Vary": "Origin"}
-        for name, value in (allowed | headers).items():
+        for name, value in headers.items():
             self.send_header(name, str(value))
         self.end_headers()
 
+    def end_headers(self) -> None:
+        """With those of every answer."""
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
 
-def _path(file: Path) -> str:
-    return f"/{quote(file.name)}"
+    def _is_taken(self) -> bool:
+        """Whether the other side has read all that was written: it ends the connection after that, and in order."""
+        self.connection.shutdown(socket.SHUT_WR)
+        try:
+            return not self.connection.recv(1)
+        except OSError:
+            return False
 
 
-def viewer_url(file: Path) -> str:
-    """Where the viewer shows a file that is served here."""
-    return f"{VIEWER}/#!/?url=http://{_HOST}{_path(file)}"
-
-
-def serve_once(file: Path) -> None:
-    """Open the viewer, and serve the file until it was fetched once. Raises CannotServe."""
+def _shut(connection: socket.socket) -> None:
     try:
-        server = _Server(file)
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it has ended
+        return
+
+
+def user_of(client: tuple[str, int]) -> int | None:
+    """The user whose process has this end of a connection to our address, -1 if nobody has it; None if not known.
+
+    An end that is closed for writing can still read, so its state does not matter.
+    Source: Documentation/networking/proc_net_tcp.rst of Linux.
+    """
+    ends = [f"{_word(socket.inet_aton(host))}:{port:04X}" for host, port in (client, _ADDRESS)]
+    for table, mapped in (("tcp", ""), ("tcp6", f"{0:016X}{_word(bytes((0, 0, 255, 255)))}")):
+        try:
+            rows = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            if mapped:  # there is no IPv6 here
+                continue
+            return None
+        for cells in map(str.split, rows):
+            if cells[1:3] == [f"{mapped}{end}" for end in ends]:
+                return int(cells[7])
+    return -1
+
+
+def _word(content: bytes) -> str:
+    """Four bytes as the kernel shows them: as one number, in the order of this machine."""
+    return f"{int.from_bytes(content, sys.byteorder):08X}"
+
+
+def server_of(file: Path) -> FileServer:
+    """A server for the file, which listens from now on. Raises CannotServe."""
+    try:
+        return FileServer(file)
     except OSError as err:
         raise CannotServe(
             f"{_HOST}: cannot be served from, {err.strerror}; end what uses it, or open {file} in {VIEWER} by hand"
         ) from err
+
+
+def serve_once(server: FileServer) -> None:
+    """Open the viewer, and serve its file until it was read once. Raises CannotServe."""
     with server:
-        webbrowser.open_new_tab(viewer_url(file))
-        while not server.done:
-            server.handle_request()
+        webbrowser.open_new_tab(server.viewer_url)
+        if not server.serve(_WAITING_S):
+            minutes = f"{_WAITING_S / 60:g} minutes"
+            raise CannotServe(f"{server.file}: no viewer has read it in {minutes}; open it in {VIEWER} by hand")

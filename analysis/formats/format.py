@@ -79,6 +79,8 @@ class TraceFormat:
     unread_names: tuple[str, ...] = ()
     """Files from which its own tools make those of the format, as patterns of the shell; and how they do."""
     how_to_make: str | None = None
+    journals: tuple[str, ...] = ()
+    """Endings of files beside one that change what it holds: nothing is kept of a file that has such a one."""
     call_bytes: int | None = None
     """How many bytes a call takes at most, if files consist of calls: then it is known before whether they are too
     many to be held in memory."""

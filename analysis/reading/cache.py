@@ -188,10 +188,13 @@ def _recording_of(path: Path) -> Path | None:
 def file_state(path: Path) -> bytes | None:
     """What identifies the state of a file and its reader, without reading all of it.
 
-    None if there is no such file, or its filesystem, named by URL, tells nothing by which a state could be known. The
-    device is left out: network file systems get another number at every mount.
+    None if there is no such file, if a journal beside it changes what it holds, or if its filesystem, named by URL,
+    tells nothing by which a state could be known. The device is left out: network file systems get another number at
+    every mount.
     """
     try:
+        if any(is_there(path.with_name(path.name + ending)) for ending in format_of(path).journals):
+            return None
         if is_remote(path):
             return _state(path, path.facts.state, []) if path.facts.identity else None
         descriptor, status = open_plain(path)

@@ -1,4 +1,6 @@
-"""The same functions called by the workers of dask.distributed, on one machine or many.
+"""The same functions called by the workers of dask.distributed, wherever its scheduler is.
+
+Both sides unpickle what the other sends: whoever reaches the scheduler or a worker runs code there, and here.
 
 Nothing stays on a worker between two calls, so one that is lost costs only what it was doing, which another then does.
 """
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _T = TypeVar("_T")
-LOCAL = "local"
 _RETRIES = 3
 _CALLS_PER_THREAD = 4  # that wait at the scheduler, so that workers never do
 _CONNECTING_S = 30
@@ -80,8 +81,8 @@ class DaskCrew:
 
 
 @lru_cache(maxsize=1)  # one connection for all that a command does
-def dask_client(where: str, workers: int | None) -> Client:
-    """A client for `local`, the address of a scheduler, or the JSON file that it wrote; closed when the program ends.
+def dask_client(where: str) -> Client:
+    """A client for the address of a scheduler, or for the JSON file that it wrote; closed when the program ends.
 
     Raises MissingLibrary, ClusterError.
     """
@@ -91,11 +92,7 @@ def dask_client(where: str, workers: int | None) -> Client:
         raise MissingLibrary('dask is not installed, and --dask needs it: pip install "commtrace[dask]"') from err
     untyped: Any = distributed
     try:
-        if where == LOCAL:
-            cluster = untyped.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
-            client = untyped.Client(cluster)
-            atexit.register(cluster.close)
-        elif "://" in where:
+        if "://" in where:
             client = untyped.Client(where, timeout=_CONNECTING_S)
         elif Path(where).is_file():
             client = untyped.Client(scheduler_file=where, timeout=_CONNECTING_S)

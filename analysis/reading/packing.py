@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackedTrace:
-    """A trace file, and the recording that was made of it; sizes as they are on disk, and of the trace unpacked."""
+    """A trace file, and the recording that was made of it; sizes as they are on disk, and of the trace unpacked.
+
+    `repaired` says what was repaired in the file.
+    """
 
     trace: Path
     recording: Path
@@ -36,6 +39,7 @@ class PackedTrace:
     read_bytes: int
     recording_bytes: int
     damage: str | None = None
+    repaired: tuple[str, ...] = ()
 
 
 def pack(
@@ -75,6 +79,7 @@ def source_of(path: Path, state: bytes, options: ReadOptions) -> TraceSource:
 def write_recording(path: Path, found: RawTrace, target: Path, source: TraceSource) -> PackedTrace:
     """Write what was read from the file at `path`. Raises UnreadableFile."""
     from ..formats.recordings.content import packed
+    from ..recording.arrays import repairs
 
     content = packed(found, source, found.notes)
     try:
@@ -82,7 +87,15 @@ def write_recording(path: Path, found: RawTrace, target: Path, source: TraceSour
         replace_file(target, [content])
     except OSError as err:
         raise UnreadableFile(f"{target}: cannot be written: {err.strerror}") from err
-    return PackedTrace(path, target, packed_bytes(path), found.extent.read_bytes, len(content), found.damage)
+    return PackedTrace(
+        path,
+        target,
+        packed_bytes(path),
+        found.extent.read_bytes,
+        len(content),
+        found.damage,
+        tuple(repairs(path, found)),
+    )
 
 
 def targets_of(paths: Sequence[Path], folder: Path | None) -> list[Path]:

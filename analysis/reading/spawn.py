@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
+from ..core.isolation import ANYWHERE, isolated
 from .worker import Serves, run_worker, serve
 
 
@@ -123,9 +124,7 @@ def _serve_and_exit(
 
 
 def _new_interpreter(serves: Serves) -> Worker:
-    module = run_worker.__module__
-    root = Path(__file__).resolve().parents[module.count(".")]
-    wanted = f"from {module} import run_worker; from {serves.__module__} import {serves.__name__} as serves"
-    begin = f"import sys; sys.path.insert(0, {str(root)!r}); {wanted}; run_worker(serves)"
-    command = [sys.executable, "-c", begin]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/")  # noqa: S603
+    wanted = ((run_worker, "run_worker"), (serves, "serves"))
+    imports = (f"from {of.__module__} import {of.__name__} as {name}" for of, name in wanted)
+    command = [sys.executable, *isolated("; ".join((*imports, "run_worker(serves)")))]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ANYWHERE)  # noqa: S603

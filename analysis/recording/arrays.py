@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.escaping import encodable
 from ..core.wording import counted
 from .recording import Annotation, Columns, RawTrace
 
@@ -41,6 +42,17 @@ def negative_durations(path: Path, raw: RawTrace) -> list[str]:
     count += sum(annotation.dur < 0 for annotation in raw.annotations)
     have = "has" if count == 1 else "have"
     return [f"{path.name}: {counted(count, 'event')} {have} a negative duration, which counts as 0"] if count else []
+
+
+def repairs(path: Path, raw: RawTrace) -> list[str]:
+    """A note on bytes that are not JSON, or not text, and were repaired, if there are any."""
+    count = raw.repaired_bytes + raw.header.repaired_bytes
+    note = (
+        f"{encodable(path.name)}: repaired {counted(count, 'byte')} of invalid JSON as its writer meant them: quotes "
+        "in names, NaN, commas before brackets, letters in another encoding; if it was copied, compare it with its "
+        "source"
+    )
+    return [note] if count else []
 
 
 def in_ns(us: NDArray[np.float64]) -> Int64s:

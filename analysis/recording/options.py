@@ -38,10 +38,10 @@ class ReadOptions:
     ones are left out. `workers` processes read, one per core if it is not given; 1 is this one. What was read of large
     files is kept in the folder `cache`, or (True) in a hidden one beside them. With `verify`, every event is decoded
     once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
-    in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: `local`, the address of a
-    scheduler, or the file that it wrote. Of `ranks`, `hosts` (names) and `groups` (names or descriptions of process
-    groups), where any are given, only ranks that are in all of them are read. `beforehand` is what all files of
-    the run together say.
+    in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: of the scheduler at this
+    address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
+    `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
+    all of them are read. `beforehand` is what all files of the run together say.
     """
 
     comm_names: tuple[str, ...] = ()

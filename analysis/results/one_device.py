@@ -17,7 +17,7 @@ from ..core.schema import PlainTable
 from ..core.steps import launch_times, steps_at
 from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
 from ..metrics.device.breakdown import Ran, Split, device_profile, device_row, step_rows
-from ..recording.arrays import annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..recording.arrays import annotation_times, doubles, durations, in_ns, integers, negative_durations, repairs
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import RawTrace
 from ..recording.shared_files import file_of
@@ -58,7 +58,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     devices = integers(raw.activities["device"])
     if not raw.header.has_starts or not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
         return None
-    notes = (*raw.notes, *negative_durations(path, raw), *unseen_communication(path, raw))
+    notes = (*raw.notes, *negative_durations(path, raw), *repairs(path, raw), *unseen_communication(path, raw))
     known = recorded_rank(raw.comm_args)
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes, recorded_rank=known)])
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:

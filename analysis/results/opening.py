@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .spreading import SpreadReading
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+_THIS_MACHINE = "local"
 Report = Callable[["Reading | SpreadReading"], AbstractContextManager[Progress | None]]
 """Shows the progress of a reading: the function it gives is called with the bytes read so far."""
 
@@ -121,11 +122,13 @@ class OpenRun:
 
 def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
     check_calls(files, options)
-    if options.dask is not None and start is None:
+    # A cluster of Dask on this machine would listen on ports, and everybody here who reaches them could run code.
+    is_local = options.dask == _THIS_MACHINE
+    if options.dask is not None and not is_local and start is None:
         from ..reading.dask_crew import dask_client
 
-        start = _on_dask(dask_client(options.dask, options.workers))
-    if start is None and not is_worth_spreading(files, options):
+        start = _on_dask(dask_client(options.dask))
+    if start is None and not is_local and not is_worth_spreading(files, options):
         return Reading(files, options)
     from .spreading import SpreadReading
 

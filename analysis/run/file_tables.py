@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,16 @@ from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, MODULES, RUNTIME_CALLS, STREAM_WAITS
-from ..recording.arrays import Int64s, annotation_times, doubles, durations, in_ns, integers, negative_durations
+from ..recording.arrays import (
+    Int64s,
+    annotation_times,
+    doubles,
+    durations,
+    in_ns,
+    integers,
+    negative_durations,
+    repairs,
+)
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.values import MISSING
@@ -107,7 +116,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         notes=(
             *raw.notes,
             *negative_durations(path, raw),
-            *_repairs(path, raw),
+            *repairs(path, raw),
             *unseen_communication(path, raw),
             *(f"{encodable(path.name)}: {why}" for why in cut),
         ),
@@ -177,16 +186,6 @@ def _times_ns(activities: pd.DataFrame, cpu_ops: pd.DataFrame, marked_ns: Int64s
     if not len(ran):
         return took_ns
     return took_ns + float((ran["start_ns"] + ran["dur_ns"]).max()) - float(ran["start_ns"].min())
-
-
-def _repairs(path: Path, raw: RawTrace) -> Iterator[str]:
-    """A note on bytes that are not JSON, and were read all the same."""
-    count = raw.repaired_bytes + raw.header.repaired_bytes
-    if count:
-        yield (
-            f"{encodable(path.name)}: {count:,} bytes are not JSON, and were taken as meant: quotes in names that are "
-            "not escaped, NaN, commas too many, or damage that looks like these"
-        )
 
 
 def _is_absolute(*times_ns: pd.Series[int] | Int64s) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,10 @@ from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
 from ..core.escaping import printable
+from ..core.isolation import ANYWHERE, isolated
 from .runs import Stamp, runs_below, stamp_of
 
-_PACKAGE = str(__package__).rpartition(".")[0]
-_IN_CHECKOUT = "." not in _PACKAGE
+_REPORT = f"from {str(__package__).rpartition('.')[0]}.__main__ import main; sys.exit(main(program='commtrace'))"
 _ASSETS = Path(__file__).with_name("assets")
 _KEPT = 32
 _ERROR_POLICY = "default-src 'none'"
@@ -113,15 +112,11 @@ class Reports:
 
 def _made(run: Path) -> bytes:
     """The page from a process of its own, whose memory goes with it, and whose work keeps no other tab waiting."""
-    environment = dict(os.environ)
-    if _IN_CHECKOUT:
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
-        )
     with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
         page = Path(folder) / "report.html"
-        command = [sys.executable, "-m", _PACKAGE, "report", "--keep-going", "--output", str(page), str(run)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
+        arguments = ["report", "--keep-going", "--output", str(page), str(run.absolute())]
+        command = [sys.executable, *isolated(_REPORT), *arguments]
+        done = subprocess.run(command, cwd=ANYWHERE, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
         if not page.is_file():
             raise ReportFailed(done.stderr.strip() or f"{run.name}: the report ended with {done.returncode}")
         return page.read_bytes()

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from ..core.schema import Row, records
-from ..core.wording import ranges_of
+from ..core.wording import counted, ranges_of
 
 _MAIN = ["collective", "size_bytes", "group_size"]
 
@@ -45,6 +45,7 @@ def cycle_row(tables: CycleTables) -> Row:
         *([] if communicates else ["no communication was traced"]),
         *(["no call could be split into wait and transfer"] if communicates and split is None else []),
         *run.failed,
+        *_repaired(run),
     ]
     return {
         "ended_utc": _utc(run.ends_ns),
@@ -58,6 +59,14 @@ def cycle_row(tables: CycleTables) -> Row:
         "note": _sentences(notes),
         "partial": bool(run.partial_ranks),
     }
+
+
+def _repaired(run: Any) -> Iterable[str]:
+    """How much of the traces was repaired; of a damaged one `partial` says that it was not used whole."""
+    whole = run.traces[~run.traces["partial"].fillna(False).astype(bool)]
+    repaired = int(whole["not_understood_bytes"].fillna(0).sum())
+    if repaired:
+        yield f"repaired {counted(repaired, 'byte')} of invalid JSON"
 
 
 def unusable_row(reason: str) -> Row:

@@ -1,4 +1,4 @@
-"""One device's share of a stack, trained for a few steps in a process of its own: `python -m profiling.capacity.stage`.
+"""One device's share of a stack, trained for a few steps in a process of its own.
 
 The parent's process id and a `Stage` as JSON are its arguments. On stdout it says, as JSON, whether the share fits.
 """
@@ -7,11 +7,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from ..base.program import our_program
 from ..machine import memory
 from ..machine.tether import tie_to_parent
 
@@ -47,7 +48,7 @@ class Stage:
     rendezvous: str | None = None
 
 
-def run_stage(arguments: list[str]) -> int:
+def run_stage(arguments: Sequence[str]) -> int:
     """Run the stage; the exit code: 0 when it says how it went."""
     tie_to_parent(int(arguments[0]))
     print(json.dumps(_outcome(Stage(**json.loads(arguments[1])))), flush=True)
@@ -55,9 +56,10 @@ def run_stage(arguments: list[str]) -> int:
     os._exit(0)
 
 
-def stage_command(package: str, parent_pid: int, stage: Stage) -> list[str]:
+def stage_command(parent_pid: int, stage: Stage) -> list[str]:
     """How to start a process for `stage`."""
-    return [sys.executable, "-m", f"{package}.stage", str(parent_pid), json.dumps(asdict(stage))]
+    arguments = [str(parent_pid), json.dumps(asdict(stage))]
+    return [sys.executable, *our_program("capacity.stage", "run_stage", arguments)]
 
 
 def _outcome(stage: Stage) -> dict[str, Any]:
@@ -197,7 +199,3 @@ class _Link:
         """Return in all stages at about the same time."""
         if self._dist is not None:
             self._dist.barrier()
-
-
-if __name__ == "__main__":
-    sys.exit(run_stage(sys.argv[1:]))

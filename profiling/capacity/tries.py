@@ -20,7 +20,6 @@ from .config import Share
 from .stage import Stage, stage_command
 
 _POLL_S = 0.02
-_PACKAGE = str(__package__)
 # The longer a program runs, the more freed memory glibc's malloc keeps: a stack that fits would no longer fit some
 # steps later. With a fixed threshold, larger blocks are returned to the system at once.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
@@ -80,7 +79,7 @@ def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
                 # A session of its own: Ctrl-C reaches only us.
                 processes.append(
                     subprocess.Popen(  # noqa: S603  (this program itself)
-                        stage_command(_PACKAGE, os.getpid(), stage),
+                        stage_command(os.getpid(), stage),
                         stdin=subprocess.DEVNULL,
                         stdout=out,
                         stderr=err,

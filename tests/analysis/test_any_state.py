@@ -43,6 +43,10 @@ def member_cut_at(at: int) -> Callable[[bytes], bytes]:
     return lambda text: gzip.compress(text[:at]) + gzip.compress(text[at:])
 
 
+LAST_EVENT = b"""  {
+    "name": "Record Window End", "ph": "i", "s": "g",
+    "pid": "", "tid": "", "ts": 90000
+  }"""
 HARMLESS: dict[str, Callable[[bytes], bytes]] = {
     "byte order mark": lambda text: b"\xef\xbb\xbf" + text,
     "CRLF": lambda text: text.replace(b"\n", b"\r\n"),
@@ -54,9 +58,10 @@ HARMLESS: dict[str, Callable[[bytes], bytes]] = {
     "zeros between members": lambda text: gzip.compress(text[:500]) + b"\0" * 512 + gzip.compress(text[500:]),
     "zeros behind members": lambda text: gzip.compress(text) + b"\0" * 5000,
     "stored, not packed": lambda text: gzip.compress(text, 0),
-    "a comma before the bracket": lambda text: text.replace(b"  }\n  ]", b"  },\n  ]"),
-    "a comma before a brace": lambda text: text.replace(b"\n    }\n  }", b",\n    }\n  }"),
-    "a comma at the very end": lambda text: text.replace(b'"trace.json"', b'"trace.json",'),
+    "a comma before the bracket": lambda text: text.replace(b"  }\n  ]", b"  },\n" + LAST_EVENT + b",\n  ]"),
+    "a comma before every brace": lambda text: text.replace(b"\n    }\n  }", b",\n    }\n  }"),
+    "a comma before every brace, also at the very end": lambda text: text.replace(
+        b"\n    }\n  }", b",\n    }\n  }").replace(b'"trace.json"', b'"trace.json",'),
     "empty events": lambda text: text.replace(b"},\n  {", b"},\n  {},\n  {}, {},{\n},\n  {"),
     "times as texts": lambda text: text.replace(b'"ts": ', b'"ts": "').replace(b', "dur"', b'", "dur"'),
     "no numbers where none matter": lambda text: text.replace(b'"cbid": 211', b'"cbid": NaN, "x": [-Infinity]'),
@@ -65,6 +70,9 @@ HARMLESS: dict[str, Callable[[bytes], bytes]] = {
     "quotes in names": lambda text: text.replace(b"train.py: ", b'a "b" {"").replace('),
     "huge numbers that do not matter": lambda text: text.replace(b'"cbid": 211', b'"cbid": ' + b"9" * 4000),
     "bytes that are not text where none matter": lambda text: text.replace(b"train.py", b"tr\xff\xfe.py"),
+    "names in Latin-1": lambda text: text.replace(b"train.py", b"tr\xe4in.py"),
+    "names in Latin-1 and in UTF-8": lambda text: text.replace(b"train.py", "Müller, Jäger".encode("latin-1")).replace(
+        b"train.py: 3", "Müller".encode()),
 }  # fmt: skip
 
 
@@ -185,6 +193,16 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "events twice": (lambda text: text.replace(b'"traceName"', b'"traceEvents": [{"a": 1}], "b"'), "more than once"),
     "half a surrogate in a name": (lambda text: text.replace(b"gemm 1", b"\\ud800 1"), "event"),
     "bytes that are not text in a name": (lambda text: text.replace(b"gemm 1", b"\xff 1"), "event"),
+    "one comma before a brace": (
+        lambda text: text.replace(b"\n    }\n  }", b",\n    }\n  }", 1), r"is not JSON at byte \d+"),
+    "a comma before a bracket behind which events may be missing": (
+        lambda text: text.replace(b"  }\n  ]", b"  },\n  ]"), r"is not JSON at byte [0-9,]+"),
+    "a comma at the very end": (lambda text: text.replace(b'"trace.json"', b'"trace.json",'), "is not JSON at byte"),
+    "half a letter beside whole ones": (
+        lambda text: text.replace(b"train.py: 2", b"tr\xc3.py").replace(b"train.py: 3", "träin.py".encode()),
+        r"is not JSON at byte \d+"),
+    "the quote behind one name and that before another": (
+        lambda text: text.replace(b"gemm 1", b'gemm 1",  "gemm 1'), "event .*at byte|is not JSON at byte"),
     "zeros in the middle": (lambda text: text[:2000] + b"\0" * 300 + text[2300:], "event|is not JSON at byte"),
 }  # fmt: skip
 

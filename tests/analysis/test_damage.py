@@ -2,20 +2,24 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
-from builders import LAYOUTS, MS, US, Trace
+from builders import LAYOUTS, MS, US, Trace, write_bytes
 from damaged_traces import attack
+from samples import a_sample
 from small_trace import OPTIONS, content, read
 
 import analysis.formats.kineto.stream
-from analysis.cli.app import main
+from analysis.cli.app import commands, main
 from analysis.errors import DamagedTrace, TooLarge
 from analysis.formats.kineto.reader import read_kineto
 from analysis.formats.kineto.verified import verified
 from analysis.recording.memory_limit import default_limit_bytes
 from analysis.recording.options import ReadOptions
 from analysis.results.opening import load_run
+
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def frames() -> Trace:
@@ -162,8 +166,41 @@ def test_what_is_repaired_is_told(tmp_path, old, new, count):
     path.write_bytes(text.replace(old, new))
     run = load_run([path])
     (unknown,) = run.traces["not_understood_bytes"]
-    (note,) = (note for note in run.notes if "are not JSON, and were taken as meant" in note)
+    (note,) = (note for note in run.notes if "of invalid JSON" in note)
     assert unknown == count
     kept = load_run([path], cache=tmp_path)
     assert kept.notes == load_run([path], cache=tmp_path).notes == run.notes
-    assert f"rank0.json: {unknown} bytes" in note
+    assert f"rank0.json: repaired {unknown} bytes" in note
+
+
+_OTHER_ARGUMENTS = {
+    "compare": ["{run}", "--against", "{run}"],
+    "export": ["inductor", "{run}"],
+    "pack": ["{run}", "-o", "{out}"],
+    "report": ["{run}", "-o", "{out}.html"],
+    "tensorboard-copy": ["{run}", "{out}"],
+    "tensorboard-scalars": ["{run}", "-o", "{out}"],
+    "timeline": ["{run}", "-o", "{out}.pftrace"],
+    "watch": ["{run}", "--once", "-f", "jsonl"],
+}
+_OF_OTHER_FILES = {"hang", "plan-ranks", "releases", "scaling", "subtraction", "training"}
+
+
+@pytest.mark.parametrize("command", a_sample([name for name in commands() if name not in _OF_OTHER_FILES], 9))
+def test_every_command_says_what_was_repaired(tmp_path, capsys, command):
+    run = tmp_path / "run"
+    for source in sorted((DATA / "nccl-straggler").glob("*.json.gz")):
+        text = gzip.decompress(source.read_bytes()).replace(b'"name": "aten::', b'"name": "a "b" aten::')
+        run.mkdir(exist_ok=True)
+        write_bytes(run / source.name.removesuffix(".gz"), text)
+    arguments = [one.format(run=run, out=tmp_path / "out") for one in _OTHER_ARGUMENTS.get(command, ["{run}"])]
+    assert main([command, *arguments]) == 0
+    told = capsys.readouterr()
+    assert "repaired " in told.out + told.err
+    assert " bytes of invalid JSON" in told.out + told.err
+
+
+def test_a_table_of_one_device_says_what_was_repaired(tmp_path, capsys):
+    path = write_bytes(tmp_path / "rank0.json", text_of(frames(), tmp_path).replace(b"gemm 4", b'a "gemm" 4'))
+    assert main(["breakdown", str(path)]) == 0
+    assert "bytes of invalid JSON" in capsys.readouterr().err

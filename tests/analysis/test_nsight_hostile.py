@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sqlite3
 import struct
 from pathlib import Path
@@ -70,6 +71,59 @@ def test_zeroed_pages_and_random_bytes(tmp_path: Path, whole: bytes, seed: int) 
     path = tmp_path / "report.sqlite"
     path.write_bytes(data)
     assert_told(path)
+
+
+def with_journal(path: Path, mode: str, folder: Path) -> Path:
+    """A copy of an export, taken while a program had changed it and not yet finished, with the journal beside it."""
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA journal_mode={mode}")
+        connection.execute("PRAGMA cache_size=1")  # so that what is not committed is in the file as well
+        connection.execute("PRAGMA wal_autocheckpoint=0")
+        connection.execute(f"UPDATE {KERNELS} SET start = start + 7")
+        if mode == "wal":
+            connection.commit()
+        folder.mkdir()
+        for file in (path, *path.parent.glob(f"{path.name}-[wj]*")):
+            shutil.copy(file, folder / file.name)
+        connection.rollback()
+    connection.close()
+    return folder / path.name
+
+
+@pytest.mark.parametrize(
+    ("mode", "ending", "statement"),
+    [("wal", "-wal", "wal_checkpoint(TRUNCATE)"), ("persist", "-journal", "integrity_check")],
+)
+@pytest.mark.parametrize("by_link", [False, True])
+def test_a_journal_beside_it(tmp_path, capsys, whole, mode, ending, statement, by_link):
+    path = tmp_path / "report_rank0.sqlite"
+    path.write_bytes(whole)
+    copy = given = with_journal(path, mode, tmp_path / "copy")
+    assert Path(f"{copy}{ending}").stat().st_size > 0
+    if by_link:
+        given = tmp_path / "link.sqlite"
+        given.symlink_to(copy)
+    capsys.readouterr()
+    assert main(["breakdown", str(given)]) == 1
+    told = capsys.readouterr().err
+    assert f"has {copy.name}{ending} beside it" in told
+    assert f"sqlite3 {copy.name} 'PRAGMA {statement}'" in told
+    with sqlite3.connect(copy) as connection:  # what the message says to do
+        connection.execute(f"PRAGMA {statement}").fetchall()
+    connection.close()
+    assert main(["breakdown", str(given), "--no-cache"]) == 0
+    assert not Path(f"{copy}{ending}").exists() or not any(Path(f"{copy}{ending}").read_bytes()[:8])
+
+
+def test_a_cache_does_not_hide_a_journal(tmp_path, capsys, whole):
+    path = tmp_path / "report.sqlite"
+    path.write_bytes(whole)
+    assert main(["breakdown", str(path)]) == 0
+    Path(f"{path}-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(4096))
+    assert main(["breakdown", str(path)]) == 1
+    assert "report.sqlite-wal beside it" in capsys.readouterr().err
+    Path(f"{path}-wal").write_bytes(b"")
+    assert main(["breakdown", str(path)]) == 0
 
 
 def changed(path: Path, *statements: str) -> Path:

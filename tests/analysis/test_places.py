@@ -4,9 +4,12 @@ import gzip
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+import traceback
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import fsspec
@@ -19,6 +22,7 @@ from training_builders import Trained, write_training
 
 import analysis.reading.pool
 from analysis.cli.app import main
+from analysis.core.places import filesystem
 from analysis.core.places.place import address, path_at, path_named
 from analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
 from analysis.results.opening import analyse
@@ -247,6 +251,10 @@ def test_what_was_replaced_since_it_was_found_is_said(run, memory):
         ("memory://nowhere/at-all", "no such file or directory; expected a run directory or Kineto traces"),
         ("gs://bucket/run", "needs a package that is not installed: Please install gcsfs"),
         ("nothing://bucket/run", "no filesystem of fsspec has this name"),
+        ("simplecache::s3://bucket/run", "chains of filesystems are not read; copy the files to this machine"),
+        ("zip://run/rank0.json", "a filesystem whose files may name others, or be copied, is not read"),
+        ("reference:///refs.json", "a filesystem whose files may name others, or be copied, is not read"),
+        ("dask::s3://bucket/run", "chains of filesystems are not read"),
     ],
 )
 def test_what_cannot_be_found_is_one_line(capsys, monkeypatch, url, told):
@@ -310,6 +318,23 @@ def test_failures_of_the_network_are_one_line(monkeypatch, capsys, raised, told,
         ("s3://bucket/what?/rank0.json", "s3://bucket/what?/rank0.json", "rank0.json"),
         ("hdfs://host:9000/run", "hdfs://host:9000/run", "run"),
         ("simplecache::s3://bucket/run", "simplecache::s3://bucket/run", "run"),
+        (f"https://{SECRET}@host/run", "https://host/run", "run"),
+        (f"https://host/run?{SECRET}", "https://host/run", "run"),
+        (f"https://host/run;token={SECRET}", "https://host/run", "run"),
+        (f"https://host/run#{SECRET}", "https://host/run", "run"),
+        (f"https://host:8443/token={SECRET}/run", "https://host:8443/token=***/run", "run"),
+        (f"https://user:a/{SECRET}@b@host/run", "https://host/run", "run"),
+        (f"https://user:a?{SECRET}@host/run", "https://***", "***"),
+        (f"https://host/run?by=a@b&sig={SECRET}", "https://***", "***"),
+        (f"https://user:{SECRET}/run", "https://***/run", "run"),
+        (f"https://a/{SECRET}@host/run", "https://***@host/run", "run"),
+        (f"s3://{SECRET}@bucket/run", "s3://bucket/run", "run"),
+        (f"s3://bucket/run?{SECRET}", "s3://bucket/run", "run"),
+        ("s3://bucket/runs/me@home/run", "s3://***@home/run", "run"),
+        ("s3://arn:aws:s3:eu-west-1:1:accesspoint/x/run", "s3://arn:aws:s3:eu-west-1:1:accesspoint/x/run", "run"),
+        (f"hf://{SECRET}@datasets/org/repo/run", "hf://***/org/repo/run", "run"),
+        (f"hf://datasets/org/repo@{SECRET}/run", "hf://***/run", "run"),
+        (f"simplecache::https://{SECRET}@host/run", "simplecache::https://***", "***"),
     ],
 )
 def test_urls_are_shown_without_secrets(url, shown, name):
@@ -319,6 +344,55 @@ def test_urls_are_shown_without_secrets(url, shown, name):
     assert path_named(path) is path
     with pytest.raises(TypeError, match="is not on this machine"):
         os.fspath(path)
+
+
+def test_what_is_beside_or_in_a_url_shows_no_more_of_it(memory):
+    file = path_named(f"https://a/{SECRET}/b@host/run/rank0.json?{SECRET}")
+    for path in (file.parent, file.parent.parent.parent.parent, file.with_name("run.json"), file / "x"):
+        assert SECRET not in str(path) + str(path_at(address(path)))
+    there = copied(DATA / RUN, "memory://bucket/what?/and#3")
+    assert {str(path) for path in path_named(there).iterdir()} == {
+        f"memory://bucket/what?/and/{path.name}" for path in (DATA / RUN).iterdir()
+    }
+
+
+def test_a_name_in_a_folder_is_no_chain(tmp_path, memory):
+    (tmp_path / "secret.json").write_text("{}")
+    name = f"x::local://{tmp_path}/secret.json"
+    for scheme in ("memory", "local"):
+        with pytest.raises(FileNotFoundError):
+            path_named(f"{scheme}:///nowhere/{name}").read_bytes()
+
+
+def test_no_traceback_names_a_secret(memory, monkeypatch, capsys, tmp_path):
+    url = f"memory://user:{SECRET}@host/run"
+
+    def fails(self, path, **more):
+        raise ValueError(f"odd: {url}") from OSError(url)
+
+    monkeypatch.setattr(MemoryFileSystem, "info", fails)
+    with pytest.raises(UnreachableFile) as told:
+        path_named(url).stat()
+    shown = "".join(traceback.format_exception(told.value))
+    assert "memory://host/run" in shown
+    assert SECRET not in shown
+    monkeypatch.setattr("analysis.core.places.filesystem.told_plainly", lambda _: nullcontext())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["breakdown", "--verbose", url]) == 70
+    shown = capsys.readouterr().err + "".join(path.read_text() for path in tmp_path.iterdir())
+    assert "this is a bug of commtrace" in shown
+    assert "odd: memory://host/run" in shown
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize("url", [f"https://{SECRET}@host/x", f"https:/{SECRET}@host/x", f"s3://bucket/x?{SECRET}"])
+@pytest.mark.parametrize("option", ["--cache", "--output"])
+def test_where_a_path_is_wanted_a_url_is_refused(tmp_path, monkeypatch, capsys, url, option):
+    monkeypatch.chdir(tmp_path)
+    assert main(["breakdown", option, url, str(DATA / RUN)]) == 2
+    assert "is a URL; name a path of this machine" in (told := capsys.readouterr().err)
+    assert SECRET not in told
+    assert not list(tmp_path.iterdir())
 
 
 def test_secrets_are_in_nothing_that_is_written(memory, tmp_path, monkeypatch, capsys):
@@ -345,3 +419,9 @@ def test_fsspec_is_not_imported_for_paths():
     command = [sys.executable, "-c", code, "breakdown", str(DATA / RUN)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")
+
+
+def test_the_page_lists_the_filesystems_that_are_read():
+    page = (ROOT / "docs" / "remote.md").read_text(encoding="utf-8")
+    listed = page.partition("**Which filesystems** are read: ")[2].partition(". Others")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == filesystem._SCHEMES

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import socket
 import tarfile
 import threading
 import urllib.error
@@ -110,8 +111,6 @@ def test_no_trace_is_overwritten(capsys):
 @pytest.fixture
 def port(monkeypatch) -> int:
     """A free port instead of the only one that the viewer reads from."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
@@ -138,8 +137,10 @@ def test_the_viewer_gets_the_file_once(tmp_path, monkeypatch, port, capsys):
         assert begin == VIEWER
 
         def read() -> None:
+            answers.append(fetched(address))  # as a page's <img> asks
             answers.append(fetched(address, Origin="https://example.org"))
             answers.append(fetched(f"{address}/../../etc/passwd", Origin=VIEWER))
+            answers.append(fetched(f"http://127.0.0.1:{port}/{address.rpartition('/')[2]}", Origin=VIEWER))
             answers.append(fetched(address, Origin=VIEWER, Host=f"evil.example:{port}"))
             answers.append(fetched(address, Origin=VIEWER, method="OPTIONS"))
             answers.append(fetched(address, Origin=VIEWER))
@@ -152,17 +153,39 @@ def test_the_viewer_gets_the_file_once(tmp_path, monkeypatch, port, capsys):
     target = tmp_path / "a run & more.pftrace"
     assert main(["timeline", "--open", "--output", str(target), str(RUN)]) == 0
     reader[0].join()
-    assert [status for status, _, _ in answers] == [403, 404, 403, 204, 200]
+    assert [status for status, _, _ in answers] == [403, 403, 403, 403, 403, 204, 200]
+    assert {headers["Cross-Origin-Resource-Policy"] for _, _, headers in answers} == {"same-origin"}
     assert answers[-1][1] == target.read_bytes()
     assert answers[-1][2]["Access-Control-Allow-Origin"] == VIEWER
-    assert answers[3][2]["Access-Control-Allow-Private-Network"] == "true"
+    assert answers[-2][2]["Access-Control-Allow-Private-Network"] == "true"
     with pytest.raises(urllib.error.URLError):
         fetched(f"http://127.0.0.1:{port}/")
 
 
-def test_a_port_in_use_is_said(tmp_path, monkeypatch, port, capsys):
-    import socket
+def test_if_no_viewer_comes_it_ends(tmp_path, monkeypatch, port, capsys):
+    monkeypatch.setattr(serving.webbrowser, "open_new_tab", lambda url: None)
+    monkeypatch.setattr(serving, "_WAITING_S", 0.3)
+    target = tmp_path / "x.pftrace"
+    assert main(["timeline", "--open", "--output", str(target), str(RUN)]) == 1
+    assert f"error: {target}: no viewer has read it in" in capsys.readouterr().err
+    assert target.exists()
 
+
+def test_requests_that_do_not_come_to_an_end_are_ended(tmp_path, monkeypatch, port):
+    monkeypatch.setattr(serving, "_REQUEST_S", 0.2)
+    (tmp_path / "x.pftrace").write_bytes(b"x")
+    with serving.server_of(tmp_path / "x.pftrace") as server:
+        waiting = threading.Thread(target=server.serve, args=(20.0,))
+        waiting.start()
+        for begin in (b"", b"GET / HTTP/1.1\r\nOrigin: "):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
+                silent.sendall(begin)
+                assert silent.recv(100) == b""
+        server.is_read.set()
+        waiting.join()
+
+
+def test_a_port_in_use_is_said(tmp_path, monkeypatch, port, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()

@@ -1,7 +1,9 @@
 """Plain trace files with damage, read beside a JSON parser: `python tests/attacks/damaged_traces.py --tries 5000`.
 
-Holes of zeros and of other bytes, pieces lost, repeated or exchanged, and single bits flipped. A file that is not JSON
-any more is refused, or what is read of it is what the sound file holds: anything else is silently wrong. A file that is
+Holes of zeros and of other bytes, pieces lost, repeated or exchanged, and single bits flipped. Pieces begin and end
+anywhere, at blocks of the disk, or where JSON has a boundary: behind a comma, before a bracket, within a key, a number,
+blanks or a letter of several bytes. A file that is not JSON any more is refused, or what is read of it is what the
+sound file holds: anything else is wrong, and a failure of this attack, whether a warning says so or not. A file that is
 still JSON is nobody's to see.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -26,35 +29,55 @@ from analysis.recording.recording import Extent
 SHARED = ROOT.parent / "shared" / "traces"
 MOST_BYTES = 3_000_000  # larger ones take a second each
 _PIECES = (512, 4 << 10, 4 << 10, 64 << 10)
+BOUNDARIES = tuple(
+    re.compile(place)
+    for place in (
+        rb"(?=\s*[\]}])",  # before a bracket that closes
+        rb"[\[{]()",  # behind one that opens, and behind one that closes
+        rb"[\]}]()",
+        rb",\s*()",  # behind a comma, and the blanks that follow it
+        rb",()",
+        rb":()",
+        rb'(?=")',  # before a string, behind, and in it
+        rb'"()(?=[,:\s\]}])',
+        rb"(?<=[A-Za-z_])(?=[A-Za-z_])",
+        rb'[a-z]()[a-z ]+":',  # in a key
+        rb"[0-9]()[0-9]",
+        rb"\s()\s",
+        rb"\n()",
+        rb"[\xc2-\xf4]()[\x80-\xbf]",  # in a letter
+    )
+)
+"""Where a piece may begin or end: the end of the group, or else of the match."""
 
 
 def hole(text: bytearray, chance: random.Random) -> None:
     """A block of zeros, or of another byte, as a file system leaves it."""
-    size = chance.choice(_PIECES)
-    at = _block(text, size, chance)
-    text[at : at + size] = bytes([chance.choice((0, 0, 0xFF, 0x20, chance.randrange(256)))]) * len(text[at : at + size])
+    begin, end = _piece(text, chance)
+    text[begin:end] = bytes([chance.choice((0, 0, 0xFF, 0x20, chance.randrange(256)))]) * (end - begin)
 
 
 def lost(text: bytearray, chance: random.Random) -> None:
     """A block is not there."""
-    size = chance.choice(_PIECES)
-    at = _block(text, size, chance)
-    del text[at : at + size]
+    begin, end = _piece(text, chance)
+    del text[begin:end]
 
 
 def repeated(text: bytearray, chance: random.Random) -> None:
-    """A block is there twice, at once or in place of another one."""
-    size = chance.choice(_PIECES)
-    at, other = _block(text, size, chance), _block(text, size, chance)
-    text[other : other + chance.choice((0, size))] = text[at : at + size]
+    """A block is there twice or more often, at once or in place of another one."""
+    begin, end = _piece(text, chance)
+    if chance.random() < 0.5:
+        text[end:end] = text[begin:end] * chance.choice((1, 1, 1, 2, 9))
+        return
+    at, behind = _piece(text, chance)
+    text[at : chance.choice((at, at + end - begin, behind))] = text[begin:end]
 
 
 def exchanged(text: bytearray, chance: random.Random) -> None:
     """Two blocks stand in each other's place."""
-    size = chance.choice(_PIECES)
-    at, other = sorted((_block(text, size, chance), _block(text, size, chance)))
-    if other - at >= size:
-        text[at : at + size], text[other : other + size] = text[other : other + size], text[at : at + size]
+    (begin, end), (other, behind) = sorted((_piece(text, chance), _piece(text, chance)))
+    if end <= other:
+        text[begin:behind] = text[other:behind] + text[end:other] + text[begin:end]
 
 
 def flipped(text: bytearray, chance: random.Random) -> None:
@@ -66,13 +89,26 @@ def flipped(text: bytearray, chance: random.Random) -> None:
 DAMAGE: tuple[Callable[[bytearray, random.Random], None], ...] = (hole, lost, repeated, exchanged, flipped)
 
 
-def _block(text: bytearray, size: int, chance: random.Random) -> int:
-    """Where a block begins: of the disk, or anywhere."""
-    at = chance.randrange(max(1, len(text) - size))
-    return at // size * size if chance.random() < 0.5 else at
+def _piece(text: bytearray, chance: random.Random) -> tuple[int, int]:
+    """Where a piece begins and ends: at blocks of the disk, anywhere, or at boundaries of JSON."""
+    size = chance.choice(_PIECES)
+    begin = chance.randrange(max(1, len(text) - size))
+    kind = chance.random()
+    if kind < 0.2:
+        begin = begin // size * size
+    if kind < 0.4:
+        return begin, min(begin + size, len(text))
+    end = _boundary(text, begin + size, chance)
+    return min(_boundary(text, begin, chance), end), end
 
 
-def is_json(text: bytes) -> bool:
+def _boundary(text: bytearray, near: int, chance: random.Random) -> int:
+    """A place of a kind drawn by chance: the next one, or what was asked for where there is none."""
+    place = chance.choice(BOUNDARIES).search(text, near)
+    return min(near, len(text)) if place is None else place.end(place.lastindex or 0)
+
+
+def is_json(text: bytes | str) -> bool:
     """Does Python take it?"""
     try:
         json.loads(text)
@@ -88,8 +124,10 @@ def outcome(path: Path, *, details: bool) -> tuple[bytes | None, int]:
     except AnalysisError:
         return None, 0
     told = found.extent.not_understood_bytes
-    sound = Extent(0)  # how large a file is does not matter
-    return msgspec.msgpack.encode(msgspec.structs.replace(found, extent=sound)), 1 if told is None else told
+    # How large a file is does not matter, nor how much of it was repaired, as long as nothing else is different.
+    header = msgspec.structs.replace(found.header, repaired_bytes=0)
+    sound = msgspec.structs.replace(found, header=header, extent=Extent(0), repaired_bytes=0)
+    return msgspec.msgpack.encode(sound), 1 if told is None else told
 
 
 def attack(folder: Path, tries: int, seed: int, sources: list[bytes] | None = None) -> tuple[Counter[str], list[str]]:
@@ -114,13 +152,13 @@ def attack(folder: Path, tries: int, seed: int, sources: list[bytes] | None = No
             what = "refused"
         elif found == sound[which, details]:
             what = "unharmed"
-        elif told:
-            what = "not understood in part, and said"
         elif is_json(text):
             what = "still JSON"
+        elif told and damage is flipped and is_json(text.decode(errors="replace")):
+            what = "JSON but for a letter in a name, and said"  # other bits were flipped, which nothing contradicts
         else:
-            what = "silently wrong"
-            wrong.append(f"try {number} of seed {seed}: {damage.__name__} in source {which}, details={details}")
+            what = "wrong, and said" if told else "silently wrong"
+            wrong.append(f"try {number} of seed {seed}: {what}, {damage.__name__} in source {which}, details={details}")
         counts[what] += 1
     return counts, wrong
 

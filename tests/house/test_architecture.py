@@ -150,6 +150,7 @@ def test_only_readers_and_the_command_line_touch_files():
     readers = {"recording", "formats", "reading", "run"}
     single = {
         "cli.output",
+        "cli.serving",
         "version",
         "core.disk",
         "core.places.filesystem",

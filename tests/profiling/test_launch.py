@@ -9,6 +9,7 @@ import pytest
 from capturing import ROOT, SCRIPTS, environment
 from process_tree import mark, survivors
 
+from profiling.base.program import tied_program
 from profiling.errors import RankFailedError
 from profiling.ranks import launch
 
@@ -69,7 +70,7 @@ def test_a_rank_that_ignores_signals_is_killed_at_the_second_ctrl_c() -> None:
 def test_a_rank_ends_with_its_launcher_from_the_first_moment(after_s) -> None:
     """The rank is a script that imports torch, which takes it longer than that."""
     variable = mark()
-    program = ["-m", "profiling.tied"]
+    *program, _ = tied_program([])
     rank = ["run", str(SCRIPTS / "users" / "endless.py")]
     code = (
         f"import os, subprocess, sys, time; subprocess.Popen([sys.executable, *{program}, str(os.getpid()), *{rank}], "

@@ -16,6 +16,7 @@ from ..reading_options import CeilingFile, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
     from ...report.page import ReportPage
+    from ...results.analysis import Analysis
 
 Reported = Annotated[
     list[PathOrUrl],
@@ -72,7 +73,7 @@ def report_command(
     else:
         analysis = analysis_of(runs, reading, ceiling, details=True)
         _written(analysis.report(step=step), output)
-        finish(analysis)
+        _end(analysis)
 
 
 def _holds(path: Path, name: str) -> bool:
@@ -94,7 +95,14 @@ def _compared(runs: list[Path], against: list[Path], output: Path | None, readin
     name = f"{sides[0][0].run.name} and {sides[1][0].run.name}"
     _written(comparison_page(name, Comparison(tuple(sides[0]), tuple(sides[1]))), output)
     for analysis in (*sides[0], *sides[1]):
-        finish(analysis)
+        _end(analysis)
+
+
+def _end(analysis: Analysis) -> None:
+    """Say what reading the traces found, and end with the exit code for it."""
+    for note in analysis.run.notes:
+        complain(note, kind="note")
+    finish(analysis)
 
 
 def _of_sweep(runs: list[Path], output: Path | None, reading: ReadOptions) -> None:

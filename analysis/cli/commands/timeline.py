@@ -123,7 +123,8 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
 
 def _show(file: Path) -> None:
     """Hand the file to the viewer."""
-    from ..serving import serve_once, viewer_url
+    from ..serving import serve_once, server_of
 
-    complain(f"waiting for {viewer_url(file)} to read the file; end with ctrl-C", kind="note")
-    serve_once(file)
+    server = server_of(file)
+    complain(f"waiting for {server.viewer_url} to read the file; end with ctrl-C", kind="note")
+    serve_once(server)

@@ -73,6 +73,8 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
         raise NoTraces(f"{runs[0]}: no trace could be packed:\n  " + "\n  ".join(map(str, failed)))
     if output is not None:
         copy_side_files(files, output)
+    for note in (note for one in done for note in one.repaired):
+        complain(note, kind="note")
     write_out(_told(done, output, time.monotonic() - begun), None)
     for failure in (*failed, *(one.damage for one in done if one.damage)):
         complain(str(failure))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...errors import AnalysisError, MissingLibrary, UnreachableFile
+from .redaction import hide_secrets, without_secrets
 
 # Libraries of clouds have errors of their own, known here by name, so that none of them needs to be installed.
 _NO_CREDENTIALS = {
@@ -25,14 +25,13 @@ _DENIED = (401, 403)
 _CREDENTIALS = "check the credentials that its filesystem finds in your environment or configuration"
 _NO_BUCKET = "bucket does not exist"
 _LONGEST = 200
-_PIECES = re.compile(r"[^:/@?&=]{3,}")
-_URL = re.compile(r"[A-Za-z0-9+.-]+://[^\s'\"]+")
 
 
 @contextmanager
 def told_plainly(url: str) -> Iterator[None]:
     """Make whatever a filesystem raises about this URL one error that says what to do.
 
+    What was raised may name the URL as it is, so a traceback does not show it.
     Raises FileNotFoundError, UnreachableFile, MissingLibrary.
     """
     try:
@@ -41,12 +40,12 @@ def told_plainly(url: str) -> Iterator[None]:
         raise
     except ImportError as err:
         told = _one_line(err, url)
-        raise MissingLibrary(f"{without_secrets(url)}: needs a package that is not installed: {told}") from err
-    except Exception as raised:
+        raise MissingLibrary(f"{without_secrets(url)}: needs a package that is not installed: {told}") from None
+    except Exception as raised:  # noqa: BLE001 - it is raised again, as one that names no secret
         reason = _behind(raised)
         if isinstance(reason, FileNotFoundError) and _NO_BUCKET not in str(reason).lower():
-            raise not_there() from raised
-        raise UnreachableFile(*_reason(reason, _one_line(reason, url)), without_secrets(url)) from raised
+            raise not_there() from None
+        raise UnreachableFile(*_reason(reason, _one_line(reason, url)), without_secrets(url)) from None
 
 
 def not_there() -> FileNotFoundError:
@@ -57,24 +56,6 @@ def not_there() -> FileNotFoundError:
 def changed(url: str, what: str = "is another file now than when it was found") -> UnreachableFile:
     """The error for a file that is not the one that was found."""
     return UnreachableFile(errno.ESTALE, f"{what}; wait for the writer, then try again", without_secrets(url))
-
-
-def without_secrets(url: str) -> str:
-    """A URL without its password and its query, which may be a signature."""
-    scheme, _, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    user = host.rpartition("@")[0]
-    if ":" in user:
-        rest = host.rpartition("@")[2] + slash + path
-    elif not user and ":" in host and not host.rpartition(":")[2].isdecimal() and "@" in path:
-        rest = path.partition("@")[2]  # a password that holds a slash
-    return f"{scheme}://{rest[: len(rest) - len(query_of(rest))]}"
-
-
-def query_of(url: str) -> str:
-    """The query of a URL with its question mark; one without `=` belongs to the path."""
-    _, mark, query = url.partition("?")
-    return mark + query if "=" in query else ""
 
 
 def _behind(err: Exception) -> Exception:
@@ -113,7 +94,5 @@ def _reason(err: Exception, told: str) -> tuple[int, str]:
 def _one_line(err: Exception, url: str) -> str:
     """What the error says about the URL, without the secrets of URLs in it, or pieces of them."""
     text = " ".join((getattr(err, "strerror", None) or str(err) or type(err).__name__).split())
-    text = _URL.sub(lambda found: without_secrets(found[0]), text)
-    for piece in set(_PIECES.findall(url)) - set(_PIECES.findall(without_secrets(url))):
-        text = text.replace(piece, "***")
+    text = hide_secrets(text, [url])
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -10,13 +10,20 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...errors import MissingLibrary, UnreachableFile
-from .failures import told_plainly, without_secrets
+from .failures import told_plainly
+from .redaction import is_web, query_of, without_secrets
 
 BEGIN_BYTES = 16 << 10
 """What is fetched first: enough to see what a file is, and all of most side files."""
 BLOCK_BYTES = 4 << 20
 """What is fetched at once. Files of one block are fetched whole; of larger ones the next block while one is read."""
 _BLOCKS_KEPT = 3
+# Each has files of its own, and nothing else. Others of fsspec read what a file names (reference, dvc), leave copies
+# (simplecache, filecache), or run on another machine (dask, jlab); archives have folders within a file.
+_SCHEMES = frozenset((
+    "abfs", "abfss", "adl", "az", "box", "dbfs", "dropbox", "ftp", "gcs", "gdrive", "gs", "hdfs", "hf", "http", "https",
+    "lakefs", "local", "memory", "oci", "oss", "root", "s3", "s3a", "sftp", "smb", "ssh", "tos", "webdav", "webhdfs",
+))  # fmt: skip
 _TAGS = ("ETag", "etag", "generation", "sha", "checksum", "Content-MD5")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modify", "created", "ino")
 
@@ -55,8 +62,16 @@ def listed_at(url: str) -> list[tuple[str, RemoteFacts]]:
         fs.invalidate_cache(path)
         found = [(str(info["name"]).rstrip("/"), _facts(info)) for info in fs.ls(path, detail=True)]
     own = path.strip("/")  # which object stores list as well, where it was made by hand
-    named = [(name.rpartition("/")[2], facts) for name, facts in found if name.strip("/") != own]
-    return [(name, facts) for name, facts in named if name and "\0" not in name]  # which no writer of traces makes
+    named = [(_last(name, url), facts) for name, facts in found if name.strip("/") != own]
+    return [
+        (name, facts) for name, facts in named if name.strip(".") and "\0" not in name
+    ]  # no writer of traces makes those
+
+
+def _last(name: str, url: str) -> str:
+    """The last part of a name in that folder, with the query of a link."""
+    query = query_of(name) if is_web(url) else ""
+    return name[: len(name) - len(query)].rpartition("/")[2] + query
 
 
 def begins_at(urls: Sequence[str], sizes: Sequence[int]) -> list[bytes | None]:
@@ -122,20 +137,32 @@ def remove_at(url: str) -> None:
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
-    """The filesystem that the URL names, with the user's own configuration, and the path there."""
+    """The filesystem that the URL names, with the user's own configuration, and the path there.
+
+    Not by fsspec's own url_to_fs: it takes every `::` in a name for a chain, and a chain may name any file.
+    """
     try:
-        from fsspec.core import url_to_fs
+        from fsspec.core import filesystem, get_filesystem_class
     except ImportError as err:
         needed = 'fsspec is not installed, and URLs need it: pip install "commtrace[remote]"'
         raise MissingLibrary(f"{without_secrets(url)}: {needed}") from err
-    try:
-        fs, path = url_to_fs(url)
-    except ValueError as err:
-        if "not known" not in str(err):
-            raise
-        told = "no filesystem of fsspec has this name; install the package that brings it, or correct the URL"
-        raise UnreachableFile(errno.EPROTONOSUPPORT, told, without_secrets(url)) from err
-    return fs, str(path)
+    scheme = url.partition("://")[0]
+    if scheme not in _SCHEMES:
+        raise UnreachableFile(errno.EPROTONOSUPPORT, _why_not(scheme), without_secrets(url))
+    known = get_filesystem_class(scheme)
+    return filesystem(scheme, **known._get_kwargs_from_urls(url)), str(known._strip_protocol(url))  # noqa: SLF001
+
+
+def _why_not(scheme: str) -> str:
+    from fsspec.registry import available_protocols
+
+    if "::" in scheme:
+        reason = "chains of filesystems are not read"
+    elif scheme in available_protocols():
+        reason = "a filesystem whose files may name others, or be copied, is not read"
+    else:
+        reason = "no filesystem of fsspec has this name"
+    return f"{reason}; copy the files to this machine, or name them by one of {', '.join(sorted(_SCHEMES))}"
 
 
 def _is_object_store(fs: Any) -> bool:

@@ -62,7 +62,7 @@ def address(path: Path) -> bytes:
     if is_remote(path):
         import msgspec
 
-        return _REMOTE + msgspec.json.encode((path.url, path.known))
+        return _REMOTE + msgspec.json.encode((path.url, path.known, path.text))
     return os.fsencode(_for_others(path))
 
 
@@ -75,7 +75,8 @@ def path_at(told: bytes) -> Path:
     from .filesystem import RemoteFacts
     from .remote import RemotePath
 
-    return RemotePath(*msgspec.json.decode(told[len(_REMOTE) :], type=tuple[str, RemoteFacts | None]))
+    url, known, text = msgspec.json.decode(told[len(_REMOTE) :], type=tuple[str, RemoteFacts | None, str])
+    return RemotePath(url, known, text=text)
 
 
 def fetch_begins(paths: Iterable[Path]) -> None:

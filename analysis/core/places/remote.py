@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UnreachableFile
-from .failures import changed, not_there, query_of, without_secrets
+from .failures import changed, not_there
 from .filesystem import (
     BEGIN_BYTES,
     RemoteFacts,
@@ -24,6 +24,7 @@ from .filesystem import (
     remove_at,
     write_at,
 )
+from .redaction import query_of, without_secrets
 from .streams import RemoteFile
 
 if TYPE_CHECKING:
@@ -36,13 +37,15 @@ _BUFFER_BYTES = 256 << 10
 
 
 class RemotePath(_Path):
-    """A file or folder of a filesystem that fsspec knows. As text it has neither password nor query.
+    """A file or folder of a filesystem that fsspec knows. As `text` it has no secrets, see `without_secrets`.
 
     What was once seen of it, in the listing of its folder or by itself, holds for the life of this object; a file that
     is another one when it is read is an error. Methods raise UnreachableFile and MissingLibrary.
     """
 
-    def __init__(self, url: str, known: RemoteFacts | None = None, folder: RemotePath | None = None) -> None:
+    def __init__(
+        self, url: str, known: RemoteFacts | None = None, folder: RemotePath | None = None, text: str | None = None
+    ) -> None:
         """Nothing is asked of its filesystem yet."""
         query = query_of(url)
         base = url[: len(url) - len(query)]
@@ -51,7 +54,7 @@ class RemotePath(_Path):
         self._base = f"{scheme.lower()}://{rest}"
         self.url = self._base + query
         self.known = known
-        self._text = without_secrets(self._base)
+        self.text = without_secrets(self.url) if text is None else text
         self._folder = folder
         self._is_guess = folder is not None and known is None
         self._is_asked = False
@@ -60,16 +63,16 @@ class RemotePath(_Path):
         self._is_missing = False
 
     def __reduce__(self) -> Any:
-        return RemotePath, (self.url, self.known)
+        return RemotePath, (self.url, self.known, None, self.text)
 
     def __fspath__(self) -> str:
-        raise TypeError(f"{self._text}: is not on this machine")
+        raise TypeError(f"{self.text}: is not on this machine")
 
     def __str__(self) -> str:
-        return self._text
+        return self.text
 
     def __repr__(self) -> str:
-        return f"RemotePath({self._text!r})"
+        return f"RemotePath({self.text!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemotePath) and other.url == self.url
@@ -78,12 +81,12 @@ class RemotePath(_Path):
         return hash(self.url)
 
     def __lt__(self, other: Any) -> bool:
-        return self._text < str(other)
+        return self.text < str(other)
 
     @property
     def name(self) -> str:
         """What stands behind the last slash."""
-        return self._text.rpartition("/")[2]
+        return self.text.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
@@ -95,7 +98,10 @@ class RemotePath(_Path):
         """Its folder; the same object for all files of a folder that was listed."""
         if self._folder is None:
             above, _, name = self._base.rpartition("/")
-            self._folder = self if not name or above.endswith("/") else RemotePath(above)
+            # A part of a secret may not look like one any more.
+            text = self.text.rpartition("/")[0]
+            text = self.text if text.endswith("/") else text
+            self._folder = self if not name or above.endswith("/") else RemotePath(above, text=text)
             if query_of(self.url):  # which is for this file only
                 self._folder._listing = {}  # noqa: SLF001 - of another one of these
         return self._folder
@@ -113,7 +119,8 @@ class RemotePath(_Path):
 
     def _inside(self, name: str, known: RemoteFacts | None = None) -> RemotePath:
         slash = "" if self._base.endswith("/") else "/"
-        return RemotePath(f"{self._base}{slash}{name}", known, self)
+        shown = name[: len(name) - len(query_of(f"{self._base}{name}"))]
+        return RemotePath(f"{self._base}{slash}{name}", known, self, f"{self.text}/{shown}")
 
     def absolute(self) -> RemotePath:
         """Itself: a URL does not depend on where one is."""

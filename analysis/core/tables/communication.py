@@ -77,7 +77,7 @@ TRACES = Schema("traces", "trace file", {
     "incomplete_reason": ("string", "why it ended early, or where the damage is"),
     "partial": ("boolean", "True if the file is damaged: only what comes before the damage was read"),
     "read_bytes": ("Int64", "bytes of the file, unpacked, each of which is part of an event or of the header"),
-    "not_understood_bytes": ("Int64", "bytes from the damage on, 0 for a sound file; NA if that cannot be known"),
+    "not_understood_bytes": ("Int64", "bytes repaired, and from the damage on; 0 for a sound file; NA if not known"),
     "verified_events": ("Int64", "events decoded a second time, with --verify; NA without it"),
     "versions": ("string", "torch, CUDA and NCCL versions, as far as the files say"),
     "has_starts": ("boolean", "False if the file says how long calls took, but not when they began"),

@@ -12,12 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...core.json_repairs import (
-    with_names_that_are_text,
-    with_quoted_names,
-    without_escapes,
-    without_numbers_that_are_none,
-)
+from ...core.json_repairs import DEEPEST, Habits, with_quoted_names, without_escapes, without_numbers_that_are_none
 
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _END_OF_ARRAY = re.compile(rb"\}\s*\]")
@@ -27,7 +22,6 @@ _BLANK = b" \t\r\n,"
 _AT_BYTE = re.compile(r"(trailing characters )?\(byte (\d+)\)")
 _GUESSES = 4
 _BLOCK_BYTES = 4096
-_DEEPEST = 400  # levels of brackets; no decoder takes more than a thousand, and Kineto writes five
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 # What decoding raises for bytes that are not JSON, or nested too deeply.
@@ -42,13 +36,16 @@ class Malformed(Exception):
         self.at = at
 
 
-def check_text(source: bytes, end: int | None = None) -> None:
-    """JSON is UTF-8, which decoders do not check in what they skip. Raises UnicodeDecodeError."""
-    if not source.isascii():  # ten times as fast, without a copy
-        try:
-            source[:end].decode()
-        except UnicodeDecodeError:
-            with_names_that_are_text(source[:end]).decode()
+def bytes_not_text(source: bytes, habits: Habits, end: int | None = None) -> int:
+    """How many bytes are in names of another encoding. Raises UnicodeDecodeError.
+
+    JSON is UTF-8, which decoders do not check in what they skip.
+    """
+    if source.isascii():  # ten times as fast, without a copy
+        return 0
+    text = source[:end]
+    readable = habits.readable(text)
+    return 0 if readable is text else changed_bytes(text, readable)
 
 
 class Repaired(NamedTuple):
@@ -58,12 +55,12 @@ class Repaired(NamedTuple):
     repaired_bytes: int = 0
 
 
-def repaired_array(array: bytes) -> Repaired | None:
+def repaired_array(array: bytes, habits: Habits) -> Repaired | None:
     """The array as JSON; None if it is none."""
     try:
         _ANY.decode(array)
     except NO_JSON:
-        whole = _mended(array)
+        whole = b"[" + _mended(array[1:-1], habits) + b"]"
         try:
             _ANY.decode(whole)
         except NO_JSON:
@@ -72,8 +69,8 @@ def repaired_array(array: bytes) -> Repaired | None:
     return Repaired(array)
 
 
-def _mended(elements: bytes) -> bytes:
-    return without_numbers_that_are_none(with_quoted_names(elements))
+def _mended(elements: bytes, habits: Habits) -> bytes:
+    return habits.without_commas(without_numbers_that_are_none(with_quoted_names(elements)))
 
 
 def changed_bytes(text: bytes, repaired: bytes) -> int:
@@ -96,41 +93,47 @@ class Elements(NamedTuple):
     repaired_bytes: int = 0
 
 
-def whole_elements(buffer: bytes) -> Elements:
+def whole_elements(buffer: bytes, habits: Habits) -> Elements:
     """The whole events in the buffer. Raises Malformed."""
     for cut, closed in _guesses(buffer):
         try:
-            return Elements(texts_of(buffer[:cut]), cut, closed)
+            return _elements(buffer[:cut], habits, closed=closed)
         except NO_JSON:
             continue
     # Once more without the quotes in names, which hide where strings end.
     try:
-        return _repaired(buffer, buffer)
+        return _repaired(buffer, buffer, habits)
     except Malformed:
         renamed = with_quoted_names(buffer)
         if renamed == buffer:
             raise
-        return _repaired(renamed, buffer)
+        return _repaired(renamed, buffer, habits)
 
 
-def _repaired(renamed: bytes, buffer: bytes) -> Elements:
+def _elements(elements: bytes, habits: Habits, *, closed: bool = False, changed_bytes: int = 0) -> Elements:
+    """Elements of an array, of which some bytes were changed. Raises NO_JSON."""
+    not_text = bytes_not_text(elements, habits)
+    return Elements(_decoded(elements), len(elements), closed, changed_bytes + not_text)
+
+
+def _repaired(renamed: bytes, buffer: bytes, habits: Habits) -> Elements:
     """The same by an exact cut. Raises Malformed."""
     cut, closed = _exact_cut(renamed)
-    whole = without_numbers_that_are_none(renamed[: cut + closed])[:cut]
+    whole = habits.without_commas(without_numbers_that_are_none(renamed[: cut + closed]))[:cut]
     try:
-        return Elements(texts_of(whole), cut, closed, changed_bytes(buffer[:cut], whole))
+        return _elements(whole, habits, closed=closed, changed_bytes=changed_bytes(buffer[:cut], whole))
     except NO_JSON as err:
         at = _place_in(err)
         raise Malformed(_texts_before(whole, at), at) from err
 
 
-def repaired_texts(elements: bytes) -> Elements:
+def repaired_texts(elements: bytes, habits: Habits) -> Elements:
     """Texts of elements of an array, one by one. Raises NO_JSON."""
     try:
-        return Elements(texts_of(elements), len(elements))
+        return _elements(elements, habits)
     except NO_JSON:
-        whole = _mended(elements)
-        return Elements(texts_of(whole), len(elements), repaired_bytes=changed_bytes(elements, whole))
+        whole = _mended(elements, habits)
+        return _elements(whole, habits, changed_bytes=changed_bytes(elements, whole))
 
 
 def place_in(error: Exception) -> int | None:
@@ -173,9 +176,13 @@ def texts_or_none(elements: bytes) -> list[bytes]:
 
 
 def texts_of(elements: bytes) -> list[bytes]:
-    """Texts of the elements of an array, without empty objects, which say nothing."""
+    """Texts of the elements of an array, which are UTF-8, without empty objects, which say nothing."""
+    bytes_not_text(elements, Habits())
+    return _decoded(elements)
+
+
+def _decoded(elements: bytes) -> list[bytes]:
     array = b"[" + elements + b"]"
-    check_text(array)
     objects = [bytes(raw) for raw in _ELEMENTS.decode(array)]
     if not all(text.startswith(b"{") for text in objects):
         raise msgspec.ValidationError(f"an event is not an object (byte {_first_other(array, objects)})")
@@ -215,7 +222,7 @@ def _exact_cut(buffer: bytes) -> tuple[int, bool]:
         match token.group():
             case b"{" | b"[":
                 depth += 1
-                if depth > _DEEPEST:
+                if depth > DEEPEST:
                     raise Malformed(_texts_before(buffer, last_comma + 1), token.start())
             case b"]" if depth == 0:
                 return token.start(), True

@@ -8,12 +8,12 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from ...core.json_repairs import without_numbers_that_are_none
+from ...core.json_repairs import Habits, without_numbers_that_are_none
 from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
 from ...recording.values import PLAUSIBLE_RANKS, Int64
-from .cuts import NO_JSON, changed_bytes, check_text, place_in
+from .cuts import NO_JSON, bytes_not_text, changed_bytes, place_in
 from .stream import Surrounding
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
@@ -51,16 +51,20 @@ class _Surrounding(msgspec.Struct):
     events: list[msgspec.Raw] | None = msgspec.field(default=None, name="traceEvents")
 
 
-def header(path: Path, around: Surrounding, events: int = 0) -> Header:
-    """The header of the file at `path`; errors mention its number of `events`. Raises NotATrace, DamagedTrace."""
+def header(path: Path, around: Surrounding, events: int = 0, habits: Habits | None = None) -> Header:
+    """The header of the file at `path`; errors mention its number of `events`. Raises NotATrace, DamagedTrace.
+
+    `habits` are what its writer is known to do.
+    """
     document = around.before + around.behind
     if document.lstrip()[:1] == b"[":  # the bare array form of the Chrome trace format
         if around.behind.strip() != b"]":
             raise _damaged(path, around, events, len(around.before) + around.behind.index(b"]") + 1)
         return _header(_Surrounding(events=[]))
     try:
-        check_text(document)
-        surrounding, repaired_bytes = _surrounding(document)
+        known = Habits() if habits is None else habits
+        not_text = bytes_not_text(document, known)
+        surrounding, repaired_bytes = _surrounding(document, known)
     except msgspec.ValidationError as err:
         raise NotATrace(f"{path}: what surrounds the events is not what Kineto writes: {err}") from err
     except NO_JSON as err:
@@ -70,15 +74,15 @@ def header(path: Path, around: Surrounding, events: int = 0) -> Header:
         raise NotATrace(f'{path}: "traceEvents" is not at the top level; expected a Kineto trace')
     if surrounding.events or len(_EVENTS_KEY.findall(document)) > 1:
         raise NotATrace(f'{path}: holds "traceEvents" more than once; expected one trace; split the file')
-    return msgspec.structs.replace(_header(surrounding), repaired_bytes=repaired_bytes)
+    return msgspec.structs.replace(_header(surrounding), repaired_bytes=repaired_bytes + not_text)
 
 
-def _surrounding(document: bytes) -> tuple[_Surrounding, int]:
+def _surrounding(document: bytes, habits: Habits) -> tuple[_Surrounding, int]:
     """What surrounds the events, and how many bytes of it had to be repaired. Raises NO_JSON."""
     try:
         return msgspec.json.decode(document, type=_Surrounding, strict=False), 0
     except NO_JSON:
-        whole = without_numbers_that_are_none(document)
+        whole = habits.without_commas_around(without_numbers_that_are_none(document))
         return msgspec.json.decode(whole, type=_Surrounding, strict=False), changed_bytes(document, whole)
 
 
@@ -99,7 +103,7 @@ def header_so_far(around: Surrounding) -> Header:
     documents = [around.before + around.behind] if around.behind else []
     for document in (*documents, around.before + b"]}"):
         try:
-            return _header(_surrounding(document)[0])
+            return _header(_surrounding(document, Habits())[0])
         except NO_JSON:
             found = _good_fields(_Surrounding, document)
         if found is not None:

@@ -142,7 +142,7 @@ def _read(
     damage = None
     try:
         _add_all(reading, stream)
-        around = header(path, stream.surrounding, reading.events)
+        around = header(path, stream.surrounding, reading.events, stream.habits)
         extent = Extent(stream.bytes_read)
     except TooLarge:
         raise

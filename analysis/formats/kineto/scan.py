@@ -13,8 +13,9 @@ from typing import Literal
 import msgspec
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
+from ...core.json_repairs import Habits
 from ...core.markers import C10D_FRAME, MODULE, PYTHON_GC
-from .cuts import NO_JSON, check_text, repaired_array
+from .cuts import NO_JSON, bytes_not_text, repaired_array
 from .events import (
     IDLE_CALLS,
     NOT_COUNTED,
@@ -86,7 +87,7 @@ _LEFT_OUT = msgspec.json.Decoder(list[_LeftOut])  # type: ignore[valid-type]
 _OF_ANY_CATEGORY = msgspec.json.Decoder(list[OtherEvent])
 
 
-def picked(source: bytes, end: int, *, with_operators: bool, every_call: bool = False) -> Sorted | None:
+def picked(source: bytes, end: int, habits: Habits, *, with_operators: bool, every_call: bool = False) -> Sorted | None:
     """The texts of wanted events before `end`; without operators, only of collectives and data loading.
 
     With `every_call`, which needs operators, also runtime calls that launch nothing, modules, and Python functions that
@@ -100,20 +101,23 @@ def picked(source: bytes, end: int, *, with_operators: bool, every_call: bool = 
         return None
     needles = (_ALL_WITH_CALLS if every_call else _ALL) if with_operators else _WITHOUT_OPERATORS
     try:
-        check_text(source, end)
+        not_text = bytes_not_text(source, habits, end)
         try:
-            return _found(source, end, needles)
+            result = _found(source, end, needles, habits)
         except _RareCategory:
-            return _found(source, end, needles.with_rare)
+            result = _found(source, end, needles.with_rare, habits)
     except (*NO_JSON, MalformedEvent, _RareCategory):
         return None
+    if result is not None:
+        result.repaired_bytes += not_text
+    return result
 
 
 class _RareCategory(Exception):
     """An event is wanted, and its category was not searched for."""
 
 
-def _found(source: bytes, end: int, needles: _Needles) -> Sorted | None:
+def _found(source: bytes, end: int, needles: _Needles, habits: Habits) -> Sorted | None:
     """What `picked` returns. Raises NO_JSON, MalformedEvent, _RareCategory."""
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:
@@ -127,7 +131,7 @@ def _found(source: bytes, end: int, needles: _Needles) -> Sorted | None:
     try:
         _LEFT_OUT.decode(array)
     except NO_JSON:
-        repaired = repaired_array(array)
+        repaired = repaired_array(array, habits)
         if repaired is None:
             return None
         for event in _OF_ANY_CATEGORY.decode(repaired.array):

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ...core.disk import open_state
-from ...core.json_repairs import with_quoted_names
+from ...core.json_repairs import Habits, with_quoted_names
 from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
@@ -47,9 +47,10 @@ _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
 
 
 P = TypeVar("P")
-Pick = Callable[[bytes, int], P | None]
+Pick = Callable[[bytes, int, Habits], P | None]
 """Picks what is wanted from the events before a place in a buffer in Kineto's layout, which begins with OPENING; the
-place is behind CLOSING. None if the buffer turns out to hold other layouts as well."""
+place is behind CLOSING. None if the buffer turns out to hold other layouts as well. What is repaired depends on the
+writer's habits."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Batch(Generic[P]):
     A text is an event without its braces and its first quote: `{"` + text + `}` is the event. The events stand in
     `source` before the place `end`; it begins at the byte `first_byte` of the unpacked file. `first_event` is the
     number of the first one in the file, from 0, where events are counted. `repaired_bytes` of their bytes were
-    repaired.
+    repaired, as the writer's habits allow.
     """
 
     picked: P | None
@@ -68,6 +69,7 @@ class Batch(Generic[P]):
     end: int
     first_byte: int
     first_event: int
+    habits: Habits
     repaired_bytes: int = 0
 
     def taken_apart(self) -> Batch[P]:
@@ -75,7 +77,7 @@ class Batch(Generic[P]):
         if self.picked is None:
             return self
         try:  # it may be of several layouts
-            found = repaired_texts(self.source[: self.end - 1])
+            found = repaired_texts(self.source[: self.end - 1], self.habits)
         except NO_JSON:
             texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
             return replace(self, picked=None, texts=texts)
@@ -109,7 +111,7 @@ class EventStream(Generic[P]):
     """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
 
     After an error, `events_read` and `bytes_read` (unpacked) say how far it got. `state` changes when the file is
-    replaced or written to.
+    replaced or written to. `habits` are what its writer is known to do.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class EventStream(Generic[P]):
         self.events_read = 0
         self.bytes_read = 0
         self.state: tuple[int, ...] = ()
+        self.habits = Habits()
         self._before = b""
         self._behind = b""
         self._progress = progress
@@ -220,7 +223,7 @@ class EventStream(Generic[P]):
     def _picked(self, buffer: bytes) -> tuple[P | None, int]:
         """What is wanted of the events in Kineto's layout, and where these end; None where not all of them have it."""
         end = self._kineto_until(buffer)
-        picked = self._pick(buffer, end) if end and self._pick else None
+        picked = self._pick(buffer, end, self.habits) if end and self._pick else None
         if picked is None and end and self._pick:
             self._see_other_layout()
         return picked, end
@@ -228,7 +231,7 @@ class EventStream(Generic[P]):
     def _whole(self, buffer: bytes) -> Generator[Batch[P], None, Elements]:
         """The whole events of a buffer in any layout. Where it is not JSON, those before that place, then the error."""
         try:
-            return whole_elements(buffer)
+            return whole_elements(buffer, self.habits)
         except Malformed as err:
             yield self._batch(buffer, err.at, err.texts)
             raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
@@ -241,7 +244,8 @@ class EventStream(Generic[P]):
 
     def _batch(self, buffer: bytes, end: int, texts: list[bytes] | None = None, *, picked: P | None = None) -> Batch[P]:
         """A batch of events at the beginning of the buffer, which holds the last bytes read."""
-        return Batch(picked, texts or [], buffer, end, self.bytes_read - len(buffer), self.events_read)
+        first_byte = self.bytes_read - len(buffer)
+        return Batch(picked, texts or [], buffer, end, first_byte, self.events_read, self.habits)
 
     def _kineto_until(self, buffer: bytes) -> int:
         """Behind the last event in Kineto's layout that another one follows; 0 if there is none."""

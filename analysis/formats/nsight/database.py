@@ -1,8 +1,9 @@
 """A database that may be damaged or hostile, read without trusting it.
 
-It is opened so that nothing is written, not even a journal beside it. Only ordinary tables are read: a view or a
-virtual table of its own would be a program, and so would a column that is computed. SQLite gives every value the type
-that it was stored with, whatever the table declares, so types are checked here.
+It is opened so that nothing is written, not even a journal beside it. SQLite then does not look at journals either, so
+a database is refused if part of it may be in one. Only ordinary tables are read: a view or a virtual table of its own
+would be a program, and so would a column that is computed. SQLite gives every value the type that it was stored with,
+whatever the table declares, so types are checked here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.disk import plain_file
 from ...core.escaping import encodable
 from ...errors import DamagedTrace, NotATrace, UnreadableFile
 from ...recording.arrays import Int64s
@@ -31,6 +33,15 @@ _FUNCTIONS = frozenset({"like", "coalesce", "min", "max", "count"})
 # circles, or to one page again and again, take any number of them.
 _STEPS, _STEPS_PER_BYTE, _STEPS_AT_ONCE = 50_000_000, 20, 100_000
 _LONGEST_VALUE_BYTES = 64 << 20
+_JOURNAL_BYTES = 32
+_JOURNALS = {
+    "-wal": ("some of it may be only there", "PRAGMA wal_checkpoint(TRUNCATE)"),
+    "-journal": ("a change of it was interrupted", "PRAGMA integrity_check"),
+}
+"""Endings of files beside a database that belong to it, what they mean, and what brings the database up to date.
+
+Source: https://sqlite.org/tempfiles.html
+"""
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)
 """What a query can raise; the last where a message of SQLite quotes damaged bytes."""
 _AGAIN = f"export the report again with {EXPORT}"
@@ -169,6 +180,7 @@ def _check(path: Path) -> None:
     """
     if not is_regular(path):
         raise UnreadableFile(f"{path}: is not a plain file, which a database must be")
+    _check_journals(path)
     try:
         with path.open("rb") as file:
             begin = file.read(_HEADER_BYTES)
@@ -182,6 +194,27 @@ def _check(path: Path) -> None:
     if len(begin) < _HEADER_BYTES or (begin[24:28] == begin[92:96] and packed_bytes(path) < expected):
         found = f"{packed_bytes(path):,} of {expected:,} bytes are there"
         raise DamagedTrace(f"{path}: ends too early: {found}; copy it again, or {_AGAIN}")
+
+
+def _check_journals(path: Path) -> None:
+    """Raise UnreadableFile if part of the database is in a journal, which is else empty or begins with zeros."""
+    for database in dict.fromkeys((path, path.resolve())):  # SQLite looks beside the file that a link leads to
+        for ending, (meaning, statement) in _JOURNALS.items():
+            journal = database.with_name(database.name + ending)
+            try:
+                with plain_file(journal)[0] as file:
+                    is_used = any(file.read(_JOURNAL_BYTES))
+            except FileNotFoundError:
+                continue
+            except OSError as err:
+                raise UnreadableFile(
+                    f"{journal}: belongs to {path}, and cannot be read: {err.strerror or err}"
+                ) from err
+            if is_used:
+                raise UnreadableFile(
+                    f"{path}: has {journal.name} beside it: {meaning}; wait until nothing writes to it, then run "
+                    f"`sqlite3 {database.name} '{statement}'`, or {_AGAIN}"
+                )
 
 
 def _text(data: bytes) -> str:

@@ -33,12 +33,13 @@ def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
 
 NSIGHT = TraceFormat(
     name="Nsight Systems",
-    version=2,
+    version=3,
     file_names=tuple(f"*{ending}" for ending in _EXPORTS),
     recognises=_recognised,
     reader=_reader,
     ranks=_ranks,
     a_file="Nsight Systems export",
     unread_names=tuple(f"*{ending}" for ending in REPORTS),
+    journals=("-wal", "-journal"),
     how_to_make=f"export it with {EXPORT}",
 )
