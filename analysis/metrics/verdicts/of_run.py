@@ -17,7 +17,7 @@ from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, faults_of, length, short
 from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
-from .order import COMMUNICATION, COPIES, leading_fault, price_ns
+from .order import OF_COMMUNICATION, OF_COPIES, leading_fault, price_ns
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
@@ -239,7 +239,7 @@ def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) 
     if loss.verdict in IDLE_VERDICTS:
         ns = idle_price_ns(idle, prices, loss.ms * 1e6)
     else:
-        ns = price_ns(COPIES if loss.verdict == "copy-bound" else COMMUNICATION, prices, loss.ms * 1e6)
+        ns = price_ns(OF_COPIES if loss.verdict == "copy-bound" else OF_COMMUNICATION, prices, loss.ms * 1e6)
     return None if ns is None else ns / 1e6
 
 

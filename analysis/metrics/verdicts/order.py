@@ -12,8 +12,8 @@ from ..prices import Prices
 from .of_idle import idle_price_ns, idle_remedy
 from .thresholds import FIRST_FROM, LOSS_FROM
 
-COPIES = ("no_copies",)
-COMMUNICATION = ("overlap", "no_jitter")
+OF_COPIES = ("no_copies",)
+OF_COMMUNICATION = ("overlap", "no_jitter")
 """Remedies of which the larger gain is the price of exposed copies, and of exposed communication."""
 _EXPOSED = ("exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns")
 
@@ -63,7 +63,7 @@ def _losses_ns(
     communication_ns = sum(parts[part] for part in _EXPOSED)
     losses = {
         "idle": (idle_ns, idle_price_ns(idle, prices, idle_ns)),
-        "copies": (copies_ns, price_ns(COPIES, prices, copies_ns)),
-        "communication": (communication_ns, price_ns(COMMUNICATION, prices, communication_ns)),
+        "copies": (copies_ns, price_ns(OF_COPIES, prices, copies_ns)),
+        "communication": (communication_ns, price_ns(OF_COMMUNICATION, prices, communication_ns)),
     }
     return {loss: price for loss, (ns, price) in losses.items() if ns >= LOSS_FROM * parts["window_ns"]}
