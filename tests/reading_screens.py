@@ -170,7 +170,7 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
             yield "tips beside a hang"
         return
     kind = (
-        "idle" if verdict in _OF_IDLE else "copies" if verdict == "copy-bound"
+        largest if verdict == "mixed" else "idle" if verdict in _OF_IDLE else "copies" if verdict == "copy-bound"
         else "communication" if verdict in _OF_COMM else "compute" if verdict == "compute-bound" else "?"
     )  # fmt: skip
     is_loss = whole > 0 and losses[largest] >= 0.05 * whole

@@ -164,7 +164,7 @@ def test_garbage_is_not_collected() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--no-gc", "show no garbage collection; torch 2.9 and later record them"),
+        ("--no-gc", "show no garbage collection; with torch 2.9 or later, `commtrace run --with-stack`"),
         ("--no-allocation", "no call of the runtime in these traces allocates"),
         ("--pinned-copies", "show no copy from pageable memory"),
         ("--no-copies=DtoH", "show no copies DtoH"),
@@ -177,9 +177,52 @@ def test_what_a_trace_does_not_show_is_not_predicted(
     assert message in capsys.readouterr().err
 
 
-def test_a_run_without_a_gpu_has_no_calls_of_the_runtime(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["predict", "--no-sync", "all", str(DATA / "gloo-training")]) == 1
-    assert "show no calls of the runtime" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--no-sync=all", "without a GPU nothing waits for a device; give an operator"),
+        ("--no-sync=aten::nothing", "without a GPU nothing waits for a device; give an operator"),
+        ("--no-copies=HtoD", "show no copies HtoD"),
+        ("--no-copies=all", "show no operators that only copy"),
+        ("--no-allocation", "show no calls of the runtime"),
+    ],
+)
+def test_what_a_run_without_a_gpu_does_not_show(
+    option: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_cpu(tmp_path, "aten::clone" if "HtoD" in option else "aten::mm")
+    assert cli.main(["predict", option, str(tmp_path)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def on_cpu(folder: Path, operator: str) -> None:
+    """Two ranks, one of which comes 40 ms later to an all_reduce; then an operator of 20 ms, 40 ms of work, and 40 more
+    on the other rank, before another all_reduce."""
+    for rank in (0, 1):
+        trace = Trace(rank, 2, backend="gloo")
+        for step in range(3):
+            begin = step * 200 * MS
+            first, reduced = begin + (10 + 40 * rank) * MS, begin + 50 * MS + MS // 2
+            trace.step(step, begin, 200 * MS).op("aten::mm", begin, first - begin)
+            trace.c10d("allreduce_", first).gloo("all_reduce", first + MS // 10, reduced - first)
+            last = reduced + (60 + 40 * (1 - rank)) * MS
+            trace.op(operator, reduced + MS // 4, 20 * MS).op("aten::mm", reduced + 21 * MS, last - reduced - 21 * MS)
+            trace.c10d("allreduce_", last).gloo("all_reduce", last + MS // 10, begin + 152 * MS - last)
+            trace.op("aten::add", begin + 153 * MS, 47 * MS)
+        trace.write(folder, f"x{rank}.json")
+
+
+def test_copies_on_cpus(tmp_path: Path) -> None:
+    on_cpu(tmp_path, "aten::copy_")
+    [row] = analyse(tmp_path, details=True).predict({"no_copies": "all"}).to_dict("records")
+    assert row["gain_ns"] == pytest.approx(20 * MS, rel=0.02)
+
+
+def test_a_value_read_on_cpus(tmp_path: Path) -> None:
+    """The late rank has less to do afterwards: without waiting for each other in between, both take 40 ms less."""
+    on_cpu(tmp_path, "aten::item")
+    [row] = analyse(tmp_path, details=True).predict({"no_sync": "aten::item"}).to_dict("records")
+    assert row["gain_ns"] == pytest.approx(40 * MS, rel=0.02)
 
 
 @pytest.mark.parametrize("option", ["--no-sync=aten::nothing", "--no-copies=everything"])

@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from builders import MS as BUILT_MS
+from builders import Trace
 from samples import a_sample
 from simulator import Injection, Window, World, simulate
 from simulator.pipelines import three_d
-from simulator.programs import ddp, fsdp, moe, tp, tp_dp, twins
+from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp, twins
 
 from analysis import analyse
 from analysis.results.analysis import Analysis
@@ -145,6 +147,65 @@ def test_the_rank_of_the_hot_expert(tmp_path: Path) -> None:
     assert hot.prices.late is not None
     assert hot.prices.late.ranks == (3,)
     assert hot.prices.late.excess[3].kernel == "grouped_gemm_kernel"
+
+
+@pytest.mark.parametrize(("us", "verdict"), [(400.0, "transfer-bound"), (1400.0, "mixed")])
+def test_of_two_causes_none_dominates(us: float, verdict: str, tmp_path: Path) -> None:
+    """A call that blocks on all ranks, and transfers that cost about 1.4 ms of 6."""
+    blocking = Injection("block", tuple(range(8)), STEPS, us, 0.4)
+    run = read(replace(world("tp and dp"), injections=(blocking,)), tmp_path)
+    assert run.verdicts["verdict"].iloc[0] == verdict
+    gains = run.remedies.set_index("remedy")["gain_ns"]
+    assert bool(min(gains["no_syncs"], gains["overlap"]) >= 0.8 * gains.max()) == (verdict == "mixed")
+    if verdict == "mixed":
+        because = run.verdicts["because"].iloc[0]
+        assert "Devices are idle for" in because
+        assert "Exposed" in because
+
+
+@pytest.mark.parametrize("name", a_sample(["fsdp", "twins"], 1, seed=3))
+def test_garbage_that_all_ranks_collect(name: str, tmp_path: Path) -> None:
+    calm = world(name)
+    collecting = Injection("gc", tuple(range(8)), STEPS, 3000.0, 0.4)
+    late = read(replace(calm, injections=(collecting,)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    first = late.remedies.iloc[0]
+    assert first["remedy"] == "no_gc"
+    assert first["gain_ns"] == pytest.approx(true, abs=0.03 * step_ns(late))
+    assert late.verdicts["verdict"].iloc[0] == "launch-bound"
+    assert "of this Python collected garbage" in late.verdicts["because"].iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "remedy", "verdict", "said"),
+    [
+        ("Python GC", "no_gc", "idle", "collecting garbage costs"),
+        (LOADER, "no_data_wait", "input-bound", "waiting for batches costs"),
+    ],
+)
+def test_what_all_cpus_do_without_a_gpu(what: str, remedy: str, verdict: str, said: str, tmp_path: Path) -> None:
+    """Idle time has no causes there; 40 of 100 ms have a price."""
+    for rank in (0, 1):
+        written_on_cpu(rank, what).write(tmp_path, f"x{rank}.json")
+    run = analyse(tmp_path, details=True)
+    first = run.remedies.iloc[0]
+    assert first["remedy"] == remedy
+    assert first["gain_ns"] == pytest.approx(40 * BUILT_MS, rel=0.01)
+    assert run.verdicts["verdict"].iloc[0] == verdict
+    assert said in run.verdicts["because"].iloc[0]
+
+
+def written_on_cpu(rank: int, what: str) -> Trace:
+    """Steps of 100 ms: work, 40 ms of `what`, work, and an all_reduce."""
+    trace = Trace(rank, 2, backend="gloo")
+    for step in range(4):
+        begin = step * 100 * BUILT_MS
+        trace.step(step, begin, 100 * BUILT_MS).op("aten::mm", begin, 10 * BUILT_MS)
+        trace.annotation(what, begin + 10 * BUILT_MS, 40 * BUILT_MS)
+        trace.op("aten::mm", begin + 50 * BUILT_MS, 40 * BUILT_MS)
+        trace.c10d("allreduce_", begin + 90 * BUILT_MS).gloo("all_reduce", begin + 91 * BUILT_MS, 8 * BUILT_MS)
+        trace.op("aten::add", begin + 99 * BUILT_MS + 1000, BUILT_MS - 1000)
+    return trace
 
 
 def test_nothing_is_priced_where_launches_were_not_read(tmp_path: Path) -> None:

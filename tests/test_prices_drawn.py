@@ -30,7 +30,13 @@ PROGRAMS: dict[str, Program] = {
     "cross": cross,
 }
 OF_ONE_RANK = ("slower", "kernel", "copies", "python", "op", "block", "data", "gc", "alloc", "pageable")
-OF_ALL = {"copies": "no_copies", "block": "no_syncs", "alloc": "no_allocations", "data": "no_data_wait"}
+OF_ALL = {
+    "copies": "no_copies",
+    "block": "no_syncs",
+    "alloc": "no_allocations",
+    "data": "no_data_wait",
+    "gc": "no_gc",
+}
 SHAPES = ((1, 4), (2, 2), (2, 4), (1, 8))
 STEPS = tuple(range(6))
 QUICK, SLOW = range(4), range(4, 24)

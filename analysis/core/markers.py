@@ -56,6 +56,8 @@ COPIES = ("Memcpy", "Memset")
 """How Kineto's names of copies and fills begin."""
 COPY_KINDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "Memset")
 """Parts of those names that tell which they are."""
+COPYING_OPERATORS = ("aten::copy_", "aten::clone", "aten::contiguous", "aten::_to_copy", "aten::to")
+"""Operators that do nothing but copy, which on a CPU is a copy of memory."""
 FROM_PAGEABLE = "(Pageable ->"
 """Part of the name of a copy from memory that the device cannot read by itself."""
 TO_PAGEABLE = "-> Pageable)"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ..core import markers
 from .typical_step import TypicalStep
 
 _LEAST = 0.01
@@ -20,9 +21,12 @@ _OF_IDLE = {
     "no_syncs": ("sync_ns", "drained_ns"),
     "no_allocations": ("alloc_ns",),
     "no_data_wait": ("data_ns",),
+    "no_gc": ("gc_ns",),
     "launch_ahead": ("launching_ns", "operator_ns", "outside_ns"),
 }
 """Names of remedies, and the parts of a step, or of idle time, that they are about."""
+_OF_CPU = {"no_data_wait": markers.LOADING, "no_gc": markers.PYTHON_GC}
+"""Names of remedies, and how annotations begin that show, without a GPU, when a CPU did what they are about."""
 
 
 class Gain(NamedTuple):
@@ -75,19 +79,30 @@ class Prices(NamedTuple):
     """The gains of a step of `step_ns`: of ranks and links that differ from others, and by the names of `remedies`.
 
     What all ranks have in common is priced in a run without what makes the `late` ranks late, with all links as fast.
+    The price of `overlap` is the smaller of two bounds: that of transfers `in_no_time`, or of compute that never waits.
     """
 
     step_ns: float
     late: LateRanks | None
     slow: PricedLinks | None
     gains: Mapping[str, Gain]
+    in_no_time: bool = False
 
 
-def worth_pricing(typical: TypicalStep, idle: pd.DataFrame) -> list[str]:
-    """The names of remedies that are about enough of a typical step; `idle` is `idle` or `idle_steps` of its steps."""
+def worth_pricing(typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame) -> list[str]:
+    """The names of remedies that are about enough of a typical step; `idle` is `idle` or `idle_steps` of its steps.
+
+    `of_cpus` are the annotations of a run without a GPU, whose idle time has no causes.
+    """
     least = _LEAST * typical.parts["window_ns"]
     of_step = [name for name, parts in _OF_STEP.items() if sum(typical.parts[part] for part in parts) >= least]
     # A single rank may be idle, and all others wait for it.
     most = idle.groupby(["rank", "device"]).mean(numeric_only=True).max()
     of_idle = [name for name, parts in _OF_IDLE.items() if sum(most[list(parts)].fillna(0)) >= least]
-    return [*of_step, *of_idle]
+    names, times = of_cpus["name"].fillna(""), of_cpus["dur_ns"] / max(len(typical.steps), 1)
+    of_cpu = [
+        name
+        for name, begins in _OF_CPU.items()
+        if times.where(names.str.startswith(begins), 0.0).groupby(of_cpus["rank"]).sum().max() >= least
+    ]
+    return [*of_step, *of_idle, *of_cpu]

@@ -13,14 +13,16 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..core.nccl_tests import POINT_TO_POINT
-from ..core.schema import Row
+from ..core.schema import Row, records
 from ..core.tables.lateness import REMEDIES
 from .causes.blame import shares_of_waiting, standing_out
 from .prices import Gain, LateRanks, Prices
+from .verdicts.culprits import length
 
 _DEVICE = ["rank", "device"]
 _MOVING = ["transfer", "unsplit"]
 _MOST_NAMED = 4
+_WORTH_SAYING, _MOST_SAID = 0.01, 3
 _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
@@ -42,10 +44,11 @@ class StepCosts(NamedTuple):
     path: pd.DataFrame
 
 
-def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
+def remedies(costs: StepCosts, prices: Prices | None = None, leading: str | None = None) -> pd.DataFrame:
     """One row per change that is about some time or gains some: the largest gain first, or the most time.
 
-    `prices` are gains of the run played again, None where it cannot be.
+    `prices` are gains of the run played again, None where it cannot be. The `leading` remedy comes before all others:
+    it is about what the verdict says first (`verdicts/order`).
     """
     steps = costs.steps
     if not len(steps):
@@ -63,9 +66,23 @@ def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
             rows.append(row | of_step | {"path_frac": share} | _gains(gain, costs.length_ns))
     # How much time a change is about does not say what it gains: such rows come after all known gains.
     rows.sort(
-        key=lambda row: (row.get("gain_ns", 0) > 0, row.get("gain_ns", row.get("concerned_ns")) or 0), reverse=True
+        key=lambda row: (
+            row["remedy"] == leading,
+            row.get("gain_ns", 0) > 0,
+            row.get("gain_ns", row.get("concerned_ns")) or 0,
+        ),
+        reverse=True,
     )
     return REMEDIES.frame(rows)
+
+
+def first_gains(table: pd.DataFrame, length_ns: float) -> str | None:
+    """The first rows of `remedies` that gain enough, in a sentence on a step of this length; None without any."""
+    worth = [row for row in records(table) if (row["gain_frac"] or 0) >= _WORTH_SAYING][:_MOST_SAID]
+    if not worth:
+        return None
+    gains = ", or ".join(f"{length(row['gain_ns'] / 1e6)} with {row['what']}" for row in worth)
+    return f"a step of {length(length_ns / 1e6)} would gain {gains}; see `remedies`"
 
 
 def _gains(gain: Gain | None, length_ns: float) -> Row:
@@ -143,6 +160,11 @@ _OF_IDLE: tuple[Row, ...] = (
         "remedy": "no_allocations",
         "what": "no memory allocated or freed by the driver in a step",
         "how": "see `syncs`: smaller batches, PYTORCH_ALLOC_CONF=expandable_segments:True, no empty_cache()",
+    },
+    {
+        "remedy": "no_gc",
+        "what": "no garbage collected by Python in a step",
+        "how": "gc.freeze() before the first step; or gc.disable(), and gc.collect() on all ranks in the same steps",
     },
     {
         "remedy": "launch_ahead",

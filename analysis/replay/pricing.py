@@ -58,6 +58,7 @@ _SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "no_syncs": host.no_blocking,
     "no_allocations": host.no_allocation,
     "no_data_wait": host.no_data_wait,
+    "no_gc": host.no_gc,
     "launch_ahead": host.no_launch_overhead,
 }
 """What all ranks have in common: the names of remedies, and how it is played without."""
@@ -92,23 +93,28 @@ def prices(
         for name, scenario in _SCENARIOS.items()
         if name in asked and (several or name != "no_jitter")
     }
-    if "overlap" in gains:
-        # Hidden behind compute, transfers cost no less than if they took no time; and compute still needs others'.
-        gains["overlap"] = min(gains["overlap"], pricing.gain(_NO_TRANSFERS, after))
-    return Prices(pricing.step_ns, late, slow, gains)
+    in_no_time = pricing.gain(_NO_TRANSFERS, after) if "overlap" in gains else None
+    if in_no_time is None or gains["overlap"] <= in_no_time:
+        return Prices(pricing.step_ns, late, slow, gains)
+    # Hidden behind compute, transfers cost no less than if they took no time; and compute still needs others'.
+    return Prices(pricing.step_ns, late, slow, gains | {"overlap": in_no_time}, in_no_time=True)
 
 
-def priced_scenarios(prices: Prices, links: Links) -> list[Scenario]:
-    """What the run was played without, as far as a step gains 1 % of it: faults, then what CPUs and copies cost.
+def priced_scenarios(prices: Prices, links: Links) -> dict[str, Scenario]:
+    """By the names of remedies: what the run was played without, as far as a step gains 1 % of it.
 
-    Unlike the prices of the latter, each by itself.
+    What all ranks have in common was priced in the run without faults; here it is by itself.
     """
-    scenarios = [] if prices.late is None else [usual.without_stragglers(prices.late.ranks, prices.late.host)]
-    if prices.slow is not None:
-        scenarios += [links_as_others(each) for each in slow_groups(links) if each.label == prices.slow.label]
     worth = [name for name, gain in prices.gains.items() if gain.ns >= _LEAST * prices.step_ns]
-    of_hosts = [name for name in worth if name not in ("no_jitter", "overlap")]
-    return [*scenarios, *(_SCENARIOS[name]() for name in sorted(of_hosts, key=lambda name: -prices.gains[name].ns))]
+    scenarios = {name: _SCENARIOS[name]() for name in worth}
+    if "overlap" in scenarios and prices.in_no_time:
+        scenarios["overlap"] = _NO_TRANSFERS
+    if prices.late is not None:
+        scenarios["no_straggler"] = usual.without_stragglers(prices.late.ranks, prices.late.host)
+    if prices.slow is not None:
+        label = prices.slow.label
+        [scenarios["slow_links"]] = [links_as_others(each) for each in slow_groups(links) if each.label == label]
+    return scenarios
 
 
 def _without_transfers(members: Sequence[Playing]) -> list[Playing]:

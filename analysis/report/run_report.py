@@ -121,7 +121,10 @@ def _time(analysis: ReportedRun) -> Section:
 
 
 def _path(analysis: ReportedRun) -> Section:
-    about = "The chain of work that sets the length of the run; it never waits. Other work made nothing longer."
+    about = (
+        "The chain of work that sets the length of the run; it never waits. Other work made nothing longer. "
+        'Where it is long is not what a step would gain: see "What to try".'
+    )
     try:
         table = analysis.table("critical_path")
     except (NothingMeasured, NotPredictable):

@@ -50,10 +50,11 @@ from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
-from ..metrics.remedies import StepCosts, remedies
+from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
+from ..metrics.verdicts.order import leading_remedy
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
@@ -207,11 +208,21 @@ class Analysis:
                 self.typical_step.steps,
                 blamed=self.culprits,
                 hosts=run.hosts,
-                asked=worth_pricing(self.typical_step, self._idle_of_typical_step),
+                asked=worth_pricing(
+                    self.typical_step,
+                    self._idle_of_typical_step,
+                    run.annotations if run.is_of_cpus else run.annotations[:0],
+                ),
                 links=self.links if len(self.collectives) else None,
             )
         except (NotPredictable, NothingMeasured):
             return None
+
+    @property
+    def _leading_remedy(self) -> str | None:
+        if self.prices is None:
+            return None
+        return leading_remedy(self.prices, self.typical_step.parts, self.idle_causes, self._largest_gaps.unseen_ns)
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -292,13 +303,14 @@ class Analysis:
         return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
 
     def _usual_scenarios(self) -> list[Scenario]:
-        """First what `remedies` prices, then ranks that others wait for, and bounds."""
+        """First what `remedies` prices, in its order, then ranks that others wait for, and bounds."""
         from ..replay.links import links_of
         from ..replay.pricing import priced_scenarios
         from ..replay.scenarios.transfers import faster_links
         from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 
-        priced = [] if self.prices is None else priced_scenarios(self.prices, self.links)
+        scenarios = {} if self.prices is None else priced_scenarios(self.prices, self.links)
+        priced = [scenarios[remedy] for remedy in self.remedies["remedy"] if remedy in scenarios]
         causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
         worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
         late = [without_stragglers([int(rank)]) for rank in worst]
@@ -445,7 +457,7 @@ class Analysis:
         """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
         return idle_causes(self._idle_of_typical_step) if self.run.details else None
 
-    @property
+    @cached_property
     def _largest_gaps(self) -> LargestGaps:
         """What most idle time of a typical step comes before."""
         if not self.run.details or not self.run.has_starts:
@@ -621,8 +633,14 @@ class Analysis:
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
                 self.prices,
+                self._leading_remedy,
             )
         )
+
+    @property
+    def first_gains(self) -> str | None:
+        """What a step would gain, the first of `remedies` in a sentence; None if that is nothing, or not known."""
+        return first_gains(self.remedies, self.typical_step.parts["window_ns"]) if self.prices is not None else None
 
     @cached_property
     def lateness(self) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from ..ceilings.files import read_ceiling
 from ..core import markers
+from ..core.kinds import COMPUTE
 from ..errors import BadScenario, NothingMeasured
 from ..metrics.device.idle import is_alloc
 from ..replay.links import Linked, Links, links_of
@@ -201,7 +202,12 @@ def _buckets(analysis: PredictedRun, size: Any, _: Option) -> Scenario:
 
 
 def _no_sync(analysis: PredictedRun, what: Any, _: Option) -> Scenario:
-    """All calls that wait for the device, those of one name, or those in an operator."""
+    """All calls that wait for the device, those of one name, or those in an operator.
+
+    Without a GPU only an operator, before which the CPU waits for communication.
+    """
+    if analysis.run.is_of_cpus:
+        return _no_wait_on_cpu(analysis, str(what))
     _with_calls(analysis)
     if what in (True, _ALL):
         return host.no_blocking()
@@ -211,6 +217,16 @@ def _no_sync(analysis: PredictedRun, what: Any, _: Option) -> Scenario:
     if not (analysis.run.cpu_operators["name"] == text).any():
         raise BadScenario(f"{text!r} is neither a call of the runtime nor an operator in these traces")
     return host.no_blocking(operator=text)
+
+
+def _no_wait_on_cpu(analysis: PredictedRun, operator: str) -> Scenario:
+    activities = analysis.run.activities
+    if not (activities["name"][activities["kind"] == COMPUTE] == operator).any():
+        raise NothingMeasured(
+            f"{analysis.run.name}: without a GPU nothing waits for a device; give an operator before which the CPU "
+            "waits for communication, such as aten::item"
+        )
+    return host.no_blocking(operator=operator)
 
 
 def _no_data_wait(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
@@ -224,8 +240,9 @@ def _no_gc(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
     _only_true("no_gc", value)
     if not (_annotated(analysis) == markers.PYTHON_GC).any():
         raise NothingMeasured(
-            f"{analysis.run.name}: the traces show no garbage collection; torch 2.9 and later record them with "
-            "with_stack=True and experimental_config=_ExperimentalConfig(record_python_gc_info=True)"
+            f"{analysis.run.name}: the traces show no garbage collection; with torch 2.9 or later, "
+            "`commtrace run --with-stack` records them, or a profiler with_stack=True and "
+            "experimental_config=_ExperimentalConfig(record_python_gc_info=True)"
         )
     return host.no_gc()
 
@@ -253,6 +270,8 @@ def _pinned_copies(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
 
 
 def _no_copies(analysis: PredictedRun, which: Any, _: Option) -> Scenario:
+    if analysis.run.is_of_cpus and not analysis.run.activities["name"].isin(markers.COPYING_OPERATORS).any():
+        raise NothingMeasured(f"{analysis.run.name}: the traces show no operators that only copy")
     if which in (True, _ALL):
         return host.no_copies()
     if which not in markers.COPY_KINDS:

@@ -5,6 +5,7 @@ torch lacks it, the function raises AttributeError or ImportError, unless it say
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,9 +49,15 @@ def kineto_has_stopped() -> bool:
     return bool(getattr(torch.autograd, "_is_kineto_stopped", lambda: False)())
 
 
-def with_sync_events() -> Any:
-    """What `experimental_config` of a profiler is to be, for CUDA's synchronisations to be recorded, too."""
-    return _ExperimentalConfig(enable_cuda_sync_events=True)
+def recording(*, sync_events: bool, garbage: bool) -> Any:
+    """The `experimental_config` of a profiler that records these as well; None for neither.
+
+    They are CUDA's synchronisations, and Python's garbage collections, for which torch 2.9 and stacks are needed.
+    """
+    if garbage:
+        with suppress(TypeError):  # before torch 2.9
+            return _ExperimentalConfig(enable_cuda_sync_events=sync_events, record_python_gc_info=True)
+    return _ExperimentalConfig(enable_cuda_sync_events=True) if sync_events else None
 
 
 def process_group_configs() -> Sequence[Any]:

@@ -25,7 +25,7 @@ from ..base.detail import SHAPES_ONLY, Detail
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keep, Keeping
 from ..base.schedule import Schedule
-from ..base.torch_private import drop_profiler, profiler_is_on, with_sync_events
+from ..base.torch_private import drop_profiler, profiler_is_on, recording
 from ..errors import CaptureError, ProfilingError, UnwritableError
 from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
@@ -75,11 +75,11 @@ class Session:
     to it.
 
     Tensor shapes are recorded unless `light`, which costs least: with NCCL the sizes of collectives are known all the
-    same, with gloo they are not. Source lines (`with_stack`), allocations (`profile_memory`) and, on GPUs, CUDA's
-    synchronisations (`sync_events`) are recorded on request. `kineto_buffer_mb` is the host memory in MiB that the
-    profiler may take for what a GPU did; 2048 without it. `model` adds parameter counts, DDP's buckets and FSDP2's
-    groups to the side files, `batch_size` is per rank, `config` is kept as it is. One line on stderr says at the end
-    what was written, or why it is not all that was asked for.
+    same, with gloo they are not. Source lines and Python's garbage collections (`with_stack`), allocations
+    (`profile_memory`) and, on GPUs, CUDA's synchronisations (`sync_events`) are recorded on request. `kineto_buffer_mb`
+    is the host memory in MiB that the profiler may take for what a GPU did; 2048 without it. `model` adds parameter
+    counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank, `config` is kept as it is. One
+    line on stderr says at the end what was written, or why it is not all that was asked for.
 
     After each cycle its trace is packed beside the training where `keep` is "recording", which removes the trace, or
     "both". With `analyse`, rank 0 gathers the recordings of all ranks when the block ends, shows the summary on stderr,
@@ -279,7 +279,7 @@ class Session:
             record_shapes=self._options.record_shapes,
             with_stack=self._options.with_stack,
             profile_memory=self._options.profile_memory,
-            experimental_config=with_sync_events() if self._options.sync_events else None,
+            experimental_config=recording(sync_events=self._options.sync_events, garbage=self._options.with_stack),
         )
 
     def _step_profiler(self) -> None:

@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from analysis.core.markers import PYTHON_GC
 from analysis.results.opening import analyse
+from profiling import capture
 
 
 def test_garbage_collection_is_found(tmp_path: Path) -> None:
@@ -23,7 +24,22 @@ def test_garbage_collection_is_found(tmp_path: Path) -> None:
         for _ in range(3):
             gc.collect()
     profiler.export_chrome_trace(str(tmp_path / "rank0.json"))
-    annotations = analyse(tmp_path, details=True).run.annotations
+    check_collections(tmp_path)
+
+
+def test_captures_with_stacks_record_it(tmp_path: Path) -> None:
+    if "record_python_gc_info" not in str(_ExperimentalConfig.__init__.__doc__):
+        pytest.skip("this torch does not record garbage collection; 2.9 does")
+    with capture(tmp_path, with_stack=True, device="cpu") as session:
+        for _ in range(5):
+            gc.collect()
+            session.step()
+    check_collections(tmp_path)
+
+
+def check_collections(folder: Path) -> None:
+    """At least three, each of which took time."""
+    annotations = analyse(folder, details=True).run.annotations
     collected = annotations[annotations["name"] == PYTHON_GC]
     assert len(collected) >= 3
     assert (collected["dur_ns"] > 0).all()

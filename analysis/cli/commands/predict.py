@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from ..bundles import with_bundle
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
+
+if TYPE_CHECKING:
+    from ...results.analysis import Analysis
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -191,6 +194,13 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
     return with_bundle(command, "scenarios", scenarios)
 
 
+def _say_first_gains(analysis: Analysis) -> None:
+    """What `remedies` puts first: the verdict and these tables are about one run, and agree."""
+    sentence = analysis.first_gains
+    if sentence is not None:
+        complain(sentence, kind="note")
+
+
 def _in_file(path: Path) -> list[dict[str, Any]]:
     """The scenarios of a TOML file. Raises BadParameter."""
     try:
@@ -239,7 +249,9 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
       {prog} attribution traces/my-run
     """
     writing.check("attribution")
-    print_table("attribution", analysis_of(runs, reading, details=True), writing)
+    analysis = analysis_of(runs, reading, details=True)
+    _say_first_gains(analysis)
+    print_table("attribution", analysis, writing)
 
 
 class PathBy(str, Enum):
@@ -272,7 +284,9 @@ def critical_path_command(
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
     writing.check(name)
-    print_table(name, analysis_of(runs, reading, details=True), writing)
+    analysis = analysis_of(runs, reading, details=True)
+    _say_first_gains(analysis)
+    print_table(name, analysis, writing)
 
 
 class ReleasesBy(str, Enum):
@@ -336,5 +350,7 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
         raise typer.BadParameter(str(err)) from err
     error = table["replay_error_frac"].max()
     complain(f"the unchanged replay is {error:.1%} off the measured steps (median)", kind="note")
+    if not scenarios:
+        _say_first_gains(analysis)
     writing.table("predictions", table)
     finish(analysis)

@@ -150,8 +150,8 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
         "string",
         (
             "transfer-bound, skew-bound, inconclusive, latency-bound or hidden; for the run not these two, but also "
-            "compute-bound, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, launch-bound, idle or "
-            "hang"
+            "compute-bound, mixed, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, launch-bound, "
+            "idle or hang"
         ),
     ),
     "because": ("string", "the numbers it rests on; for the run in sentences, the largest loss first"),
@@ -162,7 +162,7 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
 REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "remedy": ("string", (
         "no_straggler, slow_links, no_jitter, no_bubble, overlap, faster_links, no_copies, no_syncs, no_allocations, "
-        "no_data_wait, launch_ahead or no_idle"
+        "no_data_wait, no_gc, launch_ahead or no_idle"
     )),
     "gain_ns": ("Int64", "by how much a typical step would be shorter, as played again; NA where that is not known"),
     "gain_low_ns": ("Int64", "the least it may be"),

@@ -30,12 +30,14 @@ _SENTENCES = {
     "launching_ns": "launching what came next",
 }
 _REMEDIES = {
-    "sync-bound": "no_syncs",
-    "allocator-bound": "no_allocations",
-    "input-bound": "no_data_wait",
-    "launch-bound": "launch_ahead",
+    "sync-bound": ("no_syncs",),
+    "allocator-bound": ("no_allocations",),
+    "input-bound": ("no_data_wait",),
+    "launch-bound": ("launch_ahead", "no_gc"),
 }
-"""Verdicts on idle time, and the remedies that tell their price."""
+"""Verdicts on idle time, and the remedies of which the larger gain is their price."""
+_ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}
+"""Remedies that have a price where causes are not known, and what CPUs did."""
 _BLOCKED = ("sync-bound", "allocator-bound", "input-bound")
 IDLE_VERDICTS = frozenset({*_REMEDIES, "idle"})
 _MENTIONED = 0.1  # of idle time
@@ -43,11 +45,14 @@ _MOST_CALLS = 2
 
 
 def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
-    """The parts of idle time, mean over rows of `idle` or `idle_steps`, in ns; None where some are not known."""
+    """The parts of idle time, mean over rows of `idle` or `idle_steps`, in ns; None where some are not known.
+
+    Garbage collections, which are part of other causes, count as none where they were not recorded.
+    """
     columns = [*IDLE_CAUSES, "drained_ns"]
     if not len(idle) or idle[columns].isna().any(axis=None):
         return None
-    return {column: float(idle[column].astype("float64").mean()) for column in columns}
+    return {column: float(idle[column].fillna(0).astype("float64").mean()) for column in [*columns, "gc_ns"]}
 
 
 def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) -> str:
@@ -56,7 +61,8 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) 
     Of what its host does, that without which a step gains most, or else that which takes most of it.
     """
     if causes is None:
-        return "idle"
+        name, _ = _on_cpu(prices)
+        return "input-bound" if name == "no_data_wait" else "idle"
     sizes, gains = _sizes(causes), _gains(causes, prices)
     largest = max(sizes, key=lambda verdict: sizes[verdict])
     return max(gains, key=lambda verdict: gains[verdict]) if largest != "idle" and any(gains.values()) else largest
@@ -64,10 +70,21 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) 
 
 def idle_price_ns(causes: dict[str, float] | None, prices: Prices, idle_ns: float) -> float | None:
     """What a step would gain without the largest cause, but no more than the idle time there is; None if not known."""
-    if causes is None or idle_verdict(causes, prices) == "idle":
+    if causes is None:
+        name, gain_ns = _on_cpu(prices)
+        return None if name is None else min(gain_ns, idle_ns)
+    if idle_verdict(causes, prices) == "idle":
         return None
     gains = _gains(causes, prices)
     return min(max(gains.values()), idle_ns) if gains else None
+
+
+def idle_remedy(causes: dict[str, float] | None, prices: Prices) -> str | None:
+    """The remedy that the verdict on idle time is about; None if none was played."""
+    if causes is None:
+        return _on_cpu(prices)[0]
+    names = [name for name in _REMEDIES.get(idle_verdict(causes, prices), ()) if name in prices.gains]
+    return max(names, key=lambda name: prices.gains[name].ns, default=None)
 
 
 def _sizes(causes: dict[str, float]) -> dict[str, float]:
@@ -90,12 +107,17 @@ def _sizes(causes: dict[str, float]) -> dict[str, float]:
 def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
     """By verdict: what a step would gain without its cause, in ns, for the causes that were played.
 
-    That everything is launched in time is a bound, in which the host has nothing to do: so it counts no more than the
-    host's time that is not in calls whose absence gains as much.
+    Python's garbage collections count as launching late. That everything is launched in time is a bound, in which
+    the host has nothing to do: so it counts no more than the host's time that is not in calls whose absence gains
+    as much.
     """
     if prices is None:
         return {}
-    gains = {verdict: max(prices.gains[name].ns, 0.0) for verdict, name in _REMEDIES.items() if name in prices.gains}
+    known = {
+        verdict: [prices.gains[name].ns for name in names if name in prices.gains]
+        for verdict, names in _REMEDIES.items()
+    }
+    gains = {verdict: max(*priced, 0.0) for verdict, priced in known.items() if priced}
     if "launch-bound" in gains:
         sizes = _sizes(causes)
         by_host = sum(causes[f"{part}_ns"] for part in HOST) + causes["launching_ns"]
@@ -104,15 +126,28 @@ def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
     return gains
 
 
-def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str]) -> str:
-    """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` says how long ms are."""
+def _on_cpu(prices: Prices | None) -> tuple[str | None, float]:
+    """The remedy without a GPU that gains most, and its gain in ns; None for none."""
+    gains = {name: prices.gains[name].ns for name in _ON_CPU if name in prices.gains} if prices is not None else {}
+    name = max(gains, key=lambda remedy: gains[remedy], default=None)
+    return (name, gains[name]) if name is not None and gains[name] > 0 else (None, 0.0)
+
+
+def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str], prices: Prices | None = None) -> str:
+    """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` says how long ms are.
+
+    Without a GPU idle time has no causes, but some have a price.
+    """
     if causes is None:
-        return ""
+        name, gain_ns = _on_cpu(prices)
+        return "" if name is None else f": {_ON_CPU[name]} costs {time(gain_ns / 1e6)}"
     total = sum(causes[cause] for cause in IDLE_CAUSES)
     large = {cause: causes[cause] for cause in IDLE_CAUSES if total and causes[cause] >= _MENTIONED * total}
     by_host = sorted((cause for cause in large if cause in _SENTENCES), key=lambda cause: -large[cause])
     parts = [f"{_SENTENCES[cause]} ({time(large[cause] / 1e6)})" for cause in by_host]
     text = f": their CPUs were {listed(parts)}" if parts else ""
+    if causes["gc_ns"] >= _MENTIONED * total > 0:
+        text += f"; for {time(causes['gc_ns'] / 1e6)} of this Python collected garbage"
     if causes["drained_ns"] >= _MENTIONED * total and causes["drained_ns"] > causes["sync_ns"]:
         text += f"; {time(causes['drained_ns'] / 1e6)} follow blocking calls that let the queue run empty"
     if "queued_ns" in large:

@@ -17,20 +17,13 @@ from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, faults_of, length, short
 from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
-from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
+from .order import OF_COMMUNICATION, OF_COPIES, leading_fault, price_ns
+from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
 _PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
 _NOT_TOLD_APART = "waiting and transfer cannot be told apart"
-_REMEDIES_OF = {
-    "copy-bound": ("no_copies",),
-    "skew-bound": ("no_jitter", "overlap"),
-    "transfer-bound": ("overlap", "no_jitter"),
-    "inconclusive": ("overlap", "no_jitter"),
-}
-"""Verdicts, and the remedies of which the larger gain is their price."""
-_FIRST_FROM = 0.5  # of the largest loss: from there what differs from others comes first
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 
 
@@ -161,25 +154,27 @@ def of_run(
             step.idle - gaps.unseen_ns / 1e6,
             idle_verdict(idle, prices),
             "Devices are idle for",
-            idle_reasons(idle, step.time) + _before(gaps, step),
+            idle_reasons(idle, step.time, prices) + _before(gaps, step),
             step.idle,
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
-        _of_communication(step, communication, culprits),
+        _as_priced(_of_communication(step, communication, culprits), step, prices),
     ]
     losses.sort(key=lambda loss: -loss.ms)
     priced = {loss.verdict: _price_ms(loss, idle, prices) for loss in losses if step.share(loss.ms) >= LOSS_FROM}
-    known = [ms for ms in priced.values() if ms is not None]
-    if len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM:
+    known = sorted((ms for ms in priced.values() if ms is not None), reverse=True)
+    is_priced = len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM
+    if is_priced:
         losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
+    is_mixed = is_priced and len(known) > 1 and known[1] >= max(MIXED_FROM * known[0], LOSS_FROM * step.whole)
     largest, computing = losses[0], step.share(step.compute) >= COMPUTE_FROM and not _worth_changing(step, prices)
-    worst = faults[0].ms if faults else 0.0
-    if step.share(worst) >= LOSS_FROM and worst >= _FIRST_FROM * max(known, default=0.0):
-        verdict, sentences = faults[0].verdict, [faults[0].sentence(step.of_whole(worst))]
+    if prices is not None and leading_fault(prices, typical.parts, idle, gaps.unseen_ns) is not None:
+        verdict, sentences = faults[0].verdict, [faults[0].sentence(step.of_whole(faults[0].ms))]
         losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
         rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], faults[1:]
     elif step.share(largest.ms) >= LOSS_FROM and not computing:
-        verdict, [first, *rest] = largest.verdict, [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
+        verdict = "mixed" if is_mixed else largest.verdict
+        first, *rest = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
     else:
         said = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM] or losses[:1]
@@ -243,9 +238,9 @@ def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) 
         return None
     if loss.verdict in IDLE_VERDICTS:
         ns = idle_price_ns(idle, prices, loss.ms * 1e6)
-        return None if ns is None else ns / 1e6
-    gains = [prices.gains[name].ns / 1e6 for name in _REMEDIES_OF[loss.verdict] if name in prices.gains]
-    return min(max(gains), loss.ms) if gains else None
+    else:
+        ns = price_ns(OF_COPIES if loss.verdict == "copy-bound" else OF_COMMUNICATION, prices, loss.ms * 1e6)
+    return None if ns is None else ns / 1e6
 
 
 def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) -> Loss:
@@ -280,6 +275,22 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) 
         return Loss(step.comm, "transfer-bound", "Exposed transfers take", "", step.transfer)
     who = named() if waiting >= NAMED_FROM else ""
     return Loss(step.comm, "transfer-bound", total, f": {', '.join(_split_parts(step))}{who}")
+
+
+def _as_priced(loss: Loss, step: Step, prices: Prices | None) -> Loss:
+    """Where more of communication is waiting, but hidden transfers gain more than equally fast ranks: about transfers.
+
+    So it is in pipelines: stages wait for each other, none of them is late, and faster links shorten the waits.
+    """
+    if prices is None or loss.verdict != "skew-bound" or "overlap" not in prices.gains:
+        return loss
+    hidden = prices.gains["overlap"]
+    equal = [each.gain.ns for each in (prices.late, prices.slow) if each is not None]
+    equal += [prices.gains["no_jitter"].ns] if "no_jitter" in prices.gains else []
+    if hidden.low_ns <= 0 or step.share(hidden.ns / 1e6) < LOSS_FROM or hidden.ns <= max(equal, default=0.0):
+        return loss
+    gained = f"; with every transfer hidden behind compute, a step gains {step.time(hidden.ns / 1e6)}"
+    return loss._replace(verdict="transfer-bound", more=f"{loss.more}{gained}")
 
 
 def _split_parts(step: Step) -> Iterator[str]:

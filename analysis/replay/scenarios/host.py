@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...core import intervals
 from ...core.intervals import Spans, clip, complement, subtract, union
-from ...core.markers import COPY_KINDS, FROM_PAGEABLE
+from ...core.markers import COPY_KINDS, COPYING_OPERATORS, FROM_PAGEABLE
 from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
 from ..edges import Edges, ready
@@ -73,7 +73,8 @@ def no_blocking(
     """Calls that wait for the device return at once: of these names, inside this operator, on these ranks, or all.
 
     The CPU goes on, and makes all that follows earlier, until something else makes it wait. An operator that launches
-    nothing but copies, such as aten::item, is gone as a whole.
+    nothing but copies, such as aten::item, is gone as a whole. Without a GPU, what this operator waits for is
+    communication.
     """
     if operator is not None:
         assumes = f"the CPU does not need what {operator} waits for; all else of it but copies is done as before"
@@ -83,6 +84,8 @@ def no_blocking(
         what = f"no waiting for the device in {', '.join(sorted(names)) if names else 'calls'}"
 
     def unblocked(member: Playing, *, instead: bool) -> Playing:
+        if member.program.issued_by is not None:
+            return member if operator is None else _not_waiting(member, operator)
         which = _waiting(member, names, operator)
         freed = _unblocked(member, which, instead=instead)
         return freed if operator is None else _without_operator(freed, which, operator)
@@ -121,7 +124,10 @@ def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None = None) -> Scenario:
-    """Copies and fills of these kinds take no time on the devices of these ranks, or of all."""
+    """Copies and fills of these kinds take no time on the devices of these ranks, or of all.
+
+    In a run without a GPU, these are the operators that only copy, of any kind.
+    """
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [_without_copies(m, kinds) if _is_meant(m, ranks) else m for m in members]
@@ -447,6 +453,21 @@ def _without_copies(member: Playing, kinds: Collection[str]) -> Playing:
     program = member.program
     if program.host is None:
         return member
-    names = program.host.names.iloc[program.row].tolist()
-    chosen = _copies(program) & np.array([any(kind in str(name) for kind in kinds) for name in names], dtype=bool)
+    if program.issued_by is not None:
+        chosen = ~program.is_comm & program.host.names.iloc[program.row].isin(COPYING_OPERATORS).to_numpy(dtype=bool)
+    else:
+        names = program.host.names.iloc[program.row].tolist()
+        chosen = _copies(program) & np.array([any(kind in str(name) for kind in kinds) for name in names], dtype=bool)
     return replace(member, duration=np.where(chosen, 0, member.duration))
+
+
+def _not_waiting(member: Playing, operator: str) -> Playing:
+    """A CPU without a GPU that begins this operator without waiting for communication."""
+    program = member.program
+    assert program.host is not None
+    is_operator = ~program.is_comm & (program.host.names.iloc[program.row] == operator).to_numpy(dtype=bool)
+    joins = {
+        node: [source for source in sources if not (is_operator[node] and program.is_comm[source])]
+        for node, sources in member.edges.joins.items()
+    }
+    return replace(member, edges=Edges({n: sources for n, sources in joins.items() if sources}, member.edges.blocks))

@@ -36,7 +36,7 @@ class ScheduleOptions:
 class RecordingOptions:
     """What is recorded in traced steps, besides times."""
 
-    with_stack: Annotated[bool, _profiler("record source lines")] = False
+    with_stack: Annotated[bool, _profiler("record source lines, and Python's garbage collections")] = False
     profile_memory: Annotated[bool, _profiler("record allocations")] = False
     light: Annotated[
         bool,

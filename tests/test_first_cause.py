@@ -1,0 +1,77 @@
+"""The verdict, `remedies`, `predict`, `attribution`, `critical-path` and the report have the same first cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from simulator import simulate
+from test_prices_drawn import drawn
+
+from analysis import analyse
+from analysis.cli import app as cli
+from analysis.results.analysis import Analysis
+
+QUICK, SLOW = (3, 13), (5, 8, 25, 40, 45, 58)
+"""Of one rank and of all; pipelines; a fault that costs less than transfers."""
+REMEDIES = {
+    "skew-bound": {"no_straggler", "no_jitter", "no_bubble"},
+    "link-bound": {"slow_links"},
+    "transfer-bound": {"overlap"},
+    "copy-bound": {"no_copies"},
+    "sync-bound": {"no_syncs"},
+    "allocator-bound": {"no_allocations"},
+    "input-bound": {"no_data_wait"},
+    "launch-bound": {"launch_ahead", "no_gc"},
+}
+REMEDIES["mixed"] = {name for names in REMEDIES.values() for name in names} - {"no_straggler", "slow_links"}
+SCENARIOS = {
+    "no_straggler": r"ranks? [0-9, ]+as fast as the median",
+    "slow_links": "links of .* as fast as others",
+    "no_jitter": "every rank as fast as the median",
+    "overlap": "perfect overlap|transfers in no time",
+    "no_copies": "no copies",
+    "no_syncs": "no waiting for the device",
+    "no_allocations": "no allocations",
+    "no_data_wait": "no waiting for data",
+    "no_gc": "no garbage collection",
+    "launch_ahead": "everything launched in time",
+}
+A_LOSS = 0.05
+
+
+def check(seeds: Sequence[int], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In these worlds, as far as there is a loss."""
+    for seed in seeds:
+        simulate(drawn(seed).caused).write(folder / str(seed))
+        run = analyse(folder / str(seed), details=True)
+        first = run.remedies.iloc[0]
+        verdict = run.verdicts["verdict"].iloc[0]
+        if verdict == "compute-bound" or first["gain_frac"] < A_LOSS:
+            continue
+        assert first["remedy"] in REMEDIES[verdict], (seed, verdict)
+        assert re.match(SCENARIOS[first["remedy"]], run.predictions["scenario"].iloc[0]), seed
+        for command in ("predict", "attribution", "critical-path"):
+            assert cli.main([command, str(folder / str(seed))]) == 0
+            said = re.search(r"would gain [0-9.,]+ [mu]s with (.*?)[,;] (?:or|see)", capsys.readouterr().err)
+            assert said is not None, (seed, command)
+            assert said[1] == first["what"], (seed, command)
+        assert_the_same_rank(run, seed)
+
+
+def assert_the_same_rank(run: Analysis, seed: int) -> None:
+    """If one rank is late, it is the one whose jitter costs most."""
+    if run.remedies["remedy"].iloc[0] == "no_straggler" and run.prices and run.prices.late:
+        ranks = run.attribution[run.attribution["of"] == "rank"]
+        assert int(ranks["part"].iloc[0]) in run.prices.late.ranks, seed
+
+
+def test_in_a_few_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(QUICK, tmp_path, capsys)
+
+
+@pytest.mark.slow
+def test_in_more_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(SLOW, tmp_path, capsys)
