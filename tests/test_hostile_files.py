@@ -15,8 +15,8 @@ ATTACKS = Path(__file__).parent / "attacks"
     with_slow(
         [("side_files", 2), ("caches", 2), ("outputs", 2), ("faults", 2), ("damaged_traces", 3), ("seams", 400)],
         [
-            *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 30), ("damaged_traces", 30), ("seams", 20_000)),
-            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1)),
+            *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 30), ("damaged_traces", 30)),
+            *(("seams", 10_000), ("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1)),
         ],
     ),
     ids=lambda value: str(value),
