@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 from operator import is_
@@ -28,7 +28,9 @@ Two stages do, if this part of what the one with less runs is run by the other a
 class Alike:
     """A number for each activity of all members, shared by those that do the same."""
 
-    def __init__(self, members: Sequence[RankProgram], code: Any, most: Ints) -> None:
+    def __init__(self, members: Sequence[RankProgram], code: Any, most: Ints, orders: Sequence[int] = ()) -> None:
+        self.orders = list(orders)
+        """By place: a number for each member, shared by those that do the same in the same order on all streams."""
         self._ends = np.cumsum([len(p) for p in members])
         self._code: Ints = np.asarray(code, dtype=np.int64)
         self._name: Ints = np.concatenate([p.name for p in members])
@@ -70,11 +72,19 @@ class Alike:
         apart = ((table["step"] < 0) & (table.groupby("member")["step"].transform("max") >= 0)).to_numpy()
         numbers = int(apart.sum())
         code[apart] = np.arange(numbers)
+        orders: list[list[tuple[int, ...]]] = [[] for _ in members]
         for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
             for _, own in lane.groupby(["member", "step"], sort=False):
                 by_member.setdefault(int(own["member"].iloc[0]), []).append(own)
-            for runs in _in_one_order(list(by_member.values())):
+            groups = _in_one_order(by_member)
+            for group in groups:
+                for member in group:
+                    orders[member].append(tuple(group))
+            if any(len(group) == 1 for group in groups):  # it would be by itself
+                groups = [list(by_member)]
+            for group in groups:
+                runs = [own for member in group for own in by_member[member]]
                 usual = _most_common([tuple(own["name"]) for own in runs])
                 for own in runs:
                     numbered = _places(tuple(own["name"]), usual)
@@ -82,7 +92,7 @@ class Alike:
                     code[own.index[known]] = numbers + numbered[known]
                     most[own.index] = len(runs)
                 numbers += len(usual)
-        return cls(members, code, most)
+        return cls(members, code, most, pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist())
 
     @property
     def codes(self) -> list[Ints]:
@@ -201,19 +211,16 @@ def _most_common(names: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return Counter(names).most_common(1)[0][0]
 
 
-def _in_one_order(by_member: Sequence[list[pd.DataFrame]]) -> list[list[pd.DataFrame]]:
-    """The steps of those members together that do the same in the same order; all, where one would be by itself."""
+def _in_one_order(by_member: Mapping[int, Sequence[pd.DataFrame]]) -> list[list[int]]:
+    """The members together that do the same in the same order in most of their steps."""
     # Two that each do something more, in different places, are both like a third: groups that one joins become one.
     alike: list[tuple[set[tuple[int, ...]], list[int]]] = []
-    for number, runs in enumerate(by_member):
+    for member, runs in by_member.items():
         names = _most_common([tuple(own["name"]) for own in runs])
         like = [each for each in alike if any(_is_one_order(names, usual) for usual in each[0])]
-        joined = {names}.union(*(orders for orders, _ in like)), sorted([number, *(n for _, own in like for n in own)])
+        joined = {names}.union(*(orders for orders, _ in like)), sorted([member, *(n for _, own in like for n in own)])
         alike = [each for each in alike if each not in like] + [joined]
-    groups = [numbers for _, numbers in sorted(alike, key=lambda each: each[1])]
-    if any(len(numbers) == 1 for numbers in groups):
-        groups = [list(range(len(by_member)))]
-    return [[own for number in numbers for own in by_member[number]] for numbers in groups]
+    return [group for _, group in sorted(alike, key=lambda each: each[1])]
 
 
 def _is_one_order(names: tuple[int, ...], usual: tuple[int, ...]) -> bool:

@@ -34,7 +34,7 @@ from .table import Replay, standard_error, within_steps
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
-_UNSURE = 0.03
+_UNSURE = 0.08
 """Of a gain: how fast ranks that become like others are, and what goes with a call, is not measured so exactly."""
 _LEAST_OF_RANKS = 0.015
 """Of a step: in a few steps, one of several equal ranks may be slower by nearly as much by chance."""
@@ -52,7 +52,7 @@ _MOST_UNLAUNCHED = 0.5
 """Of the activities: where more have no launch, all of them begin when they did, whatever the CPU does."""
 
 _SCENARIOS: dict[str, Callable[[], Scenario]] = {
-    "no_jitter": usual.without_stragglers,
+    "no_jitter": usual.no_jitter,
     "overlap": usual.perfect_overlap,
     "no_copies": host.no_copies,
     "no_syncs": host.no_blocking,

@@ -48,10 +48,11 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
                 [work.blocking_ns for work in works],
             )
         )
-        begun = _later_than_others(members, others, [p.begun_ns for p in programs], [NONE] * len(members))
+        begun = _later_than_others(members, alike.orders, others, [p.begun_ns for p in programs], [NONE] * len(members))
         first = [_first_on_device(p) for p in programs]
         late = _later_than_others(
             members,
+            alike.orders,
             others,
             [None if node is None else int(p.start[node]) for p, node in zip(programs, first, strict=True)],
             [NONE if node is None else int(p.name[node]) for p, node in zip(programs, first, strict=True)],
@@ -145,15 +146,23 @@ def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
 
 
 def _later_than_others(
-    members: Sequence[Playing], others: Sequence[bool], times: Sequence[int | None], names: Sequence[int]
+    members: Sequence[Playing],
+    orders: Sequence[int],
+    others: Sequence[bool],
+    times: Sequence[int | None],
+    names: Sequence[int],
 ) -> list[int]:
     """How much later than the others that do the same each did something, in ns; 0 where that is not known.
 
-    Others are those on the same clock; what was done has a name.
+    Others are those on the same clock that do it in the same order: one stage of a pipeline begins its steps later
+    than another one, and is not late. What was done has a name.
     """
     programs = [m.program for m in members]
-    alike = [(group, p.linked, name) for group, p, name in zip(peers(programs), programs, names, strict=True)]
-    known: dict[tuple[int, int, int], list[int]] = {}
+    alike = [
+        (group, order, p.linked, name)
+        for group, order, p, name in zip(peers(programs), orders, programs, names, strict=True)
+    ]
+    known: dict[tuple[int, int, int, int], list[int]] = {}
     for group, counts, time in zip(alike, others, times, strict=True):
         if counts and time is not None:
             known.setdefault(group, []).append(time)
