@@ -42,8 +42,9 @@ _JOURNALS = {
 
 Source: https://sqlite.org/tempfiles.html
 """
-_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)
-"""What a query can raise; the last where a message of SQLite quotes damaged bytes."""
+_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError)
+"""What a query can raise: UnicodeDecodeError where a message of SQLite quotes damaged bytes, MemoryError, without a
+message, where a damaged size asks for too much."""
 _AGAIN = f"export the report again with {EXPORT}"
 
 
@@ -159,6 +160,8 @@ class Database:
 
     def _failed(self, err: Exception, what: str, rows: int = 0) -> DamagedTrace:
         why = encodable(" ".join(str(err).split()))  # it may quote damaged bytes
+        if isinstance(err, MemoryError):
+            why = "takes more memory than there is"
         if "interrupted" in why:
             why = f"takes more work to read than any table in {self.size:,} bytes"
         after = f" after {rows:,} rows" if rows else ""
