@@ -13,9 +13,17 @@ ATTACKS = Path(__file__).parent / "attacks"
 @pytest.mark.parametrize(
     ("name", "tries"),
     with_slow(
-        [("side_files", 2), ("caches", 2), ("outputs", 2), ("faults", 2), ("damaged_traces", 3)],
+        [
+            ("side_files", 2),
+            ("caches", 2),
+            ("outputs", 2),
+            ("faults", 2),
+            ("damaged_traces", 3),
+            *(("memory", 3), ("recordings_changed", 10)),
+        ],
         [
             *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 30), ("damaged_traces", 30)),
+            *(("memory", 20), ("recordings_changed", 60)),
             *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1)),
         ],
     ),
