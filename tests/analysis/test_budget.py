@@ -22,7 +22,7 @@ LIMITED = ReadOptions(memory_gb=0.3)
 def test_a_budget_is_drawn_and_given_back():
     budget = Budget(1000)
     budget.draw("it", 600)
-    with pytest.raises(TooLarge, match="it would take 1.1e-06 GB of memory or more, and 1e-06 GB may be used here"):
+    with pytest.raises(TooLarge, match=r"it would take 1\.1e-06 GB of memory or more, and 1e-06 GB may be used here"):
         budget.draw("it", 500)
     assert budget.left_bytes == 400
     budget.give_back(600)

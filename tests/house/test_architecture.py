@@ -151,6 +151,7 @@ def test_only_readers_and_the_command_line_touch_files():
     single = {
         "cli.output",
         "version",
+        "core.budget",
         "core.disk",
         "core.places.filesystem",
         "core.places.remote",
