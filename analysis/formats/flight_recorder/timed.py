@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...core.markers import COALESCED
 from ...core.nccl_tests import dtype_name, elements
 from ...errors import DamagedTrace
-from .dump import Dump, GroupName, Taking, scalar_text, budget_of, dump_content, dump_of, whole_number
+from .dump import Dump, GroupName, Taking, budget_of, dump_content, dump_of, scalar_text, whole_number
 
 _MS = 1_000_000
 
