@@ -204,10 +204,10 @@ def dump_of(content: dict[str, Any], name: str, budget: Budget) -> Dump:
     of_groups = content.get("pg_status") or {}
     states = {int(number): _status(state) for number, state in of_groups.items() if str(number).isdecimal()}
     groups = dict(logs.groups)
-    for number, name in logs.numbers.items():
-        groups[name].status = states.pop(number, None)
+    for number, group in logs.numbers.items():
+        groups[group].status = states.pop(number, None)
         if _is_only_active(entries):
-            groups[name].transfers = _without_batches(groups[name])
+            groups[group].transfers = _without_batches(groups[group])
     last = entries[-1] if entries else None
     return Dump(
         version=scalar_text(content.get("version", "")),
@@ -293,9 +293,9 @@ class _Logs:
         log = self.groups.get(name)
         if log is None:
             log = self.groups[name] = GroupLog()
-        number = entry.get("pg_id")
-        if number is not None and not isinstance(number, int | str):
+        if not isinstance(entry.get("pg_id"), int | str | None):
             raise TypeError("the number of a group is no number")
+        number = entry.get("pg_id")
         if number is not None and number not in self.numbers:
             self.numbers[number] = name
         is_done, is_started = _progress(entry)
