@@ -16,10 +16,12 @@ ATTACKS = Path(__file__).parent / "attacks"
         [
             *(("side_files", 2), ("caches", 2), ("outputs", 2), ("faults", 2), ("damaged_traces", 3), ("seams", 400)),
             *(("viewer", 2), ("urls", 8), ("store_peers", 3), ("watched_folders", 30)),
+            *(("memory", 3), ("recordings_changed", 10)),
         ],
         [
             *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 30), ("damaged_traces", 30)),
             *(("dask_local", 2), ("planted_modules", 6), ("viewer", 20), ("urls", 68), ("seams", 10_000)),
+            *(("memory", 20), ("recordings_changed", 60)),
             *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1)),
             *(("store_peers", 30), ("watched_folders", 500), ("full_disks", 3)),
         ],

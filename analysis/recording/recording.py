@@ -185,7 +185,7 @@ class RawTrace(Events, kw_only=True):
             annotations=len(self.annotations),
             calls=len(self.comm_args),
             names=len(self.names) + len(self.operator_names) + len(self.call_names),
-            letters=sum(map(len, self.names)),
+            letters=sum(map(len, (*self.names, *self.operator_names, *self.call_names))),
         )
 
 

@@ -34,7 +34,7 @@ _ENTRY: dict[str, Any] = {
     "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "scheduled", "retired": False, "is_p2p": False,
     "timeout_ms": 600000, "frames": [{"name": "f", "filename": "a.py", "line": 1}],
 }  # fmt: skip
-_TEXTS = (
+TEXTS = (
     "version", "name", "desc", "ranks", "process_group", "pg_name", "profiling_name", "input_dtypes", "input_sizes",
     "state", "frames",
 )  # fmt: skip
@@ -84,11 +84,11 @@ def _dump_of_many(pushes: bytes) -> bytes:
 
 
 def _dump_shared(chance: random.Random, _: int) -> bytes:
-    return pickle.dumps(dump_with(chance.choice(_TEXTS), shared()), protocol=2)
+    return pickle.dumps(dump_with(chance.choice(TEXTS), shared()), protocol=2)
 
 
 def _dump_nested(chance: random.Random, _: int) -> bytes:
-    return nested_tuples(chance.choice(_TEXTS), chance.choice((1000, 150_000)))
+    return nested_tuples(chance.choice(TEXTS), chance.choice((1000, 150_000)))
 
 
 def _dump_keys(_: random.Random, megabytes: int) -> bytes:
@@ -150,7 +150,7 @@ def small_content(folder: Path) -> Content:
     return recorded_content(gzip.decompress(packed(raw, source, [])), "it", Budget(None))
 
 
-def _as_file(payload: bytes) -> bytes:
+def as_recording(payload: bytes) -> bytes:
     return gzip.compress(MAGIC + sha256(payload).digest() + payload, 6)
 
 
@@ -224,7 +224,7 @@ def _recording(make: Callable[[Content, random.Random, int], bytes]) -> Maker:
         content = small_content(folder)
         for one in folder.iterdir():
             one.unlink()
-        path.write_bytes(_as_file(make(content, chance, megabytes)))
+        path.write_bytes(as_recording(make(content, chance, megabytes)))
         return path
 
     return written

@@ -40,6 +40,11 @@ EVENTS: dict[str, Callable[[int], bytes]] = {
     "shapes": lambda n: b'{"ph":"X","cat":"user_annotation","name":"nccl:a","ts":%d,"dur":1,"args":{"Input Dims":[%s]}}'
     % (n, _SHAPES),
     "operators": lambda n: b'{"ph":"X","cat":"cpu_op","name":"o%d","ts":%d,"dur":1}' % (n, n),
+    "long operators": lambda n: b'{"ph":"X","cat":"cpu_op","name":"%s%d","ts":%d,"dur":1}' % (b"o" * 1000, n, n),
+    "long lists": lambda n: b'{"ph":"X","cat":"user_annotation","name":"nccl:a","ts":%d,"dur":1,"args":'
+    b'{"Input Dims":[%s[]]}}' % (n, b"[]," * 5000),
+    "long ranks": lambda n: b'{"ph":"X","cat":"kernel","name":"ncclKernel_AllReduce","ts":%d,"dur":1,"args":'
+    b'{"Collective name":"allreduce","Process Group Ranks":"[%s%d]"}}' % (n, b"1, " * 3000, n),
 }  # fmt: skip
 
 
@@ -49,16 +54,16 @@ def write(path: Path, kind: str, megabytes: int) -> None:
         file.write(_BEGIN)
         number = written = 0
         while written < megabytes * 1_000_000:
-            block = b"".join(b"," + EVENTS[kind](number + k) for k in range(1000))
+            block = b"".join(b"," + EVENTS[kind](number + k) for k in range(100))
             written += file.write(block)
-            number += 1000
+            number += 100
         file.write(b"]}")
 
 
 def _kineto(kind: str) -> Maker:
     def written(folder: Path, chance: random.Random, megabytes: int) -> Path:
         path = folder / "rank0.pt.trace.json.gz"
-        write(path, kind, chance.randint(megabytes // 4, megabytes))
+        write(path, kind, 4 * megabytes)
         return path
 
     return written
@@ -117,7 +122,9 @@ def wrong_with(done: Outcome, limit_mb: int) -> str | None:
     return f"took {done.cpu_s:.0f} s" if done.cpu_s > _LONG_S else None
 
 
-def attack(folder: Path, tries: int, seed: int, megabytes: int, kind: str) -> tuple[Counter[str], list[str]]:
+def attack(
+    folder: Path, tries: int, seed: int, megabytes: int = 20, kind: str = "all"
+) -> tuple[Counter[str], list[str]]:
     """See `attacking.Attack`; the largest file has so many `megabytes`, unpacked, and is of that `kind` or of all."""
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
     bombs = [(sort, name) for sort in KINDS for name in KINDS[sort] if kind in ("all", sort)]
@@ -126,7 +133,7 @@ def attack(folder: Path, tries: int, seed: int, megabytes: int, kind: str) -> tu
         sort, name = order[number % len(order)]
         own = folder / str(number)
         own.mkdir()
-        path = KINDS[sort][name](own, chance, megabytes)
+        path = KINDS[sort][name](own, chance, chance.randint(1, megabytes))
         command = chance.choice(_COMMANDS.get(sort, _OF_TRACES))
         limit_mb = chance.choice((100, 200, 300))
         done = read(path, command, limit_mb)
@@ -139,4 +146,4 @@ def attack(folder: Path, tries: int, seed: int, megabytes: int, kind: str) -> tu
 
 
 if __name__ == "__main__":
-    sys.exit(run_attack(attack, __doc__, megabytes=200, kind="all"))
+    sys.exit(run_attack(attack, __doc__, megabytes=20, kind="all"))

@@ -152,6 +152,7 @@ def test_only_readers_and_the_command_line_touch_files():
         "cli.output",
         "cli.serving",
         "version",
+        "core.budget",
         "core.disk",
         "core.places.filesystem",
         "core.places.remote",

@@ -204,13 +204,13 @@ def dump_of(content: dict[str, Any], name: str, budget: Budget) -> Dump:
     of_groups = content.get("pg_status") or {}
     states = {int(number): _status(state) for number, state in of_groups.items() if str(number).isdecimal()}
     groups = dict(logs.groups)
-    for number, name in logs.numbers.items():
-        groups[name].status = states.pop(number, None)
+    for number, group in logs.numbers.items():
+        groups[group].status = states.pop(number, None)
         if _is_only_active(entries):
-            groups[name].transfers = _without_batches(groups[name])
+            groups[group].transfers = _without_batches(groups[group])
     last = entries[-1] if entries else None
     return Dump(
-        version=as_text(content.get("version", "")),
+        version=scalar_text(content.get("version", "")),
         groups=groups,
         unplaced=states,
         numbers=logs.numbers,
@@ -254,7 +254,7 @@ class Taking:
         return list(given)
 
 
-def as_text(value: Any) -> str:
+def scalar_text(value: Any) -> str:
     """A text, or a number as one. Raises TypeError: of lists in lists a text may have no end."""
     if isinstance(value, str):
         return value
@@ -293,9 +293,9 @@ class _Logs:
         log = self.groups.get(name)
         if log is None:
             log = self.groups[name] = GroupLog()
-        number = entry.get("pg_id")
-        if number is not None and not isinstance(number, int | str):
+        if not isinstance(entry.get("pg_id"), int | str | None):
             raise TypeError("the number of a group is no number")
+        number = entry.get("pg_id")
         if number is not None and number not in self.numbers:
             self.numbers[number] = name
         is_done, is_started = _progress(entry)
@@ -336,7 +336,11 @@ class _Logs:
         given = entry.get("process_group")
         if given is None:
             given = entry.get("pg_name", entry.get("pg_id", ""))
-        key = (as_text(given[0]), as_text(given[1])) if isinstance(given, list | tuple) else (as_text(given), "")
+        key = (
+            (scalar_text(given[0]), scalar_text(given[1]))
+            if isinstance(given, list | tuple)
+            else (scalar_text(given), "")
+        )
         found = self._names.get(key)
         if found is None:
             abouts = self._ranks.get(key[0], {})
@@ -349,7 +353,7 @@ class _Logs:
         full = entry["profiling_name"]
         found = self.kinds.get(full)
         if found is None:
-            plain = as_text(full).partition(":")[2] or as_text(full)
+            plain = scalar_text(full).partition(":")[2] or scalar_text(full)
             found = self.kinds[full] = collective_name(plain) or plain
         return found
 
@@ -358,7 +362,7 @@ class _Logs:
         which = "input_sizes" if kind in _AGREE_ON_INPUT else "output_sizes" if kind in _AGREE_ON_OUTPUT else ""
         sizes = self._taking.shapes(entry.get(which))
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or []
-        dtype = None if not dtypes or dtypes[0] is None else as_text(dtypes[0])
+        dtype = None if not dtypes or dtypes[0] is None else scalar_text(dtypes[0])
         key = (kind, dtype, str(sizes) if sum(map(len, sizes)) < _MOST_SIZES else "")
         found = self._whats.get(key)
         if found is None:
@@ -379,11 +383,11 @@ def _ranks_by_name(config: dict[str, Any], taking: Taking) -> dict[str, dict[str
     for key, group in config.items():
         ranks = group.get("ranks", "")
         taking.budget.work(taking.what, len(ranks))
-        text = ranks if isinstance(ranks, str) else ",".join(map(as_text, ranks))
+        text = ranks if isinstance(ranks, str) else ",".join(map(scalar_text, ranks))
         taking.keep(0 if text in known else _CALL_BYTES + _RANK_BYTES * len(text))
         known.add(text)
         if _RANKS.search(text):
-            found.setdefault(as_text(group.get("name", key)), {})[as_text(group.get("desc", ""))] = text
+            found.setdefault(scalar_text(group.get("name", key)), {})[scalar_text(group.get("desc", ""))] = text
     return found
 
 
@@ -444,10 +448,10 @@ def _call(entry: dict[str, Any], kind: str, taking: Taking) -> Call:
         seq=whole_number(number or 0),
         record=whole_number(entry.get("record_id", 0)),
         created_ns=whole_number(entry.get("time_created_ns") or 0),
-        state="retired" if entry.get("retired") and state != "completed" else as_text(state),
+        state="retired" if entry.get("retired") and state != "completed" else scalar_text(state),
         elems=elements(taking.shapes(entry.get("input_sizes"))),
         timeout_ms=None if timeout is None else whole_number(timeout),
-        frames=tuple((as_text(f["name"]), as_text(f["filename"]), whole_number(f["line"])) for f in frames),
+        frames=tuple((scalar_text(f["name"]), scalar_text(f["filename"]), whole_number(f["line"])) for f in frames),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...core.markers import COALESCED
 from ...core.nccl_tests import dtype_name, elements
 from ...errors import DamagedTrace
-from .dump import Dump, GroupName, Taking, as_text, budget_of, dump_content, dump_of, whole_number
+from .dump import Dump, GroupName, Taking, budget_of, dump_content, dump_of, scalar_text, whole_number
 
 _MS = 1_000_000
 
@@ -59,7 +59,7 @@ def _call(entry: dict[str, Any], dump: Dump, taking: Taking) -> TimedCall:
         seq=None if alone else whole_number(entry["collective_seq_id"]),
         issued_ns=whole_number(entry["time_created_ns"]),
         dur_ns=whole_number(round(float(entry["duration_ms"]) * _MS)),
-        dtype=None if dtypes[0] is None else dtype_name(as_text(dtypes[0])),
+        dtype=None if dtypes[0] is None else dtype_name(scalar_text(dtypes[0])),
         in_elems=elements(taking.shapes(entry.get("input_sizes"))),
         out_elems=elements(taking.shapes(entry.get("output_sizes"))),
     )

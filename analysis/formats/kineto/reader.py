@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ _HANDING_OVER = ("c10d::", "record_param_comms")
 _OF_KERNELS = (*KERNEL_CATEGORIES, MTIA_ACTIVITIES)
 # Calls that a device has something to do for; those of CUDA and HIP that only ask, wait or allocate have other names.
 _LAUNCHING = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append|submit", re.IGNORECASE)
+_LONG_TEXTS = ("in_split", "out_split", "pg_ranks")
 _LOADING = "enumerate(DataLoader)#"  # an annotation or an operator, by version of torch
 _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch), Decoder(CpuEvent), Decoder(CommEvent)
 _RUNTIME_CALLS = Decoder(RuntimeCall)
@@ -98,8 +100,8 @@ def read_kineto(
         # The second reading counts: it tells how many events are good, and keeps them.
         with suppress(TraceError if options.keep_going else DamagedTrace):
             uncounted = replace(options, keep_going=False)
-            return _read(path, _Reading(uncounted, with_operators), progress)
-    return _read(path, _Reading(options, with_operators), progress, counted=True)
+            return _read(path, _Reading(path, uncounted, with_operators), progress)
+    return _read(path, _Reading(path, options, with_operators), progress, counted=True)
 
 
 def read_part(
@@ -113,7 +115,7 @@ def read_part(
 
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
     """
-    reading = _Reading(options, True if options.details else None)
+    reading = _Reading(path, options, True if options.details else None)
     stream = SpanStream(path, part, parts, progress, picker=reading.picker)
     _add_all(reading, stream)
     with_operators, around = bool(reading.with_operators), stream.surrounding
@@ -154,7 +156,7 @@ def _read(
         extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
-        return _read(path, _Reading(reading.options, True), progress, counted=counted)
+        return _read(path, _Reading(path, reading.options, True), progress, counted=counted)
     has_events, events = reading.good_bytes > 0, reading.result()
     if has_events:
         check_device(path, events, stream.surrounding, is_whole=damage is None)
@@ -200,6 +202,7 @@ class _Reading:
     they are counted, and `good_bytes` of the file with them.
     """
 
+    path: Path
     options: ReadOptions
     with_operators: bool | None
     names: list[str] = field(default_factory=list)
@@ -291,7 +294,7 @@ class _Reading:
         if self.options.details:
             kept += [each for each in called if each[0].name in DETAILS]
         lists_bytes = sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
-        self.budget.check("the lists in its events", self.needed_bytes + lists_bytes)  # before they are made
+        self.budget.check(f"{self.path}: the lists in its events", self.needed_bytes + lists_bytes)
         found = annotations_of(kept)
         if self.options.details:  # what a CPU was doing while its device had nothing to do
             found += [without_shapes(event) for event, _ in of_user]
@@ -300,7 +303,8 @@ class _Reading:
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
         self.annotations += found
         self.comm_args += comm_args + recorded
-        self._lists_bytes += lists_bytes
+        said = (row[name] for row in (*comm_args, *recorded) for name in _LONG_TEXTS)
+        self._lists_bytes += lists_bytes + sum(len(one) for one in said if one is not None)
         self.window_end = latest(self.window_end, *window_ends)
         self.launched += sum(_LAUNCHING.search(call.name) is not None for call in named)
         self.unread = with_unread(self.unread, _of_private_devices(named))
@@ -433,16 +437,20 @@ class _Reading:
 
     def _extend_runtime(self, events: list[RuntimeCall]) -> None:
         known, columns = self.call_ids, self.runtime
+        before = len(known)
         columns["thread"].fromlist(_numbers([e.tid for e in events]))
         columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
+        self._letters += _last_letters(known, len(known) - before)
         columns["correlation"].fromlist(_integers([e.args.correlation for e in events]))
         columns["ts"].fromlist([e.ts for e in events])
         columns["dur"].fromlist(_durations(events))
 
     def _extend_operators(self, columns: dict[str, array[Any]], events: list[CpuEvent]) -> None:
         known = self.operator_ids
+        before = len(known)
         columns["thread"].fromlist(_numbers([e.tid for e in events]))
         columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
+        self._letters += _last_letters(known, len(known) - before)
         columns["ts"].fromlist([e.ts for e in events])
         columns["dur"].fromlist(_durations(events))
 
@@ -451,6 +459,11 @@ class _Reading:
         for name in ("device_type", "device", "allocated", "reserved"):
             columns[name].fromlist(_integers([getattr(e.args, name) for e in events]))
         columns["ts"].fromlist([e.ts for e in events])
+
+
+def _last_letters(names: dict[str, int], count: int) -> int:
+    """The letters of so many names that came last."""
+    return sum(map(len, islice(reversed(names), count)))
 
 
 def _of_private_devices(calls: Sequence[RuntimeCall]) -> dict[str, Unread]:

@@ -147,8 +147,8 @@ def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
         raise BadRecording("is not as commtrace writes it (too many rows)")
     if min(content.lists_bytes, content.repaired_bytes, content.launched) < 0:
         raise BadRecording("is not as commtrace writes it (a negative count)")
-    names = len(content.names) + len(content.operator_names) + len(content.call_names)
-    needed = tables_bytes(**rows, **others, names=names, letters=sum(map(len, content.names)))
+    names = (*content.names, *content.operator_names, *content.call_names)
+    needed = tables_bytes(**rows, **others, names=len(names), letters=sum(map(len, names)))
     budget.check(what, needed + content.lists_bytes)
     try:
         columns: dict[str, Any] = {sort: _bytes_of(sort, content.sorts.get(sort, {}), rows[sort]) for sort in INTEGERS}
