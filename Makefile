@@ -13,7 +13,7 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo test test-all test-newest test-oldest check fuzz bench gpu-check lock clean
+.PHONY: help demo test test-all test-newest test-oldest check fuzz bench gpu-check lock audit clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make gpu-check  on a machine with GPUs: what only these can show, as a table; minutes"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
+	@echo "make audit  known vulnerabilities of what is pinned, and of the oldest that pyproject.toml admits; needs network"
 	@echo "make clean  remove the environment and captured runs"
 
 # Compiled afterwards, since pip does that on one core.
@@ -105,5 +106,16 @@ lock:
 	printf '%s\n' $(S3) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(LOCKED)) \
 		--output-file requirements-s3.txt -
 
+# Advisories change every day, so this is no test. --strict: what could not be looked up is not taken for sound.
+PIP_AUDIT = .venv-audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip
+PINNED = requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt
+audit:
+	test -x .venv-audit/bin/pip-audit || $(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	grep -hE '^[A-Za-z0-9._-]+==' $(PINNED) | sed 's/[[:space:]]*[#\\].*//' | sort -u > .venv-audit/pinned.txt
+	.venv-audit/bin/python tests/oldest.py > .venv-audit/oldest.txt
+	@failed=0; for set in pinned oldest; do echo "$$set:"; \
+		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
+
 clean:
-	rm -rf $(VENV) .venv-newest .venv-oldest traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-oldest .venv-audit traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

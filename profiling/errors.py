@@ -6,6 +6,7 @@ ProfilingError
 ├── UsageError       options that contradict each other, or a profiler schedule that cannot work
 │   └── TargetError  there is no such script or module to run
 ├── RunDirError      the run directory is taken, or cannot be written
+│   ├── UnwritableError       a file or folder cannot be written
 │   └── RunDirRefusedError    by rank 0, which says so itself
 ├── DataError        a data set is missing or damaged
 │   └── OutOfDataError        it has less than one batch for every rank
@@ -36,6 +37,10 @@ class TargetError(UsageError):
 
 class RunDirError(ProfilingError):
     """The run directory is taken, or cannot be written."""
+
+
+class UnwritableError(RunDirError):
+    """A file or folder of a run cannot be written: the disk is full, read-only, or somebody else's."""
 
 
 class RunDirRefusedError(RunDirError):

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from analysis.core.budget import Budget
 from analysis.formats.recordings.columns import CodedColumn
 from analysis.formats.recordings.content import MAGIC, Content, recorded_content
 
 
 def content_in(path: Path) -> Content:
     """What a recording holds."""
-    return recorded_content(gzip.decompress(path.read_bytes()))
+    return recorded_content(gzip.decompress(path.read_bytes()), str(path), Budget(None))
 
 
 def as_file(content: Any) -> bytes:

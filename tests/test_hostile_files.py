@@ -14,24 +14,20 @@ ATTACKS = Path(__file__).parent / "attacks"
     ("name", "tries"),
     with_slow(
         [
-            ("side_files", 2),
-            ("caches", 2),
-            ("outputs", 2),
-            ("faults", 2),
-            ("damaged_traces", 3),
-            ("viewer", 2),
-            ("urls", 8),
+            *(("side_files", 2), ("caches", 2), ("outputs", 2), ("faults", 2), ("damaged_traces", 3), ("seams", 400)),
+            *(("viewer", 2), ("urls", 8), ("store_peers", 3), ("watched_folders", 30)),
         ],
         [
             *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 30), ("damaged_traces", 30)),
-            *(("dask_local", 2), ("planted_modules", 6), ("viewer", 20), ("urls", 68)),
+            *(("dask_local", 2), ("planted_modules", 6), ("viewer", 20), ("urls", 68), ("seams", 10_000)),
             *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1)),
+            *(("store_peers", 30), ("watched_folders", 500), ("full_disks", 3)),
         ],
     ),
     ids=lambda value: str(value),
 )
 def test_attack(name, tries):
     command = [sys.executable, str(ATTACKS / f"{name}.py"), "--tries", str(tries), "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", failed 0 (" in done.stdout

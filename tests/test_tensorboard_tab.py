@@ -3,10 +3,13 @@
 import json
 import os
 import shutil
+import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,7 +92,7 @@ def test_the_report_is_the_one_of_the_command(address: str, logdir: Path) -> Non
 @needs_tensorboard
 def test_what_cannot_be_read_says_why(address: str) -> None:
     code, headers, html = report_of(address, "broken")
-    assert code == 500
+    assert code == 422
     assert "node_0.0001.pt.trace.json" in "".join(ReadPage(html).texts)
     assert headers["Content-Security-Policy"] == "default-src 'none'"
 
@@ -98,6 +101,72 @@ def test_what_cannot_be_read_says_why(address: str) -> None:
 @pytest.mark.parametrize("run", ["..", "../..", "/etc", "empty", "", "one/../one", "\x00"])
 def test_only_runs_below_the_log_directory_are_shown(address: str, run: str) -> None:
     assert report_of(address, run)[0] == 404
+
+
+@needs_tensorboard
+def test_twenty_requests_at_once_have_each_report_made_once_and_two_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analysis.tensorboard import plugin
+
+    made: list[str] = []
+    at_once: list[int] = []
+    lock = threading.Lock()
+
+    def slowly(run: Path) -> bytes:
+        with lock:
+            made.append(run.name)
+            at_once.append(len(made) - len(done))
+        time.sleep(0.1)
+        with lock:
+            done.append(run.name)
+        if run.name == "4":
+            raise plugin.ReportFailed("it is damaged")
+        return run.name.encode()
+
+    done: list[str] = []
+    monkeypatch.setattr(plugin, "_made", slowly)
+    runs = [tmp_path / str(number) for number in range(5)]
+    for run in runs:
+        run.mkdir()
+    reports = plugin.Reports()
+    with ThreadPoolExecutor(20) as threads:
+        pages = [threads.submit(reports.page, run) for run in runs * 4]
+    assert [page.result() for page in pages if page.exception() is None] == [b"0", b"1", b"2", b"3"] * 4
+    assert {str(page.exception()) for page in pages if page.exception()} == {"it is damaged"}
+    assert sorted(made) == ["0", "1", "2", "3", "4"]
+    assert max(at_once) == 2
+
+
+@needs_tensorboard
+@pytest.mark.parametrize("setting", ["_MOST_ASKED_FOR", "_PATIENCE_S"])
+def test_who_asks_for_too_much_is_told_to_come_back(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analysis.tensorboard import plugin
+
+    asked, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(run: Path) -> bytes:
+        asked.release()
+        go_on.wait(30)
+        return b"page"
+
+    monkeypatch.setattr(plugin, "_made", slowly)
+    monkeypatch.setattr(plugin, setting, 2 if setting == "_MOST_ASKED_FOR" else 0.01)
+    runs = [tmp_path / str(number) for number in range(3)]
+    for run in runs:
+        run.mkdir()
+    reports = plugin.Reports()
+    with ThreadPoolExecutor(2) as threads:
+        pages = [threads.submit(reports.page, run) for run in runs[:2]]
+        for _ in pages:
+            asked.acquire(timeout=30)
+        with pytest.raises(plugin.Busy):
+            reports.page(runs[2])
+        go_on.set()
+    assert [page.result() for page in pages] == [b"page", b"page"]
+    assert reports.page(runs[2]) == b"page"
 
 
 @needs_tensorboard
@@ -122,6 +191,13 @@ def test_folders_are_searched_within_limits(tmp_path: Path) -> None:
     found = [str(run.relative_to(tmp_path)) for run in runs_below(tmp_path)]
     assert found == ["a", "b", "1/2/3/4/5"]
     assert list(runs_below(tmp_path / "nowhere")) == []
+
+
+def test_a_trace_that_is_a_link_in_a_circle_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a_0.pt.trace.json").symlink_to("a_0.pt.trace.json")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "b_0.pt.trace.json").touch()
+    assert list(runs_below(tmp_path)) == [tmp_path / "b"]
 
 
 def test_a_run_has_another_stamp_once_a_trace_changes(tmp_path: Path) -> None:

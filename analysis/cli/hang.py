@@ -10,7 +10,7 @@ import typer
 
 from ..core.process import made_for_good
 from .output import Format, KeepGoing, Writing, complain, writes_tables
-from .reading_options import Workers
+from .reading_options import Memory, Workers
 
 _FOUND = 1
 
@@ -40,6 +40,7 @@ def hang_command(
     by: OneHangTable = None,
     keep_going: KeepGoing = False,
     workers: Workers = None,
+    memory: Memory = None,
     *,
     writing: Writing,
 ) -> None:
@@ -67,7 +68,7 @@ def hang_command(
 
     name = HANG_TABLES[(by or HangBy.origin).value]
     writing.check(name)
-    hang = find_hang(runs, keep_going=keep_going, workers=workers)
+    hang = find_hang(runs, keep_going=keep_going, workers=workers, memory_gb=memory)
     if whole:
         writing.text(hang_report(hang, writing.format.value, writing.screen))
     else:

@@ -154,7 +154,7 @@ def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
         return None
     from ..timed_dumps.analysis import timed_dumps
 
-    return timed_dumps(runs, keep_going=options.keep_going, workers=options.workers)
+    return timed_dumps(runs, keep_going=options.keep_going, workers=options.workers, memory_gb=options.memory_gb)
 
 
 def opened(runs: list[Path], options: ReadOptions) -> OpenRun:

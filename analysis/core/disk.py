@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
+import re
 import shutil
 import signal
+import socket
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
 
@@ -76,11 +81,12 @@ def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None,
     if is_remote(path):
         path.replace_content(parts)
         return
-    with _undisturbed():
-        partial = path.with_name(f".{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
-        descriptor = create(partial, 0o666 if mode is None else 0o600)
+    with _undisturbed(), ExitStack() as until_renamed:
+        partial, descriptor = _begun(path, 0o666 if mode is None else 0o600)
         try:
             try:
+                # The file is closed before it is renamed, but its lock has to last until then.
+                until_renamed.callback(os.close, os.dup(descriptor))
                 for part in parts:
                     write_all(descriptor, part)
                 if mode is not None:
@@ -132,13 +138,18 @@ def held(path: Path) -> tuple[int, bool]:
     return descriptor, True
 
 
+def held_folder(path: Path) -> int:
+    """A descriptor of the folder at `path`, whose number no other one gets until it is closed. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def new_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """Make a folder with these files at `path`, whole or not at all; an empty one there is replaced.
 
     Raises OSError, also if anything else is there.
     """
     with _undisturbed():
-        partial = path.with_name(f".{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
+        partial = path.with_name(_partial_name())
         partial.mkdir()
         try:
             for name, content in files.items():
@@ -151,6 +162,71 @@ def new_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 PARTIAL_SUFFIX = ".partial"
 """The end of the name of a file that is still being written."""
+_PARTIAL_NAME = re.compile(rf"\.(?:([0-9a-f]{{8}})-)?[0-9a-f]{{16}}{re.escape(PARTIAL_SUFFIX)}")
+_STALE_S = 3600.0
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove what killed writers of this user left in a folder: at once where their machine was this one, since it last
+    started, and an hour after the last write where it was not, because its locks may not be seen here.
+    """
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        name = _PARTIAL_NAME.fullmatch(entry.name)
+        if name is None:
+            continue
+        with suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+                continue
+            if status.st_mtime < time.time() - _STALE_S:
+                Path(entry.path).unlink()
+            elif name[1] == _this_boot():
+                _remove_unlocked(Path(entry.path))
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove a file unless somebody has locked it. Raises OSError, also then, and where a file system has no locks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _begun(path: Path, permissions: int) -> tuple[Path, int]:
+    """A new file beside `path`, locked, and its descriptor. Raises OSError."""
+    while True:
+        partial = path.with_name(_partial_name())
+        descriptor = create(partial, permissions)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody took it for a killed writer's before it was locked, and is removing it
+            os.close(descriptor)
+            continue
+        except OSError:  # a file system without locks
+            return partial, descriptor
+        if partial.exists():
+            return partial, descriptor
+        os.close(descriptor)  # as above, and it is removed
+
+
+def _partial_name() -> str:
+    return f".{_this_boot()}-{os.urandom(8).hex()}{PARTIAL_SUFFIX}"
+
+
+@lru_cache(maxsize=1)
+def _this_boot() -> str:
+    """What tells this machine, since it last started, from others."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        name = socket.gethostname().encode()
+    return hashlib.sha256(name).hexdigest()[:8]
 
 
 @contextmanager

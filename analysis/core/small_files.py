@@ -12,8 +12,9 @@ from .disk import plain_file
 from .json_repairs import without_numbers_that_are_none
 
 MOST_BYTES = 64 << 20
-# As objects they take up to sixty times the memory of their text.
-MOST_VALUES = 4_000_000
+# What they may take as objects, whatever else is read.
+_MOST_OBJECT_BYTES = 250_000_000
+_OBJECT_BYTES, _LIST_BYTES, _VALUE_BYTES, _QUOTE_BYTES = 250, 90, 60, 36
 RANK_LIMIT = 1 << 20
 """No job has more: a larger number of ranks is a mistake, or an attempt to fill the memory."""
 
@@ -36,10 +37,26 @@ def json_file(path: Path) -> Any:
     return json_of(small_file(path))
 
 
+def json_bytes(content: bytes) -> int:
+    """How much memory a JSON text takes as objects, at most."""
+    return (
+        content.count(b"{") * _OBJECT_BYTES
+        + content.count(b"[") * _LIST_BYTES
+        + content.count(b",") * _VALUE_BYTES
+        + content.count(b'"') * _QUOTE_BYTES
+        + len(content) * (1 if content.isascii() else 4)
+    )
+
+
 def json_of(content: bytes) -> Any:
-    """The content of a JSON text, as `json_file`. Raises NotJson."""
-    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise NotJson(f"holds more than {MOST_VALUES:,} values, the most that such a file may hold")
+    """The content of a JSON text of a small file, as `json_file`. Raises NotJson."""
+    if json_bytes(content) > _MOST_OBJECT_BYTES:
+        raise NotJson(f"would take more than {_MOST_OBJECT_BYTES // 10**6} MB of memory, the most for such a file")
+    return any_json(content)
+
+
+def any_json(content: bytes) -> Any:
+    """The content of a JSON text, however large, as `json_file`. Raises NotJson."""
     if b"NaN" in content or b"Infinity" in content:
         content = without_numbers_that_are_none(content)
     try:

@@ -102,14 +102,19 @@ class Hang:
 
 
 def find_hang(
-    dumps: str | Path | Sequence[str | Path], *, keep_going: bool = False, workers: int | None = None
+    dumps: str | Path | Sequence[str | Path],
+    *,
+    keep_going: bool = False,
+    workers: int | None = None,
+    memory_gb: float | None = None,
 ) -> Hang:
     """Who is missing from which collective, by dumps of the flight recorder: files, or folders that hold some.
 
-    With `keep_going`, dumps that cannot be used are left out; `workers` processes read. Raises AnalysisError.
+    With `keep_going`, dumps that cannot be used are left out; `workers` processes read. The dumps must not need more
+    than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given. Raises AnalysisError.
     """
     paths = [dumps] if isinstance(dumps, str | Path) else list(dumps)
-    read = read_dumps([Path(path) for path in paths], keep_going=keep_going, workers=workers)
+    read = read_dumps([Path(path) for path in paths], keep_going=keep_going, workers=workers, memory_gb=memory_gb)
     groups = groups_of(read.by_rank)
     waits = waits_of(groups, read.by_rank)
     return Hang(read, groups, waits, origins_of(waits))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.budget import GB, Budget, default_limit_bytes
 from ..errors import TraceError
 from ..formats.flight_recorder.dump import Dump, listed_ranks, read_dump
 from ..reading.crew import LocalCrew
@@ -24,17 +25,25 @@ class Dumps:
     failed: list[str]
 
 
-def read_dumps(paths: Sequence[Path], *, keep_going: bool = False, workers: int | None = None) -> Dumps:
+def read_dumps(
+    paths: Sequence[Path], *, keep_going: bool = False, workers: int | None = None, memory_gb: float | None = None
+) -> Dumps:
     """The dumps at `paths`: files, or folders that hold some.
 
-    With `keep_going`, files that cannot be used are left out. Raises AnalysisError.
+    With `keep_going`, files that cannot be used are left out. They must not need more than `memory_gb` of memory, in
+    1e9 bytes; four fifths of what is free if not given. Raises AnalysisError.
     """
+    limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
+    budget = Budget(limit_bytes)
     files = dump_files(paths)
     blocks = [tuple(files[first : first + _AT_ONCE]) for first in range(0, len(files), _AT_ONCE)]
     found: list[Dump | TraceError] = []
-    with LocalCrew(min(workers or cores(), len(blocks))) as crew:
-        for block in crew.results(_read_all, ((block,) for block in blocks)):
+    readers = max(1, min(workers or cores(), len(blocks)))
+    with LocalCrew(readers) as crew:
+        for block in crew.results(_read_all, ((block, limit_bytes // readers) for block in blocks)):
             found += block
+            kept_bytes = sum(one.kept_bytes for one in block if isinstance(one, Dump))
+            budget.draw(f"{files[len(found) - 1]}: with all dumps before it", kept_bytes)
     errors = [one for one in found if isinstance(one, TraceError)]
     if errors and (not keep_going or len(errors) == len(found)):
         raise errors[0]
@@ -48,13 +57,13 @@ def read_dumps(paths: Sequence[Path], *, keep_going: bool = False, workers: int 
     )
 
 
-def _read_all(paths: Sequence[Path]) -> list[Dump | TraceError]:
-    return [_read(path) for path in paths]
+def _read_all(paths: Sequence[Path], limit_bytes: int) -> list[Dump | TraceError]:
+    return [_read(path, limit_bytes) for path in paths]
 
 
-def _read(path: Path) -> Dump | TraceError:
+def _read(path: Path, limit_bytes: int) -> Dump | TraceError:
     try:
-        return read_dump(path)
+        return read_dump(path, limit_bytes)
     except TraceError as err:
         return err
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.disk import PARTIAL_SUFFIX, open_plain, plain_file, replace_file
+from ..core.disk import open_plain, plain_file, remove_partial_files, replace_file
 from ..core.escaping import encodable
 from ..core.places.place import is_remote, is_there
 from ..errors import NotATrace, TooLarge
@@ -35,7 +34,6 @@ _SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
 # A cache is a fraction of the unpacked trace: of a packed one, a few times the file.
 _SMALL_BYTES, _MOST_TIMES = 64 << 20, 64
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_STALE_S = 3600.0
 _ROOT = 0
 
 
@@ -241,14 +239,17 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
         if status.st_size > _most_bytes(slot.path.stat().st_size):
             raise _Unusable("is larger than what is kept of such a trace")
         try:
-            plain = all_bytes(place, file)
-        except (BrokenPacking, NotATrace) as err:
+            budget, what = slot.options.budget(), f"{place}: what it holds"
+            plain = all_bytes(place, file, budget)
+        except (BrokenPacking, NotATrace, TooLarge) as err:
             raise _Unusable("is damaged") from err
     try:
-        content = recorded_content(plain)
+        content = recorded_content(plain, what, budget)
+        budget.give_back(len(plain))
+        del plain
         if content.source.state != key:
             raise _Unusable("is of another state of the file, or of another version")
-        found = trace_of(content, f"{place}: what it holds", slot.options.limit_bytes)
+        found = trace_of(content, what, budget)
     except (BadRecording, TooLarge) as err:
         raise _Unusable("is damaged") from err
     needs_details = slot.options.details and not slot.options.details_if_small
@@ -289,7 +290,7 @@ def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
         folder.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)  # older versions left that to the umask
     elif not _is_own(status) or _is_open(status):
         return
-    _clear(folder)
+    remove_partial_files(folder)
     replace_file(place, [content], mode=_mode(trace, 0o600, 0o044), lasting=False)
 
 
@@ -299,12 +300,3 @@ def _mode(trace: os.stat_result, own: int, others: int) -> int:
         return own
     readers = trace.st_mode & 0o044 if trace.st_gid == os.getegid() else trace.st_mode & 0o004
     return own | (readers | readers >> 2) & others
-
-
-def _clear(folder: Path) -> None:
-    """Remove what killed writers left behind."""
-    for partial in folder.glob(f".*{PARTIAL_SUFFIX}"):
-        with suppress(OSError):
-            status = partial.lstat()
-            if status.st_uid == os.geteuid() and status.st_mtime < time.time() - _STALE_S:
-                partial.unlink()

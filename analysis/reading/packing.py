@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.disk import copy_file, replace_file
+from ..core.disk import copy_file, remove_partial_files, replace_file
 from ..core.escaping import encodable
-from ..core.places.place import is_there
+from ..core.places.place import is_remote, is_there
 from ..errors import TraceError, UnreadableFile
 from ..formats.recordings.entry import recording_name
 from ..formats.registry import format_of
@@ -50,6 +50,9 @@ def pack(
     A file that cannot be used is given as its error. Raises UnreadableFile where nothing can be written.
     """
     targets = targets_of(reading.paths, folder)
+    for place in {target.parent for target in targets}:
+        if not is_remote(place):
+            remove_partial_files(place)
     states = [b"" if options.comm_names else file_state(path) for path in reading.paths]
     with ThreadPoolExecutor(options.workers or cores()) as threads:
         begun: list[Future[PackedTrace] | TraceError] = []

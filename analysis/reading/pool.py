@@ -21,6 +21,7 @@ from typing import IO, Any
 import msgspec
 
 from .. import errors
+from ..core.budget import GB, Budget, default_limit_bytes
 from ..core.places.place import address, fetch_begins, is_for_others, is_remote
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
@@ -28,9 +29,9 @@ from ..formats.format import Reader
 from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..formats.registry import format_named_like, format_of
 from ..recording.compression import is_gzip, is_regular, packed_bytes
-from ..recording.memory_limit import GB, check_memory, default_limit_bytes, tables_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
+from ..recording.row_bytes import tables_bytes
 from .cache import Cache, Slot
 from .one_file import read_file
 from .spawn import Worker, start_worker
@@ -83,7 +84,7 @@ def check_calls(paths: Sequence[Path], options: ReadOptions) -> None:
     limit_bytes = default_limit_bytes() if options.limit_bytes is None else options.limit_bytes
     if calls:
         what = f"{paths[0].parent}: more than {calls:,} calls (`commtrace bandwidth --by time` reads logs of any size)"
-        check_memory(what, tables_bytes(activities=calls, calls=calls), limit_bytes)
+        Budget(limit_bytes).check(what, tables_bytes(activities=calls, calls=calls))
 
 
 def _calls_in(path: Path) -> int:
@@ -187,7 +188,7 @@ class Reading:
         self._cache = None if options.verify else Cache.at(options.cache)
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
         self.options = replace(options, memory_gb=limit_gb, cache=False)
-        self._needed_bytes = 0
+        self._budget = self.options.budget()
         # Anything but a plain file may be open in this process only, and can be read only once.
         fetch_begins(self.paths)
         self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
@@ -283,11 +284,9 @@ class Reading:
         if isinstance(found, TraceError):
             return found
         try:
-            needed_bytes = self._needed_bytes + found.needed_bytes
-            check_memory(f"{file.path}: with all files before it", needed_bytes, self.options.limit_bytes)
+            self._budget.draw(f"{file.path}: with all files before it", found.needed_bytes)
         except TooLarge as err:
             return err
-        self._needed_bytes = needed_bytes
         return found
 
     def first(self, progress: Progress | None) -> RawTrace | TraceError:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from isal import igzip_lib
 
+from ..core.budget import Budget
 from ..errors import NotATrace
 from .shared_files import file_of
 
@@ -71,12 +72,16 @@ def unpacked(path: Path, file: BufferedReader) -> Source:
     return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else _Plain(file)
 
 
-def all_bytes(path: Path, file: BufferedReader) -> bytes:
-    """All of an open file, unpacked. Raises BrokenPacking, NotATrace."""
+def all_bytes(path: Path, file: BufferedReader, budget: Budget) -> bytes:
+    """All of an open file, unpacked. Raises BrokenPacking, NotATrace; TooLarge."""
     source, parts = unpacked(path, file), []
+    what = f"{path}: what it holds, unpacked,"
     while part := source.read1(_AT_ONCE):
+        budget.draw(what, 2 * len(part))  # its parts, and all of it
         parts.append(part)
-    return b"".join(parts)
+    whole = b"".join(parts)
+    budget.give_back(len(whole))
+    return whole
 
 
 def first_bytes(path: Path) -> bytes:

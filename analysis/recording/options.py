@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..core.budget import GB, Budget
 from ..core.kinds import comm_pattern
-from .memory_limit import GB
 
 _MOST_NUMBERS = 1 << 20
 
@@ -67,6 +67,10 @@ class ReadOptions:
     def limit_bytes(self) -> int | None:
         """The memory that the data may take, None where no limit was given."""
         return None if self.memory_gb is None else int(self.memory_gb * GB)
+
+    def budget(self, file_bytes: int = 0) -> Budget:
+        """What reading a file of so many bytes may take."""
+        return Budget(self.limit_bytes, file_bytes)
 
 
 def cache_place(cache: str | os.PathLike[str] | bool) -> str | bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from ..core import markers
 from .header import Header
-from .memory_limit import tables_bytes
+from .row_bytes import tables_bytes
 from .values import Duration, Int64, Time
 
 INTEGERS = {

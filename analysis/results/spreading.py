@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..core.budget import GB, default_limit_bytes
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..reading.cache import Cache
 from ..reading.pool import WORTH_A_CACHE_BYTES
 from ..recording.compression import packed_bytes
 from ..recording.header import ProcessGroup
-from ..recording.memory_limit import GB, check_memory, default_limit_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
 from ..run.file_tables import Placed, TraceFile
@@ -67,7 +67,8 @@ class SpreadReading:
     def parts(self, progress: Progress | None) -> Iterator[ReadPart | TraceError]:
         """What comes back of each file, in their order."""
         calls = ((path.absolute(), self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
-        needed_bytes = read_bytes = 0
+        read_bytes = 0
+        budget = self.options.budget()
         known: dict[Groups, Groups] = {}
         with self.start() as crew:
             for number, part in enumerate(crew.results(read_for_run, calls)):
@@ -77,16 +78,12 @@ class SpreadReading:
                 if isinstance(part, TraceError):
                     yield part
                     continue
-                needed_bytes += _needed_bytes(part)
-                yield self._within_limit(_found_at(self.paths[number], part, known), needed_bytes)
-
-    def _within_limit(self, part: ReadPart, needed_bytes: int) -> ReadPart | TraceError:
-        try:
-            path = part.kept.file.path
-            check_memory(f"{path}: with all files before it", needed_bytes, self.options.limit_bytes)
-        except TooLarge as err:
-            return err
-        return part
+                try:
+                    budget.draw(f"{self.paths[number]}: with all files before it", _needed_bytes(part))
+                except TooLarge as err:
+                    yield err
+                    continue
+                yield _found_at(self.paths[number], part, known)
 
     def _cache_of(self, number: int) -> Cache | None:
         if self._cache is None or self._sizes[number] >= WORTH_A_CACHE_BYTES:

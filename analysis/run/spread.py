@@ -55,7 +55,7 @@ def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTra
     """What a file holds, and a recording of that: the file itself, if it is one."""
     one = format_of(path)
     if one is RECORDING and not options.verify:
-        data = packed_content(path)
+        data = packed_content(path, options.budget())
         recorded = recorded_in(path, data, options)
         if recorded.is_all:
             return recorded.trace, data

@@ -12,8 +12,10 @@ import sys
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate  # before Python 3.11 not the built-in one
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import Any
 
 from tensorboard.plugins import base_plugin
@@ -26,6 +28,11 @@ from .runs import Stamp, runs_below, stamp_of
 _REPORT = f"from {str(__package__).rpartition('.')[0]}.__main__ import main; sys.exit(main(program='commtrace'))"
 _ASSETS = Path(__file__).with_name("assets")
 _KEPT = 32
+_AT_ONCE = 2
+"""Reports that are made at a time; each takes a core, and the memory of a run."""
+_MOST_ASKED_FOR = 64
+_PATIENCE_S = 300.0
+_RETRY_S = "10"
 _ERROR_POLICY = "default-src 'none'"
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -71,8 +78,12 @@ class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return _error("There is no such run below the log directory any more.", 404)
         try:
             page = self._reports.page(run)
-        except ReportFailed as err:
-            return _error(str(err), 500)
+        except ReportFailed as err:  # the run is at fault, not the server
+            return _error(str(err), 422)
+        except Busy as err:
+            answer = _error(f"{err} Choose the run again in a while.", 503)
+            answer.headers["Retry-After"] = _RETRY_S
+            return answer
         # The page brings its policy along; TensorBoard asks for it in the header, and only its own pages may frame it.
         policy = html.unescape(page.partition(b'Policy" content="')[2].partition(b'"')[0].decode())
         return _answer(page, "text/html", policy=f"{policy}; frame-ancestors 'self'")
@@ -82,32 +93,65 @@ class ReportFailed(Exception):
     """Why there is no report."""
 
 
+class Busy(Exception):
+    """There is no report yet, and it may be asked for again."""
+
+
 class Reports:
-    """Reports by run: each made once, by a process of its own, until a trace of the run changes."""
+    """Reports by run: each made once, by a process of its own, until a trace of the run changes; a few at a time."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[Path, tuple[Stamp, bytes]] = OrderedDict()
         self._changing = Lock()
-        self._making: dict[Path, Lock] = {}
+        self._asked_for: dict[Path, Future[bytes]] = {}
+        self._places = Semaphore(_AT_ONCE)
 
     def page(self, run: Path) -> bytes:
-        """The page on the run. Raises ReportFailed."""
+        """The page on the run, as one of those who ask for it at this time has it made. Raises ReportFailed, Busy."""
+        try:
+            stamp = stamp_of(run)
+        except OSError as err:
+            raise ReportFailed(f"{run.name}: cannot be read: {err.strerror}") from err
         with self._changing:
-            making = self._making.setdefault(run, Lock())
-        with making:
-            try:
-                stamp = stamp_of(run)
-            except OSError as err:
-                raise ReportFailed(f"{run.name}: cannot be read: {err.strerror}") from err
             known = self._pages.get(run)
-            if known is None or known[0] != stamp:
-                known = stamp, _made(run)
+            if known is not None and known[0] == stamp:
+                self._pages.move_to_end(run)
+                return known[1]
+            others = self._asked_for.get(run)
+            if others is None:
+                if len(self._asked_for) >= _MOST_ASKED_FOR:
+                    raise Busy("Too many other reports are asked for.")
+                page = self._asked_for[run] = Future()
+        if others is None:
+            self._make(run, stamp, page)
+            return page.result()
+        try:
+            return others.result(_PATIENCE_S)
+        except TooLate:
+            raise Busy("The report is still being made.") from None
+
+    def _make(self, run: Path, stamp: Stamp, page: Future[bytes]) -> None:
+        """Have the page made when there is a place for that, and tell all who wait for it."""
+        try:
+            if not self._places.acquire(timeout=_PATIENCE_S):
+                raise Busy("Other reports are still being made.")
+            try:
+                made = _made(run)
+            finally:
+                self._places.release()
             with self._changing:
-                self._pages[run] = known
+                self._pages[run] = stamp, made
                 self._pages.move_to_end(run)
                 while len(self._pages) > _KEPT:
                     self._pages.popitem(last=False)
-        return known[1]
+            page.set_result(made)
+        except OSError as err:
+            page.set_exception(Busy(f"No process could be started to make the report: {err.strerror}."))
+        except BaseException as err:  # noqa: BLE001  (it is raised for each who waits)
+            page.set_exception(err)
+        finally:
+            with self._changing:
+                del self._asked_for[run]
 
 
 def _made(run: Path) -> bytes:

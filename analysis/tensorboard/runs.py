@@ -27,11 +27,18 @@ def runs_below(root: Path) -> Iterator[Path]:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
             continue
-        if any(_TRACE in entry.name and entry.is_file() for entry in entries):
+        if any(_TRACE in entry.name and _is_file(entry) for entry in entries):
             yield folder
         if depth < _DEEPEST:
             inner = [e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
             waiting += [(Path(entry.path), depth + 1) for entry in inner]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link in a circle, or into a folder of somebody else
+        return False
 
 
 def stamp_of(run: Path) -> Stamp:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..core.budget import GB, Budget, default_limit_bytes
 from ..core.nccl_tests import SYNCHRONISING, bus_factor, item_bytes, size_elems
 from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, PARTICIPATION
 from ..errors import NothingMeasured, TraceError, UnknownCollective, UnknownDtype
@@ -30,6 +31,7 @@ from .offer import TIMED_TABLES, name_of_dumps, no_such_table
 
 _SOURCE = "dump"
 _WORTH_A_PROCESS = 16  # files
+_CALL_BYTES = 3_300  # in all tables
 _NOTE = (
     "from dumps of the flight recorder: start is when a call was issued, waiting what it took longer than the shortest "
     "call of its collective"
@@ -139,13 +141,23 @@ class TimedDumps:
         return found
 
 
-def timed_dumps(paths: Sequence[Path], *, keep_going: bool = False, workers: int | None = None) -> TimedDumps | None:
-    """The dumps at `paths`, None if there are none. Raises AnalysisError."""
+def timed_dumps(
+    paths: Sequence[Path], *, keep_going: bool = False, workers: int | None = None, memory_gb: float | None = None
+) -> TimedDumps | None:
+    """The dumps at `paths`, None if there are none. Options as of `find_hang`. Raises AnalysisError."""
     if not looks_like_dumps(paths):
         return None
     files = dump_files(paths)
-    with LocalCrew(min(workers or cores(), len(files) // _WORTH_A_PROCESS)) as crew:
-        found = list(crew.results(_read, ((path,) for path in files)))
+    limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
+    budget = Budget(limit_bytes)
+    readers = max(1, min(workers or cores(), len(files) // _WORTH_A_PROCESS))
+    found: list[TimedDump | TraceError] = []
+    with LocalCrew(readers) as crew:
+        for one in crew.results(_read, ((path, limit_bytes // readers) for path in files)):
+            found.append(one)
+            if isinstance(one, TimedDump):
+                needed_bytes = one.dump.kept_bytes + len(one.calls) * _CALL_BYTES
+                budget.draw(f"{files[len(found) - 1]}: with all dumps before it", needed_bytes)
     errors = [one for one in found if isinstance(one, TraceError)]
     if errors and (not keep_going or len(errors) == len(found)):
         raise errors[0]
@@ -161,9 +173,9 @@ def timed_dumps(paths: Sequence[Path], *, keep_going: bool = False, workers: int
     return TimedDumps(name, of_rank, list(map(str, errors)))
 
 
-def _read(path: Path) -> TimedDump | TraceError:
+def _read(path: Path, limit_bytes: int) -> TimedDump | TraceError:
     try:
-        return read_timed(path)
+        return read_timed(path, limit_bytes)
     except TraceError as err:
         return err
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.contract.rank import STILL_RUNNING
+from ..core.disk import close, held_folder
 from ..core.escaping import encodable
 from ..core.small_files import small_file
 from ..formats.recordings.entry import RECORDING_SUFFIX
@@ -50,6 +51,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sides: dict[str, tuple[FileStates, RankFacts]] = {}
+        self._held: int | None = None
 
     @property
     def name(self) -> str:
@@ -83,7 +85,33 @@ class RunFolder:
         if not found.traces:  # as everywhere: traces of other names count if there are none with the usual ones
             found.traces = {encodable(name): {} if is_done(encodable(name), 0) else {0: name} for name in others}
         found.sides = {encodable(name.removesuffix(_META_SUFFIX)): self._side(name) for name in side_names}
+        self._sides = {name: self._sides[name] for name in side_names}
         return found
+
+    def hold(self) -> None:
+        """Remember which folder is there now. Raises OSError."""
+        held = held_folder(self.path)
+        self.let_go()
+        self._held = held
+
+    def let_go(self) -> None:
+        """Remember none."""
+        if self._held is not None:
+            close(self._held)
+            self._held = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the folder is the one that is remembered, and not one that was made in its place.
+
+        That one is open, so that its number cannot be given to another one.
+        """
+        if self._held is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._held), self.path.stat())
+        except OSError:  # on a network, what another machine removed is stale
+            return False
 
     def paths(self, names: Iterable[str]) -> list[Path]:
         """Where these files are."""

@@ -17,6 +17,7 @@ from .files import FileStates, Listing, RunFolder
 from .ledger import Ledger, numbered
 from .limits import Limit, Limits, Pace, passed
 from .rows import CycleTables, cycle_row, unusable_row
+from .state import FolderGone
 
 Analyse = Callable[[Sequence[Path], bool], CycleTables]
 """The tables of the run that these files are; with True, of what can be used of them. Raises AnalysisError."""
@@ -68,6 +69,12 @@ class Watch:
 
     def run(self, limits: Limits) -> Ending:
         """Report cycles until there is a reason to end. Raises AnalysisError."""
+        try:
+            return self._followed(limits)
+        finally:
+            self._folder.let_go()
+
+    def _followed(self, limits: Limits) -> Ending:
         self._limits, self.unchecked = limits, set(limits.each)
         while True:
             listing = self._look()
@@ -87,17 +94,29 @@ class Watch:
         """What is there that was not reported; None if there is nothing yet. Raises UnreadableFile, WatchedAlready."""
         began = self._pace.now()
         listing = self._listed()
-        run_json = self._folder.run_json()
-        if listing is not None and listing.traces and not self._ledger.is_of(run_json):
-            self._attempts, self._done = Attempts(), {}
-            other = self._ledger.begin(self._folder.name, run_json)
-            if other is not None:
-                self._say(f"what was remembered is about another run, called {other.run}; this run starts anew")
-            if not self._ledger.state.has_locks:
-                self._say("the file system has no locks: two watches of this run would not notice each other")
-            listing = self._listed()
+        if listing is not None and listing.traces:
+            run_json = self._folder.run_json()
+            if not (self._folder.is_held and self._ledger.is_of(run_json)):
+                listing = self._begun(run_json)
         self._looks, self._look_s = self._looks + 1, self._pace.now() - began
         return listing
+
+    def _begun(self, run_json: str | None) -> Listing | None:
+        """What is there of a run that is new, or whose folder is. Raises UnreadableFile, WatchedAlready."""
+        made_again = self._ledger.has_begun and not self._folder.is_held
+        try:
+            self._folder.hold()
+            self._attempts, self._done = Attempts(), {}
+            other = self._ledger.begin(self._folder.name, run_json, made_again=made_again)
+        except (FolderGone, OSError):
+            return None  # it has just been removed
+        if other is not None:
+            self._say(f"what was remembered is about another run, called {other.run}; this run starts anew")
+        elif made_again:
+            self._say(f"{self._folder.path}: was made again, and is watched anew")
+        if not self._ledger.state.has_locks:
+            self._say("the file system has no locks: two watches of this run would not notice each other")
+        return self._listed()
 
     def _listed(self) -> Listing | None:
         try:

@@ -49,14 +49,18 @@ class Ledger:
         assert self._now is not None
         return self._now
 
-    def begin(self, run: str, run_json: str | None) -> Remembered | None:
+    def begin(self, run: str, run_json: str | None, *, made_again: bool = False) -> Remembered | None:
         """Begin with what is known of this run; what was remembered of another one in the same place is returned.
 
-        Raises WatchedAlready, UnreadableFile.
+        Where its folder was made again, what is remembered outside of it is about the one before, unless run.json is
+        the same. Raises FolderGone, WatchedAlready, UnreadableFile.
         """
         self.state.hold()
         before = self.state.read()
-        if before is not None and before.is_of(run_json):
+        is_same = before is not None and before.is_of(run_json)
+        if before is not None and made_again and not self.state.is_in_run:
+            is_same = None not in (before.run_json, run_json) and before.run_json == run_json
+        if before is not None and is_same:
             now, other = replace(before, run=run, run_json=run_json or before.run_json), None
         else:
             # Without a run.json, nothing but what is remembered in its folder tells it from a later run there.

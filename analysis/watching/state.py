@@ -53,6 +53,10 @@ class Remembered:
         return None in (self.run_json, run_json) or self.run_json == run_json
 
 
+class FolderGone(Exception):
+    """The run's folder, in which the state would be, was removed."""
+
+
 class StateFile:
     """A file that remembers a run. While it is held no other watch can hold it, as far as the file system has locks."""
 
@@ -67,8 +71,13 @@ class StateFile:
         if named is not None:
             self._hold_this()
 
+    @property
+    def is_in_run(self) -> bool:
+        """Whether it is in the run's folder, and goes with that."""
+        return self.path.parent == self._run
+
     def hold(self) -> None:
-        """Keep other watches from it until this process ends. Raises WatchedAlready, UnreadableFile."""
+        """Keep other watches from it until this process ends. Raises FolderGone, WatchedAlready, UnreadableFile."""
         if self._named is None:
             self.path = _usual_place(self._run)
             self._hold_this()
@@ -77,11 +86,14 @@ class StateFile:
         self.close()  # that of a folder which another one has taken the place of
         lock = self.path.with_name(f"{self.path.name}.lock")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.is_in_run:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock, self.has_locks = held(lock)
         except BlockingIOError as err:
             raise WatchedAlready(f"{self.path}: another watch uses it; end that one, or name a --state") from err
         except OSError as err:
+            if self.is_in_run and not self._run.is_dir():
+                raise FolderGone from err
             raise UnreadableFile(f"{lock}: cannot be written: {err.strerror}; name another file by --state") from err
 
     def close(self) -> None:
@@ -110,7 +122,7 @@ class StateFile:
         return Remembered(*named, done, found.world_size, tuple(found.limits), found.passed)
 
     def write(self, remembered: Remembered) -> None:
-        """Remember this, whole or not at all. Raises UnreadableFile."""
+        """Remember this, whole or not at all; nowhere if the run's folder has gone. Raises UnreadableFile."""
         content = msgspec.json.encode(_Remembered(
             schema_version=_VERSION,
             run=remembered.run,
@@ -125,6 +137,8 @@ class StateFile:
         try:
             replace_file(self.path, [content, b"\n"])
         except OSError as err:
+            if self.is_in_run and not self._run.is_dir():
+                return
             raise UnreadableFile(f"{self.path}: cannot be written: {err.strerror}; name another by --state") from err
 
 

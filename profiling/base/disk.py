@@ -4,6 +4,7 @@ Also a file that is written completely or not at all. Knows no torch.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,17 @@ class Writer:
 def hidden(path: Path) -> Path:
     """An unpredictable name beside `path`, which is not mistaken for a trace or a side file."""
     return path.with_name(f".{path.name.partition('.pt.trace')[0]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+
+
+@contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path`, removed afterwards with all that is in it. Raises OSError."""
+    folder = hidden(path)
+    make_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -18,14 +18,14 @@ first written to a hidden `*.tmp` file in the same directory.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from isal import igzip
 
-from ..errors import RunDirError
+from ..errors import RunDirError, UnwritableError
 from . import disk
 from .contract.fields import Record, content
 
@@ -41,6 +41,7 @@ RECORDING_SUFFIX = ".pt.trace.ctrace"
 META_SUFFIX = ".meta.json"
 NCCL_LOG_SUFFIX = ".nccl.log"
 CYCLE_DIGITS = 4
+_PROBE_BYTES = 4096
 _COMPRESSION_LEVEL = 2  # of isal: a sixth larger than zlib's 6, a tenth of the time, while training waits
 
 
@@ -78,6 +79,17 @@ def check_free(run_dir: Path) -> None:
             raise RunDirError(f"{run_dir}: expected a new or empty run directory, found {found}; choose another name")
 
 
+def check_writable(folder: Path) -> None:
+    """Raise UnwritableError unless files can be written into `folder`, or to where that would be made.
+
+    It is tried, and nothing of that is left: modes do not tell of disks that are full or read-only, and not of root.
+    """
+    with explained(folder):
+        place = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        with disk.folder_beside(place / "probe") as probe, disk.replacing(probe / "probe") as file:
+            file.write(b"\0" * _PROBE_BYTES)
+
+
 def create_empty(run_dir: Path) -> None:
     """Make `run_dir`, with its parents. Raises RunDirError when something is in it already."""
     check_free(run_dir)
@@ -110,17 +122,23 @@ def json_bytes(record: Record) -> bytes:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path`, completely or not at all. Raises RunDirError."""
+    write_pieces(path, [data])
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write `pieces`, one after the other, to `path`, completely or not at all. Raises RunDirError."""
     with explained(path), disk.replacing(path) as file:
-        file.write(data)
+        for piece in pieces:
+            file.write(piece)
 
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:
     """Have `export` write a trace as JSON, and gzip it into `path`, completely or not at all. Raises RunDirError."""
-    with explained(path), disk.replacing(path) as file, _folder_beside(path) as folder:
+    with explained(path), disk.replacing(path) as file, disk.folder_beside(path) as folder:
         raw = folder / "trace.json.tmp"
         export(str(raw))
         if not raw.is_file() or raw.stat().st_size == 0:  # kineto logs a failed write and goes on
-            raise RunDirError(f"{path}: the profiler wrote no trace; is the disk full?")
+            raise UnwritableError(f"{path}: the profiler wrote no trace; is the disk full?")
         # Without a file name the gzip header holds none, instead of the temporary one.
         with raw.open("rb") as source, _packer(cast("BinaryIO", file)) as target:
             shutil.copyfileobj(source, target, 1 << 20)
@@ -131,20 +149,9 @@ def _packer(file: BinaryIO) -> BinaryIO:
 
 
 @contextmanager
-def _folder_beside(path: Path) -> Iterator[Path]:
-    """A hidden folder beside `path`, removed afterwards with all that Kineto left in it."""
-    folder = disk.hidden(path)
-    disk.make_folder(folder)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """An OSError of the block as a RunDirError that names `path`."""
+    """An OSError of the block as an UnwritableError that names `path`."""
     try:
         yield
     except OSError as err:
-        raise RunDirError(f"{path}: cannot be written: {err.strerror or err}") from err
+        raise UnwritableError(f"{path}: cannot be written: {err.strerror or err}") from err

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..errors import RankFailedError
+from . import secret
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LOOPBACK = "127.0.0.1"
@@ -38,12 +39,11 @@ def launch(program: Sequence[str], workers: int) -> int:
     """
     ranks: list[_Rank] = []
     with _signals() as received, _store_port() as port, _error_files(workers) as files:
-        env = dict(os.environ)
-        env = launch_settings(workers) | env | _of_all(workers, port)  # what the user has set stays
+        env = launch_settings(workers) | secret.new_setting() | dict(os.environ)  # what the user has set stays
+        env |= _of_all(workers, port)
         try:
-            for rank, file in enumerate(files):
-                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
-                own["TORCHELASTIC_ERROR_FILE"] = str(file)
+            for rank, error_file in enumerate(files):
+                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")} | error_file
                 ranks.append(
                     subprocess.Popen(  # noqa: S603  (this program itself)
                         [sys.executable, *program], env=env | own, start_new_session=True
@@ -119,12 +119,16 @@ def _store_port() -> Iterator[int]:
 
 
 @contextmanager
-def _error_files(workers: int) -> Iterator[list[Path]]:
-    """Where torch.distributed.elastic's `@record` has each rank write its error."""
-    with TemporaryDirectory(prefix="commtrace-", ignore_cleanup_errors=True) as folder:
-        files = [Path(folder, str(rank), "error.json") for rank in range(workers)]
-        for file in files:
-            file.parent.mkdir()
+def _error_files(workers: int) -> Iterator[list[dict[str, str]]]:
+    """Variables by which torch.distributed.elastic's `@record` has each rank write its error; none on a full disk."""
+    with ExitStack() as stack:
+        files: list[dict[str, str]] = [{} for _ in range(workers)]
+        with suppress(OSError):
+            folder = stack.enter_context(TemporaryDirectory(prefix="commtrace-", ignore_cleanup_errors=True))
+            for rank, variables in enumerate(files):
+                file = Path(folder, str(rank), "error.json")
+                file.parent.mkdir()
+                variables["TORCHELASTIC_ERROR_FILE"] = str(file)
         yield files
 
 

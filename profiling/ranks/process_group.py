@@ -149,14 +149,12 @@ def agree_on_run_dir(
         return run_dir
     key = f"commtrace/run_dir/{store.add(_ENTRIES.format(who.rank), 1)}"
     if who.rank == 0:
-        error = None
         try:
             create(run_dir)
         except RunDirError as err:
-            error = str(err)
-        store.set(key, json.dumps({"path": str(run_dir), "error": error}))
-        if error:
-            raise RunDirError(error)
+            store.set(key, json.dumps({"path": str(run_dir), "error": str(err)}))
+            raise
+        store.set(key, json.dumps({"path": str(run_dir), "error": None}))
         return run_dir
     _await_rank_0(store, key, who, patience)
     answer = json.loads(store.get(key))

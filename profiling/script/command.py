@@ -74,6 +74,14 @@ class _OutputOptions:
             rich_help_panel="Output", help="name of the run directory", show_default="from script, ranks and time"
         ),
     ] = None
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            rich_help_panel="Output",
+            help="if nothing can be written to --out, end with exit code 1 before the script starts",
+        ),
+    ] = False
 
 
 @takes(
@@ -108,6 +116,7 @@ def run(
         schedule=WHOLE_RUN if limits.whole_run else profiled.schedule(),
         limits=Limits(limits.max_seconds, limits.max_memory_gb) if limits.whole_run else None,
         run_name=output.run_name,
+        strict=output.strict,
         **recording.settings(),
         keeping=kept.keeping(),
     )

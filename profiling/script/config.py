@@ -57,6 +57,7 @@ class RunConfig:
     detail: Detail = SHAPES_ONLY
     keeping: Keeping = TRACES_ONLY
     flight_recorder: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if self.run_name is not None and Path(self.run_name).name != self.run_name:

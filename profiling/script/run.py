@@ -11,7 +11,7 @@ from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.flight_recorder import record_calls
 from ..base.program import PACKAGE, tied_program
-from ..errors import ProfilingError, RunDirError, TargetError, UsageError
+from ..errors import ProfilingError, RunDirError, TargetError, UnwritableError, UsageError
 from ..ranks import nccl_log
 from ..ranks.places import local_place, one_of_several, speaks_for_all
 from . import main_module
@@ -70,6 +70,14 @@ def _check(config: RunConfig, workers: int | None, *, launched: bool) -> None:
         raise UsageError(f"--workers {workers}: torchrun started {os.environ['WORLD_SIZE']} ranks; leave --workers out")
     if config.run_name is not None and speaks_for_all():
         rundir.check_free(config.out / config.run_name)
+    tells = not local_place() and not (launched and workers is not None)  # else another rank does, or the launcher
+    if tells or config.strict:
+        try:
+            rundir.check_writable(config.out)
+        except UnwritableError as err:
+            if config.strict:
+                raise
+            say(f"error: {err}; the script goes on, and there will be no trace of it (--strict ends it here)")
 
 
 class _Watch:

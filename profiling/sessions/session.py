@@ -26,7 +26,7 @@ from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keep, Keeping
 from ..base.schedule import Schedule
 from ..base.torch_private import drop_profiler, profiler_is_on, recording
-from ..errors import CaptureError, ProfilingError, RunDirError
+from ..errors import CaptureError, ProfilingError, UnwritableError
 from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
 from ..ranks import nccl_log
@@ -125,6 +125,7 @@ class Session:
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._concluding = threading.Lock()  # by the main thread, or `_last_words`
         self._displaced = False
+        self._unwritten = False
         self._cycles = 0
         self._absent: list[int] | None = None  # not known
         self._reason: str | None = _UNFINISHED
@@ -190,6 +191,7 @@ class Session:
     ) -> None:
         with self._interrupts.shield():
             failure = error
+            self._unwritten = isinstance(error, UnwritableError)
             try:
                 self._close(error)
             except BaseException as err:
@@ -197,7 +199,7 @@ class Session:
                 if error is None or not isinstance(err, Exception):
                     raise
                 if isinstance(err, ProfilingError):  # else it follows from the program's own, which is to be seen
-                    say(f"error: {err}")
+                    self._complain(err)
             finally:
                 self._conclude(failure)
                 if self._recorder is not None:
@@ -387,7 +389,13 @@ class Session:
             try:
                 yield
             except Exception as err:  # noqa: BLE001
-                say(f"error: {err if isinstance(err, RunDirError) else f'{type(err).__name__}: {err}'}")
+                self._complain(err)
+
+    def _complain(self, error: Exception) -> None:
+        """Say what went wrong where nobody else will. Where one file could not be written, no other one can."""
+        if not (self._unwritten and isinstance(error, UnwritableError)):
+            say(f"error: {error if isinstance(error, ProfilingError) else f'{type(error).__name__}: {error}'}")
+        self._unwritten |= isinstance(error, UnwritableError)
 
     def _note_absent(self) -> None:
         """Who is not captured; known while there is a process group, at whose end others may be gone."""

@@ -12,10 +12,10 @@ from small_trace import OPTIONS, content, read
 
 import analysis.formats.kineto.stream
 from analysis.cli.app import commands, main
+from analysis.core.budget import default_limit_bytes
 from analysis.errors import DamagedTrace, TooLarge
 from analysis.formats.kineto.reader import read_kineto
 from analysis.formats.kineto.verified import verified
-from analysis.recording.memory_limit import default_limit_bytes
 from analysis.recording.options import ReadOptions
 from analysis.results.opening import load_run
 
@@ -131,7 +131,9 @@ def test_what_would_fill_the_memory_is_refused(tmp_path, capsys):
     for number in range(20_000):
         made.kernel(f"k{number}", number * US, 500)
     path = made.write(tmp_path)
-    with pytest.raises(TooLarge, match=r"would take more than 0\.0 GB of memory.*--memory GB"):
+    with pytest.raises(
+        TooLarge, match=r"would take 0\.00\d+ GB of memory or more, and 0\.002 GB may be used here.*--memory GB"
+    ):
         read_kineto(path, ReadOptions(memory_gb=0.002))
     with pytest.raises(TooLarge):
         read_kineto(path, ReadOptions(memory_gb=0.002, keep_going=True))

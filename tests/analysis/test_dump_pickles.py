@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hanging_jobs import data_parallel, dumps_of
 
+from analysis.core.budget import Budget
 from analysis.errors import DamagedTrace, TraceError, UnsafePickle
 from analysis.formats.flight_recorder.entry import is_pickle
 from analysis.formats.flight_recorder.opcodes import check_primitive, primitives
@@ -64,7 +65,7 @@ def _written_by_hand(path: Path) -> dict[str, bytes]:
 
 def refused(data: bytes) -> str:
     with pytest.raises(TraceError) as caught:
-        primitives(data, "dump")
+        primitives(data, "dump", Budget(None))
     return str(caught.value)
 
 
@@ -145,12 +146,12 @@ def test_what_fills_the_memory_is_refused(data: bytes) -> None:
 )  # fmt: skip
 def test_what_is_not_whole_is_damaged(data: bytes) -> None:
     with pytest.raises(DamagedTrace):
-        primitives(data, "dump")
+        primitives(data, "dump", Budget(None))
 
 
 def test_deep_nesting_does_no_harm() -> None:
     depth = 200_000
-    found = primitives(b"\x80\x02" + b"]" * depth + b"a" * (depth - 1) + b".", "dump")
+    found = primitives(b"\x80\x02" + b"]" * depth + b"a" * (depth - 1) + b".", "dump", Budget(None))
     assert isinstance(found, list)
 
 
@@ -158,7 +159,7 @@ def test_deep_nesting_does_no_harm() -> None:
 def test_a_dump_is_read_as_python_reads_it(protocol: int) -> None:
     data = pickle.dumps(DUMP, protocol=protocol)
     assert is_pickle(data)
-    assert primitives(data, "dump") == pickle.loads(data)
+    assert primitives(data, "dump", Budget(None)) == pickle.loads(data)
 
 
 def test_cut_and_changed_dumps_never_end_in_anything_but_an_error_of_ours() -> None:
@@ -169,7 +170,7 @@ def test_cut_and_changed_dumps_never_end_in_anything_but_an_error_of_ours() -> N
         for _ in range(choice.randrange(4)):
             cut[choice.randrange(len(cut))] = choice.randrange(256)
         with suppress(TraceError):
-            primitives(bytes(cut), "dump")
+            primitives(bytes(cut), "dump", Budget(None))
 
 
 def test_the_command_refuses_it_too(tmp_path: Path) -> None:

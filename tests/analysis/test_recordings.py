@@ -18,6 +18,7 @@ from recordings import as_file, content_in, odd_contents
 
 from analysis.catalog import CATALOG, InputKind
 from analysis.cli.app import main
+from analysis.core.budget import Budget
 from analysis.errors import DamagedTrace, NothingMeasured, NotPredictable, TooLarge, TraceError
 from analysis.formats.kineto.reader import read_kineto
 from analysis.formats.recordings.columns import (
@@ -389,12 +390,12 @@ def test_a_recording_of_any_name_is_told_by_its_begin(tmp_path, trace):
 @given(st.binary(max_size=300))
 def test_any_payload_is_refused(payload):
     with pytest.raises(Exception, match="is "):
-        recorded_content(b"commtrace-recording\n" + payload)
+        recorded_content(b"commtrace-recording\n" + payload, "it", Budget(None))
 
 
 def test_a_trace_comes_from_its_content(tmp_path, trace):
     found = recorded(trace, target := tmp_path / "a.ctrace", details=True)
-    assert trace_of(content_in(target), "it", None) == replace_notes(found)
+    assert trace_of(content_in(target), "it", Budget(None)) == replace_notes(found)
 
 
 def replace_notes(found: RawTrace) -> RawTrace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -270,6 +271,65 @@ def test_another_run_in_the_same_folder_begins_anew(watched: Watched) -> None:
     assert watched.heard.cycles == [0, 0]
     assert len({row["run_id"] for row in watched.heard.rows}) == 2
     watched.run(once=True)
+    assert watched.heard.cycles == [0, 0]
+
+
+@pytest.mark.parametrize("state", [None, "state.json"])
+@pytest.mark.parametrize("run_jsons", [(None, None), ("a", "b"), (None, "b"), ("a", None)])
+def test_a_folder_that_is_made_again_is_another_run(
+    watched: Watched, tmp_path: Path, state: str | None, run_jsons: tuple[str | None, str | None]
+) -> None:
+    def begun(run_json: str | None) -> None:
+        touch(watched.folder, 0)
+        touch(watched.folder, 1)
+        if run_json is not None:
+            (watched.folder / "run.json").write_text(run_json)
+
+    begun(run_jsons[0])
+    watched.clock.at(10, lambda: shutil.rmtree(watched.folder))
+    watched.clock.at(20, lambda: begun(run_jsons[1]))
+    watched.run(idle_s=60, patience_s=1, state=state and tmp_path / state)
+    assert watched.heard.cycles == [0, 1, 0, 1]
+    assert len({row["run_id"] for row in watched.heard.rows}) == 2
+
+
+def test_a_folder_that_is_moved_away_and_back_is_the_same_run(watched: Watched, tmp_path: Path) -> None:
+    touch(watched.folder, 0)
+    watched.clock.at(10, lambda: watched.folder.rename(tmp_path / "away"))
+    watched.clock.at(20, lambda: touch(tmp_path / "away", 1))
+    watched.clock.at(30, lambda: (tmp_path / "away").rename(watched.folder))
+    watched.run(idle_s=60, patience_s=1)
+    assert watched.heard.cycles == [0, 1]
+
+
+def test_a_copy_of_the_folder_in_its_place_is_the_same_run_by_its_run_json(watched: Watched, tmp_path: Path) -> None:
+    touch(watched.folder, 0)
+    (watched.folder / "run.json").write_text("a")
+
+    def copied() -> None:
+        shutil.copytree(watched.folder, tmp_path / "copy")
+        shutil.rmtree(watched.folder)
+        (tmp_path / "copy").rename(watched.folder)
+        touch(watched.folder, 1)
+
+    watched.clock.at(10, copied)
+    watched.run(idle_s=60, patience_s=1, state=tmp_path / "state.json")
+    assert watched.heard.cycles == [0, 1]
+
+
+def test_a_folder_that_is_removed_while_a_cycle_is_analysed_ends_nothing(watched: Watched, made: Any) -> None:
+    def removing(paths: Any, keep_going: bool) -> Any:
+        if not removed:
+            removed.append(paths)
+            shutil.rmtree(watched.folder)
+        return made
+
+    removed: list[Any] = []
+    watched._analyse = removing
+    touch(watched.folder, 0)
+    write_side(watched.folder, 0)
+    watched.clock.at(20, lambda: touch(watched.folder, 0))
+    watched.run(idle_s=60, patience_s=1)
     assert watched.heard.cycles == [0, 0]
 
 

@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 from signal import Signals
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from profiling.ranks.process_group import Identity
 from profiling.sessions.afterwards import conclusion
 from profiling.sessions.afterwards.aside import Printed
 from profiling.sessions.afterwards.conclusion import Conclusion, Patience
+from profiling.sessions.afterwards.hand_over import Allowance, Taken
 
 
 @pytest.fixture
@@ -103,25 +105,34 @@ def test_nobody_asked(monkeypatch, tmp_path, said) -> None:
     assert said == ["the run is not analysed: interrupted"]
 
 
-class Taken:
+IGNORED = (
+    "messages in the name of rank 4 on the store of the process group did not verify, and were ignored: another "
+    "process wrote them, or COMMTRACE_SECRET has to be the same for all ranks"
+)
+
+
+class ManyMissing:
     """A hand-over in which some ranks are missing."""
 
     def announce(self, run_dir: object) -> None:
         pass
 
-    def take(self, *given: object) -> dict[int, str]:
-        return {1: "silent", 2: "silent", 4: "silent", 5: "too large", 7: "silent"}
+    def take(self, run_dir: object, most: Allowance, is_over: object) -> Taken:
+        assert most == Allowance(125_000_000, 3)
+        return Taken({1: "silent", 2: "silent", 4: "silent", 5: "too large", 7: "silent"}, (4,))
 
 
 def test_ranks_that_are_missing_are_told_by_reason(monkeypatch, tmp_path, said) -> None:
-    monkeypatch.setattr(conclusion.HandOver, "of", lambda who: Taken())
+    monkeypatch.setattr(conclusion.HandOver, "of", lambda who: ManyMissing())
     (tmp_path / "host_7.0000.pt.trace.json.gz").touch()
     end = Conclusion(Keeping(analyse=True), Identity(0, 0, 8, "host"), tmp_path, print)
-    assert end.gather(None, Patience(lambda: None), together=False) is None
+    facts = SimpleNamespace(schedule=SimpleNamespace(repeat=2))
+    assert end.gather(facts, Patience(lambda: None), together=False) is None
     assert said == [
         "ranks 1-2, 4 are missing: silent",
         "rank 5 is missing: too large",
         "rank 7 is only in part here: silent",
+        IGNORED,
     ]
 
 

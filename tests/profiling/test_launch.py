@@ -52,6 +52,24 @@ def test_ranks_get_what_torchrun_gives(tmp_path) -> None:
         assert found["TORCHELASTIC_ERROR_FILE"].endswith(f"{rank}/error.json")
 
 
+def test_ranks_share_a_secret_that_each_run_draws_anew(tmp_path, monkeypatch) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; "
+        "Path(sys.argv[1], os.environ['RANK']).write_text(os.environ['COMMTRACE_SECRET'])"
+    )
+    drawn = []
+    for given in (None, None, "mine"):
+        if given:
+            monkeypatch.setenv("COMMTRACE_SECRET", given)
+        assert launch.launch(["-c", code, str(tmp_path)], workers=2) == 0
+        of_ranks = {(tmp_path / rank).read_text() for rank in ("0", "1")}
+        assert len(of_ranks) == 1
+        drawn += of_ranks
+    assert drawn[2] == "mine"
+    assert len(set(drawn)) == 3
+    assert all(len(secret) == 64 for secret in drawn[:2])
+
+
 def test_a_signal_is_passed_on_and_is_the_exit_code() -> None:
     """As soon as both ranks are there, one sends it to the launcher; the other would sleep on."""
     code = "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getppid(), signal.SIGHUP); time.sleep(60)"

@@ -15,6 +15,7 @@ from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 
+from profiling.base import disk
 from profiling.base.keeping import TRACES_ONLY, Keeping
 from profiling.base.schedule import TRAILING_STEPS, Schedule
 from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
@@ -334,6 +335,48 @@ def test_a_run_directory_in_use_does_not_stop_the_script(tmp_path, watch, model,
     err = capfd.readouterr().err
     assert "found files in it; choose another name; the script goes on" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("keeping", [TRACES_ONLY, Keeping("recording"), Keeping(analyse=True)])
+def test_a_disk_that_becomes_full_is_said_once_when_the_script_is_over(
+    tmp_path, watch, model, keeping, capfd, monkeypatch
+) -> None:
+    observer = watch(keeping=keeping)
+    optimizer = sgd(model)
+    train(model, optimizer, 3)
+    capfd.readouterr()
+
+    def full(*given: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "write", full)
+    train(model, optimizer, UNTIL_OVER)
+    assert capfd.readouterr().err == ""
+    observer.finish(None)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"commtrace: error: rank 0: no trace: {tmp_path}/run/")
+    assert line.endswith("0.0000.pt.trace.json.gz: cannot be written: No space left on device")
+    assert leftovers(tmp_path / "run") == []
+
+
+def test_what_was_traced_before_a_disk_is_full_is_counted(tmp_path, watch, model, capfd, monkeypatch) -> None:
+    observer = watch(repeat=2)
+    optimizer = sgd(model)
+    train(model, optimizer, 6)
+    monkeypatch.setattr(disk, "write", lambda *given: (_ for _ in ()).throw(OSError(27, "File too large")))
+    train(model, optimizer, UNTIL_OVER)
+    observer.finish(None)
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"commtrace: error: rank 0: 1 trace in {tmp_path}/run, but incomplete: ")
+
+
+def test_a_disk_that_is_full_from_the_beginning_is_said_once(tmp_path, watch, model, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(disk, "write", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    observer = watch()
+    train(model, sgd(model), UNTIL_OVER)
+    observer.finish(None)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"commtrace: error: rank 0: no trace: {tmp_path}/run/")
 
 
 def test_a_forked_child_is_left_alone(tmp_path, watch, model) -> None:

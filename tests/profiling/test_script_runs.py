@@ -49,6 +49,29 @@ def test_ranks_of_torchrun(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+def test_a_folder_that_takes_no_files_is_said_before_the_script_starts(tmp_path) -> None:
+    """/proc takes no folder from anybody, root or not."""
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print('trains', file=sys.stderr); sys.exit(3)")
+    done = python(*RUN, "--out", "/proc/traces", script)
+    assert done.returncode == 3
+    before, _, after = done.stderr.partition("trains\n")
+    assert before.startswith("commtrace: error: /proc/traces: cannot be written: ")
+    assert before.endswith("; the script goes on, and there will be no trace of it (--strict ends it here)\n")
+    assert "cannot be written" not in after
+
+
+def test_strict_ends_where_nothing_can_be_written_before_the_script_starts(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('trains')")
+    done = python(*RUN, "--strict", "--workers", 2, "--out", "/proc/traces", script)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: /proc/traces: cannot be written: ")
+    done = python(*RUN, "--strict", "--out", tmp_path / "new" / "traces", script)
+    assert (done.returncode, done.stdout) == (0, "trains\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
 def test_a_name_that_is_taken_is_refused_before_the_script_starts(tmp_path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "theirs.txt").write_text("mine")

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core.budget import Budget
 from ...core.disk import open_plain
 from ...core.markers import COALESCED, GLOO_MARK
 from ...core.nccl_tests import collective_name, dtype_name, elements
-from ...core.small_files import MOST_BYTES, RANK_LIMIT, NotJson, json_of
+from ...core.small_files import MOST_BYTES, RANK_LIMIT, NotJson, any_json, json_bytes
 from ...errors import DamagedTrace, NotATrace, UnreadableFile
-from ...recording.compression import BrokenPacking, all_bytes
+from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from .entry import is_pickle
 from .opcodes import primitives
 
@@ -28,6 +29,9 @@ _KEYS = frozenset({"entries", "pg_config", "pg_status", "nccl_comm_state"})
 _MOST_SIZES, _MOST_FRAMES, _MOST_ENTRIES = 10_000, 1_000, 1_000_000
 _LAST_ENTRIES = 64  # among these, which are in the order of issue, is the last time
 _MOST_CALLS = 1 << 48
+_MOST_DIMENSIONS = 64
+_LATEST = 1 << 62
+_CALL_BYTES, _FRAME_BYTES, _RECORD_BYTES, _RANK_BYTES = 600, 100, 40, 16  # as they are kept
 _PEERS = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 _RANKS = re.compile(r"\d{1,7}")
 # Ranks may hand in, or get back, different numbers of elements: which side has to agree, if any.
@@ -128,6 +132,8 @@ class Dump:
     only_active: bool
     has_frames: bool
     newest_ns: int | None
+    kept_bytes: int = 0
+    """The memory that it takes, at most."""
 
     @property
     def is_whole(self) -> bool:
@@ -135,51 +141,63 @@ class Dump:
         return not self.only_active and self.first_record == 0
 
 
-def dump_content(path: Path) -> dict[str, Any]:
-    """What a dump holds, as it is in the file. Raises UnreadableFile, NotATrace, DamagedTrace, UnsafePickle."""
+def budget_of(path: Path, limit_bytes: int | None) -> Budget:
+    """What reading a dump may take."""
+    return Budget(limit_bytes, packed_bytes(path))
+
+
+def dump_content(path: Path, budget: Budget) -> dict[str, Any]:
+    """What a dump holds, as it is in the file.
+
+    Raises UnreadableFile, NotATrace, DamagedTrace, UnsafePickle, TooLarge.
+    """
     try:
         descriptor, _ = open_plain(path)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-            data = all_bytes(path, file)
+            data = all_bytes(path, file, budget)
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
     except BrokenPacking as err:
         raise DamagedTrace(f"{path}: {err}; copy it again") from err
     if not data:
         raise DamagedTrace(f"{path}: is empty; the process that dumped it ended before it could")
-    found = primitives(data, str(path)) if is_pickle(data) else _of_json(path, data)
+    found = primitives(data, str(path), budget) if is_pickle(data) else _of_json(path, data, budget)
     if not isinstance(found, dict) or not _KEYS & found.keys():
         raise NotATrace(f"{path}: is not a dump of the flight recorder: it has no entries, pg_config or pg_status")
     return found
 
 
-def _of_json(path: Path, data: bytes) -> Any:
+def _of_json(path: Path, data: bytes, budget: Budget) -> Any:
     if data.lstrip(_JSON_BLANKS)[:1] != b"{":
         raise NotATrace(f"{path}: is not a dump of the flight recorder: it is neither a pickle nor JSON")
     if len(data) > MOST_BYTES:
         raise DamagedTrace(f"{path}: is larger than {MOST_BYTES >> 20} MiB; dump fewer entries (TORCH_FR_BUFFER_SIZE)")
+    budget.draw(f"{path}: what it holds", json_bytes(data))
     try:
-        return json_of(data)
+        return any_json(data)
     except NotJson as err:
         raise DamagedTrace(f"{path}: is not a whole dump: {err}; copy it again") from err
 
 
-def read_dump(path: Path) -> Dump:
-    """What one rank recorded. Raises TraceError."""
-    content = dump_content(path)
+def read_dump(path: Path, limit_bytes: int | None = None) -> Dump:
+    """What one rank recorded. Raises TraceError; TooLarge if it would take more memory than `limit_bytes`."""
+    budget = budget_of(path, limit_bytes)
+    content = dump_content(path, budget)
     try:
-        return dump_of(content)
+        return dump_of(content, str(path), budget)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as err:
         what = f"{type(err).__name__}: {err}"
         raise DamagedTrace(f"{path}: an entry is not as torch writes it ({what[:200]}); dump it again") from err
 
 
-def dump_of(content: dict[str, Any]) -> Dump:
-    """What is in a dump, by group. Raises what a wrong type leads to."""
+def dump_of(content: dict[str, Any], name: str, budget: Budget) -> Dump:
+    """What is in a dump, by group. `name` begins what errors say. Raises TraceError, and what a wrong type leads to."""
     entries = content.get("entries") or []
     if not isinstance(entries, list) or len(entries) > _MOST_ENTRIES:
         raise ValueError("entries are not a list, or are more than a million")
-    logs = _Logs(_ranks_by_name(content.get("pg_config") or {}))
+    taking = Taking(f"{name}: what it holds", budget)
+    taking.keep(len(entries) * _RECORD_BYTES)
+    logs = _Logs(_ranks_by_name(content.get("pg_config") or {}, taking), taking)
     for entry in entries:
         logs.add(entry)
     logs.close()
@@ -192,26 +210,72 @@ def dump_of(content: dict[str, Any]) -> Dump:
             groups[name].transfers = _without_batches(groups[name])
     last = entries[-1] if entries else None
     return Dump(
-        version=str(content.get("version", "")),
+        version=as_text(content.get("version", "")),
         groups=groups,
         unplaced=states,
         numbers=logs.numbers,
         whats=list(logs.whats),
         kinds=logs.kinds,
-        last=None if last is None else _call(last, logs.kind_of(last)),
+        last=None if last is None else _call(last, logs.kind_of(last), taking),
         last_group=None if last is None else logs.name_of(last),
-        first_record=None if last is None else int(entries[0].get("record_id", 0)),
+        first_record=None if last is None else whole_number(entries[0].get("record_id", 0)),
         records=len(entries),
         only_active=_is_only_active(entries),
         has_frames=any("frames" in entry for entry in entries[:1]),
         newest_ns=max(map(_time, entries[-_LAST_ENTRIES:]), default=None),
+        kept_bytes=taking.kept_bytes,
     )
+
+
+@dataclass
+class Taking:
+    """What is taken from the budget while a dump is read.
+
+    A pickle may refer to one list from many places, so what is read again and again is counted each time.
+    """
+
+    what: str
+    budget: Budget
+    kept_bytes: int = 0
+
+    def keep(self, size: int) -> None:
+        """So many more bytes are kept of the dump. Raises TooLarge."""
+        self.budget.draw(self.what, size)
+        self.kept_bytes += size
+
+    def shapes(self, given: Any) -> list[list[int]]:
+        """The sizes of tensors. Raises TypeError unless they are lists of numbers; DamagedTrace."""
+        if not given:
+            return []
+        self.budget.work(self.what, len(given))
+        for shape in given:
+            if type(shape) is not list or len(shape) > _MOST_DIMENSIONS or any(type(size) is not int for size in shape):
+                raise TypeError("the size of a tensor is not a list of numbers")
+        return list(given)
+
+
+def as_text(value: Any) -> str:
+    """A text, or a number as one. Raises TypeError: of lists in lists a text may have no end."""
+    if isinstance(value, str):
+        return value
+    if value is not None and not isinstance(value, int | float):
+        raise TypeError(f"a {type(value).__name__} stands where a text is expected")
+    return str(value)
+
+
+def whole_number(value: Any) -> int:
+    """A number that fits into a table. Raises TypeError, ValueError."""
+    number = int(value)
+    if not -_LATEST < number < _LATEST:
+        raise ValueError(f"{str(number)[:40]} is out of range")
+    return number
 
 
 class _Logs:
     """The groups of a dump, filled by one entry after another."""
 
-    def __init__(self, ranks: dict[str, dict[str, str]]) -> None:
+    def __init__(self, ranks: dict[str, dict[str, str]], taking: Taking) -> None:
+        self._taking = taking
         self.groups: dict[GroupName, GroupLog] = {
             GroupName(name, about, text): GroupLog() for name, abouts in ranks.items() for about, text in abouts.items()
         }
@@ -230,6 +294,8 @@ class _Logs:
         if log is None:
             log = self.groups[name] = GroupLog()
         number = entry.get("pg_id")
+        if number is not None and not isinstance(number, int | str):
+            raise TypeError("the number of a group is no number")
         if number is not None and number not in self.numbers:
             self.numbers[number] = name
         is_done, is_started = _progress(entry)
@@ -244,7 +310,7 @@ class _Logs:
         if log.seqs and log.seqs[-1] == seq:  # a call within one that is coalesced: the last entry has its state
             log.whats[-1], log.done[-1], log.started[-1] = what, is_done, is_started
             if log.waiting is not None and log.waiting.seq == seq:
-                log.waiting = None if is_done else _call(entry, kind)
+                log.waiting = None if is_done else _call(entry, kind, self._taking)
         else:
             log.seqs.append(seq)
             log.whats.append(what)
@@ -253,7 +319,7 @@ class _Logs:
             if is_done:
                 log.waiting = None  # those of a group are done one after another
             elif log.waiting is None:
-                log.waiting = _call(entry, kind)
+                log.waiting = _call(entry, kind, self._taking)
         log.last = entry  # type: ignore[assignment]  # until `close`
 
     def close(self) -> None:
@@ -261,14 +327,16 @@ class _Logs:
         for log in self.groups.values():
             if isinstance(log.last, dict):
                 log.only_retired = str(log.last["profiling_name"]).startswith(GLOO_MARK)
-                log.last = _call(log.last, self.kind_of(log.last))
+                log.last = _call(log.last, self.kind_of(log.last), self._taking)
         for name, entries in self._open.items():
-            self.groups[name].transfers, self.groups[name].issued = _transfers(entries, self.kind_of)
+            self.groups[name].transfers, self.groups[name].issued = _transfers(entries, self.kind_of, self._taking)
 
     def name_of(self, entry: dict[str, Any]) -> GroupName:
         """The group of an entry."""
-        given = entry.get("process_group", entry.get("pg_name", str(entry.get("pg_id", ""))))
-        key = (given, "") if isinstance(given, str) else (str(given[0]), str(given[1]))
+        given = entry.get("process_group")
+        if given is None:
+            given = entry.get("pg_name", entry.get("pg_id", ""))
+        key = (as_text(given[0]), as_text(given[1])) if isinstance(given, list | tuple) else (as_text(given), "")
         found = self._names.get(key)
         if found is None:
             abouts = self._ranks.get(key[0], {})
@@ -281,16 +349,17 @@ class _Logs:
         full = entry["profiling_name"]
         found = self.kinds.get(full)
         if found is None:
-            plain = str(full).partition(":")[2] or str(full)
+            plain = as_text(full).partition(":")[2] or as_text(full)
             found = self.kinds[full] = collective_name(plain) or plain
         return found
 
     def _what(self, kind: str, entry: dict[str, Any]) -> int:
         """A number for what all ranks of a collective must agree on."""
-        given, got = entry.get("input_sizes") or [], entry.get("output_sizes") or []
-        sizes = given if kind in _AGREE_ON_INPUT else got if kind in _AGREE_ON_OUTPUT else []
+        which = "input_sizes" if kind in _AGREE_ON_INPUT else "output_sizes" if kind in _AGREE_ON_OUTPUT else ""
+        sizes = self._taking.shapes(entry.get(which))
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or []
-        key = (kind, dtypes[0] if dtypes else None, str(sizes) if sum(map(len, sizes)) < _MOST_SIZES else "")
+        dtype = None if not dtypes or dtypes[0] is None else as_text(dtypes[0])
+        key = (kind, dtype, str(sizes) if sum(map(len, sizes)) < _MOST_SIZES else "")
         found = self._whats.get(key)
         if found is None:
             text = " ".join(filter(None, (kind, dtype_name(key[1]) or key[1], _elements_text(sizes))))
@@ -303,19 +372,25 @@ def _elements_text(sizes: list[Any]) -> str:
     return "" if count is None else f"{count:,} elements"
 
 
-def _ranks_by_name(config: dict[str, Any]) -> dict[str, dict[str, str]]:
+def _ranks_by_name(config: dict[str, Any], taking: Taking) -> dict[str, dict[str, str]]:
     """Name of a group -> its description -> its ranks, for those that have ranks."""
     found: dict[str, dict[str, str]] = {}
+    known: set[str] = set()
     for key, group in config.items():
         ranks = group.get("ranks", "")
-        text = ranks if isinstance(ranks, str) else ",".join(map(str, ranks))
+        taking.budget.work(taking.what, len(ranks))
+        text = ranks if isinstance(ranks, str) else ",".join(map(as_text, ranks))
+        taking.keep(0 if text in known else _CALL_BYTES + _RANK_BYTES * len(text))
+        known.add(text)
         if _RANKS.search(text):
-            found.setdefault(str(group.get("name", key)), {})[str(group.get("desc", ""))] = text
+            found.setdefault(as_text(group.get("name", key)), {})[as_text(group.get("desc", ""))] = text
     return found
 
 
 def listed_ranks(text: str, name: str = "a dump") -> tuple[int, ...]:
     """The ranks of a group, in its order. `name` begins what the error says. Raises DamagedTrace."""
+    if text.count(",") > RANK_LIMIT:
+        raise DamagedTrace(f"{name}: a process group has more than {RANK_LIMIT:,} ranks; dump it again")
     found = tuple(map(int, _RANKS.findall(text)))
     if any(rank >= RANK_LIMIT for rank in found) or len(set(found)) != len(found):
         raise DamagedTrace(f"{name}: a process group has ranks {text[:80]!r}; expected numbers, each of them once")
@@ -324,7 +399,7 @@ def listed_ranks(text: str, name: str = "a dump") -> tuple[int, ...]:
 
 def _status(state: dict[str, Any]) -> Status:
     issued, started, done = (
-        int(state.get(f"last_{what}_collective", -1)) for what in ("enqueued", "started", "completed")
+        whole_number(state.get(f"last_{what}_collective", -1)) for what in ("enqueued", "started", "completed")
     )
     return Status(issued, None if started < 0 else started, None if done < 0 else done)
 
@@ -354,22 +429,25 @@ def _is_done(entry: dict[str, Any]) -> bool:
 def _time(entry: dict[str, Any]) -> int:
     """The last time that an entry tells."""
     keys = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
-    return max(int(entry.get(key) or 0) for key in keys)
+    return max(whole_number(entry.get(key) or 0) for key in keys)
 
 
-def _call(entry: dict[str, Any], kind: str) -> Call:
-    frames = entry.get("frames") or []
+def _call(entry: dict[str, Any], kind: str, taking: Taking) -> Call:
+    frames = (entry.get("frames") or [])[:_MOST_FRAMES]
+    taking.budget.work(taking.what, len(frames))
+    taking.keep(_CALL_BYTES + _FRAME_BYTES * len(frames))
+    state = entry.get("state")
     number = entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id", entry.get("seq_id"))
     timeout = entry.get("timeout_ms")
     return Call(
         kind=kind,
-        seq=int(number or 0),
-        record=int(entry.get("record_id", 0)),
-        created_ns=int(entry.get("time_created_ns") or 0),
-        state="retired" if entry.get("retired") and entry.get("state") != "completed" else str(entry.get("state")),
-        elems=elements(entry.get("input_sizes") or []),
-        timeout_ms=None if timeout is None else int(timeout),
-        frames=tuple((str(f["name"]), str(f["filename"]), int(f["line"])) for f in frames[:_MOST_FRAMES]),
+        seq=whole_number(number or 0),
+        record=whole_number(entry.get("record_id", 0)),
+        created_ns=whole_number(entry.get("time_created_ns") or 0),
+        state="retired" if entry.get("retired") and state != "completed" else as_text(state),
+        elems=elements(taking.shapes(entry.get("input_sizes"))),
+        timeout_ms=None if timeout is None else whole_number(timeout),
+        frames=tuple((as_text(f["name"]), as_text(f["filename"]), whole_number(f["line"])) for f in frames),
     )
 
 
@@ -381,7 +459,7 @@ def _without_batches(log: GroupLog) -> list[Transfer]:
 
 
 def _transfers(
-    entries: Iterable[tuple[dict[str, Any], bool]], kind_of: Callable[[dict[str, Any]], str]
+    entries: Iterable[tuple[dict[str, Any], bool]], kind_of: Callable[[dict[str, Any]], str], taking: Taking
 ) -> tuple[list[Transfer], dict[tuple[str, int, int], int]]:
     """Sends and receives of a group that are not done, and how many of each were issued.
 
@@ -400,5 +478,5 @@ def _transfers(
         way = (ends[1], *pair)
         issued[way] = issued.get(way, 0) + 1
         if not is_done and not batches.get(entry["p2p_seq_id"], False):
-            transfers.append(Transfer(_call(entry, kind_of(entry)), *pair))
+            transfers.append(Transfer(_call(entry, kind_of(entry), taking), *pair))
     return transfers, issued

@@ -1,7 +1,8 @@
 """Pickles that hold nothing but texts, numbers, truth values, None, lists, tuples and dictionaries.
 
 A pickle is a program. Here it is looked through from end to end before any of it is run: an operation that could
-import, call or fill the memory is refused by its name, and nothing has been built by then.
+import or call is refused by its name, and what all operations make at most is drawn from the budget. Nothing has been
+built by then. What is built may refer to one thing many times, which takes no memory: whoever reads it counts its work.
 """
 
 from __future__ import annotations
@@ -10,26 +11,37 @@ import io
 import pickle
 import pickletools
 import re
-from collections.abc import Callable
 from typing import Any, NoReturn
 
+from ...core.budget import Budget
 from ...errors import DamagedTrace, TraceError, UnsafePickle
-from ...recording.memory_limit import check_memory, default_limit_bytes
 
 _MOST_DIGITS = 25  # of a number written as text
 _NUMBER_BYTES = 9  # of an integer of 64 bits, with its sign
-_OBJECT_BYTES = 100  # that one operation makes at most
-_HARMLESS_BYTES = 4 << 20
-_MAKING = (b"]", b"}", b"(", b"l", b"t", b"d", b"\x85", b"\x86", b"\x87")
+# Bytes that operations make at most, measured with CPython 3.11: a place on the stack and then in a list or dictionary,
+# which grow by more than they need; the first entries of a dictionary; what is made itself.
+_PLACE_BYTES, _PLACING = 72, b"hjgKMJN\x88\x89GX\x8c\x8dV]}(ld\x8aILF"
+_MADE_BYTES = {b"}d": 200, b"]l": 80, b"MJG\x8aILF": 48, b"(\x94": 24}
+_TEXT_BYTES, _LETTER_BYTES, _TUPLE_BYTES, _MEMO_BYTES = 80, 4, 150, 16
+# A pickler numbers what it may need again from 0, and writes at least so many bytes for each; Python makes room for all
+# numbers up to the largest.
+_BYTES_PER_NUMBER, _FREE_NUMBERS = 4, 1 << 16
+_MOST_IN_TUPLE = 64
+_CHECKED_EVERY = 10_000  # tuples
 _NEWEST = 5
 # What fixed lengths have; the numbers of LONG_BINPUT, for which Python makes room, are bounded by %s.
 _FIXED = (
-    rb"(?:h.|[\]}N\x88\x89()tuaes\x85-\x87\x94ld]|[Kq].|j....|M..|J....|\x8a\x08.{8}|\x8a\x07.{7}|r..[\x00-%s]\x00|G.{8})"
+    rb"(?:h.|[\]}N\x88\x89(uaes\x94ld]|[Kq].|j....|M..|J....|\x8a\x08.{8}|\x8a\x07.{7}|r..[\x00-%s]\x00|G.{8})"
     rb"{0,2000}"
 )
+_IN_RUNS = b"h]}N\x88\x89(uaes\x94ldKqjMJ\x8arG"
+_TUPLES = b")t\x85\x86\x87"
+_CHECK_TUPLE = b"Q"
+"""Hands what was made last to `_Primitive.persistent_load`."""
 _LINES = b"ILFVpg"
 _WITH_LENGTH = {ord("X"): 4, 0x8C: 1, 0x8D: 8}
 """BINUNICODE, SHORT_BINUNICODE, BINUNICODE8: how many bytes their length takes."""
+_OF_TEXT = b"X\x8c\x8dV"
 _PROTO, _FRAME, _LONG1, _STOP, _PUT = 0x80, 0x95, 0x8A, ord("."), ord("p")
 _LONGEST_BYTES = 9  # of the operations with a fixed length
 _ADMITTED = b"hKqjMJrG\x8a"
@@ -39,36 +51,84 @@ _BROKEN = (
 )  # fmt: skip
 
 
-def primitives(data: bytes, name: str) -> Any:
+def primitives(data: bytes, name: str, budget: Budget) -> Any:
     """What the pickle holds. `name` begins what errors say. Raises UnsafePickle, DamagedTrace, TooLarge."""
-    check_primitive(data, name)
-    if len(data) > _HARMLESS_BYTES:
-        check_memory(f"{name}: what it holds", sum(map(data.count, _MAKING)) * _OBJECT_BYTES, default_limit_bytes())
+    what = f"{name}: what it holds"
+    budget.draw(what, 4 * len(data))  # its operations, and itself again, each in pieces and joined
+    pieces, needed_bytes = _checked(data, name, budget)
+    budget.draw(what, needed_bytes)
     try:
-        return _Primitive(io.BufferedReader(io.BytesIO(data))).load()  # one that peeks: twice as fast
+        return _Primitive(io.BufferedReader(io.BytesIO(b"".join(pieces)))).load()  # one that peeks: twice as fast
+    except _LongTuple as err:
+        raise DamagedTrace(
+            f"{name}: has a tuple of more than {_MOST_IN_TUPLE} texts and numbers, or of anything else, which torch "
+            "does not write; dump it again"
+        ) from err
     except _BROKEN as err:
         raise DamagedTrace(f"{name}: is not a whole pickle: {err}; copy it again") from err
 
 
 def check_primitive(data: bytes, name: str) -> None:
     """Look through a pickle without building anything of it. Raises UnsafePickle, DamagedTrace."""
-    room = re.escape(bytes([min(len(data) >> 16, 255)]))
+    _checked(data, name, Budget(None))
+
+
+def _checked(data: bytes, name: str, budget: Budget) -> tuple[list[bytes], int]:
+    """The pickle in pieces, such that every tuple is checked when it is made; and how many bytes it makes at most."""
+    room = re.escape(bytes([min(len(data) // _BYTES_PER_NUMBER >> 16, 255)]))
     runs = re.compile(_FIXED.replace(b"%s", room), re.DOTALL).match
-    at, end = 0, len(data)
+    at = begin = tuples = texts_bytes = 0
+    end = len(data)
+    pieces: list[bytes] = []
+    operations: list[bytes] = []
     while at < end:
         found = runs(data, at)
         assert found is not None  # it may be empty
-        if found.end() > at:
-            at = found.end()
-            continue
-        if data[at] == _STOP:
+        behind = found.end()
+        if behind > at:
+            operations.append(data[at:behind])
+            at = behind
+            if at >= end or data[at] in _IN_RUNS:  # a run has an end, too
+                continue
+        code = data[at]
+        if code in _TUPLES:
+            tuples, at = tuples + 1, at + 1
+            pieces += (data[begin:at], _CHECK_TUPLE)
+            begin = at
+            if not tuples % _CHECKED_EVERY:
+                budget.check(f"{name}: what it holds", _TUPLE_BYTES * tuples)
+        elif code == _STOP:
             if at + 1 < end:
                 raise DamagedTrace(f"{name}: {end - at - 1:,} bytes follow the end of its pickle; copy it again")
-            return
-        if data[at] in _ADMITTED and end - at < _LONGEST_BYTES:
-            break
-        at = _behind(data, at, name)
+            pieces.append(data[begin:])
+            made_bytes = _TUPLE_BYTES * tuples + texts_bytes + _made_bytes(b"".join(operations))
+            return pieces, made_bytes + _MEMO_BYTES * _most_numbers(end)
+        else:
+            if code in _ADMITTED and end - at < _LONGEST_BYTES:
+                break
+            behind = _behind(data, at, name)
+            if code == _FRAME:  # its length would be another one
+                pieces.append(data[begin:at])
+                begin = behind
+            elif code in _OF_TEXT:
+                texts_bytes += _TEXT_BYTES + _LETTER_BYTES * (min(behind, end) - at)
+            operations.append(data[at : at + 1])
+            at = behind
     raise DamagedTrace(f"{name}: is a pickle that ends early, after {end:,} bytes; copy it again")
+
+
+def _made_bytes(operations: bytes) -> int:
+    """What operations make at most. Their operands are among them, so a little more is counted than there is."""
+    total = _PLACE_BYTES * _count(operations, _PLACING)
+    return total + sum(_count(operations, codes) * size for codes, size in _MADE_BYTES.items())
+
+
+def _count(operations: bytes, codes: bytes) -> int:
+    return len(operations) - len(operations.translate(None, codes))
+
+
+def _most_numbers(pickle_bytes: int) -> int:
+    return pickle_bytes // _BYTES_PER_NUMBER + _FREE_NUMBERS
 
 
 def _behind(data: bytes, at: int, name: str) -> int:
@@ -98,7 +158,8 @@ def _behind_line(data: bytes, at: int, name: str) -> int:
         return len(data)
     text = data[at + 1 : end]
     is_long = data[at] in b"IL" and len(text) > _MOST_DIGITS
-    is_far = data[at] == _PUT and not (text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= len(data))
+    is_number = text.isdigit() and len(text) <= _MOST_DIGITS
+    is_far = data[at] == _PUT and not (is_number and int(text) <= _most_numbers(len(data)))
     if is_long or is_far:
         raise _refusal(data[at], at, name)
     return end + 1
@@ -115,6 +176,13 @@ def _refusal(code: int, at: int, name: str) -> TraceError:
     )
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+class _LongTuple(Exception):
+    """A tuple that is none of a dump."""
+
+
 class _Primitive(pickle.Unpickler):
     """A second wall, should the first one have a hole."""
 
@@ -122,4 +190,12 @@ class _Primitive(pickle.Unpickler):
         """Raises UnpicklingError."""
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
-    persistent_load: Callable[[Any], Any] = find_class  # type: ignore[assignment]
+    def persistent_load(self, made: Any) -> Any:
+        """A tuple, as it is.
+
+        Python would follow tuples in tuples without end when it compares them, or makes them keys. Raises _LongTuple.
+        """
+        is_flat = type(made) is tuple and len(made) <= _MOST_IN_TUPLE and _SCALARS.issuperset(map(type, made))
+        if not is_flat:
+            raise _LongTuple
+        return made

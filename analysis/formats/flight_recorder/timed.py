@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...core.markers import COALESCED
 from ...core.nccl_tests import dtype_name, elements
 from ...errors import DamagedTrace
-from .dump import Dump, GroupName, dump_content, dump_of
+from .dump import Dump, GroupName, Taking, as_text, budget_of, dump_content, dump_of, whole_number
 
 _MS = 1_000_000
 
@@ -34,31 +34,32 @@ class TimedDump(NamedTuple):
     calls: list[TimedCall]
 
 
-def read_timed(path: Path) -> TimedDump:
-    """What one file holds. Raises TraceError."""
-    content = dump_content(path)
+def read_timed(path: Path, limit_bytes: int | None = None) -> TimedDump:
+    """What one file holds. Raises TraceError; TooLarge if it would take more memory than `limit_bytes`."""
+    budget = budget_of(path, limit_bytes)
+    content = dump_content(path, budget)
     try:
-        dump = dump_of(content)
+        dump = dump_of(content, str(path), budget)
         entries = [entry for entry in content.get("entries") or [] if entry.get("duration_ms") is not None]
-        return TimedDump(dump, [_call(entry, dump) for entry in entries])
+        taking = Taking(f"{path}: what it holds", budget)
+        return TimedDump(dump, [_call(entry, dump, taking) for entry in entries])
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as err:
         what = f"{type(err).__name__}: {err}"
         raise DamagedTrace(f"{path}: an entry is not as torch writes it ({what[:200]}); dump it again") from err
 
 
-def _call(entry: dict[str, Any], dump: Dump) -> TimedCall:
+def _call(entry: dict[str, Any], dump: Dump, taking: Taking) -> TimedCall:
     name = entry["profiling_name"]
     kind = dump.kinds[name]
-    given, got = entry.get("input_sizes") or [], entry.get("output_sizes") or []
     dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or [None]
     alone = bool(entry.get("is_p2p")) or name == COALESCED
     return TimedCall(
         group=dump.numbers[entry["pg_id"]],
         kind=kind,
-        seq=None if alone else int(entry["collective_seq_id"]),
-        issued_ns=int(entry["time_created_ns"]),
-        dur_ns=round(float(entry["duration_ms"]) * _MS),
-        dtype=dtype_name(dtypes[0]),
-        in_elems=elements(given),
-        out_elems=elements(got),
+        seq=None if alone else whole_number(entry["collective_seq_id"]),
+        issued_ns=whole_number(entry["time_created_ns"]),
+        dur_ns=whole_number(round(float(entry["duration_ms"]) * _MS)),
+        dtype=None if dtypes[0] is None else dtype_name(as_text(dtypes[0])),
+        in_elems=elements(taking.shapes(entry.get("input_sizes"))),
+        out_elems=elements(taking.shapes(entry.get("output_sizes"))),
     )

@@ -17,7 +17,7 @@ from .columns import LogBlock, WrittenCalls
 from .lines import DumpStats, Line, LineHeader, LineMetadata, decoded_line, decoded_lines, last_whole_line
 
 LOG_BLOCK_BYTES = 1 << 20
-_LONGEST_LINE_BYTES = 16 << 20
+_LONGEST_LINE_BYTES = 2 << 20
 
 
 @dataclass

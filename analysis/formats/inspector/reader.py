@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,28 @@ from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.building import columns_of, events_of, header_of
 from ...recording.header import Communicator
-from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import CommRow, Extent, RawTrace, raw_trace
+from ...recording.row_bytes import tables_bytes
 from .columns import RECORDED_KINDS, SEND, LogBlock
 from .lines import KNOWN_VERSIONS, MOST_SN
 from .log import InspectorLog
 
+_COMMUNICATOR_BYTES = 1_500
 FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
 
 
 def read_inspector(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
     """What one log holds. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
-    log, blocks = InspectorLog(path), []
+    log, blocks, budget = InspectorLog(path), [], options.budget()
+    counted_already = texts_bytes = 0
     for block in log.blocks(progress):
         blocks.append(block)
-        rows = tables_bytes(activities=log.records, calls=log.records)
-        check_memory(f"{encodable(str(path))}: every call of this log ({FOR_LARGE_LOGS})", rows, options.limit_bytes)
+        texts = sum(len(one.id) + len(one.name) + len(one.process) for one in log.communicators[counted_already:])
+        texts_bytes += _COMMUNICATOR_BYTES * (len(log.communicators) - counted_already) + texts
+        counted_already = len(log.communicators)
+        rows = tables_bytes(activities=log.records, calls=log.records) + texts_bytes
+        budget.check(f"{encodable(str(path))}: every call of this log ({FOR_LARGE_LOGS})", rows)
     check_log(log)
     if log.broken_lines and not options.keep_going:
         raise DamagedTrace(f"{path}: {damage_in(log)}; write it again, or leave these out with --keep-going")
@@ -89,24 +95,22 @@ def _names(logs: Sequence[InspectorLog]) -> str:
 
 def _once(calls: LogBlock, communicators: list[Communicator]) -> LogBlock:
     """Without calls that the log repeats."""
-    own = np.array([_first_like(communicators, number) for number in range(len(communicators))], dtype=np.int64)
+    first_like: dict[tuple[str, int], int] = {}  # another process may have written of the same rank
+    places = [first_like.setdefault((one.id, one.rank), number) for number, one in enumerate(communicators)]
+    own = np.array(places, dtype=np.int64)
     lane = own[calls.communicator] * len(RECORDED_KINDS) + calls.kind
     first = np.unique(lane * MOST_SN + calls.sn, return_index=True)[1]
     return calls.taken(np.sort(first))
-
-
-def _first_like(communicators: list[Communicator], number: int) -> int:
-    """The first entry of the same rank in the same communicator, which another process may have written."""
-    one = communicators[number]
-    return next(i for i, other in enumerate(communicators) if (other.id, other.rank) == (one.id, one.rank))
 
 
 def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace:
     count = len(calls.sn)
     correlation = array("q", range(count))
     ended_us = calls.ended_us.astype(np.float64)
-    for number in range(len(log.communicators)):
-        own = calls.communicator == number
+    order = np.argsort(calls.communicator, kind="stable")
+    bounds = np.searchsorted(calls.communicator[order], np.arange(len(log.communicators) + 1))
+    for begin, end in pairwise(bounds.tolist()):
+        own = order[begin:end]
         ended_us[own] = _latest_ends(ended_us[own], calls.dur_us[own])
     names = [f"nccl {kind or 'call'}" for kind in RECORDED_KINDS]
     activities = columns_of(
@@ -149,10 +153,11 @@ def _latest_ends(ended: NDArray[np.float64], dur: NDArray[np.float64]) -> NDArra
 
 def _devices(communicators: list[Communicator]) -> NDArray[np.int64]:
     """A number for the GPU of each entry: 0, unless one file holds several ranks of a communicator."""
-    ranks: dict[str, list[int]] = {}
+    ranks: dict[str, set[int]] = {}
     for one in communicators:
-        ranks.setdefault(one.id, []).append(one.rank)
-    return np.array([sorted(set(ranks[one.id])).index(one.rank) for one in communicators], dtype=np.int64)
+        ranks.setdefault(one.id, set()).add(one.rank)
+    places = {id_: {rank: place for place, rank in enumerate(sorted(own))} for id_, own in ranks.items()}
+    return np.array([places[one.id][one.rank] for one in communicators], dtype=np.int64)
 
 
 def _row(communicators: list[Communicator], values: tuple[Any, ...]) -> CommRow:

@@ -23,7 +23,6 @@ from ...core.markers import DETAILS, STEERING
 from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
-from ...recording.memory_limit import check_memory, shapes_bytes, tables_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import (
     DOUBLES,
@@ -38,6 +37,7 @@ from ...recording.recording import (
     raw_trace,
     with_unread,
 )
+from ...recording.row_bytes import shapes_bytes, tables_bytes
 from ...recording.values import MISSING, NOT_KNOWN
 from .absolute import Timed, TooFarApart, have_decimals, is_absolute, times_from, zero_us_near
 from .arguments import annotations_of, call_records, comm_row, integer_id, without_shapes
@@ -169,7 +169,7 @@ def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
         reading.events = stream.events_read
         reading.good_bytes = batch.first_byte + batch.end
         so_far = f"{stream.path}: its events up to byte {reading.good_bytes:,}"
-        check_memory(so_far, reading.needed_bytes, reading.limit_bytes)
+        reading.budget.check(so_far, reading.needed_bytes)
 
 
 def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
@@ -230,7 +230,7 @@ class _Reading:
     _letters: int = 0
 
     def __post_init__(self) -> None:
-        self.pattern, self.limit_bytes = self.options.pattern, self.options.limit_bytes
+        self.pattern, self.budget = self.options.pattern, self.options.budget()
 
     @property
     def needed_bytes(self) -> int:
@@ -290,6 +290,8 @@ class _Reading:
         kept += [each for each in called if each[0].name.startswith("c10d::")]
         if self.options.details:
             kept += [each for each in called if each[0].name in DETAILS]
+        lists_bytes = sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
+        self.budget.check("the lists in its events", self.needed_bytes + lists_bytes)  # before they are made
         found = annotations_of(kept)
         if self.options.details:  # what a CPU was doing while its device had nothing to do
             found += [without_shapes(event) for event, _ in of_user]
@@ -298,7 +300,7 @@ class _Reading:
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
         self.annotations += found
         self.comm_args += comm_args + recorded
-        self._lists_bytes += sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
+        self._lists_bytes += lists_bytes
         self.window_end = latest(self.window_end, *window_ends)
         self.launched += sum(_LAUNCHING.search(call.name) is not None for call in named)
         self.unread = with_unread(self.unread, _of_private_devices(named))

@@ -3,7 +3,8 @@
 It is opened so that nothing is written, not even a journal beside it. SQLite then does not look at journals either, so
 a database is refused if part of it may be in one. Only ordinary tables are read: a view or a virtual table of its own
 would be a program, and so would a column that is computed. SQLite gives every value the type that it was stored with,
-whatever the table declares, so types are checked here.
+whatever the table declares, so types are checked here. Rows may share their pages, so that a small file holds very
+much: values have a longest length, and texts are counted while they are fetched.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from ...core.budget import Budget
 from ...core.disk import plain_file
 from ...core.escaping import encodable
-from ...errors import DamagedTrace, NotATrace, UnreadableFile
+from ...errors import DamagedTrace, NotATrace, TooLarge, TraceError, UnreadableFile
 from ...recording.arrays import Int64s
 from ...recording.compression import is_regular, packed_bytes
 from ...recording.options import Progress
@@ -27,12 +29,11 @@ from ...recording.values import MISSING
 from .exporting import EXPORT
 
 _BEGIN, _HEADER_BYTES = b"SQLite format 3\0", 100
-_ROWS = 50_000  # at a time
-_FUNCTIONS = frozenset({"like", "coalesce", "min", "max", "count"})
+_ROWS, _ROWS_WITH_TEXTS = 25_000, 500  # at a time
+_FUNCTIONS = frozenset({"like", "coalesce", "min", "max", "count", "typeof", "length"})
 # Reading everything takes SQLite less than one instruction per byte of a real export. Pages that refer to each other in
 # circles, or to one page again and again, take any number of them.
 _STEPS, _STEPS_PER_BYTE, _STEPS_AT_ONCE = 50_000_000, 20, 100_000
-_LONGEST_VALUE_BYTES = 64 << 20
 _JOURNAL_BYTES = 32
 _JOURNALS = {
     "-wal": ("some of it may be only there", "PRAGMA wal_checkpoint(TRUNCATE)"),
@@ -42,20 +43,29 @@ _JOURNALS = {
 
 Source: https://sqlite.org/tempfiles.html
 """
-_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)
-"""What a query can raise; the last where a message of SQLite quotes damaged bytes."""
+# In rows of numbers nothing is longer than a few words that stand there by mistake.
+_LONGEST_TEXT_BYTES, _LONGEST_NUMBER_BYTES = 16 << 20, 128
+LONGEST_BLOB_BYTES = 4096
+_TEXTS_AT_ONCE_BYTES = 64 << 20
+# Names are a few hundred letters, in rows of fifty bytes: all texts of a file, each as often as it is used.
+_TEXT_BYTES, _TEXT_BYTES_PER_BYTE = 256 << 20, 64
+_VALUE_BYTES, _LEAST_HEAP_BYTES = 70, 64 << 20
+_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError)
+"""What a query can raise; UnicodeDecodeError where a message of SQLite quotes damaged bytes, and MemoryError where it
+reached the limit set here."""
 _AGAIN = f"export the report again with {EXPORT}"
 
 
 class Database:
     """An open database, for a `with` block."""
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+    def __init__(self, path: Path, budget: Budget, progress: Progress | None = None) -> None:
         """Raises UnreadableFile, NotATrace, DamagedTrace. `progress` is told about how much has been read."""
-        self.path, self._progress = path, progress
+        self.path, self.budget, self._progress = path, budget, progress
         self.size = packed_bytes(path)
         self._spent, self._read = 0, 0
         self._limit = _STEPS + _STEPS_PER_BYTE * self.size
+        self._texts_bytes = self._fetched_bytes = 0
         _check(path)
         try:
             self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -76,14 +86,15 @@ class Database:
 
     def _protect(self) -> None:
         connection = self._connection
-        connection.text_factory = _text
+        connection.text_factory = self._text
         try:
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA temp_store=MEMORY")
+            left_bytes = self.budget.left_bytes
+            if left_bytes is not None:  # indexes that SQLite makes for itself
+                connection.execute(f"PRAGMA hard_heap_limit={max(_LEAST_HEAP_BYTES, left_bytes)}")
         except _FAILURES as err:
             raise self._failed(err, "its schema") from err
-        if sys.version_info >= (3, 11):
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
         connection.set_authorizer(_only_reading)
         connection.set_progress_handler(self._is_too_much, _STEPS_AT_ONCE)
 
@@ -99,8 +110,13 @@ class Database:
             name: frozenset(row[1] for row in self._all(f'PRAGMA table_info("{name}")', "its schema")) for name in names
         }
 
-    def _all(self, query: str, what: str) -> list[tuple[Any, ...]]:
-        return [row for rows in self._rows(query, what) for row in rows]
+    def _all(self, query: str, what: str, longest_bytes: int = _LONGEST_TEXT_BYTES) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        for rows in self._rows(query, what, longest_bytes):
+            found += rows
+            row_bytes = _VALUE_BYTES * (1 + len(found[0]))
+            self.budget.check(f"{self.path}: what it holds in {what}", row_bytes * len(found) + self._fetched_bytes)
+        return found
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is such a table, with these columns."""
@@ -110,11 +126,19 @@ class Database:
         """The first of these columns that the table has."""
         return next((column for column in columns if self.has(table, column)), None)
 
+    def numbers(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[list[Any]]:
+        """Rows of a table of numbers, as `rows`. Raises DamagedTrace, also where one holds a long text."""
+        if self.has(table):
+            named = [f'"{column}"' if self.has(table, column) else "NULL" for column in columns]
+            condition = f" WHERE {where}" if where else ""
+            query = f'SELECT {", ".join(named)} FROM "{table}"{condition}'  # noqa: S608 - of names known here
+            yield from self._rows(query, f"table {table}", _LONGEST_NUMBER_BYTES)
+
     def rows(self, table: str, columns: Sequence[str], where: str = "", source: str = "") -> Iterator[list[Any]]:
         """Rows of a table, many at a time; None for every column that it lacks. Nothing if there is no such table.
 
         `source` is what follows FROM, if that is not the table alone; columns are then expressions. Raises
-        DamagedTrace.
+        DamagedTrace, TooLarge.
         """
         if not self.has(table):
             return
@@ -122,42 +146,68 @@ class Database:
         condition = f" WHERE {where}" if where else ""
         origin = source or f'"{table}"'
         query = f"SELECT {', '.join(named)} FROM {origin}{condition}"  # noqa: S608 - of names known here
-        yield from self._rows(query, f"table {table}")
+        yield from self._rows(query, f"table {table}", _LONGEST_TEXT_BYTES)
 
     def distinct(self, table: str, columns: Sequence[str]) -> set[tuple[Any, ...]]:
-        """The different rows that these columns have. Raises DamagedTrace."""
+        """The different rows that these columns of numbers have. Raises DamagedTrace, TooLarge."""
         if not self.has(table):
             return set()
         named = ", ".join(f'"{column}"' if self.has(table, column) else "NULL" for column in columns)
         query = f'SELECT DISTINCT {named} FROM "{table}"'  # noqa: S608 - of names known here
-        return set(self._all(query, f"table {table}"))
+        return set(self._all(query, f"table {table}", _LONGEST_NUMBER_BYTES))
 
     def ends_of(self, table: str, start: str, end: str) -> tuple[int | None, int | None]:
         """The least `start` and the greatest `end` of a table, as far as they are integers. Raises DamagedTrace."""
         if not self.has(table, start, end):
             return None, None
         query = f'SELECT min("{start}"), max("{end}") FROM "{table}"'  # noqa: S608 - of names known here
-        first, last = self._all(query, f"table {table}")[0]
+        first, last = self._all(query, f"table {table}", _LONGEST_NUMBER_BYTES)[0]
         return first if type(first) is int else None, last if type(last) is int else None
 
-    def _rows(self, query: str, what: str) -> Iterator[list[Any]]:
-        count = 0
+    def _rows(self, query: str, what: str, longest_bytes: int) -> Iterator[list[Any]]:
+        """Rows of a query whose values are at most so long; longer ones are an error, which costs nothing to find."""
+        count, at_once = 0, _ROWS if longest_bytes == _LONGEST_NUMBER_BYTES else _ROWS_WITH_TEXTS
         try:
-            cursor = self._connection.execute(query)
-            while rows := cursor.fetchmany(_ROWS):
+            cursor = self._limited(longest_bytes).execute(query)
+            while True:
+                self._fetched_bytes = 0
+                self._limited(longest_bytes)  # other queries may have been asked in between
+                rows = cursor.fetchmany(at_once)
+                if not rows:
+                    return
                 count += len(rows)
-                self._tell()
+                self._tell(at_once)
                 yield rows
         except _FAILURES as err:
             raise self._failed(err, what, count) from err
 
-    def _tell(self) -> None:
+    def _limited(self, longest_bytes: int) -> sqlite3.Connection:
+        if sys.version_info >= (3, 11):
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest_bytes)
+        return self._connection
+
+    def _text(self, data: bytes) -> str:
+        """A text of the database. Raises TooLarge, DamagedTrace."""
+        self._fetched_bytes += len(data)
+        self._texts_bytes += len(data)
+        if self._fetched_bytes > _TEXTS_AT_ONCE_BYTES:
+            self.budget.check(f"{self.path}: texts of {_ROWS_WITH_TEXTS} rows", 4 * self._fetched_bytes)
+        if self._texts_bytes > _TEXT_BYTES + _TEXT_BYTES_PER_BYTE * self.size:
+            raise DamagedTrace(f"{self.path}: holds more text than {self.size:,} bytes can, many times over; {_AGAIN}")
+        return data.decode("utf-8", "replace")
+
+    def _tell(self, rows: int) -> None:
         """Tell about how much has been read: SQLite does not say, but chunks of rows are of about 50 bytes each."""
-        self._read = min(self._read + 50 * _ROWS, self.size)
+        self._read = min(self._read + 50 * rows, self.size)
         if self._progress:
             self._progress(self._read)
 
-    def _failed(self, err: Exception, what: str, rows: int = 0) -> DamagedTrace:
+    def _failed(self, err: Exception, what: str, rows: int = 0) -> TraceError:
+        if isinstance(err, MemoryError):
+            return TooLarge(
+                f"{self.path}: what SQLite needs to read {what} takes more memory than may be used here; allow more "
+                "with --memory GB"
+            )
         why = encodable(" ".join(str(err).split()))  # it may quote damaged bytes
         if "interrupted" in why:
             why = f"takes more work to read than any table in {self.size:,} bytes"
@@ -215,10 +265,6 @@ def _check_journals(path: Path) -> None:
                     f"{path}: has {journal.name} beside it: {meaning}; wait until nothing writes to it, then run "
                     f"`sqlite3 {database.name} '{statement}'`, or {_AGAIN}"
                 )
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 def _only_reading(action: int, first: str | None, second: str | None, *_: str | None) -> int:

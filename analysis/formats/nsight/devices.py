@@ -73,7 +73,8 @@ def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColu
     graphs = _graphs(tables, names)
     parts = [_kernels(tables, names), copies, _fills(tables, names), graphs]
     columns = stacked(parts)
-    tables.keep("of devices", activities=len(columns["start"]), names=len(names.names))
+    letters = sum(map(len, names.names))
+    tables.keep("of devices", activities=len(columns["start"]), names=len(names.names), letters=letters)
     order = np.argsort(columns["start"], kind="stable")
     return DeviceColumns(
         {name: values[order] for name, values in columns.items()}, names, peer_copies, list(_on_graphs(graphs))

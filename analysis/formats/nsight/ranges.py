@@ -11,12 +11,17 @@ import numpy as np
 
 from ...core import markers
 from ...recording.arrays import Int64s
+from ...recording.row_bytes import tables_bytes
+from .database import LONGEST_BLOB_BYTES
 from .tables import LATEST_NS, LONGEST_NS, ExportTables, process_of, thread_of
 
 RANGE_TABLE, TEXT_TABLE = "NVTX_EVENTS", "StringIds"
 _RANGES = (59, 60, 70, 71)
 """Push and pop, start and end; the same of extended payloads. ENUM_NSYS_EVENT_TYPE."""
 _TEXT = 'coalesce(n."text", s."value")'
+_NUMBER = """CASE typeof(n."{0}") WHEN 'integer' THEN n."{0}" END"""
+_SHORT = f'CASE WHEN length(n."binaryData") <= {2 * LONGEST_BLOB_BYTES} THEN n."binaryData" END'
+"""What NCCL attaches has less than 100 bytes; some tools write it as a text of twice as many letters."""
 # Beginnings, or parts, of names; LIKE does not tell cases apart.
 COMMUNICATORS = ("nccl%comm%", "pnccl%comm%")
 MARKS = ("nccl%", "pnccl%", "%step%", "%iter%", "%batch%", "enumerate(%")
@@ -27,7 +32,7 @@ _NCCL = re.compile(r"p?nccl[A-Z]\w*")
 _LONGEST_NAME = 1_000
 _COLUMNS = ("start", "end", "text", "globalTid", "domainId", "binaryData")
 _APART = (markers.NCCL_MARK, markers.LOADING)
-_RANGE_BYTES, _OPERATOR_BYTES, _CHECKED_EVERY = 300, 150, 50_000
+_RANGE_BYTES, _OPERATOR_BYTES, _CHECKED_EVERY = 1_300, 150, 5_000
 
 
 class Range(NamedTuple):
@@ -53,12 +58,14 @@ def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
     Ranges that never ended, or without a name, are left out. Raises DamagedTrace, TooLarge.
     """
     found: list[Range] = []
+    payload_bytes = 0
     for start, end, text, thread, domain, payload in _rows(tables, _COLUMNS, names):
         serialized = thread if type(thread) is int else 0
         known = domain if type(domain) is int else None
         found.append(Range(_name(text), process_of(serialized), thread_of(serialized), start, end, known, payload))
+        payload_bytes += len(payload) if isinstance(payload, bytes | str) else 0
         if not len(found) % _CHECKED_EVERY:
-            tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES)
+            tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES + payload_bytes)
     return sorted(found, key=lambda one: (one.start, -one.end))
 
 
@@ -76,18 +83,23 @@ def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorCol
     """
     found = {name: array("q") for name in ("start", "end", "thread", "name")}
     names: dict[str, int] = {}
+    letters = 0
     marked = {(one.start, one.end) for one in steps}
     for start, end, text, thread in _rows(tables, _COLUMNS[:4], EVERYTHING):
         name = _name(text)
         if name.startswith(_APART) or (start, end) in marked or _NCCL.fullmatch(name):
             continue
-        values = (start, end, thread_of(thread) if type(thread) is int else 0, names.setdefault(name, len(names)))
+        if name not in names:
+            names[name] = len(names)
+            letters += len(name)
+        values = (start, end, thread_of(thread) if type(thread) is int else 0, names[name])
         for column, value in zip(found.values(), values, strict=True):
             column.append(value)
         if not len(found["start"]) % _CHECKED_EVERY:
-            tables.check_memory(RANGE_TABLE, len(found["start"]) * _OPERATOR_BYTES)
+            needed_bytes = tables_bytes(operators=len(found["start"]), names=len(names), letters=letters)
+            tables.check_memory(RANGE_TABLE, needed_bytes)
     columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
-    tables.keep(RANGE_TABLE, operators=len(columns["start"]), names=len(names))
+    tables.keep(RANGE_TABLE, operators=len(columns["start"]), names=len(names), letters=letters)
     return OperatorColumns(columns, list(names))
 
 
@@ -125,8 +137,11 @@ def _text(tables: ExportTables) -> str:
 
 
 def _expressions(tables: ExportTables, columns: Sequence[str]) -> list[str]:
-    known = {column: f'n."{column}"' if tables.database.has(RANGE_TABLE, column) else "NULL" for column in columns}
-    return [_text(tables) if column == "text" else expression for column, expression in known.items()]
+    has = tables.database.has
+    short = {column: _NUMBER.format(column) for column in columns if has(RANGE_TABLE, column)}
+    if "binaryData" in short:
+        short["binaryData"] = _SHORT
+    return [_text(tables) if column == "text" else short.get(column, "NULL") for column in columns]
 
 
 def _condition(tables: ExportTables, names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from ...core.budget import Budget
 from ...core.escaping import encodable
 from ...core.kinds import COMM, comm_pattern, kernel_kind
 from ...core.small_files import RANK_LIMIT
@@ -30,6 +31,8 @@ from .tables import ExportTables, process_of
 
 _APART_NS = 2_000_000_000
 """Clocks of hosts may differ by so much; windows that are farther apart are of different runs."""
+_LIMIT_BYTES = 100_000_000
+"""What there is in an export that tells its ranks takes far less."""
 _MOST_NAMED = 8
 _MOST_PROCESSES = 1024
 """No machine runs as many; their reader refuses so many ranks in a file."""
@@ -101,7 +104,7 @@ def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | No
 def _export(path: Path) -> Export:
     """What is known of an export; one that cannot be read has no processes, and its reader says why."""
     try:
-        with Database(path) as database:
+        with Database(path, Budget(_LIMIT_BYTES)) as database:
             found = list(islice(_processes(database), _MOST_PROCESSES + 1))
             tables = ExportTables(database, ReadOptions(), None)
             host, epoch = session.host(tables), session.epoch_ns(tables)
@@ -185,7 +188,7 @@ def _check_one_run(exports: Sequence[Export]) -> None:
 
 def _span(export: Export) -> tuple[int, int] | None:
     """When the first kernel of an export began and the last one ended, as unix time; None if that is not known."""
-    with suppress(TraceError), Database(export.path) as database:
+    with suppress(TraceError), Database(export.path, Budget(_LIMIT_BYTES)) as database:
         begin, end = database.ends_of(KERNEL_TABLE, "start", "end")
         if begin is not None and end is not None and export.epoch is not None:
             return begin + export.epoch, end + export.epoch

@@ -47,7 +47,7 @@ def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = No
         raise NotATrace(
             f"{file}: is a report of Nsight Systems, which only its own tools can read; export it with {EXPORT}"
         )
-    with Database(file, progress) as database:
+    with Database(file, options.budget(), progress) as database:
         if not any(map(database.has, _TABLES)):
             raise NotATrace(
                 f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNEL_TABLE}"

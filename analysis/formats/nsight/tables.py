@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from ...core.escaping import encodable
 from ...errors import DamagedTrace
 from ...recording.arrays import Int64s
-from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.options import ReadOptions
+from ...recording.row_bytes import tables_bytes
 from ...recording.values import MISSING
 from .database import Database, whole_numbers
 from .exporting import EXPORT
@@ -22,7 +23,7 @@ LONGEST_NS = 2**53
 LATEST_NS = 2**61
 """No event ends later."""
 _TEXTS_AT_ONCE = 500
-_NUMBER_BYTES = 8
+_NUMBER_BYTES, _ROW_BYTES = 8, 200
 THREAD = 0xFFFFFF
 """The bits of a serialized id that number the thread; above them as many number the process."""
 Keep = Callable[[dict[str, Int64s]], "np.typing.NDArray[np.bool_]"]
@@ -69,7 +70,7 @@ class ExportTables:
             return {name: np.array([], dtype=np.int64) for name in names}
         if self._has_rows_of_nobody(table, owner):
             self.complain(f"table {table} has rows of no process ({owner})")
-        for rows in self.rows(table, names, self.of_process(table, owner)):
+        for rows in self._going_on(self.database.numbers(table, names, self.of_process(table, owner))):
             chunk = {name: whole_numbers(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
             chunk = self._sound(table, needed, chunk, rows)
             if keep is not None:
@@ -89,9 +90,20 @@ class ExportTables:
         return {name: values[good] for name, values in columns.items()}
 
     def rows(self, table: str, columns: Sequence[str], where: str = "", source: str = "") -> Iterator[list[Any]]:
-        """Rows as they are stored. Raises DamagedTrace, unless the reading is to go on."""
+        """Rows as they are stored, which the caller keeps, unless they come from a `source`.
+
+        Raises TooLarge; DamagedTrace, unless the reading is to go on.
+        """
+        kept_bytes = 0
+        for rows in self._going_on(self.database.rows(table, columns, where, source)):
+            if not source:
+                kept_bytes += sum(_ROW_BYTES + sum(map(getsizeof, row)) for row in rows)
+                self.check_memory(table, kept_bytes)
+            yield rows
+
+    def _going_on(self, found: Iterator[list[Any]]) -> Iterator[list[Any]]:
         try:
-            yield from self.database.rows(table, columns, where, source)
+            yield from found
         except DamagedTrace as err:
             self._give_up(str(err), err)
 
@@ -107,7 +119,7 @@ class ExportTables:
     def check_memory(self, table: str, more_bytes: int) -> None:
         """Raise TooLarge if that much more would not fit."""
         what = f"{self.database.path}: what it holds up to table {table}"
-        check_memory(what, self.needed_bytes + more_bytes, self._options.limit_bytes)
+        self.database.budget.check(what, self.needed_bytes + more_bytes)
 
     def keep(self, table: str, **rows: int) -> None:
         """So many rows of each kind were kept. Raises TooLarge."""

@@ -145,10 +145,10 @@ def _values(column: CodedColumn) -> Int64s:
     numbers = np.ascontiguousarray(planes.T).view(f"<u{column.width}").ravel().astype(np.uint64)
     first = np.array([column.first]).view(np.uint64)
     if column.coding == "among":
-        distinct = _values(column.distinct or CodedColumn(0))
-        if column.distinct is None or column.distinct.coding == "among" or numbers.max() >= len(distinct):
-            raise BadColumn("a value counts beyond the distinct ones")
-        return distinct[numbers.astype(np.int64)]
+        distinct = column.distinct
+        if distinct is None or distinct.coding == "among" or not numbers.max(initial=0) < distinct.rows <= column.rows:
+            raise BadColumn("a value counts beyond the distinct ones, or there are more of these than rows")
+        return _values(distinct)[numbers.astype(np.int64)]
     if column.coding == "above":
         return (numbers + first).view(np.int64)
     steps = _unfolded(numbers)

@@ -13,14 +13,16 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
+from ...core.budget import Budget
 from ...core.markers import C10D, LOADING, STEERING
 from ...recording.arrays import doubles, integers
 from ...recording.checks import is_consistent
 from ...recording.header import Header
-from ...recording.memory_limit import check_memory, tables_bytes
 from ...recording.recording import DOUBLES, INTEGERS, Columns, CommRow, Extent, RawTrace
+from ...recording.row_bytes import tables_bytes
 from ...recording.values import MISSING, Int64, Time
 from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
+from .outline import object_bytes, outline_of
 from .rows import CodedRows, annotations_in, coded_annotations, coded_comm_args, comm_args_in
 
 MAGIC = b"commtrace-recording\n"
@@ -86,6 +88,7 @@ _PLAIN = ("header", "extent", "pids", "names", "kinds", "operator_names", "call_
           "repaired_bytes", "window_end", "damage", "detailed", "launched", "zero_us")  # fmt: skip
 _CONTENT, _ROWS = msgspec.msgpack.Decoder(Content), msgspec.msgpack.Decoder(list[CommRow])
 _ANY_VERSION = msgspec.msgpack.Decoder(_Version)
+_OUTLINE = outline_of(Content)
 
 
 class BadRecording(Exception):
@@ -112,8 +115,11 @@ def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Liter
     return packer.compress(plain) + packer.flush()
 
 
-def recorded_content(plain: bytes) -> Content:
-    """The content of a recording, which has been unpacked. Raises BadRecording."""
+def recorded_content(plain: bytes, what: str, budget: Budget) -> Content:
+    """The content of a recording, which has been unpacked. `what` begins a message.
+
+    Raises BadRecording; TooLarge if it would take more memory than allowed.
+    """
     head = len(MAGIC) + _SUM_BYTES
     if not plain.startswith(MAGIC) or len(plain) < head:
         raise BadRecording("is not a recording of commtrace")
@@ -124,12 +130,13 @@ def recorded_content(plain: bytes) -> Content:
         version = _ANY_VERSION.decode(payload).version
         if version != VERSION:
             raise BadRecording(f"is of version {version}; this commtrace reads version {VERSION}, so use a newer one")
+        budget.draw(what, object_bytes(payload, _OUTLINE))
         return _CONTENT.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise BadRecording(f"is not as commtrace writes it ({err})") from err
 
 
-def trace_of(content: Content, what: str, limit_bytes: int | None) -> RawTrace:
+def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
     """What was read, from the content of its recording. `what` begins a message.
 
     Raises BadRecording; TooLarge if it would take more memory than allowed.
@@ -138,14 +145,16 @@ def trace_of(content: Content, what: str, limit_bytes: int | None) -> RawTrace:
     others = {"annotations": content.annotations.kind.rows, "calls": content.comm_args.kind.rows}
     if max(*rows.values(), *others.values()) > _MOST_ROWS:
         raise BadRecording("is not as commtrace writes it (too many rows)")
+    if min(content.lists_bytes, content.repaired_bytes, content.launched) < 0:
+        raise BadRecording("is not as commtrace writes it (a negative count)")
     names = len(content.names) + len(content.operator_names) + len(content.call_names)
     needed = tables_bytes(**rows, **others, names=names, letters=sum(map(len, content.names)))
-    check_memory(what, needed + content.lists_bytes, limit_bytes)
+    budget.check(what, needed + content.lists_bytes)
     try:
         columns: dict[str, Any] = {sort: _bytes_of(sort, content.sorts.get(sort, {}), rows[sort]) for sort in INTEGERS}
         trace = RawTrace(
             **columns,
-            annotations=annotations_in(content.annotations),
+            annotations=annotations_in(content.annotations, what, budget),
             comm_args=msgspec.convert(comm_args_in(content.comm_args), list[CommRow]),
             notes=list(content.notes),
             **{name: getattr(content, name) for name in _PLAIN},

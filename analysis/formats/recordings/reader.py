@@ -7,6 +7,7 @@ from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from ...core.budget import Budget
 from ...core.disk import plain_file
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
@@ -23,7 +24,7 @@ def read_recording(path: Path, options: ReadOptions, progress: Progress | None =
     Without operators and calls if they were asked for but not recorded; a note says so. Raises UnreadableFile,
     NotATrace, DamagedTrace, TooLarge.
     """
-    found = recorded_in(path, packed_content(path), options).trace
+    found = recorded_in(path, packed_content(path, options.budget()), options).trace
     if progress is not None:
         progress(packed_bytes(path))
     return found
@@ -39,8 +40,13 @@ class Recorded(NamedTuple):
 def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
     """The same from the bytes of the file at `path`. Raises NotATrace, DamagedTrace, TooLarge."""
     try:
-        content = recorded_content(_unpacked(path, data))
-        trace = trace_of(content, f"{path}: what is recorded in it", options.limit_bytes)
+        what, budget = f"{path}: what is recorded in it", options.budget()
+        budget.draw(what, len(data))
+        plain = _unpacked(path, data, budget)
+        content = recorded_content(plain, what, budget)
+        budget.give_back(len(plain))
+        del plain
+        trace = trace_of(content, what, budget)
     except BadRecording as err:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
     if trace.damage is not None and not options.keep_going:
@@ -57,8 +63,9 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
     return Recorded(without_details(trace), is_all=False)
 
 
-def packed_content(path: Path) -> bytes:
-    """The bytes of a file as it is on disk. Raises UnreadableFile."""
+def packed_content(path: Path, budget: Budget) -> bytes:
+    """The bytes of a file as it is on disk. Raises UnreadableFile, TooLarge."""
+    budget.check(f"{path}: the file itself", packed_bytes(path))
     try:
         with plain_file(path)[0] as file:
             return file.read()
@@ -66,10 +73,10 @@ def packed_content(path: Path) -> bytes:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err
 
 
-def _unpacked(path: Path, data: bytes) -> bytes:
-    """Raises NotATrace, DamagedTrace."""
+def _unpacked(path: Path, data: bytes, budget: Budget) -> bytes:
+    """Raises NotATrace, DamagedTrace, TooLarge."""
     try:
-        return all_bytes(path, BufferedReader(cast("RawIOBase", BytesIO(data))))
+        return all_bytes(path, BufferedReader(cast("RawIOBase", BytesIO(data))), budget)
     except BrokenPacking as err:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from ...recording.recording import Annotation
-from ...recording.values import MISSING, NOT_KNOWN
+from ...core.budget import Budget
+from ...recording.recording import Annotation, CommRow
+from ...recording.values import MISSING, NOT_KNOWN, Int64
 from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
 
 _INTEGERS = ("correlation", "external_id", "seq")
@@ -18,11 +19,15 @@ _UNSIGNED = "comms_id"
 _TIME = "ts"
 _LARGEST = 2**64
 
+_ARGUMENTS = frozenset(CommRow.__annotations__)
+_LIST_BYTES, _PLACE_BYTES = 64, 8
+_AnnotationKind = tuple[str, Int64, list[Any] | None, list[Any] | None, list[Any] | None]
+
 T = TypeVar("T")
 
 
 class CodedRows(msgspec.Struct, forbid_unknown_fields=True):
-    """CodedRows of which each is one of a few `kinds`, by the column `kind`, and has values of its own in `columns`."""
+    """Rows of which each is one of a few `kinds`, by the column `kind`, and has values of its own in `columns`."""
 
     kind: CodedColumn
     kinds: list[Any]
@@ -36,9 +41,15 @@ def coded_annotations(annotations: Sequence[Annotation]) -> CodedRows:
     return CodedRows(kind, kinds, times)
 
 
-def annotations_in(rows: CodedRows) -> list[Annotation]:
-    """Raises BadColumn."""
-    kinds = [rows.kinds[kind] for kind in _kind_of_rows(rows)]
+def annotations_in(rows: CodedRows, what: str, budget: Budget) -> list[Annotation]:
+    """The annotations. Every row gets lists of its own. `what` begins a message. Raises BadColumn, TooLarge."""
+    of_rows = _kind_of_rows(rows)
+    kinds = _converted(lambda: msgspec.convert(rows.kinds, list[_AnnotationKind]))
+    lists_bytes = [sum(_LIST_BYTES + _PLACE_BYTES * len(one) for one in kind[2:] if one is not None) for kind in kinds]
+    if of_rows:
+        counts = np.bincount(np.array(of_rows), minlength=len(kinds)).tolist()
+        budget.draw(what, sum(size * count for size, count in zip(lists_bytes, counts, strict=True)))
+    kinds = [kinds[kind] for kind in of_rows]
     times = [doubles_from(_column(rows, name), len(kinds)).tolist() for name in ("ts", "dur")]
     found = (
         [name, thread, ts, dur, dims, types, values]
@@ -58,8 +69,10 @@ def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
 
 
 def comm_args_in(rows: CodedRows) -> list[dict[str, Any]]:
-    """Raises BadColumn."""
-    kinds, of_row = _converted(lambda: msgspec.convert(rows.kinds, list[dict[str, Any]])), _kind_of_rows(rows)
+    """The arguments of collectives. Raises BadColumn."""
+    of_row = _kind_of_rows(rows)
+    given = _converted(lambda: msgspec.convert(rows.kinds, list[dict[str, Any]]))
+    kinds = [{name: value for name, value in kind.items() if name in _ARGUMENTS} for kind in given]
     values: dict[str, list[Any]] = {
         name: integers_from(_column(rows, name), len(of_row)).tolist() for name in (*_INTEGERS, _UNSIGNED)
     }

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...base.console.notices import say
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
-from ...errors import CaptureError, ProfilingError, RunDirRefusedError
+from ...errors import CaptureError, ProfilingError, RunDirRefusedError, UnwritableError
 from ...ranks import process_group as parallel
 from ...ranks.places import one_of_several, place_of_several
 from ...ranks.process_group import Identity
@@ -77,6 +77,7 @@ class Observer:
         self._hook_calls = 0
         self._used_gloo = False
         self._steps_in_graph = False
+        self._entered: tuple[ScriptSession, Identity] | None = None  # or tried to
         self._start_watches = start_watches
         self._started: list[StartWatch] = []
         self.stopped_by: int | None = None
@@ -113,10 +114,17 @@ class Observer:
         finally:  # a signal may have come meanwhile
             if self._captured is not None:
                 self._conclude(self._captured, error)
+            self._say_loss()
         if not self._begun and not any(watch.taken for watch in self._started):
             say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
+
+    def _say_loss(self) -> None:
+        """Say what of the capture could not be written."""
+        sentence = self._entered[0].loss(self._entered[1]) if self._entered is not None else None
+        if sentence is not None:
+            say(f"error: {sentence}")
 
     def _conclude(self, session: ScriptSession, error: BaseException | None) -> None:
         """Have packing end and the run analysed, while signals only shorten that."""
@@ -228,6 +236,7 @@ class Observer:
             ),
             say=say,
         )
+        self._entered = session, who
         session.__enter__()
         self._session = self._captured = session
         self._used_gloo = "gloo" in (parallel.backend() or "")
@@ -265,7 +274,7 @@ class Observer:
             self.stopped_by = session.interrupted_by
             if self._config.keeping.analyse and dist.is_available():
                 self._until_over.wrap(dist.distributed_c10d, DEFAULT_GROUP_SETTER, self._before_group_goes)
-            sentence = session.outcome().sentence()
+            sentence = session.outcome().sentence() if session.unwritten is None else None
             if sentence:
                 say(sentence)
 
@@ -280,7 +289,9 @@ class Observer:
         try:
             action()
         except Exception as err:  # noqa: BLE001
-            if not isinstance(err, RunDirRefusedError):  # rank 0 says it
+            if isinstance(err, UnwritableError) and self._entered is not None:
+                self._entered[0].note_unwritten(err)  # which is said at the end
+            elif not isinstance(err, RunDirRefusedError):  # rank 0 says it
                 what = str(err) if isinstance(err, ProfilingError) else f"{type(err).__name__}: {err}"
                 say(f"error: {what.partition(chr(10))[0]}; the script goes on")
             self._give_up(err)

@@ -10,7 +10,9 @@ from torch.profiler import ProfilerAction, profile
 
 from ...base.keeping import TRACES_ONLY
 from ...base.torch_private import drop_profiler, profiler_is_on
-from ...sessions.outcome import ONE_STEP
+from ...errors import UnwritableError
+from ...ranks.process_group import Identity
+from ...sessions.outcome import ONE_STEP, Outcome
 from ...sessions.session import Session
 
 # Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
@@ -33,6 +35,8 @@ class ScriptSession(Session):
         self._started = False
         self._rests_until = 0
         self._cut_short: str | None = None
+        self.unwritten: str | None = None
+        """Why a file of the capture could not be written."""
 
     def _conclude(self, error: BaseException | None) -> None:
         """Not where the capture ends: the script goes on, and nothing of this may keep it waiting."""
@@ -55,9 +59,30 @@ class ScriptSession(Session):
         try:
             with self._interrupts.shield():
                 self.gather(error)
-                self._analyse(error)
+                if self._cycles or self.unwritten is None:
+                    self._analyse(error)
         finally:
             super()._let_signals_be()
+
+    def _complain(self, error: Exception) -> None:
+        """A file that cannot be written is said once, when the script is over."""
+        if isinstance(error, UnwritableError):
+            self.note_unwritten(error)
+        else:
+            super()._complain(error)
+
+    def note_unwritten(self, error: UnwritableError) -> None:
+        """A file could not be written; the first reason stays."""
+        self.unwritten = self.unwritten or str(error)
+
+    def loss(self, who: Identity) -> str | None:
+        """What files that could not be written cost, in one sentence; None if that is nothing, or rank 0 says it.
+
+        Ranks share a disk, most often. Where any of them has a trace, each has to speak for itself.
+        """
+        if self.unwritten is None or (who.rank and not any(self.run_dir.glob("*.pt.trace.*"))):
+            return None
+        return Outcome(self.run_dir, who.rank, who.world_size, self._cycles, self.unwritten).sentence()
 
     def _note_blocked(self, signum: Signals) -> None:
         if not self._is_over:  # else it is the script that is blocked, after all that is traced

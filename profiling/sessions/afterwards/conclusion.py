@@ -19,7 +19,7 @@ from ...base.wording import ranks_in_words
 from ...errors import RunDirError
 from ...ranks.process_group import Identity
 from .aside import run_aside
-from .hand_over import HandOver, HandOverError, Parcel
+from .hand_over import SAME_SECRET, Allowance, HandOver, HandOverError, Parcel
 from .packing import KeptFiles
 
 _PACKING_S = 120.0
@@ -78,13 +78,17 @@ class Conclusion:
         if hand_over is None:
             return "there was no process group when the capture began"
         is_over = patience.within(self._keeping.max_seconds)
+        share_bytes = self._keeping.share_bytes(self._who.world_size)
         if self._who.rank == 0:
-            missing = hand_over.take(self._run_dir, self._keeping.share_bytes(1), is_over)
-            for line in _told(missing, self._run_dir):
+            # A trace of each cycle, and the side file.
+            most = Allowance(share_bytes, facts.schedule.repeat + 1)
+            taken = hand_over.take(self._run_dir, most, is_over)
+            for line in _told(taken.missing, self._run_dir):
                 say(line)
+            if taken.forged:
+                say(_ignored(taken.forged))
             return None
         try:
-            share_bytes = self._keeping.share_bytes(self._who.world_size)
             hand_over.give(self._run_dir, lambda: self._parcel(facts), share_bytes, is_over)
         except HandOverError as err:
             return str(err)
@@ -147,3 +151,11 @@ def _told(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
         what = "only in part here" if there else "missing"
         by_reason.setdefault(f"{what}: {why}", []).append(rank)
     return [f"{ranks_in_words(ranks)} {'is' if len(ranks) == 1 else 'are'} {why}" for why, ranks in by_reason.items()]
+
+
+def _ignored(ranks: Sequence[int]) -> str:
+    """What to know about messages that did not verify."""
+    return (
+        f"messages in the name of {ranks_in_words(list(ranks))} on the store of the process group did not verify, and "
+        f"were ignored: another process wrote them, or {SAME_SECRET}"
+    )

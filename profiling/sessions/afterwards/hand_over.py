@@ -1,47 +1,63 @@
 """Small files of all ranks -> rank 0, through the store of the process group: nodes need not share a file system.
 
     rank N                                      rank 0
-    N/0, N/1, ...  = content, in chunks         takes and deletes them,
-    arrived/K      = a parcel's label           for K = 1, 2, ... as `arrivals` counts them
+    N/I/0, N/I/1, ... = file I, in chunks       looks whether a label is there, for each rank that it awaits,
+    arrived/N         = the parcel's label      takes and deletes what the label names
 
 A label is written last: what it names is there. Nobody waits for rank 0, and rank 0 waits for others as long as it is
 told. A collective would need a communicator, and would block where a rank is gone. The store is held from the
 beginning, so that it is there when the process group no longer is.
+
+Others may write to the store, too. A label has a seal, and digests of what it names; its numbers are bounded by what
+this capture can have written. What does not verify is left where it is, and the rank is awaited on.
 """
 
+import atexit
 import hashlib
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import torch.distributed as dist
+from typing import TYPE_CHECKING, TypeVar
 
 from ...base import run_directory as rundir
 from ...errors import RunDirError
 from ...ranks import process_group as parallel
+from ...ranks import secret
 from ...ranks.process_group import Identity
+from .messages import Messages
 
 if TYPE_CHECKING:
     from ...base.torch_private import Store
 
 _POLL_S = 0.01
 _LAST_WORDS_S = 0.5
+# For a thread that waits for the store when Python ends: its return into a Python that is gone aborts the process.
+_AT_EXIT_S = 5.0
 _TOGETHER_S = 0.001
 _CHUNK_BYTES = 1 << 20  # TCPStore refuses values of 8 MiB
-_MOST_FILES = 10_000
-_OF_RANK = r"[A-Za-z0-9_-]+_{}\.(\d+\.pt\.trace\.ctrace|meta\.json)"
+_MARK_BYTES = 64
+_REASON_LETTERS = 500
+_LABEL_BYTES, _FILE_BYTES = 8192, 512  # in JSON: what a label is at most, and each file in it
+# How long what did not verify is left alone, the first time: then twice as long each time, as reading it costs time.
+_LEFT_ALONE_S = 0.1
+_OF_RANK = r"[A-Za-z0-9_-]{{1,200}}_{}\.([0-9]{{1,20}}\.pt\.trace\.ctrace|meta\.json)"
+
+SAME_SECRET = f"{secret.VARIABLE} has to be the same for all ranks"
 
 _T = TypeVar("_T")
 
 
 class HandOverError(Exception):
     """Why nothing, or not all, was handed over, in one line."""
+
+
+class _ForgedError(Exception):
+    """What stands on the store for a rank is not what a rank of this run writes."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +68,30 @@ class Parcel:
     reason: str | None = None
 
 
-class HandOver:
-    """The hand-over of one capture, as one of its ranks sees it. Every rank makes one, inside `capture()`."""
+@dataclass(frozen=True)
+class Allowance:
+    """What one rank hands over at most."""
 
-    def __init__(self, store: "Store", who: Identity, key: str) -> None:
-        self._store: Any = dist.distributed_c10d.PrefixStore(key, store)
+    bytes: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Which ranks are missing on rank 0, and why; for which ranks something stood on the store that did not verify."""
+
+    missing: dict[int, str]
+    forged: tuple[int, ...] = ()
+
+
+class HandOver:
+    """The hand-over of one capture, as one of its ranks sees it. Every rank makes one, inside `capture()`.
+
+    `key` tells this capture from others of its run, and `known` is the run's secret.
+    """
+
+    def __init__(self, store: "Store", who: Identity, key: str, known: bytes = b"") -> None:
+        self._messages = Messages(store, key, known)
         self._who = who
 
     @staticmethod
@@ -65,150 +100,226 @@ class HandOver:
         store = parallel.default_store()
         if store is None or who.world_size == 1:
             return None
-        return HandOver(store, who, f"commtrace/hand_over/{parallel.entries(store, who)}")
+        return HandOver(store, who, f"commtrace/hand_over/{parallel.entries(store, who)}", secret.of_run())
 
     def announce(self, run_dir: Path) -> None:
         """As rank 0, say what its folder is recognised by."""
-        self._store.set("folder", _mark(run_dir))
+        self._messages.post("folder", _mark(run_dir).encode())
 
     def give(self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int, is_over: Callable[[], bool]) -> bool:
         """As any other rank, hand over what `parcel` returns; False if rank 0 sees `run_dir` itself.
 
         Returns when that is in the store. Raises HandOverError.
         """
-        return _bounded(lambda: self._given(run_dir, parcel, most_bytes), is_over)
+        return _bounded(lambda: self._given(run_dir, parcel, most_bytes, is_over), is_over)
 
     def until_closed(self, is_over: Callable[[], bool]) -> None:
         """As any other rank, wait until rank 0 takes no more: ranks that part here go on together."""
 
         def closed() -> None:
-            while not self._store.check(["closed"]) and not is_over():
+            while not self._is_closed() and not is_over():
                 time.sleep(_TOGETHER_S)
 
         with suppress(HandOverError):  # the server is gone, and rank 0 with it
             _bounded(closed, is_over)
 
-    def take(self, run_dir: Path, most_bytes: int, is_over: Callable[[], bool]) -> dict[int, str]:
-        """As rank 0, write what the others hand over into `run_dir`; which ranks are missing there, and why.
+    def take(self, run_dir: Path, most: Allowance, is_over: Callable[[], bool]) -> Taken:
+        """As rank 0, write what the others hand over into `run_dir`, of each rank so much at most.
 
         No file is replaced.
         """
-        taking = _Taking(self._store, run_dir, most_bytes, range(1, self._who.world_size))
+        taking = _Taking(self._messages, run_dir, most, range(1, self._who.world_size), is_over)
         try:
-            _bounded(lambda: taking.until(is_over), is_over)
+            _bounded(taking.run, is_over)
         except HandOverError as err:
-            return taking.missing(str(err))
-        return taking.missing("nothing was heard of it")
+            return taking.taken(str(err))
+        return taking.taken("nothing was heard of it")
 
-    def _given(self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int) -> bool:
-        if self._store.check(["closed"]):
+    def _is_closed(self) -> bool:
+        return self._messages.read("closed", 0) is not None
+
+    def _given(self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int, is_over: Callable[[], bool]) -> bool:
+        if self._is_closed():
             raise HandOverError("rank 0 no longer waited for this rank")
-        shared = self._store.check(["folder"]) and self._store.get("folder").decode() == (_mark(run_dir) or None)
+        folder = (self._messages.read("folder", _MARK_BYTES) or b"").decode("ascii", "replace")
+        if "folder" in self._messages.forged:
+            raise HandOverError(f"what the store says of rank 0 does not verify; {SAME_SECRET}")
+        shared = bool(folder) and folder == _mark(run_dir)
         given = Parcel() if shared else parcel()
         size = sum(len(content) for _, content in given.files)
         if size > most_bytes:
             why = f"{size:,} bytes are more than this rank's share of --analyse-max-gb, {most_bytes:,}"
-            self._send(Parcel(reason=why), shared=False)
+            self._send(Parcel(reason=why), folder, is_over)
             raise HandOverError(why)
-        self._send(given, shared=shared)
+        self._send(given, folder, is_over, shared=shared)
         return not shared
 
-    def _send(self, parcel: Parcel, *, shared: bool) -> None:
-        rank, content = self._who.rank, b"".join(content for _, content in parcel.files)
-        chunks = range(0, len(content), _CHUNK_BYTES)
-        for number, begin in enumerate(chunks):
-            self._store.set(f"{rank}/{number}", content[begin : begin + _CHUNK_BYTES])
-        label = {
-            "rank": rank,
-            "files": [[name, len(content)] for name, content in parcel.files],
-            "chunks": len(chunks),
-            "reason": parcel.reason,
-            "shared": shared,
-        }
-        self._store.set(f"arrived/{self._store.add('arrivals', 1)}", json.dumps(label))
+    def _send(self, parcel: Parcel, folder: str, is_over: Callable[[], bool], *, shared: bool = False) -> None:
+        rank = self._who.rank
+        for place, (_, content) in enumerate(parcel.files):
+            for number, begin in enumerate(range(0, len(content), _CHUNK_BYTES)):
+                _check_time(is_over)
+                self._messages.put_piece(f"{rank}/{place}/{number}", content[begin : begin + _CHUNK_BYTES])
+        files = [_File(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in parcel.files]
+        reason = parcel.reason and parcel.reason[:_REASON_LETTERS]
+        label = json.dumps(asdict(_Label(folder, files, reason, shared)))
+        self._messages.post(f"arrived/{rank}", label.encode())
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Label:
+    """What a rank says of its parcel; `folder` is what rank 0 announced, so that no other run's label counts."""
+
+    folder: str
+    files: Sequence[_File]
+    reason: str | None
+    shared: bool
+
+
+def _label(content: bytes, rank: int, most: Allowance) -> _Label:
+    """A label as `_send` writes it. Raises _ForgedError."""
+    try:
+        label = _Label(**json.loads(content))
+        files = [_File(**file) for file in label.files]  # type: ignore[arg-type]  (still maps)
+    except (ValueError, TypeError, RecursionError) as err:
+        raise _ForgedError from err
+    name = re.compile(_OF_RANK.format(rank))
+    fits = (
+        isinstance(label.folder, str)
+        and isinstance(label.shared, bool)
+        and (label.reason is None or isinstance(label.reason, str))
+        and len(files) <= most.files
+        and all(isinstance(file.name, str) and name.fullmatch(file.name) for file in files)
+        and all(type(file.size) is int and 0 <= file.size <= most.bytes for file in files)
+        and sum(file.size for file in files) <= most.bytes
+        and len({file.name for file in files}) == len(files)
+    )
+    if not fits:
+        raise _ForgedError
+    return _Label(label.folder, files, label.reason, label.shared)
 
 
 class _Taking:
-    """Rank 0 while it takes parcels. They come from a store to which others may write, too."""
+    """Rank 0 while it takes parcels."""
 
-    def __init__(self, store: Any, run_dir: Path, most_bytes: int, ranks: Sequence[int]) -> None:
-        self._store = store
+    def __init__(
+        self, messages: Messages, run_dir: Path, most: Allowance, ranks: Sequence[int], is_over: Callable[[], bool]
+    ) -> None:
+        self._messages = messages
         self._run_dir = run_dir
-        self._left_bytes = most_bytes
+        self._folder = _mark(run_dir)
+        self._most = most
         self._awaited = set(ranks)
+        self._is_over = is_over
         self._reasons: dict[int, str] = {}
-        self._seen = 0
-        self._slots: set[int] = set()  # taken by ranks, and still empty
+        self._in_folder: set[int] = set()
+        self._left_alone_s: dict[int, float] = {}
+        self._look_again_s: dict[int, float] = {}
 
-    def until(self, is_over: Callable[[], bool]) -> None:
-        """Take parcels until all are there, or `is_over` says that no more are taken."""
+    def run(self) -> None:
+        """Take parcels until all are there, or the time is over."""
         try:
-            while self._awaited and not is_over():
-                self._look()
-                time.sleep(_POLL_S)
+            while self._awaited and not self._is_over():
+                begin_s = time.monotonic()
+                for rank in sorted(self._awaited):
+                    if self._is_over():
+                        return
+                    self._look(rank)
+                time.sleep(max(_POLL_S, time.monotonic() - begin_s))  # thousands of ranks keep the store busy
         finally:
-            self._store.set("closed", "")
+            self._messages.post("closed", b"")
 
-    def missing(self, why: str) -> dict[int, str]:
-        """Ranks whose files are not all there, and why; `why` is for those that are still awaited."""
-        silent = dict.fromkeys(self._awaited, why)
-        return dict(sorted({**silent, **self._reasons}.items()))
+    def taken(self, why: str) -> Taken:
+        """What came of it; `why` is for ranks that are still awaited."""
+        awaited, reasons = set(self._awaited), dict(self._reasons)  # a thread may still be at work
+        missing = dict.fromkeys(awaited, why) | reasons
+        here = _ranks_here(self._run_dir) if self._in_folder else set()
+        missing |= dict.fromkeys(self._in_folder - here, "it says that it writes here, and there is nothing of it")
+        return Taken(dict(sorted(missing.items())), tuple(sorted(self._left_alone_s)))
 
-    def _look(self) -> None:
-        count = self._store.add("arrivals", 0)
-        self._slots.update(range(self._seen + 1, count + 1))
-        self._seen = count
-        for slot in sorted(self._slots):
-            key = f"arrived/{slot}"
-            if self._store.check([key]):  # else its rank is writing it, or was killed
-                self._slots.remove(slot)
-                self._unpack(self._taken(key))
-
-    def _unpack(self, label: bytes) -> None:
-        try:
-            given = json.loads(label)
-            rank, files = int(given["rank"]), [(str(name), int(size)) for name, size in given["files"][:_MOST_FILES]]
-            chunks, reason, shared = int(given["chunks"]), given["reason"], given["shared"] is True
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return  # not from a rank of ours, which stays missing
-        if rank not in self._awaited:
+    def _look(self, rank: int) -> None:
+        if time.monotonic() < self._look_again_s.get(rank, 0):
             return
+        name = f"arrived/{rank}"
+        content = self._messages.read(name, _LABEL_BYTES + _FILE_BYTES * self._most.files)
+        if content is None and name not in self._messages.forged:
+            return  # its rank has not come so far
+        self._messages.forged.discard(name)
         try:
-            self._write(rank, files, chunks)
-        except (HandOverError, RunDirError) as err:
+            if content is None:
+                raise _ForgedError
+            self._unpack(rank, _label(content, rank, self._most))
+        except _ForgedError:
+            alone_s = 2 * self._left_alone_s.get(rank, _LEFT_ALONE_S / 2)
+            self._left_alone_s[rank] = alone_s
+            self._look_again_s[rank] = time.monotonic() + alone_s
+            return
+        self._messages.remove(name)
+
+    def _unpack(self, rank: int, label: _Label) -> None:
+        """Write what a label names. Raises _ForgedError, HandOverError."""
+        if label.folder != self._folder:
+            raise _ForgedError
+        reason = label.reason and _plain(label.reason)
+        try:
+            for place, file in enumerate(label.files):
+                path = self._run_dir / file.name
+                if not path.exists():
+                    rundir.write_pieces(path, self._pieces(rank, place, file))
+        except RunDirError as err:
             reason = str(err)
+        if label.shared:
+            self._in_folder.add(rank)
+        elif reason:
+            self._reasons[rank] = reason
         self._awaited.remove(rank)
-        if reason and not shared:
-            self._reasons[rank] = str(reason)
 
-    def _write(self, rank: int, files: Sequence[tuple[str, int]], chunks: int) -> None:
-        total = sum(size for _, size in files)
-        if total > self._left_bytes or any(size < 0 for _, size in files) or chunks > total // _CHUNK_BYTES + 1:
-            raise HandOverError("it hands over more than --analyse-max-gb allows")
-        self._left_bytes -= total
-        content = b"".join(self._taken(f"{rank}/{number}") for number in range(chunks))
-        if len(content) != total or not all(re.fullmatch(_OF_RANK.format(rank), name) for name, _ in files):
-            raise HandOverError("what it handed over is not what it said, or not its own")
-        begin = 0
-        for name, size in files:
-            path = self._run_dir / name
-            if not path.exists():
-                rundir.write_bytes(path, content[begin : begin + size])
-            begin += size
+    def _pieces(self, rank: int, place: int, file: _File) -> Iterator[bytes]:
+        """The content of a file, which is all there if this ends. Raises _ForgedError, HandOverError."""
+        digest = hashlib.sha256()
+        for number, begin in enumerate(range(0, file.size, _CHUNK_BYTES)):
+            _check_time(self._is_over)
+            piece = self._messages.take_piece(f"{rank}/{place}/{number}")
+            if piece is None or len(piece) != min(_CHUNK_BYTES, file.size - begin):
+                raise _ForgedError
+            digest.update(piece)
+            yield piece
+        if digest.hexdigest() != file.sha256:
+            raise _ForgedError
 
-    def _taken(self, key: str) -> bytes:
-        if not self._store.check([key]):  # else `get` would wait
-            raise HandOverError("a part of what it handed over is missing")
-        found: bytes = self._store.get(key)
-        with suppress(RuntimeError, NotImplementedError):  # not every store can
-            self._store.delete_key(key)
-        return found
+
+def _check_time(is_over: Callable[[], bool]) -> None:
+    """Raise HandOverError if the time is over."""
+    if is_over():
+        raise HandOverError("there was not enough time")
+
+
+def _plain(text: str) -> str:
+    """A text of another process, as one line that changes nothing of a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_REASON_LETTERS])
+
+
+def _ranks_here(run_dir: Path) -> set[int]:
+    """The ranks whose side files are in the folder."""
+    try:
+        names = [path.name for path in run_dir.iterdir()]
+    except OSError:
+        return set()
+    ranks = (re.fullmatch(rf".*_([0-9]{{1,9}}){re.escape(rundir.META_SUFFIX)}", name) for name in names)
+    return {int(rank[1]) for rank in ranks if rank}
 
 
 def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
-    """What `action` returns. A store whose server is gone may not answer ever: then this ends, and the thread waits.
+    """What `action` returns, which looks at `is_over` itself between one thing that it does and the next.
 
-    Raises HandOverError.
+    A store whose server is gone may not answer ever: then this ends, and the thread waits. Raises HandOverError.
     """
     found: list[_T] = []
     errors: list[Exception] = []
@@ -224,6 +335,8 @@ def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
     while thread.is_alive() and not is_over():
         thread.join(_POLL_S)
     thread.join(_LAST_WORDS_S)
+    if thread.is_alive():
+        atexit.register(thread.join, _AT_EXIT_S)
     if found:
         return found[0]
     if not errors:
