@@ -284,12 +284,12 @@ def _as_priced(loss: Loss, step: Step, prices: Prices | None) -> Loss:
     """
     if prices is None or loss.verdict != "skew-bound" or "overlap" not in prices.gains:
         return loss
-    hidden = prices.gains["overlap"]
+    gain = prices.gains["overlap"]
     equal = [each.gain.ns for each in (prices.late, prices.slow) if each is not None]
     equal += [prices.gains["no_jitter"].ns] if "no_jitter" in prices.gains else []
-    if hidden.low_ns <= 0 or step.share(hidden.ns / 1e6) < LOSS_FROM or hidden.ns <= max(equal, default=0.0):
+    if gain.low_ns <= 0 or step.share(gain.ns / 1e6) < LOSS_FROM or gain.ns <= max(equal, default=0.0):
         return loss
-    gained = f"; with every transfer hidden behind compute, a step gains {step.time(hidden.ns / 1e6)}"
+    gained = f"; without exposed transfers a step gains {step.time(gain.ns / 1e6)}"
     return loss._replace(verdict="transfer-bound", more=f"{loss.more}{gained}")
 
 
