@@ -30,7 +30,7 @@ REMEDIES["mixed"] = {name for names in REMEDIES.values() for name in names} - {"
 SCENARIOS = {
     "no_straggler": r"ranks? [0-9, ]+as fast as the median",
     "slow_links": "links of .* as fast as others",
-    "no_jitter": "every rank as fast as the median",
+    "no_jitter": "no jitter",
     "overlap": "perfect overlap|transfers in no time",
     "no_copies": "no copies",
     "no_syncs": "no waiting for the device",

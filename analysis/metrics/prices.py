@@ -43,13 +43,15 @@ class Gain(NamedTuple):
 class Excess(NamedTuple):
     """By how much more than the median of the ranks that do the same a rank computes, copies, and works on its CPU.
 
-    In ns per step; `kernel` is the one that half of the computing is due to, None if there is none.
+    In ns per step; `kernel` is the one that half of the computing is due to, and `step` the one in which nearly all of
+    the computing and copying is: None if there is none.
     """
 
     compute_ns: float
     copies_ns: float
     cpu_ns: float
     kernel: str | None
+    step: int | None
 
     @property
     def whole_ns(self) -> float:

@@ -278,6 +278,7 @@ class _Pricing:
         """By rank: what it has more than the others, as a change takes it away."""
         sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         steps = max(len(self.steps), 1)
         for members in self.replay.measured:
             for before, after in zip(members, change(members), strict=True):
@@ -286,13 +287,16 @@ class _Pricing:
                 less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
                 is_copy, names = _names(program)
                 saved = _saved_ns(program, after.saved - before.saved, counted)
-                delayed = float((before.delay - after.delay)[counted].sum())
+                # With a GPU, a delay goes with what came before the steps, which is nothing that its CPU does in them.
+                delayed = float((before.delay - after.delay)[counted & program.paced].sum())
                 for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved + delayed)):
                     sums[rank][part] += float(ns) / steps
                 for at in np.flatnonzero((less > 0) & ~is_copy).tolist():
                     by_kernel[rank][str(names[at])] += float(less[at]) / steps
+                for at in np.flatnonzero(less > 0).tolist():
+                    by_step[rank][int(program.step[at])] += float(less[at])
         return {
-            rank: Excess(compute, copies, cpu, _most_of(by_kernel[rank], compute))
+            rank: Excess(compute, copies, cpu, _most_of(by_kernel[rank], compute), _only(by_step[rank], steps))
             for rank, (compute, copies, cpu) in sums.items()
         }
 
@@ -330,6 +334,13 @@ def _most_of(by_kernel: Mapping[str, float], whole: float) -> str | None:
     """The kernel that half of it is due to."""
     kernel = max(by_kernel, key=lambda name: by_kernel[name], default=None)
     return kernel if kernel is not None and by_kernel[kernel] >= whole / 2 > 0 else None
+
+
+def _only(by_step: Mapping[int, float], steps: int) -> int | None:
+    """The step to which nearly all of it is due, of several that count."""
+    step = max(by_step, key=lambda step: by_step[step], default=None)
+    is_alone = steps > 1 and step is not None and by_step[step] >= _NEARLY_ALL * sum(by_step.values())
+    return step if is_alone else None
 
 
 def _is_unlaunched(program: RankProgram) -> Flags:

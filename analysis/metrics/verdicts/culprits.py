@@ -213,15 +213,16 @@ def _late_fault(late: LateRanks, culprits: Culprits) -> Fault:
 def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
     """`computes 4.0 ms per step longer than the others, mostly in gemm`."""
     known = culprits.why(rank)
-    if known is not None:
-        return known
-    per = " per step" if culprits.steps else ""
     if excess.cpu_ns > max(excess.compute_ns, excess.copies_ns):
-        return culprits.on_cpu_later(rank)
-    if excess.copies_ns > excess.compute_ns:
-        return f"copies {length(excess.copies_ns / 1e6)}{per} longer than the others"
-    kernel = f", mostly in {short(excess.kernel)}" if excess.kernel else ""
-    return f"computes {length(excess.compute_ns / 1e6)}{per} longer than the others{kernel}"
+        return known or culprits.on_cpu_later(rank)
+    # How late it came says less: where several are late, each is so only where it comes last.
+    is_copying = excess.copies_ns > excess.compute_ns
+    ms = max(excess.compute_ns, excess.copies_ns) / 1e6
+    does = "copies" if is_copying else "computes"
+    kernel = f", mostly in {short(excess.kernel)}" if excess.kernel and not is_copying else ""
+    if excess.step is not None and culprits.steps:
+        return f"{does} {length(ms * culprits.steps)} longer than the others in step {excess.step} alone{kernel}"
+    return f"{does} {length(ms)}{' per step' if culprits.steps else ''} longer than the others{kernel}"
 
 
 class _Late(NamedTuple):
