@@ -22,7 +22,7 @@ _COLUMN_BYTES = 40
 def _costs() -> Any:
     """What a value takes at most, with its place in a list or dictionary, by the byte that it begins with.
 
-    Measured with CPython 3.11; a letter counts as the small number that it could be.
+    From the sizes of objects in CPython 3.11, 64 bit; a letter counts as the small number that it could be.
     """
     costs = np.full(256, 9)
     spans = (
