@@ -43,8 +43,8 @@ _CHUNK_BYTES = 1 << 20  # TCPStore refuses values of 8 MiB
 _MARK_BYTES = 64
 _REASON_LETTERS = 500
 _LABEL_BYTES, _FILE_BYTES = 8192, 512  # in JSON: what a label is at most, and each file in it
-# How long what did not verify is left alone, the first time: then twice as long each time, as reading it costs time.
-_LEFT_ALONE_S = 0.1
+# How long what did not verify is left alone, as reading it costs time: at first, and after it did not again and again.
+_LEFT_ALONE_S, _LONGEST_ALONE_S = 0.1, 5.0
 _OF_RANK = r"[A-Za-z0-9_-]{{1,200}}_{}\.([0-9]{{1,20}}\.pt\.trace\.ctrace|meta\.json)"
 
 SAME_SECRET = f"{secret.VARIABLE} has to be the same for all ranks"
@@ -186,9 +186,10 @@ class _Label:
 def _label(content: bytes, rank: int, most: Allowance) -> _Label:
     """A label as `_send` writes it. Raises _ForgedError."""
     try:
-        label = _Label(**json.loads(content))
-        files = [_File(**file) for file in label.files]  # type: ignore[arg-type]  (still maps)
-    except (ValueError, TypeError, RecursionError) as err:
+        record = json.loads(content)
+        files = [_File(**file) for file in record["files"]]
+        label = _Label(**{**record, "files": files})
+    except (ValueError, TypeError, KeyError, RecursionError) as err:
         raise _ForgedError from err
     name = re.compile(_OF_RANK.format(rank))
     fits = (
@@ -203,7 +204,7 @@ def _label(content: bytes, rank: int, most: Allowance) -> _Label:
     )
     if not fits:
         raise _ForgedError
-    return _Label(label.folder, files, label.reason, label.shared)
+    return label
 
 
 class _Taking:
@@ -257,7 +258,7 @@ class _Taking:
                 raise _ForgedError
             self._unpack(rank, _label(content, rank, self._most))
         except _ForgedError:
-            alone_s = 2 * self._left_alone_s.get(rank, _LEFT_ALONE_S / 2)
+            alone_s = min(_LONGEST_ALONE_S, 2 * self._left_alone_s.get(rank, _LEFT_ALONE_S / 2))
             self._left_alone_s[rank] = alone_s
             self._look_again_s[rank] = time.monotonic() + alone_s
             return
@@ -270,6 +271,7 @@ class _Taking:
         reason = label.reason and _plain(label.reason)
         try:
             for place, file in enumerate(label.files):
+                _check_time(self._is_over)
                 path = self._run_dir / file.name
                 if not path.exists():
                     rundir.write_pieces(path, self._pieces(rank, place, file))
