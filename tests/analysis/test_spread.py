@@ -91,7 +91,7 @@ def test_damage_costs_the_same(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("spread")
 def test_a_run_that_does_not_fit_says_so(tmp_path):
     run = write_run(tmp_path / "run", 2, [Collective((0, 10))] * 50)
-    with pytest.raises(TooLarge, match=r"more than 0\.0 GB"):
+    with pytest.raises(TooLarge, match=r"and 0\.0001 GB may be used here"):
         analyse(run, memory_gb=1e-4, workers=1)
 
 

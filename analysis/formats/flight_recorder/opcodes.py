@@ -18,8 +18,8 @@ from ...errors import DamagedTrace, TraceError, UnsafePickle
 
 _MOST_DIGITS = 25  # of a number written as text
 _NUMBER_BYTES = 9  # of an integer of 64 bits, with its sign
-# Bytes that operations make at most, by the sizes of objects in CPython 3.11: a place on the stack and then in a list or
-# dictionary, which grow by more than they need; the first entries of a dictionary; what is made itself.
+# Bytes that operations make at most, by the sizes of objects in CPython 3.11: a place on the stack and then in a list
+# or dictionary, which grow by more than they need; the first entries of a dictionary; what is made itself.
 _PLACE_BYTES, _PLACING = 72, b"hjgKMJN\x88\x89GX\x8c\x8dV]}(ld\x8aILF"
 _MADE_BYTES = {b"}d": 200, b"]l": 80, b"MJG\x8aILF": 48, b"(\x94": 24}
 _TEXT_BYTES, _LETTER_BYTES, _TUPLE_BYTES, _MEMO_BYTES = 80, 4, 150, 16

@@ -24,6 +24,7 @@ from .unsplit import ALL_RANKS, NO_TRACE, advice
 _SURELY_HANGS_NS = 1_000_000_000
 _PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
 _NOT_TOLD_APART = "waiting and transfer cannot be told apart"
+_VERDICT_OF = {"no_straggler": "skew-bound", "slow_links": "link-bound"}
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 
 
@@ -168,10 +169,12 @@ def of_run(
         losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
     is_mixed = is_priced and len(known) > 1 and known[1] >= max(MIXED_FROM * known[0], LOSS_FROM * step.whole)
     largest, computing = losses[0], step.share(step.compute) >= COMPUTE_FROM and not _worth_changing(step, prices)
-    if prices is not None and leading_fault(prices, typical.parts, idle, gaps.unseen_ns) is not None:
-        verdict, sentences = faults[0].verdict, [faults[0].sentence(step.of_whole(faults[0].ms))]
+    leading = None if prices is None else leading_fault(prices, typical.parts, idle, gaps.unseen_ns)
+    if leading is not None:
+        (fault,) = [each for each in faults if each.verdict == _VERDICT_OF[leading]]
+        verdict, sentences = fault.verdict, [fault.sentence(step.of_whole(fault.ms))]
         losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
-        rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], faults[1:]
+        rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], [f for f in faults if f != fault]
     elif step.share(largest.ms) >= LOSS_FROM and not computing:
         verdict = "mixed" if is_mixed else largest.verdict
         first, *rest = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]

@@ -29,10 +29,11 @@ def leading_fault(
 ) -> str | None:
     """The remedy of the costliest of what differs from others, if it comes first; None if it does not.
 
+    It does not where somebody without a trace may be as late, so that nothing is gained for certain.
     `parts` are those of a typical step, `idle` those of its idle time, of which `unseen_ns` count as no loss.
     """
     faults = {"no_straggler": prices.late, "slow_links": prices.slow}
-    gains = {remedy: fault.gain.ns for remedy, fault in faults.items() if fault is not None}
+    gains = {remedy: fault.gain.ns for remedy, fault in faults.items() if fault and fault.gain.low_ns > 0}
     largest = max(gains, key=lambda remedy: gains[remedy], default=None)
     if largest is None or gains[largest] < LOSS_FROM * parts["window_ns"]:
         return None
