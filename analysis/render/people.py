@@ -38,6 +38,7 @@ _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0)
 _NOTHING = "-"
 _INDENT = "      "
 _LEAST_SENTENCE = 20
+_MOST_ROWS = 10_000
 _SHOWN_AS_ZERO = 0.0005  # a share below this is shown as 0.0 %
 _STYLES = {"verdict": "bold"}
 _FACT_STYLES = {"verdict": "bold", "hang": "bold red", "warning": "red"}
@@ -62,6 +63,9 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
         worst = worst and (0, measure.column)
     if entry and entry.negligible and not screen.everything:
         values, left_out = _without_zeros(values, entry.negligible)
+        omitted += left_out
+    if not screen.everything:
+        values, left_out = _first_rows(values)
         omitted += left_out
     columns = _columns_of(name, values, screen.wanted)
     said: list[str] = []
@@ -96,6 +100,15 @@ def _without_zeros(values: PlainTable, columns: Sequence[str]) -> tuple[PlainTab
         for name, column in values.columns.items()
     }
     return PlainTable(kept, values.dtypes, values.whole), [f"left out {counted(sum(zero), 'row')} of 0.0 %"]
+
+
+def _first_rows(values: PlainTable) -> tuple[PlainTable, list[str]]:
+    """As many rows as somebody may read, and how many others there are, in words."""
+    more = len(values) - _MOST_ROWS
+    if more <= 0:
+        return values, []
+    kept = {name: column[:_MOST_ROWS] for name, column in values.columns.items()}
+    return PlainTable(kept, values.dtypes, values.whole), [f"left out {counted(more, 'more row')}"]
 
 
 def _worth_a_column(columns: list[Column], wanted: Sequence[str]) -> tuple[list[Column], list[str], list[str]]:

@@ -286,3 +286,11 @@ def test_the_summary_for_people_has_the_tables(found, output_format):
     for title in ("Where the time went", "Bandwidth", "Who waits, and for whom"):
         assert title in text
     assert text.isascii()
+
+
+def test_a_very_long_table_ends_with_how_many_rows_are_left_out():
+    many = pd.DataFrame({"rank": range(10_003)})
+    *_, last, said = as_text("numbers", many).splitlines()
+    assert last.strip() == "9999"
+    assert said.startswith("left out 3 more rows")
+    assert as_text("numbers", many, Screen(everything=True)).splitlines()[-1].strip() == "10002"
