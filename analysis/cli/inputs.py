@@ -25,6 +25,8 @@ else:
     PathOrUrl = str  # typer makes a Path of whatever is called one, even of what a parser gives
 
 _READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
+_HERE = (*_WRITTEN, "cache", "out", "scenario", "state", "tensorboard")
+"""Options that name a file or folder of this machine."""
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.:-]+:/")
 _KEPT = (".cache", RECORDING_SUFFIX)
 AGAINST = "--against"
@@ -39,11 +41,10 @@ class SparingInputs(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Raises BadParameter."""
-        for param in self.params:
-            value = ctx.params.get(param.name)
-            is_path = hasattr(param.type, "resolve_path") or param.name in _WRITTEN
-            if is_path and isinstance(value, str | Path) and not is_remote(value) and _is_url(str(value)):
-                raise typer.BadParameter("is a URL; name a path of this machine", param_hint=f"--{param.name}")
+        for name, value in ctx.params.items():
+            is_path = name in _HERE and isinstance(value, str | Path)
+            if is_path and not is_remote(value) and _is_url(str(value)):
+                raise typer.BadParameter("is a URL; name a path of this machine", param_hint=f"--{name}")
         given = [ctx.params.get(name) for name in _READ]
         paths = [path for value in given for path in (value if isinstance(value, list | tuple) else [value]) if path]
         for name in _WRITTEN:
