@@ -19,6 +19,7 @@ from reading_checks import (
 )
 
 import analysis.formats.kineto.stream
+from analysis.errors import NotATrace
 
 
 @pytest.mark.parametrize("path", OWN_FILES, ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
@@ -97,8 +98,13 @@ def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
     path = write_bytes(tmp_path_factory.mktemp("made") / "rank0.json", content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
-        found = tables(path)
-        assert_same_tables(found, oracle_tables(content))
+        wanted = oracle_tables(content)
+        try:
+            found = tables(path)
+        except NotATrace:  # with something of a device, but nothing that is known
+            assert not wanted["activities"]
+            return
+        assert_same_tables(found, wanted)
         without_fast_path(patch)
         assert_same_tables(tables(path), found)
 
