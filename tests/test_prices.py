@@ -106,6 +106,16 @@ def test_a_stage_of_one_rank(rank: int, at: float, tmp_path: Path) -> None:
     assert without.prices.late is None
 
 
+def test_stages_that_all_block_in_different_places(tmp_path: Path) -> None:
+    """What they wait for their devices is no work that one has and another has not."""
+    calm = World(3, PIPELINE, 2, 2, steps=6, window=Window(((1, 4),)))
+    blocking = read(replace(calm, injections=(Injection("block", (0, 1, 2, 3), STEPS, 800.0, 0.5),)), tmp_path / "all")
+    true = step_ns(blocking) - step_ns(read(calm, tmp_path / "calm"))
+    assert blocking.prices is not None
+    assert blocking.prices.late is None
+    assert blocking.prices.gains["no_syncs"].ns == pytest.approx(true, abs=0.03 * step_ns(blocking))
+
+
 def test_two_of_a_stage_that_do_more_in_different_places(tmp_path: Path) -> None:
     """Each is like a third rank, though not like the other one."""
     calm = World(3, partial(three_d, tp=1), 4, 2, steps=6, window=Window(((1, 4),)))

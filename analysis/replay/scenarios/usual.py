@@ -33,13 +33,14 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
         changing = [ranks is None or not other for other in others]
         is_usual = alike.median([np.ones(len(m.program), dtype=np.int64) for m in members], others)
         waits = alike.median([waits_before(m) for m in members], others)
-        lacking = [
-            _without(m, usual > 0, most) if change else m
-            for m, change, usual, most in zip(members, changing, is_usual, waits, strict=True)
-        ]
-        works = [WorkBeforeCalls.of(m) for m in lacking]
         programs = [m.program for m in members]
         is_stage = stages(programs)
+        # Stages wait for their devices in different places: then such a call is no work that the others do not have.
+        lacking = [
+            _without(m, usual > 0, most) if change and not stage else m
+            for m, change, stage, usual, most in zip(members, changing, is_stage, is_usual, waits, strict=True)
+        ]
+        works = [WorkBeforeCalls.of(m) for m in lacking]
         computing, launching, blocking = (
             _capped(values, _usual(values, alike, others), others, is_stage)
             for values in (
