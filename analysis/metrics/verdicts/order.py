@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ..prices import Prices
 from .of_idle import idle_price_ns, idle_remedy
-from .thresholds import FIRST_FROM, LOSS_FROM
+from .thresholds import FIRST_FROM, FIRST_FROM_IF_UNCERTAIN, LOSS_FROM
 
 OF_COPIES = ("no_copies",)
 OF_COMMUNICATION = ("overlap", "no_jitter")
@@ -29,16 +29,19 @@ def leading_fault(
 ) -> str | None:
     """The remedy of the costliest of what differs from others, if it comes first; None if it does not.
 
-    It does not where somebody without a trace may be as late, so that nothing is gained for certain.
+    Where somebody without a trace may be as late, nothing is gained for certain: then it has to be larger for that.
     `parts` are those of a typical step, `idle` those of its idle time, of which `unseen_ns` count as no loss.
     """
     faults = {"no_straggler": prices.late, "slow_links": prices.slow}
-    gains = {remedy: fault.gain.ns for remedy, fault in faults.items() if fault and fault.gain.low_ns > 0}
+    gains = {remedy: fault.gain.ns for remedy, fault in faults.items() if fault is not None}
     largest = max(gains, key=lambda remedy: gains[remedy], default=None)
     if largest is None or gains[largest] < LOSS_FROM * parts["window_ns"]:
         return None
     common = [price for price in _losses_ns(prices, parts, idle, unseen_ns).values() if price is not None]
-    return largest if gains[largest] >= FIRST_FROM * max(common, default=0.0) else None
+    fault = faults[largest]
+    is_certain = fault is not None and fault.gain.low_ns > 0
+    least = (FIRST_FROM if is_certain else FIRST_FROM_IF_UNCERTAIN) * max(common, default=0.0)
+    return largest if gains[largest] >= least else None
 
 
 def leading_remedy(
