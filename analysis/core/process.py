@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -73,3 +74,27 @@ def ended_by_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def finishing_writes() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block by SystemExit, so that other threads finish what they write.
+
+    These have the signals blocked, but the process has other threads, whose default would end it in the midst of that.
+    In another thread than the main one, and where a signal is handled already, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for each in signals:
+        signal.signal(each, _end)
+    try:
+        yield
+    finally:
+        for each in signals:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ...core.places.place import path_named
+from ...core.process import finishing_writes
 from ...core.wording import counted
 from ...errors import NoTraces, TraceError
 from ...reading.packing import PackedTrace, copy_side_files, pack
@@ -61,7 +62,11 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     options = replace(reading, details=details, cache=False, beforehand=beforehand)
     done: list[PackedTrace] = []
     failed: list[TraceError] = []
-    with Reading(files, options) as open_files, reading_progress(open_files, begun) as progress:
+    with (
+        finishing_writes(),
+        Reading(files, options) as open_files,
+        reading_progress(open_files, begun) as progress,
+    ):
         for one in pack(open_files, options, output, progress):
             if isinstance(one, PackedTrace):
                 done.append(one)
