@@ -31,7 +31,8 @@ def test_out_of_memory_by_a_real_limit(tmp_path) -> None:
     assert found == {**dict.fromkeys(found, "done"), last: "out_of_memory"}
     reason = next(line for line in done.stdout.splitlines() if line.startswith(f"{last}: "))
     assert f"out of memory with --batch-size {size}: " in reason
-    assert "you tried to allocate" in reason
+    # Which of the two fails first differs between processors as well: an image's tensor, or oneDNN's scratch space.
+    assert "you tried to allocate" in reason or "could not create a primitive" in reason
 
 
 @pytest.mark.slow
