@@ -28,7 +28,7 @@ help:
 	@echo "make clean  remove the environment and captured runs"
 
 # Compiled afterwards, since pip does that on one core.
-$(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt
+$(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "commtrace needs Python 3.10 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,13 +37,15 @@ $(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s
 	@$(INSTALL) --requirement requirements.txt  # all but torch is there
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements-hta.txt
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements-s3.txt
+	@$(INSTALL) --no-deps --editable .
+	@rm -rf build commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
 	@touch $@
 
 demo: $(READY)
 	@set -e; run="$(DEMO)"; \
-		$(BIN)/python -m profiling train --out "$$(dirname "$$run")" --run-name "$$(basename "$$run")"; \
-		$(BIN)/python -m analysis "$$run"
+		$(BIN)/commtrace train --out "$$(dirname "$$run")" --run-name "$$(basename "$$run")"; \
+		$(BIN)/commtrace "$$run"
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -75,7 +77,7 @@ test-newest test-oldest: test-%:
 	.venv-$*/bin/python tests/oldest.py > .venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
 		hypothesis perfetto pytest pytest-xdist
-	rm -rf build commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice in the tests that follow
+	rm -rf build commtrace.egg-info
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
 		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
 		tests/docs tests/analysis \

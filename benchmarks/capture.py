@@ -22,8 +22,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from profiling import capture  # noqa: E402
-from profiling.workloads.models import MODELS  # noqa: E402
+from commtrace import capture  # noqa: E402
+from commtrace.profiling.workloads.models import MODELS  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
     "default": {},

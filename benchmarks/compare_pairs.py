@@ -22,11 +22,10 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from analysis import analyse  # noqa: E402
-from analysis.comparison.analysis import Comparison, Judgement  # noqa: E402
-from analysis.core.schema import records  # noqa: E402
-from profiling import capture  # noqa: E402
-from profiling.base.schedule import TRAILING_STEPS  # noqa: E402
+from commtrace import analyse, capture  # noqa: E402
+from commtrace.analysis.comparison.analysis import Comparison, Judgement  # noqa: E402
+from commtrace.analysis.core.schema import records  # noqa: E402
+from commtrace.profiling.base.schedule import TRAILING_STEPS  # noqa: E402
 
 RANKS = 2
 MORE_FRAC = 0.1

@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from analysis.formats.nsight.ranks import ranks_in
-from analysis.formats.nsight.reader import read_nsight
-from analysis.recording.options import ReadOptions
+from commtrace.analysis.formats.nsight.ranks import ranks_in
+from commtrace.analysis.formats.nsight.reader import read_nsight
+from commtrace.analysis.recording.options import ReadOptions
 
 EVENTS = (
     *(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")),

@@ -72,7 +72,7 @@ def _lines(rank: int, ranks: int, steps: range, version: str) -> list[str]:
 def measured(folder: Path) -> tuple[float, float, float]:
     """Seconds of the command, and of the core that it uses, and the most MB that it held."""
     begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "analysis", "bandwidth", "--by", "time", "--format", "csv", str(folder)]
+    command = [sys.executable, "-m", "commtrace", "bandwidth", "--by", "time", "--format", "csv", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     on_core = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

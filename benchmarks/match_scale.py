@@ -15,10 +15,10 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from analysis.core.tables.communication import CALLS  # noqa: E402
-from analysis.metrics.clocks.table import clocks  # noqa: E402
-from analysis.metrics.matching.ladder import matches  # noqa: E402
-from analysis.metrics.waiting import collectives, participation  # noqa: E402
+from commtrace.analysis.core.tables.communication import CALLS  # noqa: E402
+from commtrace.analysis.metrics.clocks.table import clocks  # noqa: E402
+from commtrace.analysis.metrics.matching.ladder import matches  # noqa: E402
+from commtrace.analysis.metrics.waiting import collectives, participation  # noqa: E402
 
 COLLECTIVES = 2000
 

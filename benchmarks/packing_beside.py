@@ -15,9 +15,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from profiling import capture  # noqa: E402
-from profiling.base import run_directory as rundir  # noqa: E402
-from profiling.sessions.afterwards.packing import KeptFiles  # noqa: E402
+from commtrace import capture  # noqa: E402
+from commtrace.profiling.base import run_directory as rundir  # noqa: E402
+from commtrace.profiling.sessions.afterwards.packing import KeptFiles  # noqa: E402
 
 _STEP_S = 0.001
 _WATCHED_S = 1.0

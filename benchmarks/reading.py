@@ -30,9 +30,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from analysis.formats.kineto.reader import read_kineto  # noqa: E402
-from analysis.reading.cache import Cache  # noqa: E402
-from analysis.recording.options import ReadOptions  # noqa: E402
+from commtrace.analysis.formats.kineto.reader import read_kineto  # noqa: E402
+from commtrace.analysis.reading.cache import Cache  # noqa: E402
+from commtrace.analysis.recording.options import ReadOptions  # noqa: E402
 
 MB = 1_000_000
 _HTA = """
@@ -212,7 +212,7 @@ def _held_bytes(pid: int) -> int:
 def commands(case: Case, work: Path) -> dict[str, list[str]]:
     """What is compared on a case, by name."""
     files = [str(path) for path in case.paths]
-    ours = [sys.executable, "-m", "analysis", "breakdown", *files]
+    ours = [sys.executable, "-m", "commtrace", "breakdown", *files]
     named = {"commtrace": [*ours, "--no-cache"]}
     if case.name == "16":
         named["commtrace, one process"] = [*ours, "--no-cache", "--workers", "1"]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from analysis.formats.kineto.reader import read_kineto
-from analysis.formats.recordings.content import TraceSource, packed
-from analysis.formats.recordings.reader import read_recording
-from analysis.recording.compression import is_gzip
-from analysis.recording.options import ReadOptions
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.formats.recordings.content import TraceSource, packed
+from commtrace.analysis.formats.recordings.reader import read_recording
+from commtrace.analysis.recording.compression import is_gzip
+from commtrace.analysis.recording.options import ReadOptions
 
 TURNS = 5
 

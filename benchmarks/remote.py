@@ -48,7 +48,7 @@ def server() -> Iterator[None]:
 def commtrace(*arguments: str) -> tuple[float, float]:
     """Core-seconds and seconds of a command."""
     before, begun = os.times(), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "analysis", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, "-m", "commtrace", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     after = os.times()
     cores_s = sum(after[2:4]) - sum(before[2:4])
     return cores_s, time.perf_counter() - begun

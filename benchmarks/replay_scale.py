@@ -13,9 +13,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from analysis.replay.critical import _chain
-from analysis.replay.engine import play, prepared
-from analysis.replay.programs import NONE, RankProgram
+from commtrace.analysis.replay.critical import _chain
+from commtrace.analysis.replay.engine import play, prepared
+from commtrace.analysis.replay.programs import NONE, RankProgram
 
 COLLECTIVES = 20
 KERNEL_NS, AHEAD_NS = 1200, 1_000_000

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from simulator import PRESETS, simulate  # noqa: E402
 from simulator.worlds import Window  # noqa: E402
 
-from analysis import analyse  # noqa: E402
+from commtrace import analyse  # noqa: E402
 
 
 def main(counts: list[int]) -> None:

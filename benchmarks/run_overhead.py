@@ -1,4 +1,4 @@
-"""What `python -m profiling run` adds to steps that it does not trace. See README.md beside this.
+"""What `commtrace run` adds to steps that it does not trace. See README.md beside this.
 
 python benchmarks/run_overhead.py [STEPS]
 """
@@ -19,9 +19,9 @@ from torch.optim import optimizer as optimizers
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from profiling.base.schedule import Schedule  # noqa: E402
-from profiling.script.config import RunConfig, Target  # noqa: E402
-from profiling.script.watch.observer import Observer  # noqa: E402
+from commtrace.profiling.base.schedule import Schedule  # noqa: E402
+from commtrace.profiling.script.config import RunConfig, Target  # noqa: E402
+from commtrace.profiling.script.watch.observer import Observer  # noqa: E402
 
 WIDTHS = (None, 64, 256, 512)
 

@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 from reading import MB, Repeated, _begun, _end, _held_bytes, _tree
 
-from analysis.formats.kineto.reader import read_kineto
-from analysis.formats.recordings.content import TraceSource, packed
-from analysis.recording.header import ProcessGroup
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.formats.recordings.content import TraceSource, packed
+from commtrace.analysis.recording.header import ProcessGroup
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
 
 EACH_MB = 54
 
@@ -125,7 +125,7 @@ def lines(args: argparse.Namespace) -> Iterator[str]:
         for what, folder in inputs.items():
             size = sum(path.stat().st_size for path in folder.iterdir()) / MB
             for workers in args.workers.split(","):
-                command = [sys.executable, "-m", "analysis", args.command, "--no-cache", "--workers", workers]
+                command = [sys.executable, "-m", "commtrace", args.command, "--no-cache", "--workers", workers]
                 took = measured([*command, "-f", "csv", str(folder)])
                 numbers_of = (
                     f"{took.seconds:.1f} | {took.core_seconds:.1f} | {took.own_mb:,.0f} | {took.workers_mb:,.0f}"

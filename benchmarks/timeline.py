@@ -19,9 +19,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from analysis.core.tables.communication import ACTIVITIES, CALLS, CLOCKS, COLLECTIVES, LATENESS, PARTICIPATION
-from analysis.timeline.drawing import timeline_of
-from analysis.timeline.tables import Tables
+from commtrace.analysis.core.tables.communication import ACTIVITIES, CALLS, CLOCKS, COLLECTIVES, LATENESS, PARTICIPATION
+from commtrace.analysis.timeline.drawing import timeline_of
+from commtrace.analysis.timeline.tables import Tables
 
 KERNELS, STEPS, EVERY, KERNEL_NS, WAIT_NS = 20_000, 10, 10, 8_000, 3_000
 ROUNDS = 5

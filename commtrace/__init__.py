@@ -9,35 +9,27 @@ Nothing is imported before it is used: pandas by the analysis, torch by `capture
 
 from __future__ import annotations
 
-import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HERE = __path__[0]
-IN_CHECKOUT = not os.path.isdir(os.path.join(_HERE, "analysis"))  # noqa: PTH112, PTH118 - pathlib costs more than this
-"""Whether this is a checkout, where `analysis` and `profiling` stand beside this folder; installed they are in it."""
-if IN_CHECKOUT:
-    __path__.append(os.path.dirname(os.path.abspath(_HERE)))  # noqa: PTH100, PTH120
-
 if TYPE_CHECKING:
-    from . import plots
-    from .analysis import (
-        Analysis,
-        AnalysisError,
-        Comparison,
-        CycleAnalysis,
-        Hang,
-        Run,
-        SweepAnalysis,
-        TrainingAnalysis,
-        analyse,
-        analyse_cycles,
-        analyse_sweep,
-        analyse_training,
-        compare,
-        find_hang,
-        load_run,
-    )
-    from .profiling import capture
+    from . import plots as plots
+    from .analysis.comparison.analysis import Comparison as Comparison
+    from .analysis.comparison.analysis import compare as compare
+    from .analysis.errors import AnalysisError as AnalysisError
+    from .analysis.hang.analysis import Hang as Hang
+    from .analysis.hang.analysis import find_hang as find_hang
+    from .analysis.results.analysis import Analysis as Analysis
+    from .analysis.results.opening import analyse as analyse
+    from .analysis.results.opening import load_run as load_run
+    from .analysis.run.run import Run as Run
+    from .analysis.sweeps.analysis import SweepAnalysis as SweepAnalysis
+    from .analysis.sweeps.analysis import analyse_sweep as analyse_sweep
+    from .analysis.training.analysis import TrainingAnalysis as TrainingAnalysis
+    from .analysis.training.analysis import analyse_training as analyse_training
+    from .analysis.watching.opening import CycleAnalysis as CycleAnalysis
+    from .analysis.watching.opening import analyse_cycles as analyse_cycles
+    from .profiling.sessions.session import capture as capture
 
     __version__: str
 else:
@@ -45,53 +37,50 @@ else:
     def capture(*args: Any, **options: Any) -> Any:
         """A profiler session around a loop of your own, which writes a run directory: see docs. Imports torch.
 
-        Takes what `commtrace.profiling.capture` does. Raises ProfilingError.
+        Takes what `commtrace.profiling.sessions.session.capture` does. Raises ProfilingError.
         """
         from .profiling.base.libraries import require
 
         require("torch")
-        from .profiling import capture as session
+        from .profiling.sessions.session import capture as session
 
         return session(*args, **options)
 
 
-__all__ = [
-    "Analysis",
-    "AnalysisError",
-    "Comparison",
-    "CycleAnalysis",
-    "Hang",
-    "Run",
-    "SweepAnalysis",
-    "TrainingAnalysis",
-    "__version__",
-    "analyse",
-    "analyse_cycles",
-    "analyse_sweep",
-    "analyse_training",
-    "capture",
-    "compare",
-    "find_hang",
-    "load_run",
-    "plots",
-]
+_HOMES = {
+    "Analysis": "analysis.results.analysis",
+    "AnalysisError": "analysis.errors",
+    "Comparison": "analysis.comparison.analysis",
+    "CycleAnalysis": "analysis.watching.opening",
+    "Hang": "analysis.hang.analysis",
+    "Run": "analysis.run.run",
+    "SweepAnalysis": "analysis.sweeps.analysis",
+    "TrainingAnalysis": "analysis.training.analysis",
+    "analyse": "analysis.results.opening",
+    "analyse_cycles": "analysis.watching.opening",
+    "analyse_sweep": "analysis.sweeps.analysis",
+    "analyse_training": "analysis.training.analysis",
+    "compare": "analysis.comparison.analysis",
+    "find_hang": "analysis.hang.analysis",
+    "load_run": "analysis.results.opening",
+}
+"""The names of the analysis -> the modules that define them."""
+
+__all__ = [*sorted([*_HOMES, "capture", "plots"]), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use (PEP 562)."""
+    """Import on first use (PEP 562). `analyze` is taken for `analyse`."""
     if name == "__version__":
-        from .analysis.version import version
+        from .common.version import version
 
         return version()
-    if name.replace("analyze", "analyse") not in __all__:  # both spellings are taken
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "plots":
-        from importlib import import_module
-
-        return import_module(f"{__name__}.plots")
-    from . import analysis
-
-    return getattr(analysis, name)
+        return import_module(".plots", __name__)
+    spelled = name.replace("analyze", "analyse")
+    if spelled not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[spelled]}", __name__), spelled)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .analysis import Analysis, Comparison, SweepAnalysis, TrainingAnalysis
+    from . import Analysis, Comparison, SweepAnalysis, TrainingAnalysis
     from .analysis.render.plots.figure import Figure
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The command line: `python -m profiling`, or `commtrace-profile` when installed. Importable without torch."""
+"""The commands that capture. Importable without torch."""
 
 import re
 import sys
@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ..common.version import version
 from .base.libraries import require
-from .base.program import PROGRAM, as_called
-from .base.version import version
 from .capacity.command import CAPACITY_EXAMPLES, capacity
 from .comms.command import COMMS_EXAMPLES, comms
 from .errors import ProfilingError
@@ -33,19 +32,15 @@ app = typer.Typer(
 _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
 
 
-def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
-    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N.
-
-    `program` is what the user calls it.
-    """
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         require("torch")
         commands = typer.main.get_command(app)
         for command in getattr(commands, "commands", {}).values():
-            command.epilog = command.epilog and as_called(command.epilog, program)
             command.help = command.help and _LINE_END.sub(" ", command.help)
-        commands(args, obj=args, prog_name=program)
+        commands(args, obj=args, prog_name="commtrace")
     except Afterwards as then:
         start = then.start
     except ProfilingError as err:

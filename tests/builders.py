@@ -17,9 +17,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.core.tables.communication import ACTIVITIES, CALLS, TRACES
-from analysis.results.analysis import Analysis
-from analysis.results.opening import load_run
+from commtrace.analysis.core.tables.communication import ACTIVITIES, CALLS, TRACES
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import load_run
 
 US = 1_000
 MS = 1_000_000

@@ -60,7 +60,8 @@ def torchrun(workers: int, *args: object) -> "subprocess.CompletedProcess[str]":
 def elsewhere(cwd: Path, *args: object, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run our command line from a folder that is not the checkout, with the checkout on no path but ours."""
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.path.append({str(ROOT)!r}); "
+        "from commtrace.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     clean = {key: value for key, value in environment().items() if key != "PYTHONPATH"} | variables
     return warm_python.run(["-c", code, *map(str, args)], cwd=cwd, env=clean)

@@ -63,7 +63,7 @@ def gloo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def capture_with_gloo(out: Path) -> None:
     """As a user would, from the first import."""
-    command = [sys.executable, "-m", "profiling", "train", *GLOO_RUN_OPTIONS, "--out", str(out), "--run-name", "gloo"]
+    command = [sys.executable, "-m", "commtrace", "train", *GLOO_RUN_OPTIONS, "--out", str(out), "--run-name", "gloo"]
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

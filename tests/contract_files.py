@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from analysis.core.contract import comms as read_comms
-from analysis.core.contract import rank as read_rank
-from analysis.core.contract import run as read_run
-from analysis.core.contract import sweep as read_sweep
-from analysis.core.contract import training as read_training
-from profiling.base.contract.comms import CommsFile
-from profiling.base.contract.fields import content
-from profiling.base.contract.rank import RankFile
-from profiling.base.contract.run import RunFile
-from profiling.base.contract.single import CapacityFile, LayersFile
-from profiling.base.contract.sweep import SweepRecord
-from profiling.base.contract.training import TrainingFile
+from commtrace.analysis.core.contract import comms as read_comms
+from commtrace.analysis.core.contract import rank as read_rank
+from commtrace.analysis.core.contract import run as read_run
+from commtrace.analysis.core.contract import sweep as read_sweep
+from commtrace.analysis.core.contract import training as read_training
+from commtrace.profiling.base.contract.comms import CommsFile
+from commtrace.profiling.base.contract.fields import content
+from commtrace.profiling.base.contract.rank import RankFile
+from commtrace.profiling.base.contract.run import RunFile
+from commtrace.profiling.base.contract.single import CapacityFile, LayersFile
+from commtrace.profiling.base.contract.sweep import SweepRecord
+from commtrace.profiling.base.contract.training import TrainingFile
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tensorboards import PROFILER, content, once_loaded
 
-from analysis.results.analysis import Analysis
+from commtrace.analysis.results.analysis import Analysis
 
 
 class View:
@@ -68,7 +68,7 @@ def transfer_us(analysis: Analysis, step: int) -> pd.Series:
 
 def copied(analysis: Analysis, folder: Path) -> Path:
     """A copy of the run in that folder."""
-    from analysis.tensorboard.distributed_view import trace_copies
+    from commtrace.analysis.tensorboard.distributed_view import trace_copies
 
     folder.mkdir()
     for copy in trace_copies(analysis):

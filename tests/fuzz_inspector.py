@@ -20,9 +20,9 @@ if __name__ == "__main__":
 
 from inspector_logs import BEGIN_US, Comm, Log  # noqa: E402
 
-from analysis.errors import AnalysisError  # noqa: E402
-from analysis.results.opening import analyse  # noqa: E402
-from analysis.streaming.logs import LogsOverTime  # noqa: E402
+from commtrace.analysis.errors import AnalysisError  # noqa: E402
+from commtrace.analysis.results.opening import analyse  # noqa: E402
+from commtrace.analysis.streaming.logs import LogsOverTime  # noqa: E402
 
 VERSIONS = ("v4.0", "v4.1", "v4.2", "v4.3")
 _LIMIT_S = 60

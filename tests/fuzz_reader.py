@@ -31,17 +31,17 @@ from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from oracle import Incomparable, oracle_tables, tables_of  # noqa: E402
 
-import analysis.formats.kineto.stream  # noqa: E402
-from analysis.errors import AnalysisError  # noqa: E402
-from analysis.formats.kineto.joining import Joining  # noqa: E402
-from analysis.formats.kineto.reader import joined_trace, read_kineto, read_part  # noqa: E402
-from analysis.recording.options import ReadOptions  # noqa: E402
-from analysis.recording.recording import RawTrace  # noqa: E402
-from analysis.render import as_csv  # noqa: E402
-from analysis.results.analysis import Analysis  # noqa: E402
-from analysis.results.one_device import lone_device  # noqa: E402
-from analysis.results.opening import load_run  # noqa: E402
-from analysis.run.file_tables import trace_file  # noqa: E402
+import commtrace.analysis.formats.kineto.stream  # noqa: E402
+from commtrace.analysis.errors import AnalysisError  # noqa: E402
+from commtrace.analysis.formats.kineto.joining import Joining  # noqa: E402
+from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part  # noqa: E402
+from commtrace.analysis.recording.options import ReadOptions  # noqa: E402
+from commtrace.analysis.recording.recording import RawTrace  # noqa: E402
+from commtrace.analysis.render import as_csv  # noqa: E402
+from commtrace.analysis.results.analysis import Analysis  # noqa: E402
+from commtrace.analysis.results.one_device import lone_device  # noqa: E402
+from commtrace.analysis.results.opening import load_run  # noqa: E402
+from commtrace.analysis.run.file_tables import trace_file  # noqa: E402
 
 SHARED = ROOT.parent / "shared" / "traces"
 LIMIT_S = 20
@@ -206,7 +206,7 @@ def outcome(path: Path, *, keep_damaged: bool = False) -> RawTrace | None:
 
 def in_parts(path: Path, chunk_bytes: int) -> RawTrace | None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
         try:
             parts = Joining()
             for part in range(3):
@@ -251,9 +251,9 @@ def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> 
     if found is None:
         counts["valid but refused"] += 1
         return
-    for size in (analysis.formats.kineto.stream.CHUNK_BYTES, chunk_bytes):
+    for size in (commtrace.analysis.formats.kineto.stream.CHUNK_BYTES, chunk_bytes):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", size)
+            patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", size)
             again = outcome(path)
         told = tables_of(trace_file(path, again)) if again else {}
         wrong = [key for key, rows in wanted.items() if told.get(key) != rows]

@@ -7,18 +7,18 @@ from pathlib import Path
 import pandas as pd
 from worked_examples import Given
 
-from analysis.ceilings.files import Ceiling
-from analysis.core.nccl_tests import dtype_name
-from analysis.core.schema import Row, records
-from analysis.core.steps import with_steps
-from analysis.core.tables import communication as schema
-from analysis.core.tables.device_time import MODULES, RUNTIME_CALLS
-from analysis.recording.header import Header
-from analysis.results.analysis import Analysis
-from analysis.run.cpu_activities import cpu_activities
-from analysis.run.event_tables import EventTables
-from analysis.run.file_tables import TraceFile
-from analysis.run.run import Run
+from commtrace.analysis.ceilings.files import Ceiling
+from commtrace.analysis.core.nccl_tests import dtype_name
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.core.steps import with_steps
+from commtrace.analysis.core.tables import communication as schema
+from commtrace.analysis.core.tables.device_time import MODULES, RUNTIME_CALLS
+from commtrace.analysis.recording.header import Header
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.run.cpu_activities import cpu_activities
+from commtrace.analysis.run.event_tables import EventTables
+from commtrace.analysis.run.file_tables import TraceFile
+from commtrace.analysis.run.run import Run
 
 
 def analysis_of_run(tables: Given) -> Analysis:

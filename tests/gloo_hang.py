@@ -16,8 +16,8 @@ import torch
 import torch._inductor.codecache  # torch imports it for the first stack: that takes seconds, here before the ranks fork
 import torch.distributed as dist
 
-from profiling.base.flight_recorder import record_calls
-from profiling.sessions.flight_recorder import FlightRecorder
+from commtrace.profiling.base.flight_recorder import record_calls
+from commtrace.profiling.sessions.flight_recorder import FlightRecorder
 
 RANKS = 3
 STILL_S = 1.0

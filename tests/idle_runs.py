@@ -8,12 +8,12 @@ import pandas as pd
 from builders import US, Trace, activities_table
 from hypothesis import strategies as st
 
-from analysis.core.schema import Row, records
-from analysis.core.tables.communication import ANNOTATIONS
-from analysis.core.tables.device_time import CPU_OPERATORS, RUNTIME_CALLS
-from analysis.metrics.device.idle import HostTables
-from analysis.results.analysis import Analysis
-from analysis.results.opening import load_run
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.core.tables.communication import ANNOTATIONS
+from commtrace.analysis.core.tables.device_time import CPU_OPERATORS, RUNTIME_CALLS
+from commtrace.analysis.metrics.device.idle import HostTables
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import load_run
 
 NAMES = ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "cudaMemcpy")
 OPERATORS = ("aten::mm", "fx (dynamo_timed)")

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import Analysis, analyse
-from analysis.errors import AnalysisError
-from analysis.metrics.clocks.frame import Ints
-from analysis.replay.alike import Alike
-from analysis.replay.engine import Playing
-from analysis.replay.lengths import measured_lengths, played_lengths
-from analysis.replay.programs import NONE
-from analysis.replay.table import MOST_ERROR_FRAC
-from analysis.replay.working import WorkBeforeCalls
+from commtrace import Analysis, analyse
+from commtrace.analysis.errors import AnalysisError
+from commtrace.analysis.metrics.clocks.frame import Ints
+from commtrace.analysis.replay.alike import Alike
+from commtrace.analysis.replay.engine import Playing
+from commtrace.analysis.replay.lengths import measured_lengths, played_lengths
+from commtrace.analysis.replay.programs import NONE
+from commtrace.analysis.replay.table import MOST_ERROR_FRAC
+from commtrace.analysis.replay.working import WorkBeforeCalls
 
 
 def errors(analysis: Analysis) -> dict[int, float]:

@@ -7,10 +7,10 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from analysis.core.kinds import COMM, MEMORY, comm_pattern, kernel_kind, memory_kind
-from analysis.core.schema import records
-from analysis.formats.kineto.events import IDLE_CALLS, RUNTIME
-from analysis.run.file_tables import TraceFile
+from commtrace.analysis.core.kinds import COMM, MEMORY, comm_pattern, kernel_kind, memory_kind
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.formats.kineto.events import IDLE_CALLS, RUNTIME
+from commtrace.analysis.run.file_tables import TraceFile
 
 Tables = dict[str, Any]
 Object = dict[str, Any]

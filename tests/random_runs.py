@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.core.tables.communication import CALLS
+from commtrace.analysis.core.tables.communication import CALLS
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 US = 1_000

@@ -11,21 +11,21 @@ import pytest
 from builders import write_bytes
 from oracle import Tables, oracle_tables, tables_of
 
-import analysis.formats.kineto.reader
-import analysis.formats.kineto.stream
-from analysis.formats.kineto.joining import Joining
-from analysis.formats.kineto.part_stream import Indivisible
-from analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
-from analysis.formats.kineto.scan import picked
-from analysis.formats.kineto.stream import EventStream
-from analysis.metrics.device import breakdown as breakdown_module
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
-from analysis.render import as_csv
-from analysis.results.analysis import Analysis
-from analysis.results.one_device import LoneDevice, lone_device
-from analysis.results.opening import load_run
-from analysis.run.file_tables import trace_file
+import commtrace.analysis.formats.kineto.reader
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.formats.kineto.joining import Joining
+from commtrace.analysis.formats.kineto.part_stream import Indivisible
+from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
+from commtrace.analysis.formats.kineto.scan import picked
+from commtrace.analysis.formats.kineto.stream import EventStream
+from commtrace.analysis.metrics.device import breakdown as breakdown_module
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.one_device import LoneDevice, lone_device
+from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.run.file_tables import trace_file
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN_FILES = sorted((ROOT / "traces").rglob("*.pt.trace.json.gz"))
@@ -48,7 +48,7 @@ def in_parts(path: Path, count: int) -> RawTrace:
 
 def assert_parts_join_to_the_whole(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed and plain."""
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 16 << 10)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 16 << 10)
     plain = write_bytes(folder / "plain.json", gzip.decompress(path.read_bytes()))
     divided = 0
     for file in (path, plain):
@@ -82,7 +82,7 @@ def share_in_kineto_layout(path: Path) -> float:
 
 
 def without_fast_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(analysis.formats.kineto.reader, "picked", lambda source, end, habits, **options: None)
+    patch.setattr(commtrace.analysis.formats.kineto.reader, "picked", lambda source, end, habits, **options: None)
 
 
 def assert_three_readings_agree(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

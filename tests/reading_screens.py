@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 
-from analysis.core.schema import records
-from analysis.metrics.typical_step import STEP_PARTS
-from analysis.metrics.verdicts.of_idle import IDLE_CAUSES
-from analysis.results.analysis import Analysis
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.typical_step import STEP_PARTS
+from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES
+from commtrace.analysis.results.analysis import Analysis
 
 _UNITS = {"us": 1e3, "ms": 1e6}
 _TIME = r"([\d,]+(?:\.\d+)?) (ms|us)"

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from analysis.core.budget import Budget
-from analysis.formats.recordings.columns import CodedColumn
-from analysis.formats.recordings.content import MAGIC, Content, recorded_content
+from commtrace.analysis.core.budget import Budget
+from commtrace.analysis.formats.recordings.columns import CodedColumn
+from commtrace.analysis.formats.recordings.content import MAGIC, Content, recorded_content
 
 
 def content_in(path: Path) -> Content:

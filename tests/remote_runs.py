@@ -10,10 +10,10 @@ from pathlib import Path
 import fsspec.core
 import pytest
 
-from analysis.catalog import CATALOG, InputKind
-from analysis.errors import NothingMeasured
-from analysis.render import as_csv
-from analysis.results.opening import analyse
+from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.results.opening import analyse
 
 DATA = Path(__file__).parent / "data"
 TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from builders import LAYOUTS, MS, Trace
 
-from analysis.formats.kineto.reader import read_kineto
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
 
 OPTIONS = ReadOptions()
 KERNELS = 6

@@ -97,7 +97,7 @@ def write_sweep(folder: Path, cells: Sequence[Cell]) -> Path:
     """The sweep directory: sweep.json with all cells, and the run directories of those that are done."""
     listed = [cell.listed() for cell in cells]
     content = {"schema_version": 1, "sweep": folder.name, "created_utc": "2026-01-01T00:00:00+00:00",
-               "command": ["python", "-m", "profiling", "sweep"], "config": {}, "cells": listed}  # fmt: skip
+               "command": ["commtrace", "sweep"], "config": {}, "cells": listed}  # fmt: skip
     write_json(folder / "sweep.json", content)
     for cell in cells:
         if cell.status == "done":

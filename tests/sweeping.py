@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from capturing import ROOT, environment
 
-from profiling.sweep import directory as sweep_dir
+from commtrace.profiling.sweep import directory as sweep_dir
 
 TINY = ["--device", "cpu", "--image-size", "8", "--steps-per-epoch", "3", "--active", "1"]
 GRID = ["--batch-size", "2,4", "--workers", "1,2"]
@@ -17,7 +17,7 @@ CELLS = [f"resnet18-ddp-w{workers}-b{batch}" for workers in (1, 2) for batch in 
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "profiling", "sweep", *TINY, *GRID]
+    command = [sys.executable, "-m", "commtrace", "sweep", *TINY, *GRID]
     return subprocess.Popen(
         [*command, "--out", str(folder.parent), "--run-name", folder.name],
         cwd=ROOT,

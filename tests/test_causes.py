@@ -15,7 +15,7 @@ from simulator.compared import Compared
 from simulator.score import BECAUSE
 from simulator.world import Losses
 
-from analysis import analyse
+from commtrace import analyse
 
 KINDS = tuple(kind for kind in BECAUSE if kind != "comm")
 SEEDS = range(20)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from capturing import SCRIPTS, metas, torchrun
 
-from analysis import Analysis, analyse
-from analysis.core.schema import records
-from analysis.metrics.clocks.probes import CONTRADICTION
-from analysis.results.facts import facts
+from commtrace import Analysis, analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.clocks.probes import CONTRADICTION
+from commtrace.analysis.results.facts import facts
 
 AHEAD_NS = 8_000_000
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from capturing import SCRIPTS, python
 
-from analysis import Analysis, Comparison, analyse
-from analysis.cli.app import main
-from analysis.cli.commands import compare as cli_compare
-from analysis.core.schema import records
+from commtrace import Analysis, Comparison, analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.cli.commands import compare as cli_compare
+from commtrace.analysis.core.schema import records
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.alone

@@ -14,15 +14,15 @@ from contract_files import FILES, ContractFile, choices, entry, hints, is_litera
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from analysis.cli import app as cli
-from analysis.core.contract.modes import Mode
-from analysis.core.contract.rank import STILL_RUNNING
-from analysis.core.contract.rank import RankFile as ReadRank
-from analysis.core.contract.reader import UNDERSTOOD, check_version, lenient, read_json, typed
-from profiling.base.contract.fields import docs
-from profiling.base.contract.run import RunFile
-from profiling.base.run_directory import UNFINISHED, write_json
-from profiling.train.config import ParallelName, TrainConfig
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.core.contract.modes import Mode
+from commtrace.analysis.core.contract.rank import STILL_RUNNING
+from commtrace.analysis.core.contract.rank import RankFile as ReadRank
+from commtrace.analysis.core.contract.reader import UNDERSTOOD, check_version, lenient, read_json, typed
+from commtrace.profiling.base.contract.fields import docs
+from commtrace.profiling.base.contract.run import RunFile
+from commtrace.profiling.base.run_directory import UNFINISHED, write_json
+from commtrace.profiling.train.config import ParallelName, TrainConfig
 
 SAMPLE = Path(__file__).resolve().parents[1] / "traces" / "resnet18-ddp-w2"
 READ = [file for file in FILES if file.read]

@@ -11,13 +11,13 @@ from samples import a_sample
 from simulator import PRESETS, Injection, Window, World, draw, simulate
 from simulator.programs import ddp, tp
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.core.steps import step_windows
-from analysis.errors import NothingMeasured
-from analysis.replay.engine import Playing, play
-from analysis.replay.programs import steps_of
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.core.steps import step_windows
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.replay.engine import Playing, play
+from commtrace.analysis.replay.programs import steps_of
+from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
 RUNS = [*sorted(folder.name for folder in DATA.glob("nccl-*")), "gloo-training"]

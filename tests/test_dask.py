@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-import analysis.reading.dask_crew
-from analysis.cli.app import main
-from analysis.errors import ClusterError, DamagedTrace
-from analysis.reading.dask_crew import DaskCrew, dask_client
-from analysis.render import as_csv
-from analysis.results.opening import analyse
+import commtrace.analysis.reading.dask_crew
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import ClusterError, DamagedTrace
+from commtrace.analysis.reading.dask_crew import DaskCrew, dask_client
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.results.opening import analyse
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
@@ -54,10 +54,15 @@ def test_damage_is_said_as_ever(client, tmp_path):
 
 
 def test_another_version_on_a_worker_is_refused(client, monkeypatch):
-    monkeypatch.setattr(analysis.reading.dask_crew, "version", lambda: "0.0.1")
-    here = analysis.reading.dask_crew._versions()
+    crew = commtrace.analysis.reading.dask_crew
+    monkeypatch.setattr(crew, "version", lambda: "0.0.1")
+    here = crew._versions()
     monkeypatch.undo()
-    monkeypatch.setattr(analysis.reading.dask_crew, "_versions", _in_turn(here, analysis.reading.dask_crew._versions()))
+    monkeypatch.setattr(
+        commtrace.analysis.reading.dask_crew,
+        "_versions",
+        _in_turn(here, commtrace.analysis.reading.dask_crew._versions()),
+    )
     with pytest.raises(ClusterError, match=r"has commtrace .* instead of 0\.0\.1; install the same everywhere"):
         DaskCrew(client)
 
@@ -69,7 +74,7 @@ def _in_turn(first, other):
 
 
 def test_the_cluster_of_this_machine_needs_no_dask_and_opens_no_port():
-    code = "import sys; from analysis.cli.app import main; main(sys.argv[1:]); print('distributed' in sys.modules)"
+    code = "import sys; from commtrace.cli import main; main(sys.argv[1:]); print('distributed' in sys.modules)"
     command = [
         "breakdown",
         "--no-cache",
@@ -93,7 +98,7 @@ def test_the_cluster_of_this_machine_needs_no_dask_and_opens_no_port():
     [("nowhere", "is neither 'local', nor the address"), ("tcp://127.0.0.1:1", "no scheduler can be reached there")],
 )
 def test_a_scheduler_that_is_not_there(capsys, monkeypatch, where, told):
-    monkeypatch.setattr(analysis.reading.dask_crew, "_CONNECTING_S", 1)
+    monkeypatch.setattr(commtrace.analysis.reading.dask_crew, "_CONNECTING_S", 1)
     dask_client.cache_clear()
     assert main(["breakdown", "--dask", where, str(DATA / "nccl-straggler")]) == 1
     assert told in capsys.readouterr().err
@@ -133,7 +138,7 @@ def cluster(tmp_path) -> Iterator[tuple[Path, list["subprocess.Popen[bytes]"]]]:
 def test_workers_elsewhere_one_of_which_is_lost(cluster, tmp_path, monkeypatch):
     scheduler, workers = cluster
     run = DATA / "nccl-straggler"
-    command = [sys.executable, "-m", "analysis", "breakdown", "--no-cache", "-f", "csv", "--dask", str(scheduler)]
+    command = [sys.executable, "-m", "commtrace", "breakdown", "--no-cache", "-f", "csv", "--dask", str(scheduler)]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([*command, run.name], cwd=run.parent, env=env, stdout=subprocess.PIPE)
     time.sleep(4.0)

@@ -117,7 +117,7 @@ def test_with_torch_the_command_captures_and_analyses(scripts: Path, tmp_path: P
     libraries = str(Path(torch.__file__).parents[1])
     shown = run(scripts / "commtrace", "train", "-h", path=libraries, cwd=scripts)
     assert "commtrace train --workers 2" in shown.stdout, shown.stderr
-    assert "-m profiling" not in shown.stdout
+    assert "-m commtrace" not in shown.stdout
     options = ("--parallel", "single", "--device", "cpu", "--batch-size", "2", "--out", tmp_path, "--run-name", "one")
     done = run(scripts / "commtrace", "train", *options, path=libraries, cwd=scripts)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, analyse
+from commtrace import Analysis, analyse
 
 RESNET18_BYTES = 11_173_962 * 4
 BUCKETS_BYTES = [15_823_104, 28_872_744]

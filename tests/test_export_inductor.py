@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from builders import MS, US, Collective, traces_of
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.errors import NothingMeasured
-from analysis.exports.inductor import inductor_profile
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.exports.inductor import inductor_profile
 
 DATA = Path(__file__).parent / "data"
 GEMM = {

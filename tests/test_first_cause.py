@@ -10,9 +10,9 @@ import pytest
 from simulator import simulate
 from test_prices_drawn import drawn
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.results.analysis import Analysis
 
 QUICK, SLOW = (3, 13), (5, 8, 25, 40, 45, 58)
 """Of one rank and of all; pipelines; a fault that costs less than transfers."""

@@ -17,6 +17,6 @@ def test_what_goes_wrong_is_not_hidden(tmp_path, monkeypatch):
     def broken(path, *_):
         raise ZeroDivisionError(path)
 
-    monkeypatch.setattr("analysis.formats.kineto.reader.read_kineto", broken)
+    monkeypatch.setattr("commtrace.analysis.formats.kineto.reader.read_kineto", broken)
     with pytest.raises(ZeroDivisionError):
         guided.replay("kineto", tmp_path)

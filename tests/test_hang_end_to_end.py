@@ -8,8 +8,8 @@ import pytest
 import warm_python
 from capturing import SCRIPTS, environment, python
 
-from analysis import analyse
-from analysis.hang.analysis import Hang, find_hang
+from commtrace import analyse
+from commtrace.analysis.hang.analysis import Hang, find_hang
 
 SCRIPT = Path(__file__).with_name("gloo_hang.py")
 
@@ -48,7 +48,7 @@ def test_a_real_job_that_ended_does_not_hang(tmp_path: Path) -> None:
 def test_a_run_directory_keeps_the_dumps(tmp_path: Path) -> None:
     users = SCRIPTS / "users"
     done = python(
-        *("-m", "profiling", "run", "--workers", 2, "--flight-recorder", "--out", tmp_path, "--run-name", "run"),
+        *("-m", "commtrace", "run", "--workers", 2, "--flight-recorder", "--out", tmp_path, "--run-name", "run"),
         *(users / "ddp.py", "finish"),
     )
     assert done.returncode == 0, done.stderr

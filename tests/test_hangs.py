@@ -9,9 +9,9 @@ from simulator import Hang, Window, World, draw, simulate
 from simulator.programs import tp
 from simulator.world import Losses
 
-from analysis import analyse
-from analysis.results.analysis import Analysis
-from analysis.results.facts import facts
+from commtrace import analyse
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.facts import facts
 
 WITH_HANG = (1, 2, 6, 8, 12, 14)
 WITHOUT = (0, 1, 4, 5, 7, 9, 11, 22)

@@ -13,9 +13,9 @@ from simulator.ops import Comm, Kernel, Op
 from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp
 from simulator.world import Place, Program
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.replay.scenarios.host import (
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.replay.scenarios.host import (
     no_allocation,
     no_blocking,
     no_copies,
@@ -23,8 +23,8 @@ from analysis.replay.scenarios.host import (
     no_launch_overhead,
     pinned_copies,
 )
-from analysis.replay.scenarios.scenario import Scenario, all_at_once
-from analysis.results.analysis import Analysis
+from commtrace.analysis.replay.scenarios.scenario import Scenario, all_at_once
+from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
 STEPS = tuple(range(1, 6))

@@ -11,9 +11,9 @@ from simulator import Hardware, Window, World, simulate
 from simulator.pipelines import cp_ring, three_d
 from simulator.programs import ddp, moe, tp, tp_dp
 
-from analysis import analyse
-from analysis.errors import BadScenario
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.errors import BadScenario
+from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
 MOST_WIDE = 0.2

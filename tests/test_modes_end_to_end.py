@@ -10,11 +10,11 @@ import pytest
 from capturing import metas, python
 from samples import with_slow
 
-from analysis import Analysis, analyse
-from analysis.core.schema import records
+from commtrace import Analysis, analyse
+from commtrace.analysis.core.schema import records
 
 torch = pytest.importorskip("torch")
-from profiling.workloads.models import BLOCKS, MODELS  # noqa: E402
+from commtrace.profiling.workloads.models import BLOCKS, MODELS  # noqa: E402
 
 RESNET18_PARAMETERS = 11_173_962
 STEPS = [1, 2]
@@ -23,7 +23,7 @@ SCHEDULE = ["--wait", 1, "--warmup", 0, "--active", 2, "--steps", 3, "--device",
 
 
 def captured(out: Path, mode: str, workers: int, *options: object) -> Path:
-    command = ["-m", "profiling", "train", "--parallel", mode, "--workers", workers, *SCHEDULE, *options]
+    command = ["-m", "commtrace", "train", "--parallel", mode, "--workers", workers, *SCHEDULE, *options]
     done = python(*command, "--out", out, "--run-name", "run")
     assert done.returncode == 0, done.stderr
     return out / "run"

@@ -10,10 +10,10 @@ from operation_table import write_traces
 from pipeline_tables import Operation, Pipeline, drawn, step_us, table_of, without_jitter
 from samples import with_slow
 
-from analysis import analyse
-from analysis.replay.engine import Playing
-from analysis.replay.scenarios.usual import no_jitter
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.replay.engine import Playing
+from commtrace.analysis.replay.scenarios.usual import no_jitter
+from commtrace.analysis.results.analysis import Analysis
 
 STEPS = 3
 

@@ -13,9 +13,9 @@ import pytest
 from capturing import torchrun
 from conftest import made_once
 
-from analysis import analyse
-from analysis.errors import NothingMeasured
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.results.analysis import Analysis
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -24,7 +24,7 @@ import sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from profiling import capture
+from commtrace import capture
 
 out, sleep, cap, width, layers, batch = sys.argv[1], *map(float, sys.argv[2:])
 torch.set_num_threads(1)
@@ -49,7 +49,7 @@ import sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from profiling import capture
+from commtrace import capture
 
 out, sleep = sys.argv[1], float(sys.argv[2])
 
@@ -78,7 +78,7 @@ import gc, json, pathlib, sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from profiling import capture
+from commtrace import capture
 
 folder = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)

@@ -14,8 +14,8 @@ from simulator import Injection, Window, World, simulate
 from simulator.pipelines import three_d
 from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp, twins
 
-from analysis import analyse
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.results.analysis import Analysis
 
 MS = 1e6
 PROGRAMS = {

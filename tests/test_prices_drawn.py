@@ -15,8 +15,8 @@ from simulator.pipelines import cp_ring, three_d
 from simulator.programs import cross, ddp, fsdp, tp, tp_dp, twins
 from simulator.world import Program
 
-from analysis import analyse
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.results.analysis import Analysis
 
 PROGRAMS: dict[str, Program] = {
     "tp": partial(tp, layers=3),

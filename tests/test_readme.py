@@ -19,8 +19,8 @@ import pytest
 import typer
 from samples import a_sample
 
-from analysis.cli.app import command_group, commands
-from analysis.cli.app import main as analysis_main
+from commtrace.analysis.cli.app import command_group, commands
+from commtrace.analysis.cli.app import main as analysis_main
 from commtrace.cli import CAPTURING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,7 +128,7 @@ def parse(parser: Any, arguments: list[str]) -> None:
 
 def parse_capture(arguments: str) -> None:
     pytest.importorskip("torch")
-    from profiling.cli import app
+    from commtrace.profiling.cli import app
 
     parse(typer.main.get_command(app), shlex.split(arguments))
 

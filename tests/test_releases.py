@@ -8,9 +8,9 @@ import pytest
 from simulator import Injection, Layout, Window, World, simulate
 from simulator.programs import ddp, tp
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
 STEPS = tuple(range(1, 6))

@@ -11,13 +11,13 @@ from samples import a_sample
 from simulator import PRESETS, Injection, Window, World, draw, simulate
 from simulator.programs import ddp, fsdp, tp
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.errors import NothingMeasured, NotPredictable
-from analysis.replay.cycles import Played, rank_programs
-from analysis.replay.engine import play, play_all, prepared
-from analysis.replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.errors import NothingMeasured, NotPredictable
+from commtrace.analysis.replay.cycles import Played, rank_programs
+from commtrace.analysis.replay.engine import play, play_all, prepared
+from commtrace.analysis.replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
+from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
 ON_GPUS = sorted(folder.name for folder in DATA.glob("nccl-*"))
@@ -112,8 +112,8 @@ def test_transfers_take_so_much_less() -> None:
 
 
 def link(analysis: Analysis, factor: float):
-    from analysis.replay.links import links_of
-    from analysis.replay.scenarios.transfers import faster_links
+    from commtrace.analysis.replay.links import links_of
+    from commtrace.analysis.replay.scenarios.transfers import faster_links
 
     return faster_links(factor, links_of(analysis.links))
 

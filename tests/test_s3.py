@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from remote_runs import DATA, copied, s3_server, tables_of
 
-import analysis.reading.pool
-from analysis.cli.app import main
-from analysis.errors import UnreadableFile
-from analysis.results.opening import analyse, load_run
+import commtrace.analysis.reading.pool
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import UnreadableFile
+from commtrace.analysis.results.opening import analyse, load_run
 
 s3fs = pytest.importorskip("s3fs")
 pytest.importorskip("moto")
@@ -62,12 +62,12 @@ def test_tables_are_the_same(server, tmp_path, name, sort, capsys):
 
 
 def test_worker_processes_read_it(run, monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
     assert tables_of(run, workers=2) == tables_of(DATA / RUNS[0], workers=1)
 
 
 def test_it_is_read_rank_by_rank(run, monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
     assert tables_of(run, workers=2) == tables_of(DATA / RUNS[0], workers=1)
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_changes_while_it_is_read_is_said(server, how):
 def test_what_cannot_be_reached_is_one_line(run, server):
     def told(url: str, **environment: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "analysis", "summary", url],
+            [sys.executable, "-m", "commtrace", "summary", url],
             cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr

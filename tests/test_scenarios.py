@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from builders import MS, Trace
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.errors import BadScenario, NothingMeasured
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.errors import BadScenario, NothingMeasured
+from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
 MIB_ELEMS = 1 << 18  # of float32

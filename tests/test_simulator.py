@@ -17,7 +17,7 @@ from simulator.ops import SYNCHRONISING, Communication, Kernel
 from simulator.pipelines import three_d
 from simulator.programs import rooted, tp
 
-from analysis import analyse
+from commtrace import analyse
 
 SEEDS = range(24)
 EPS_US = 1e-6

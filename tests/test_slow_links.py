@@ -11,10 +11,10 @@ from simulator.pipelines import three_d
 from simulator.programs import ddp, tp_dp
 from simulator.world import Program
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.errors import BadScenario, NothingMeasured
-from analysis.replay.slow_links import slow_groups
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.errors import BadScenario, NothingMeasured
+from commtrace.analysis.replay.slow_links import slow_groups
 
 PIPELINE = partial(three_d, tp=2, pp=4, batched=False)
 CASES: dict[str, tuple[Program, int, int, tuple[int, ...], float, list[str]]] = {

@@ -11,9 +11,9 @@ import pytest
 from capturing import ROOT, environment, leftovers, metas, python, trace
 from sweeping import CELLS, runs, start, statuses, wait_for_ranks
 
-from analysis import analyse, analyse_sweep
-from analysis.core.schema import Row, records
-from profiling.sweep import directory as sweep_dir
+from commtrace import analyse, analyse_sweep
+from commtrace.analysis.core.schema import Row, records
+from commtrace.profiling.sweep import directory as sweep_dir
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def resumed_sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, 
         seen["interrupted"] = (*process.communicate(timeout=120), process.returncode)
         seen["ranks_left"] = [pid for pid in ranks if runs(pid)]
     seen["after_interrupt"] = statuses(folder)
-    done = python("-m", "profiling", "sweep", "--resume", folder)
+    done = python("-m", "commtrace", "sweep", "--resume", folder)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout, seen
 
@@ -98,7 +98,7 @@ def test_subtraction_stands_beside_what_was_measured(folder: Path, epochs: dict[
 @pytest.mark.parametrize("layout", ["table", "latex"])
 def test_the_commands_print_them(folder: Path, command: list[str], layout: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "analysis", *command, "--format", layout, str(folder)],
+        [sys.executable, "-m", "commtrace", *command, "--format", layout, str(folder)],
         cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -121,7 +121,7 @@ def test_interrupted_sweep_says_how_to_go_on_and_leaves_nobody(resumed_sweep) ->
     folder, _, seen = resumed_sweep
     out, err, code = seen["interrupted"]
     assert (out, code) == ("", 130)
-    assert err.splitlines()[-1].endswith(f"python -m profiling sweep --resume {folder}")
+    assert err.splitlines()[-1].endswith(f"commtrace sweep --resume {folder}")
     assert "Traceback" not in err
     assert seen["ranks_left"] == []
 
@@ -164,7 +164,7 @@ def test_cells_have_what_readers_need(resumed_sweep) -> None:
             assert all(e["dur_ns"] == e["data_ns"] + e["step_ns"] and e["step_ns"] > 0 for e in meta["epochs"])
         run = json.loads((folder / f"resnet18-ddp-w{workers}-b4" / "run.json").read_text())
         assert (run["world_size"], run["config"]["parallel"], run["config"]["model"]) == (workers, "ddp", "resnet18")
-        assert run["command"][:4] == ["python", "-m", "profiling", "train"], "what a user can repeat by hand"
+        assert run["command"][:4] == ["commtrace", "train"], "what a user can repeat by hand"
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def run_dir(gloo_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The captured run, with scalars of two epochs."""
-    from profiling.train.scalars import scalars
+    from commtrace.profiling.train.scalars import scalars
 
     folder = shutil.copytree(gloo_run, tmp_path_factory.mktemp("traces") / gloo_run.name)
     with scalars(folder, write=True) as add:

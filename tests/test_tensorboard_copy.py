@@ -12,11 +12,11 @@ from builders import MS, Collective, analysed, traces_of, write_run
 from distributed_view import View, assert_times_of_breakdown, copied, transfer_us
 from tensorboards import content, once_loaded, tensorboard
 
-from analysis import analyse
-from analysis.cli import app as cli
-from analysis.errors import MissingLibrary
-from analysis.tensorboard.pairing import paired_collectives, workers_of
-from analysis.tensorboard.scalars import event_file, step_scalars
+from commtrace import analyse
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.errors import MissingLibrary
+from commtrace.analysis.tensorboard.pairing import paired_collectives, workers_of
+from commtrace.analysis.tensorboard.scalars import event_file, step_scalars
 
 DATA = Path(__file__).parent / "data"
 RUNS = ("nccl-straggler", "nccl-rooted", "nccl-two-hosts")

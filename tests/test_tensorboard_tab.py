@@ -18,8 +18,8 @@ from browsing import BROWSER, looked_at_address
 from report_pages import ReadPage, assert_self_contained
 from tensorboards import tensorboard
 
-from analysis import analyse
-from analysis.tensorboard.runs import runs_below, stamp_of
+from commtrace import analyse
+from commtrace.analysis.tensorboard.runs import runs_below, stamp_of
 
 ROOT = Path(__file__).resolve().parents[1]
 needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
@@ -45,7 +45,7 @@ def address(logdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     info = installed / "commtrace_checkout-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commtrace-checkout\nVersion: 0\n", encoding="utf-8")
-    entry = "[tensorboard_plugins]\ncommtrace = analysis.tensorboard.plugin:CommtracePlugin\n"
+    entry = "[tensorboard_plugins]\ncommtrace = commtrace.analysis.tensorboard.plugin:CommtracePlugin\n"
     (info / "entry_points.txt").write_text(entry, encoding="utf-8")
     path = os.pathsep.join([str(installed), str(ROOT)])
     with tensorboard(logdir, {"PYTHONPATH": path}) as found:
@@ -107,7 +107,7 @@ def test_only_runs_below_the_log_directory_are_shown(address: str, run: str) -> 
 def test_twenty_requests_at_once_have_each_report_made_once_and_two_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analysis.tensorboard import plugin
+    from commtrace.analysis.tensorboard import plugin
 
     made: list[str] = []
     at_once: list[int] = []
@@ -143,7 +143,7 @@ def test_twenty_requests_at_once_have_each_report_made_once_and_two_at_a_time(
 def test_who_asks_for_too_much_is_told_to_come_back(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analysis.tensorboard import plugin
+    from commtrace.analysis.tensorboard import plugin
 
     asked, go_on = threading.Semaphore(0), threading.Event()
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from analysis.cli import app as analysis_cli
+from commtrace.analysis.cli import app as analysis_cli
 
 ALONE = ["--parallel", "single", "--device", "cpu", "--wait", "1", "--warmup", "1", "--active", "1", "--steps", "3"]
 
@@ -15,8 +15,8 @@ def test_trainings_of_two_batch_sizes_are_compared(tmp_path, monkeypatch, capsys
     pytest.importorskip("torch")
     import tiny_model
 
-    from profiling import cli as profiling_cli
-    from profiling.workloads import models
+    from commtrace.profiling import cli as profiling_cli
+    from commtrace.profiling.workloads import models
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)

@@ -11,8 +11,8 @@ from simulator import Injection, Window, World, simulate
 from simulator.programs import tp
 from test_link_predictions import with_change
 
-from analysis import analyse
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.results.analysis import Analysis
 
 CALM = World(7, partial(tp, layers=3), 1, 4, steps=6, window=Window(((1, 4),)))
 UNSEEN = 2

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from capturing import SCRIPTS, environment, leftovers, metas, python, torchrun
 
-import analysis
-from analysis.catalog import CATALOG
+import commtrace
+from commtrace.analysis.catalog import CATALOG
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def test_nodes_that_share_nothing_one_killed_before_the_end(keep, tmp_path) -> N
     for rank in (0, 1, 3):
         assert all((run / name).is_file() for name in metas(run)[rank]["traces"])
         assert metas(tmp_path / f"node{rank}" / "traces" / "run")[rank]["hand_over_reason"] is None
-    assert set(analysis.analyse(run).ranks["rank"]) == {0, 1, 3}
+    assert set(commtrace.analyse(run).ranks["rank"]) == {0, 1, 3}
 
 
 def test_nodes_that_share_nothing_end_with_one_complete_run(tmp_path) -> None:
@@ -121,7 +121,7 @@ def test_ranks_that_share_a_folder_send_nothing_and_the_script_is_not_disturbed(
 def test_our_launcher_ends_ranks_whose_peer_died_and_they_are_analysed_first(tmp_path) -> None:
     script = [SCRIPTS / "users" / "ddp.py", "killed"]
     done = python(
-        "-m", "profiling", "run", "--workers", 3, "--analyse", "--out", tmp_path, "--run-name", "run", *script
+        "-m", "commtrace", "run", "--workers", 3, "--analyse", "--out", tmp_path, "--run-name", "run", *script
     )
     assert done.returncode == 137, done.stderr
     assert "rank 1 is only in part here: nothing was heard of it" in done.stderr
@@ -132,7 +132,7 @@ def test_our_launcher_ends_ranks_whose_peer_died_and_they_are_analysed_first(tmp
 def test_train_shows_the_summary_where_tables_are_expected(tmp_path) -> None:
     options = ["--workers", 2, "--device", "cpu", "--batch-size", 4, "--image-size", 16, "--repeat", 2]
     keep = ["--keep", "both", "--analyse", "--out", tmp_path, "--run-name", "mine"]
-    done = python("-m", "profiling", "train", *options, *keep)
+    done = python("-m", "commtrace", "train", *options, *keep)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "mine"
     assert done.stdout.startswith((run / "summary.txt").read_text())
@@ -149,7 +149,7 @@ def same_tables(run: Path, tmp_path: Path) -> None:
         for path in run.iterdir():
             if path.name.endswith((".meta.json", ending)) or path.name == "run.json":
                 shutil.copy(path, folder)
-    first, second = (analysis.analyse(folder, details=True, workers=1) for folder in parts.values())
+    first, second = (commtrace.analyse(folder, details=True, workers=1) for folder in parts.values())
     compared = 0
     for name in (name for name in CATALOG if hasattr(type(first), name)):
         assert getattr(first, name).to_csv() == getattr(second, name).to_csv(), name

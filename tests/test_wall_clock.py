@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import analyse
+from commtrace import analyse
 
 pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +21,7 @@ ATTEMPTS = 8
 SCRIPT = f"""
 import json, sys, time
 import torch, torch.distributed as dist
-from profiling import capture
+from commtrace import capture
 
 dist.init_process_group("gloo")
 walls = {{}}
@@ -90,7 +90,7 @@ def within_five_percent(
 def measure_traced(folder: Path) -> Path:
     """A run of `comms` on two ranks, with calls that were both timed and traced."""
     options = ["--min-bytes", str(SIZES_BYTES[0]), "--max-bytes", str(SIZES_BYTES[-1]), "--factor", "4", "--iters", "2"]
-    command = [sys.executable, "-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--workers", "2", *options]
+    command = [sys.executable, "-m", "commtrace", "comms", "all_reduce", "--device", "cpu", "--workers", "2", *options]
     done = subprocess.run(
         [*command, "--trace", "--trace-iters", str(CALLS), "--out", str(folder), "--run-name", "run"],
         cwd=ROOT,

@@ -13,10 +13,10 @@ from simulator.pipelines import cp_ring, three_d
 from simulator.programs import ddp, fsdp, moe, of_host, tp, tp_dp
 from simulator.world import Clocks, Layout, Place, Program
 
-from analysis import analyse
-from analysis.replay.engine import play
-from analysis.replay.scenarios.usual import without_stragglers
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.replay.engine import play
+from commtrace.analysis.replay.scenarios.usual import without_stragglers
+from commtrace.analysis.results.analysis import Analysis
 
 LATE, LATE_US = 2, 3000.0
 STEPS = range(1, 6)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from profiling.cli import main
-from profiling.workloads.torchvision_import import torchvision
+from commtrace.profiling.cli import main
+from commtrace.profiling.workloads.torchvision_import import torchvision
 
 
 def write(root: Path, images_per_file: int, *, learnable: bool = False) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import tiny_cifar10
 from torch import nn
 
-from profiling.cli import main
-from profiling.workloads import models
-from profiling.workloads.torchvision_import import torchvision
+from commtrace.profiling.cli import main
+from commtrace.profiling.workloads import models
+from commtrace.profiling.workloads.torchvision_import import torchvision
 
 
 def tiny() -> nn.Module:

@@ -9,15 +9,15 @@ from typing import Any
 
 from builders import MS, Collective, traces_of
 
-from analysis.cli.app import main
-from analysis.core.contract.rank import STILL_RUNNING
-from analysis.core.schema import Row
-from analysis.errors import DamagedTrace
-from analysis.recording.options import ReadOptions
-from analysis.watching.files import RunFolder
-from analysis.watching.follow import Ending, Watch
-from analysis.watching.limits import Limits, Pace
-from analysis.watching.opening import analysis_by, ledger_of
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.contract.rank import STILL_RUNNING
+from commtrace.analysis.core.schema import Row
+from commtrace.analysis.errors import DamagedTrace
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.watching.files import RunFolder
+from commtrace.analysis.watching.follow import Ending, Watch
+from commtrace.analysis.watching.limits import Limits, Pace
+from commtrace.analysis.watching.opening import analysis_by, ledger_of
 
 WORKER = "node_{rank}"
 

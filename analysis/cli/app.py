@@ -99,20 +99,20 @@ trace files. Without a command, the summary of RUN is printed.
 
 \b
 Examples:
-  {prog} traces/my-run
-  {prog} breakdown --by step traces/my-run
-  {prog} bandwidth --format csv --output all.csv traces/my-run
-  {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
-  {prog} collectives --format json traces/my-run | jq '.rows[0]'
-  {prog} kernels --by operator --top 20 traces/my-run
-  {prog} report traces/my-run
-  {prog} timeline --step 3-4 traces/my-run
-  {prog} predict --without-straggler 5 --links 2 traces/my-run
-  {prog} hang /tmp/nccl_trace_rank_*
-  {prog} compare traces/before-* --against traces/after-*
-  {prog} scaling --format latex traces/my-sweep
-  {prog} training traces/small-batch traces/large-batch
-  {prog} breakdown --comm-kernel my_reduce rank*.json.gz
+  commtrace traces/my-run
+  commtrace breakdown --by step traces/my-run
+  commtrace bandwidth --format csv --output all.csv traces/my-run
+  commtrace bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
+  commtrace collectives --format json traces/my-run | jq '.rows[0]'
+  commtrace kernels --by operator --top 20 traces/my-run
+  commtrace report traces/my-run
+  commtrace timeline --step 3-4 traces/my-run
+  commtrace predict --without-straggler 5 --links 2 traces/my-run
+  commtrace hang /tmp/nccl_trace_rank_*
+  commtrace compare traces/before-* --against traces/after-*
+  commtrace scaling --format latex traces/my-sweep
+  commtrace training traces/small-batch traces/large-batch
+  commtrace breakdown --comm-kernel my_reduce rank*.json.gz
 
 \b
 Exit codes:
@@ -132,7 +132,7 @@ def commands() -> dict[str, tuple[Topic, str]]:
     return {name: about for topic in Topic for name, about in found.items() if about[0] is topic}
 
 
-def command_group(first: str | None, program: str, others: Mapping[str, str]) -> TyperGroup:
+def command_group(first: str | None, others: Mapping[str, str]) -> TyperGroup:
     """The command called `first`, ready to run, alone; where there is none, the list of all, and of `others`."""
     app = typer.Typer(
         cls=CommandGroup,
@@ -142,14 +142,14 @@ def command_group(first: str | None, program: str, others: Mapping[str, str]) ->
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDEST_HELP},
     )
-    app.callback(help=_HELP.format(prog=program))(_root)
+    app.callback(help=_HELP)(_root)
     known = commands()
     if first in known:
         function = _function(first)
         _, _, more = (inspect.getdoc(function) or "").partition("\n\n")
         text, examples, listed = more.partition("\b\nExamples:")
         about = f"{known[first][1]}\n\n{text}".strip()
-        epilog = f"{examples}{listed}".replace("{prog}", program) or None
+        epilog = f"{examples}{listed}" or None
         app.command(first, help=about, epilog=epilog, cls=HelpWithColumns)(function)
     group = typer.main.get_group(app)
     if first not in known:
@@ -157,8 +157,7 @@ def command_group(first: str | None, program: str, others: Mapping[str, str]) ->
             group.add_command(listed_only(name, topic.value, about))
         for name, about in others.items():
             group.add_command(listed_only(name, "Capture", about))
-    if " " not in program:
-        add_completion(group)
+    add_completion(group)
     return group
 
 
@@ -182,17 +181,17 @@ def _root(
     """Options come before the command."""
 
 
-def main(argv: Sequence[str] | None = None, program: str | None = None, others: Mapping[str, str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, others: Mapping[str, str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 the command line is, others: `_HELP`.
 
-    `program` is what the user calls it, `others` are commands that somebody else runs, but that are listed here.
+    `others` are commands that somebody else runs, but that are listed here.
     """
     start_no_blas_threads()
     given = list(sys.argv[1:] if argv is None else argv)
     verbose = VERBOSE in given
     given = [word for word in given if word != VERBOSE]
     try:
-        return _run(given, program or f"python -m {str(__package__).rpartition('.')[0]}", others or {})
+        return _run(given, others or {})
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     except AnalysisError as err:
@@ -208,15 +207,15 @@ def main(argv: Sequence[str] | None = None, program: str | None = None, others: 
         return BUG
 
 
-def _run(given: list[str], program: str, others: Mapping[str, str]) -> int:
+def _run(given: list[str], others: Mapping[str, str]) -> int:
     take_any_text()
     known = commands()
-    words = given or words_to_complete(program)
+    words = given or words_to_complete()
     if given and given[0] not in known and not given[0].startswith(_FOR_ALL):
         command = meant(given[0], [*known, *others])
         if command is not None:
             complain(f"no such command or folder: {given[0]}; did you mean {command}?")
             return _USAGE
         given = words = [_DEFAULT, *given]  # `RUN` alone means `summary RUN`
-    command_group(words[0] if words else None, program, others).main(args=given, prog_name=program)
+    command_group(words[0] if words else None, others).main(args=given, prog_name="commtrace")
     return 0

@@ -9,9 +9,9 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
+from ...common.version import version
 from ..core.escaping import for_shell, shell_word
 from ..core.places.redaction import hide_secrets
-from ..version import version
 
 BUG = 70
 """The exit code: EX_SOFTWARE of sysexits.h."""

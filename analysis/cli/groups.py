@@ -61,9 +61,9 @@ def listed_only(name: str, heading: str, about: str) -> TyperCommand:
     return TyperCommand(name, help=about, rich_help_panel=heading)
 
 
-def words_to_complete(program: str) -> list[str]:
-    """What stands behind the program's name where a shell asks how that may go on."""
-    if f"_{program.upper()}_COMPLETE" not in os.environ:
+def words_to_complete() -> list[str]:
+    """The words typed so far, when a shell asks for completions."""
+    if "_COMMTRACE_COMPLETE" not in os.environ:
         return []
     asked = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     return asked.split()[1:]
@@ -88,7 +88,7 @@ def meant(word: str, commands: Iterable[str]) -> str | None:
 def print_version(ctx: typer.Context, value: bool) -> None:
     """What --version does."""
     if value and not ctx.resilient_parsing:
-        from ..version import version
+        from ...common.version import version
         from .output import write_out
 
         write_out(f"commtrace {version()}\n", None)

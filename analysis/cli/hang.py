@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..core.process import made_for_good
+from ..core.process import gc_frozen
 from .output import Format, KeepGoing, Writing, complain, writes_tables
 from .reading_options import Memory, Workers
 
@@ -54,15 +54,15 @@ def hang_command(
 
     \b
     Examples:
-      {prog} hang /tmp/nccl_trace_rank_*
-      {prog} hang --format json dumps/ | jq -r '.answer[]'
-      {prog} hang --by group --format csv dumps/
-      {prog} hang --keep-going dumps/
+      commtrace hang /tmp/nccl_trace_rank_*
+      commtrace hang --format json dumps/ | jq -r '.answer[]'
+      commtrace hang --by group --format csv dumps/
+      commtrace hang --keep-going dumps/
     """
     whole = by is None and writing.format not in (Format.csv, Format.latex)
     if whole:
         writing.needs_one_table()
-    with made_for_good():
+    with gc_frozen():
         from ..hang.analysis import find_hang
         from ..hang.report import HANG_TABLES, hang_report
 

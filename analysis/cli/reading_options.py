@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.places.place import path_named
-from ..core.process import made_for_good
+from ..core.process import gc_frozen
 from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
@@ -161,7 +161,7 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
     """A run that is being read from now on, in a `with` block. Raises AnalysisError."""
     if looks_like_dumps(runs):
         raise no_such_table(name_of_dumps(runs))
-    with made_for_good():
+    with gc_frozen():
         from ..results.opening import OpenRun
 
         begun = time.monotonic()
@@ -171,7 +171,7 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
 
 def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
     """The analysis of an open run, beside what `ceiling` says its links can do. Raises AnalysisError."""
-    with made_for_good():
+    with gc_frozen():
         from .. import render  # noqa: F401 - this and pandas take their time while others read
         from ..results import analysis  # noqa: F401
     return run.analysis(ceiling)
@@ -179,7 +179,7 @@ def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
 
 def one_device(run: OpenRun) -> LoneDevice | None:
     """The device of an open run, if its only file shows no other. Raises AnalysisError."""
-    with made_for_good():
+    with gc_frozen():
         from .. import render  # noqa: F401 - this takes its time while others read
         from ..results import one_device  # noqa: F401
     return run.one_device()

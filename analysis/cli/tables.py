@@ -43,8 +43,8 @@ def table_command(name: str) -> Callable[..., None]:
 
     \b
     Examples:
-      {{prog}} {name} traces/my-run
-      {{prog}} {name} --format json traces/my-run | jq '.rows[0]'
+      commtrace {name} traces/my-run
+      commtrace {name} --format json traces/my-run | jq '.rows[0]'
     """
     return reads_traces(writes_tables(command))
 

@@ -17,8 +17,8 @@ _OWN_FILES = 64
 
 
 @contextmanager
-def made_for_good() -> Iterator[None]:
-    """What is made meanwhile stays: Python looks for no garbage in it, now or later. Imports: a fifth of the time."""
+def gc_frozen() -> Iterator[None]:
+    """Disable garbage collection in the block, and freeze what it allocated. Imports: a fifth of the time."""
     gc.disable()
     try:
         yield
@@ -63,7 +63,7 @@ def allow_open_files(count: int) -> None:
 
 
 @contextmanager
-def ended_by_interrupts() -> Iterator[None]:
+def interrupts_end_quietly() -> Iterator[None]:
     """Ctrl-C ends the program meanwhile, as it does any other, without a traceback: for what comes before `main`."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...common.version import version
 from ..errors import ClusterError, MissingLibrary
-from ..version import version
 
 if TYPE_CHECKING:
     from distributed import Client

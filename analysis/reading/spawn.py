@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from ..core.isolation import ANYWHERE, isolated
+from ...common.processes import ANYWHERE, isolated
 from .worker import Serves, run_worker, serve
 
 

@@ -64,9 +64,7 @@ class OverviewTables(Protocol):
     def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
 
 
-def overview(
-    analysis: OverviewTables, screen: Screen = PAPER, program: str = "commtrace", run: str | None = None
-) -> str:
+def overview(analysis: OverviewTables, screen: Screen = PAPER, run: str | None = None) -> str:
     """At most 40 lines of at most 100 columns; fewer rows of each kind where that would be more.
 
     `run` names the run in a command to copy: its paths, quoted for a shell; where not given, its name does.
@@ -74,13 +72,13 @@ def overview(
     width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
     lines: list[str] = []
     for most in (4, 3, 2, 1):
-        lines = list(_lines(analysis, screen, (width, most), program, run or for_shell(analysis.run.name)))
+        lines = list(_lines(analysis, screen, (width, most), run or for_shell(analysis.run.name)))
         if len(lines) <= _MOST_LINES:
             break
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], program: str, named: str) -> Iterator[str]:
+def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], named: str) -> Iterator[str]:
     width, most = size
     yield from _cut(wrapped(_what(analysis), width), 2)
     yield ""
@@ -101,10 +99,10 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], prog
     yield ""
     yield from _warned(analysis, screen, width, most)
     # On a line of its own and whole, however long: it is there to be copied.
-    yield f"More: {program} summary --all {named}"
+    yield f"More: commtrace summary --all {named}"
     yield from wrapped(
         "has everything, `report` pictures, `lateness` and `ranks` who was late and why, `bandwidth` every size; "
-        f"`{program} --help` lists the rest.",
+        "`commtrace --help` lists the rest.",
         width,
     )
 

@@ -18,14 +18,15 @@ from pathlib import Path
 from threading import Lock, Semaphore
 from typing import Any
 
-from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
+from tensorboard.plugins import base_plugin
+
+from ...common.processes import ANYWHERE, isolated
 from ..core.escaping import printable
-from ..core.isolation import ANYWHERE, isolated
 from .runs import Stamp, runs_below, stamp_of
 
-_REPORT = f"from {str(__package__).rpartition('.')[0]}.__main__ import main; sys.exit(main(program='commtrace'))"
+_REPORT = "from commtrace.cli import main; sys.exit(main())"
 _ASSETS = Path(__file__).with_name("assets")
 _KEPT = 32
 _AT_ONCE = 2

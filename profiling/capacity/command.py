@@ -1,4 +1,4 @@
-"""`python -m profiling capacity`. Importable without torch."""
+"""`commtrace capacity`. Importable without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,15 @@ from .config import CapacityConfig, GrowName, share
 
 CAPACITY_EXAMPLES = """[bold]Examples[/bold]
 
-    python -m profiling capacity
+    commtrace capacity
 
-    python -m profiling capacity --devices 2
+    commtrace capacity --devices 2
 
-    python -m profiling capacity --devices 2 --stack 138+62
+    commtrace capacity --devices 2 --stack 138+62
 
-    python -m profiling capacity --grow linear --fixed 10 --memory-limit 8GiB
+    commtrace capacity --grow linear --fixed 10 --memory-limit 8GiB
 
-    python -m profiling capacity --device cpu --memory-limit 2GiB --fixed 4 --batch-size 4
+    commtrace capacity --device cpu --memory-limit 2GiB --fixed 4 --batch-size 4
     """
 
 

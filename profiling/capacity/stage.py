@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from ..base.program import our_program
+from ...common.processes import calling
 from ..machine import memory
 from ..machine.tether import tie_to_parent
 
@@ -59,7 +59,7 @@ def run_stage(arguments: Sequence[str]) -> int:
 def stage_command(parent_pid: int, stage: Stage) -> list[str]:
     """How to start a process for `stage`."""
     arguments = [str(parent_pid), json.dumps(asdict(stage))]
-    return [sys.executable, *our_program("capacity.stage", "run_stage", arguments)]
+    return [sys.executable, *calling("profiling.capacity.stage", "run_stage", arguments)]
 
 
 def _outcome(stage: Stage) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`python -m profiling comms`. Importable without torch."""
+"""`commtrace comms`. Importable without torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ _ALL_DTYPES = tuple(name for name in _DTYPES if not name.startswith("float8"))
 
 COMMS_EXAMPLES = """[bold]Examples[/bold]
 
-    python -m profiling comms
+    commtrace comms
 
-    python -m profiling comms all_reduce --min-bytes 4M --max-bytes 1G --dtype bfloat16
+    commtrace comms all_reduce --min-bytes 4M --max-bytes 1G --dtype bfloat16
 
-    python -m profiling comms all_reduce reduce_scatter --op sum --op max --dtype all --max-bytes 1M
+    commtrace comms all_reduce reduce_scatter --op sum --op max --dtype all --max-bytes 1M
 
-    torchrun --nproc-per-node 8 -m profiling comms --run-name ceiling
+    torchrun --nproc-per-node 8 -m commtrace comms --run-name ceiling
 
-    python -m analysis bandwidth --ceiling traces/ceiling traces/my-run
+    commtrace bandwidth --ceiling traces/ceiling traces/my-run
     """
 
 

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..base.program import ANALYSIS
 from ..errors import UsageError
 from ..ranks import process_group as parallel
 from ..ranks.task import Task
@@ -31,6 +30,6 @@ def task(config: CommsConfig) -> Task:
 
 
 def _say_done(run_dir: Path) -> None:
-    command = f"{ANALYSIS} bandwidth"
+    command = "commtrace bandwidth"
     ceiling = shlex.quote(str(run_dir))
     print(f"{run_dir / COMMS_FILE}\n  compare a run with it:  {command} --ceiling {ceiling} RUN", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`python -m profiling layers`. Importable without torch."""
+"""`commtrace layers`. Importable without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,13 @@ _LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
 LAYERS_EXAMPLES = """[bold]Examples[/bold]
 
-    python -m profiling layers --model vgg16 --batch-size 128
+    commtrace layers --model vgg16 --batch-size 128
 
-    python -m profiling layers --model vgg16-swapped --batch-size 128
+    commtrace layers --model vgg16-swapped --batch-size 128
 
-    python -m profiling layers --layer all
+    commtrace layers --layer all
 
-    python -m profiling layers --layer relu --layer conv --batch-size 16 --scale 0.25
+    commtrace layers --layer relu --layer conv --batch-size 16 --scale 0.25
     """
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..base.program import tied_program
+from ..base.tied_process import tied_program
 
 # torchrun gives its ranks 30 s to write their files.
 _GRACE_S = 45.0

@@ -11,7 +11,7 @@ from signal import Signals
 
 from ..base import run_directory as rundir
 from ..base.commands.choices import DeviceName
-from ..base.program import PACKAGE, tied_program
+from ..base.tied_process import tied_program
 from ..errors import ProfilingError, RunDirRefusedError, UsageError
 from . import launch
 from . import process_group as parallel
@@ -46,7 +46,7 @@ def run_task(task: Task, workers: int | None, args: Sequence[str]) -> int:
 
 
 def _command(args: Sequence[str]) -> list[str]:
-    return ["python", "-m", PACKAGE, *args]
+    return ["commtrace", *args]
 
 
 def run_alone(task: Task, args: Sequence[str]) -> int:

@@ -1,6 +1,5 @@
-"""`python -m profiling run`. Importable without torch."""
+"""`commtrace run`. Importable without torch."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from ..base.commands.profiler_options import KeepOptions, RecordingOptions, Sche
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import Afterwards
 from ..ranks.places import words_of_launcher
-from . import own_name
 from .config import WHOLE_RUN, Limits, RunConfig, Target
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
@@ -21,15 +19,15 @@ _LIMITS = ("max_seconds", "max_memory_gb")
 
 RUN_EXAMPLES = """[bold]Examples[/bold]
 
-    python -m profiling run train.py --epochs 3
+    commtrace run train.py --epochs 3
 
-    python -m profiling run --workers 2 --active 5 -m mypackage.train --lr 0.1
+    commtrace run --workers 2 --active 5 -m mypackage.train --lr 0.1
 
-    torchrun --nproc-per-node 8 -m profiling run --run-name mine train.py
+    torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py
 
-    torchrun --nproc-per-node 8 -m profiling run --analyse train.py
+    torchrun --nproc-per-node 8 -m commtrace run --analyse train.py
 
-    python -m profiling run --whole-run --max-seconds 20 infer.py
+    commtrace run --whole-run --max-seconds 20 infer.py
     """
 
 
@@ -123,10 +121,9 @@ def run(
     command_line = ctx.obj
 
     def start(failed: Callable[[ProfilingError], int]) -> int:
-        script = f"{own_name.leave()}.script"
-        same = importlib.import_module(f"{script}.config").RunConfig.from_json(config.as_json())
-        code: int = importlib.import_module(f"{script}.run").run_script(same, of.workers, command_line, failed)
-        return code
+        from .run import run_script
+
+        return run_script(config, of.workers, command_line, failed)
 
     raise Afterwards(start)
 

@@ -1,16 +1,17 @@
 """From checked options to a script at work, and how it ends. Imports torch only after the script does."""
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..base import run_directory as rundir
 from ..base.console.notices import say
 from ..base.flight_recorder import record_calls
-from ..base.program import PACKAGE, tied_program
+from ..base.tied_process import tied_program
 from ..errors import ProfilingError, RunDirError, TargetError, UnwritableError, UsageError
 from ..ranks import nccl_log
 from ..ranks.places import local_place, one_of_several, speaks_for_all
@@ -42,13 +43,14 @@ def run_script(
     except ProfilingError as err:
         return _said_once(err, failed)
     try:
-        return _run_here(config, ["python", "-m", PACKAGE, *args])
+        return _run_here(config, ["commtrace", *args])
     except TargetError as err:
         return _said_once(err, failed)
 
 
-def run_again(config: dict[str, Any], command: Sequence[str]) -> int:
-    """Be one more rank of a script that starts them itself; as `run_script` otherwise."""
+def run_again(args: Sequence[str]) -> int:
+    """Be one more rank of a script that starts them itself: `args` are the config and the command line, as JSON."""
+    config, command = map(json.loads, args)
     try:
         return _run_here(RunConfig.from_json(config), command)
     except TargetError as err:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.program import ANALYSIS
 from ..base.wording import counted
 from .step_clock import Overhead
 
@@ -41,9 +40,7 @@ class Outcome:
         cost = f"; traced steps take {self.cost}" if self.cost else ""
         if self.absent:
             return f"only {self._ranks()} traced in {self.run_dir}{cost}; {absence(self.absent)}"
-        return (
-            f"done: {self._ranks()} traced in {self.run_dir}{cost}; next: {ANALYSIS} {shlex.quote(str(self.run_dir))}"
-        )
+        return f"done: {self._ranks()} traced in {self.run_dir}{cost}; next: commtrace {shlex.quote(str(self.run_dir))}"
 
     def _ranks(self) -> str:
         if self.absent is None and self.world_size > 1:

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 from ..base.console.messages import tell
 from ..base.contract.run import SCHEMA_VERSION
-from ..base.program import ANALYSIS, PROGRAM
 from ..errors import DeviceError, ProfilingError, UsageError
 from . import directory as sweep_dir
 from .cell import run_cell
@@ -198,7 +197,7 @@ def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
     code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
     name = signal.Signals(code - 128).name
     if (folder / sweep_dir.SWEEP_FILE).is_file():
-        resume = f"{PROGRAM} sweep --resume {shlex.quote(str(folder))}"
+        resume = f"commtrace sweep --resume {shlex.quote(str(folder))}"
         print(f"stopped by {name}; finished cells are kept; to go on: {resume}", file=sys.stderr)
     else:
         print(f"stopped by {name} before anything was written", file=sys.stderr)
@@ -208,8 +207,8 @@ def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
 def _finished(content: SweepFile, folder: Path) -> int:
     where = shlex.quote(str(folder))
     tell(
-        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      {ANALYSIS} scaling {where}\n"
-        f"  subtraction:  {ANALYSIS} subtraction {where}"
+        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      commtrace scaling {where}\n"
+        f"  subtraction:  commtrace subtraction {where}"
     )
     failed = [one.run for one in content.cells if one.status == "failed"]
     if failed:

@@ -11,7 +11,6 @@ from ..base.commands.choices import ModelName
 from ..base.commands.option_groups import takes
 from ..base.commands.options import check_run_name
 from ..base.libraries import require
-from ..base.program import PACKAGE
 from ..errors import UsageError
 from ..modes import MODES
 from . import bench, grid
@@ -19,15 +18,15 @@ from .grid import SweepConfig
 
 SWEEP_EXAMPLES = """[bold]Examples[/bold]
 
-    python -m profiling sweep
+    commtrace sweep
 
-    python -m profiling sweep --batch-size 32,128,512,2048 --workers 1,2,4 --steps-per-epoch 0 --run-name grid
+    commtrace sweep --batch-size 32,128,512,2048 --workers 1,2,4 --steps-per-epoch 0 --run-name grid
 
-    python -m profiling sweep --resume traces/grid
+    commtrace sweep --resume traces/grid
 
-    python -m profiling sweep --parallel single --workers 1 --batch-size 32 --batch-size-until-oom
+    commtrace sweep --parallel single --workers 1 --batch-size 32 --batch-size-until-oom
 
-    python -m profiling sweep --config sweep.toml --run-name cifar --workers 1,2
+    commtrace sweep --config sweep.toml --run-name cifar --workers 1,2
 
     In a file, options have no leading dashes, and lists are in brackets: workers = [1, 2], run-name = "cifar".
     """
@@ -141,5 +140,5 @@ def _request(given: dict[str, Any], config: Path | None, resume: Path | None, ar
     name = given.get("run_name") or f"sweep-{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}"
     check_run_name(name)
     folder = resume or Path(given.get("out", "traces")) / name
-    command_line = ["python", "-m", PACKAGE, *args]
+    command_line = ["commtrace", *args]
     return bench.Request(folder, given, command_line, resume=resume is not None)

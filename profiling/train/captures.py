@@ -8,7 +8,6 @@ from pathlib import Path
 from ..base import run_directory as rundir
 from ..base.commands import options
 from ..base.console.messages import Talk, tell
-from ..base.program import ANALYSIS
 from ..errors import UsageError
 from ..ranks.apart import run_apart
 from .config import TrainConfig
@@ -56,4 +55,4 @@ def _without_own(args: Sequence[str]) -> Iterator[str]:
 
 def _next_steps(run_dirs: Sequence[Path]) -> str:
     side = " ".join(shlex.quote(str(run_dir)) for run_dir in run_dirs)
-    return f"{len(run_dirs)} captures\n  compare:      {ANALYSIS} compare {side} --against OTHER-*"
+    return f"{len(run_dirs)} captures\n  compare:      commtrace compare {side} --against OTHER-*"

@@ -1,4 +1,4 @@
-"""`python -m profiling train`. Importable without torch."""
+"""`commtrace train`. Importable without torch."""
 
 import typer
 
@@ -13,25 +13,25 @@ from .options import EpochOptions, OptimizerOptions, OutputOptions, ParallelOpti
 
 TRAIN_EXAMPLES = """[bold]Examples[/bold]
 
-    python -m profiling train --workers 2
+    commtrace train --workers 2
 
-    python -m profiling train --parallel single --with-stack --profile-memory
+    commtrace train --parallel single --with-stack --profile-memory
 
-    python -m profiling train --parallel fsdp --workers 2 --device cpu
+    commtrace train --parallel fsdp --workers 2 --device cpu
 
-    python -m profiling train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
+    commtrace train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
 
-    python -m profiling train --warmup-epochs 1 --timed-epochs 1 --steps-per-epoch 20 --batch-size 8
+    commtrace train --warmup-epochs 1 --timed-epochs 1 --steps-per-epoch 20 --batch-size 8
 
-    python -m profiling train --captures 3 --run-name before
+    commtrace train --captures 3 --run-name before
 
-    python -m profiling train --workers 2 --keep recording --analyse
+    commtrace train --workers 2 --keep recording --analyse
 
-    python -m profiling train --data cifar10 --epochs 5 --warmup-epochs 1 --batch-size 2048 --lr-scaling linear
+    commtrace train --data cifar10 --epochs 5 --warmup-epochs 1 --batch-size 2048 --lr-scaling linear
 
-    torchrun --nproc-per-node 4 -m profiling train --batch-size 128 --data cifar10
+    torchrun --nproc-per-node 4 -m commtrace train --batch-size 128 --data cifar10
 
-    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m profiling train
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m commtrace train
     """
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..base.console.messages import tell
-from ..base.program import ANALYSIS
 from ..errors import OutOfMemoryError, UsageError
 from ..machine import memory
 from ..modes import DEFAULT_MODE
@@ -70,4 +69,4 @@ def _check_training(config: TrainConfig, ranks: int) -> None:
 
 def _print_next_steps(run_dir: Path) -> None:
     run, folder = shlex.quote(str(run_dir)), shlex.quote(str(run_dir.parent))
-    tell(f"{run_dir}\n  tables:       {ANALYSIS} {run}\n  TensorBoard:  tensorboard --logdir {folder}")
+    tell(f"{run_dir}\n  tables:       commtrace {run}\n  TensorBoard:  tensorboard --logdir {folder}")

@@ -12,15 +12,15 @@ from builders import LAYOUTS, Trace, write_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import analysis.formats.kineto.stream
-from analysis.formats.kineto.joining import Joining
-from analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
-from analysis.formats.kineto.verified import verified
-from analysis.formats.recordings.content import TraceSource, packed
-from analysis.formats.recordings.reader import recorded_in
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
-from analysis.run.file_tables import trace_file
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.formats.kineto.joining import Joining
+from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
+from commtrace.analysis.formats.kineto.verified import verified
+from commtrace.analysis.formats.recordings.content import TraceSource, packed
+from commtrace.analysis.formats.recordings.reader import recorded_in
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.run.file_tables import trace_file
 
 NOW_NS = 1_694_128_201_426_557_048
 OPTIONS = ReadOptions()
@@ -62,7 +62,7 @@ NEAR = st.integers(-(10**15), 10**15).map(lambda ns: NOW_NS + ns)
 def test_absolute_times_are_exact(tmp_path_factory, starts_ns, layout, chunk_bytes):
     path = write_bytes(tmp_path_factory.mktemp("made") / "rank0.json", document_of(starts_ns, layout))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
         raw = read_kineto(path, OPTIONS)
     assert starts(raw, path) == [starts_ns, sorted(starts_ns), starts_ns, starts_ns]
     assert starts(verified(path, raw), path)[0] == starts_ns
@@ -75,7 +75,7 @@ def many(count: int) -> list[int]:
 
 
 def test_parts_of_a_file_agree(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 5_000)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 5_000)
     path = write_bytes(tmp_path / "rank0.json", document_of(many(200), "kineto"))
     joining = Joining()
     for part in range(3):
@@ -91,7 +91,7 @@ def test_any_number_of_decimals(tmp_path, decimals):
 
 
 def test_decimals_that_come_after_whole_microseconds(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 3_000)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 3_000)
     times = [NOW_NS // 1000 * 1000 + 1000 * number for number in range(300)] + many(300)
     path = write_bytes(tmp_path / "rank0.json", document_of(times, "kineto"))
     assert starts(read_kineto(path, OPTIONS), path)[0] == times

@@ -13,11 +13,11 @@ from builders import MS, US, Collective, Trace, analysed, traces_of, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.metrics.account import WINDOW_PARTS
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse, load_run
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.account import WINDOW_PARTS
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse, load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [

@@ -19,15 +19,15 @@ import pytest
 from builders import LAYOUTS, MS, US, Collective, Trace, traces_of, write_bytes, write_run
 from small_trace import KERNELS, content, good_events, read, trace
 
-import analysis.formats.kineto.reader
-import analysis.formats.kineto.stream
-import analysis.recording.compression
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.errors import AnalysisError, DamagedTrace, TraceError, UnreadableFile
-from analysis.formats.kineto.stream import EventStream
-from analysis.results.opening import load_run
-from analysis.run.file_tables import trace_file
+import commtrace.analysis.formats.kineto.reader
+import commtrace.analysis.formats.kineto.stream
+import commtrace.analysis.recording.compression
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import AnalysisError, DamagedTrace, TraceError, UnreadableFile
+from commtrace.analysis.formats.kineto.stream import EventStream
+from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.run.file_tables import trace_file
 
 
 def names(path: Path, *, keep_damaged: bool = False) -> list[str]:
@@ -80,7 +80,7 @@ HARMLESS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("name", ["rank0.json", "rank0.json.gz"])
 @pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
 def test_read_all_the_same(tmp_path, monkeypatch, state, name, chunk_bytes):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
     changed = HARMLESS[state](content())
     assert changed != content()
     path = write_bytes(tmp_path / name, changed)
@@ -94,7 +94,7 @@ def test_quotes_in_the_names_of_kernels(tmp_path):
         text = LAYOUTS[layout](trace().document()).replace(b"gemm ", b'k<"a", {"c"> ')
         for chunk_bytes in (300, 1 << 19):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+                patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
                 assert names(write_bytes(tmp_path / "t.json", text)) == [
                     n.replace("gemm ", "k<'a', {'c'> ") for n in ALL
                 ]
@@ -278,7 +278,7 @@ def ordered(order: str, times: list[object]) -> bytes:
 @pytest.mark.parametrize("chunk_bytes", [300, 1 << 19])
 def test_a_damaged_byte_in_another_order_of_keys(tmp_path, monkeypatch, order, chunk_bytes):
     """No quote belongs to a name only because another name's end follows it somewhere."""
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
     path = write_bytes(tmp_path / "t.json", ordered(order, [*range(40)]).replace(b'"ts": 25,', b'"ts": 2,5,'))
     with pytest.raises(DamagedTrace, match=r"is not JSON at byte [0-9,]+ \(25 events"):
         read(path)
@@ -306,7 +306,7 @@ def test_damage_behind_the_events_leaves_them_in_large_files_too(tmp_path, monke
     text = content()
     path = write_bytes(tmp_path / "t.json", text[: text.rindex(b"}")] + b", " + behind + b"}")
     kept = read(path, keep_damaged=True)
-    monkeypatch.setattr(analysis.formats.kineto.reader, "SLOW_TO_COUNT_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.reader, "SLOW_TO_COUNT_BYTES", 0)
     assert read(path, keep_damaged=True) == kept
     assert names(path, keep_damaged=True) == ALL
 
@@ -364,7 +364,7 @@ def piped(path: Path, parts: Iterator[bytes]) -> Iterator[Path]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_pipes_are_read_once_beside_files(tmp_path, monkeypatch, workers):
-    monkeypatch.setattr("analysis.reading.pool.WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr("commtrace.analysis.reading.pool.WORTH_A_PROCESS_BYTES", 0)
     made = traces_of(3, [Collective((0, 1 * MS, 2 * MS))])
     files = [t.write(tmp_path / "files") for t in made]
     with piped(tmp_path / "pipe", iter([files[1].read_bytes()])) as pipe:
@@ -418,8 +418,8 @@ def test_a_name_that_no_file_can_have(tmp_path):
 
 @pytest.mark.parametrize("gz", [False, True])
 def test_a_file_that_shrinks(tmp_path, monkeypatch, gz):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 4096)
-    monkeypatch.setattr(analysis.recording.compression, "_PACKED_BYTES", 4096)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(commtrace.analysis.recording.compression, "_PACKED_BYTES", 4096)
     made = Trace()
     for number in range(20_000):
         made.kernel(f"k{number * 7919 % 10007}", number * US, 500)
@@ -432,7 +432,7 @@ def test_a_file_that_shrinks(tmp_path, monkeypatch, gz):
 
 
 def test_a_file_that_grows(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 512)
     text = content()
     path = write_bytes(tmp_path / "rank0.json", text[:3000])
     with pytest.raises(UnreadableFile, match=r"was written to while it was read"):  # noqa: PT012
@@ -445,8 +445,8 @@ def test_a_file_that_grows(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_limits(monkeypatch):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "ENTRY_LIMIT_BYTES", 1 << 20)
-    monkeypatch.setattr(analysis.recording.compression, "_HARMLESS_BYTES", 4 << 20)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "ENTRY_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(commtrace.analysis.recording.compression, "_HARMLESS_BYTES", 4 << 20)
 
 
 ENDLESS = {

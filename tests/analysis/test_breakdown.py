@@ -6,11 +6,11 @@ from builders import MS, US, Collective, Trace, activities_table, analysed, trac
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.core.schema import records
-from analysis.core.tables.communication import PARTICIPATION
-from analysis.metrics.device.breakdown import breakdown, breakdown_steps, profiles
-from analysis.results.analysis import Analysis
-from analysis.results.opening import load_run
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.tables.communication import PARTICIPATION
+from commtrace.analysis.metrics.device.breakdown import breakdown, breakdown_steps, profiles
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import load_run
 
 NOTHING = PARTICIPATION.empty()
 TIMES = ["window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"]

@@ -11,18 +11,18 @@ import pytest
 from builders import US, Trace
 from recordings import as_file, content_in, odd_contents
 
-import analysis.formats.kineto.reader
-import analysis.formats.registry
-import analysis.reading.cache
-import analysis.reading.pool
-from analysis.errors import DamagedTrace
-from analysis.formats.kineto.entry import KINETO
-from analysis.formats.kineto.reader import read_kineto
-from analysis.reading.cache import Cache
-from analysis.reading.pool import Reading
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
-from analysis.results.opening import load_run
+import commtrace.analysis.formats.kineto.reader
+import commtrace.analysis.formats.registry
+import commtrace.analysis.reading.cache
+import commtrace.analysis.reading.pool
+from commtrace.analysis.errors import DamagedTrace
+from commtrace.analysis.formats.kineto.entry import KINETO
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.reading.pool import Reading
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.results.opening import load_run
 
 OPTIONS = ReadOptions()
 
@@ -44,7 +44,7 @@ def reads(monkeypatch) -> list[Path]:
         done.append(path)
         return read_kineto(path, *args, **options)
 
-    monkeypatch.setattr(analysis.formats.kineto.reader, "read_kineto", counted)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.reader, "read_kineto", counted)
     return done
 
 
@@ -93,7 +93,7 @@ def test_a_file_that_has_changed_is_read_again(trace, reads, change):
 def test_a_cache_of_an_older_reader_is_written_again(trace, reads, monkeypatch):
     Cache().read(trace, OPTIONS)
     later = replace(KINETO, version=KINETO.version + 1)
-    monkeypatch.setattr(analysis.formats.registry, "TRACE_FORMATS", (later,))
+    monkeypatch.setattr(commtrace.analysis.formats.registry, "TRACE_FORMATS", (later,))
     assert "another version" in Cache().read(trace, OPTIONS).notes[0]
     assert not Cache().read(trace, OPTIONS).notes
     assert len(reads) == 2
@@ -148,7 +148,7 @@ def test_another_middle_is_noticed(tmp_path, trace, reads, monkeypatch):
     os.utime(long, ns=(status.st_atime_ns, status.st_mtime_ns))
     times = {"st_ctime_ns": status.st_ctime_ns, "st_ino": status.st_ino}
     monkeypatch.setattr(
-        analysis.reading.cache, "_facts_of", lambda found: (found.st_size, found.st_mtime_ns, *times.values())
+        commtrace.analysis.reading.cache, "_facts_of", lambda found: (found.st_size, found.st_mtime_ns, *times.values())
     )
     assert cache.slot(long, OPTIONS).key != slot.key
 
@@ -169,7 +169,7 @@ def test_what_belongs_to_others_is_kept_at_home(tmp_path, trace, reads, monkeypa
 
 
 def test_what_others_may_have_written_is_not_believed(trace, reads, monkeypatch):
-    monkeypatch.setattr(analysis.reading.cache, "_ROOT", -1)
+    monkeypatch.setattr(commtrace.analysis.reading.cache, "_ROOT", -1)
     first = Cache().read(trace, OPTIONS)
     Cache().place(trace).chmod(0o666)
     assert "its cache can be written to by others" in Cache().read(trace, OPTIONS).notes[0]
@@ -244,9 +244,9 @@ def test_damaged_traces_are_not_kept(trace, reads):
 
 
 def test_workers_use_it_for_large_files(tmp_path, trace, monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
     for limit, kept in ((1 << 30, False), (0, True)):
-        monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", limit)
+        monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", limit)
         for workers in (1, 2):
             cache = Cache(tmp_path / f"cache {limit} {workers}")
             with Reading([trace], ReadOptions(workers=workers, cache=str(cache.folder))) as reading:

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, MS, US, Trace, comm_args
 
-from analysis.core.schema import Row, records
-from analysis.metrics.calls.calls import communication
-from analysis.results.opening import analyse, load_run
-from analysis.run.run import Run
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.calls.calls import communication
+from commtrace.analysis.results.opening import analyse, load_run
+from commtrace.analysis.run.run import Run
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
-from analysis.catalog import CATALOG, InputKind, TableEntry
-from analysis.cli.app import command_group
-from analysis.core.schema import Schema
-from analysis.core.tables import communication as everything
-from analysis.core.tables import comparison, cycles, device_time, hang, lateness, replay, sweeps, training
-from analysis.errors import UnknownTable
+from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
+from commtrace.analysis.catalog import CATALOG, InputKind, TableEntry
+from commtrace.analysis.cli.app import command_group
+from commtrace.analysis.core.schema import Schema
+from commtrace.analysis.core.tables import communication as everything
+from commtrace.analysis.core.tables import comparison, cycles, device_time, hang, lateness, replay, sweeps, training
+from commtrace.analysis.errors import UnknownTable
 
 GENERATOR = runpy.run_path(str(Path(__file__).resolve().parents[1] / "docs" / "table_page.py"))
 HOLDERS: dict[InputKind, type] = {

@@ -10,9 +10,9 @@ from builders import LAYOUTS, write_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import analysis.formats.kineto.stream
-from analysis.errors import DamagedTrace, NotATrace, UnreadableFile
-from analysis.formats.kineto.stream import EventStream
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.errors import DamagedTrace, NotATrace, UnreadableFile
+from commtrace.analysis.formats.kineto.stream import EventStream
 
 NASTY = [
     "plain",
@@ -71,7 +71,7 @@ def without_trace_name(surrounding: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(params=[64, 257, 1000, 1 << 20], ids=lambda n: f"chunks of {n}")
 def chunk_bytes(request, monkeypatch):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", request.param)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", request.param)
 
 
 @pytest.mark.usefixtures("chunk_bytes")
@@ -92,7 +92,7 @@ def test_every_place_where_a_chunk_can_end(tmp_path, layout, monkeypatch):
     path = write_bytes(tmp_path / "trace.json", LAYOUTS[layout](content))
     wanted, _ = expected(content)
     for size in range(1, 150, 3):
-        monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", size)
+        monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", size)
         assert read(path)[0] == wanted, f"chunks of {size} bytes"
 
 
@@ -106,12 +106,12 @@ def test_names_made_of_brackets_and_quotes(tmp_path_factory, names, size, layout
     content = document(names)
     path = write_bytes(tmp_path_factory.mktemp("chunks") / "trace.json", LAYOUTS[layout](content))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", size)
+        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", size)
         assert read(path)[0] == expected(content)[0]
 
 
 def test_one_event_larger_than_a_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 1000)
     content = document(["small", "x" * 300_000 + "},{", "small again"])
     path = write_bytes(tmp_path / "trace.json", LAYOUTS["compact"](content))
     assert read(path)[0] == expected(content)[0]

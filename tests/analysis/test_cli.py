@@ -14,7 +14,7 @@ import pytest
 from builders import LAYOUTS, MS, Collective, Trace, traces_of, write_bytes, write_run
 from samples import a_sample, with_slow
 
-from analysis.cli.app import main
+from commtrace.analysis.cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("summary", "breakdown", "calls", "collectives", "participation", "bandwidth", "ranks")
@@ -33,9 +33,9 @@ def run_dir(tmp_path_factory) -> Path:
 
 
 def python(*arguments: str, environment: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
-    """`python -m analysis` in a process of its own."""
+    """`commtrace` in a process of its own."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "PYTHON", "COLUMNS"))}
-    command = [sys.executable, "-m", "analysis", *map(str, arguments)]
+    command = [sys.executable, "-m", "commtrace", *map(str, arguments)]
     return subprocess.run(
         command,
         cwd=ROOT,
@@ -434,7 +434,7 @@ def test_a_reader_that_has_seen_enough(tmp_path):
 
 def test_help_is_quick_because_it_imports_little(run_dir):
     program = (
-        "import sys; from analysis.cli.app import main; main(['--help']); "
+        "import sys; from commtrace.analysis.cli.app import main; main(['--help']); "
         "print('pandas' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
@@ -445,7 +445,7 @@ def test_help_is_quick_because_it_imports_little(run_dir):
 
 def test_torch_is_never_imported(run_dir):
     program = (
-        "import sys; from analysis.cli.app import main; code = main(sys.argv[1:]); "
+        "import sys; from commtrace.analysis.cli.app import main; code = main(sys.argv[1:]); "
         "sys.exit(code or 10 * ('torch' in sys.modules))"
     )
     command = [sys.executable, "-c", program, str(run_dir)]

@@ -9,8 +9,8 @@ import pytest
 from builders import MS, Collective, traces_of, write_bytes
 from sweep_builders import Cell, edited, write_sweep
 
-from analysis.cli.app import main
-from analysis.sweeps.by_hand import KNOWN_MISTAKES
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.sweeps.by_hand import KNOWN_MISTAKES
 
 COMMANDS = ("scaling", "subtraction")
 FORMATS = ("table", "csv", "markdown", "json", "latex")
@@ -100,7 +100,7 @@ def test_mistakes_need_no_traces(capsys, sweep, tmp_path):
 def test_help_ends_with_examples_that_parse(capsys, sweep, tmp_path, monkeypatch, command):
     text = ran(capsys, command, "--help").out
     assert "{prog}" not in text
-    examples = re.findall(r"^ *python -m analysis (.+)$", text.partition("Examples:")[2], re.MULTILINE)
+    examples = re.findall(r"^ *commtrace (.+)$", text.partition("Examples:")[2], re.MULTILINE)
     assert len(examples) == 3
     assert text.rstrip().endswith(examples[-1])
     (tmp_path / "traces").mkdir()

@@ -9,9 +9,9 @@ from samples import a_sample
 from simulator.clock_worlds import KINDS, of_uneven_ends, simulated_with
 from simulator.score import clock_errors
 
-from analysis import analyse
-from analysis.core.schema import records
-from analysis.metrics.clocks.frame import Bends
+from commtrace import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.clocks.frame import Bends
 
 SEEDS = range(8)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from analysis.catalog import CATALOG
-from analysis.cli.app import main
-from analysis.cli.column_help import column_sections
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.cli.column_help import column_sections
 
 COMMANDS = sorted({entry.command.split(" ")[0] for entry in CATALOG.values() if entry.command})
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from builders import MS, Collective, Trace, traces_of, write_run
 
-from analysis import Analysis, Comparison, analyse, compare
-from analysis.cli.app import main
-from analysis.cli.commands import compare as cli_compare
-from analysis.comparison.analysis import Judgement
-from analysis.core.contract.rank import RankFile
-from analysis.core.contract.reader import lenient
-from analysis.core.schema import records
-from analysis.errors import NothingMeasured
-from analysis.run.side_files import Side, step_time_rows
+from commtrace import Analysis, Comparison, analyse, compare
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.cli.commands import compare as cli_compare
+from commtrace.analysis.comparison.analysis import Judgement
+from commtrace.analysis.core.contract.rank import RankFile
+from commtrace.analysis.core.contract.reader import lenient
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.run.side_files import Side, step_time_rows
 
 STEPS = 10
 # Steps are never quite the same: a spread of half a percent.
@@ -502,7 +502,7 @@ def test_a_run_that_is_not_there(capsys, runs, tmp_path):
 def test_help_ends_with_examples(capsys, command):
     assert main([command, "--help"]) == 0
     examples = capsys.readouterr().out.partition("Examples:\n")[2]
-    assert f"python -m analysis {command} " in examples
+    assert f"commtrace {command} " in examples
     assert "{prog}" not in examples
 
 

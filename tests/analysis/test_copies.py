@@ -10,9 +10,9 @@ import pytest
 from builders import US, Trace
 from nsight_exports import documents_in, export_of
 
-from analysis.cli.app import main
-from analysis.core.schema import Row, records
-from analysis.results.opening import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.results.opening import analyse
 
 PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageable)"
 

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, traces_of
 
-from analysis.metrics.causes.blame import standing_out
-from analysis.metrics.causes.late import tail
-from analysis.results.analysis import Analysis
+from commtrace.analysis.metrics.causes.blame import standing_out
+from commtrace.analysis.metrics.causes.late import tail
+from commtrace.analysis.results.analysis import Analysis
 
 EVERY = 40 * MS
 

@@ -17,16 +17,16 @@ from oracle import Tables, oracle_tables, tables_of
 from samples import with_slow
 from small_trace import content, good_events, read, trace
 
-import analysis.formats.kineto.reader
-import analysis.formats.kineto.stream
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.errors import DamagedTrace, NotATrace, TraceError
-from analysis.metrics.damaged import resting_on
-from analysis.recording.recording import RawTrace
-from analysis.results.analysis import Analysis
-from analysis.results.opening import load_run
-from analysis.run.file_tables import trace_file
+import commtrace.analysis.formats.kineto.reader
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import DamagedTrace, NotATrace, TraceError
+from commtrace.analysis.metrics.damaged import resting_on
+from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.run.file_tables import trace_file
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,7 +69,7 @@ def assert_what_is_left(path: Path, text: bytes) -> int:
 @pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
 @pytest.mark.parametrize("places", with_slow([30], [300]))
 def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz, places):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 700)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 700)
     text = LAYOUTS[layout](trace().document() | {"host_name": "naïve 核 🚀"})
     content = gzip.compress(text[:1500]) + gzip.compress(text[1500:]) if gz else text
     path, left = tmp_path / "rank0.json", []
@@ -88,7 +88,7 @@ def test_a_large_file_tells_the_same_though_its_events_are_counted_later(tmp_pat
         path = write_bytes(tmp_path / "rank0.json", text[:length])
         kept, error = read(path, keep_damaged=True), error_of(path)
         with monkeypatch.context() as patch:
-            patch.setattr(analysis.formats.kineto.reader, "SLOW_TO_COUNT_BYTES", 0)
+            patch.setattr(commtrace.analysis.formats.kineto.reader, "SLOW_TO_COUNT_BYTES", 0)
             assert error_of(path) == error
             assert read(path, keep_damaged=True) == kept
 

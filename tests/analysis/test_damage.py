@@ -10,14 +10,14 @@ from damaged_traces import attack
 from samples import a_sample
 from small_trace import OPTIONS, content, read
 
-import analysis.formats.kineto.stream
-from analysis.cli.app import commands, main
-from analysis.core.budget import default_limit_bytes
-from analysis.errors import DamagedTrace, TooLarge
-from analysis.formats.kineto.reader import read_kineto
-from analysis.formats.kineto.verified import verified
-from analysis.recording.options import ReadOptions
-from analysis.results.opening import load_run
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.cli.app import commands, main
+from commtrace.analysis.core.budget import default_limit_bytes
+from commtrace.analysis.errors import DamagedTrace, TooLarge
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.formats.kineto.verified import verified
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.results.opening import load_run
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -38,7 +38,7 @@ def text_of(made: Trace, folder) -> bytes:
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact"])
 def test_nothing_is_silently_wrong(tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 4096)
     sources = [content(layout), LAYOUTS[layout](frames().document())]
     counts, wrong = attack(tmp_path, 250, 3, sources=sources)
     assert wrong == []

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from analysis.comparison.differences import Allowance, compared, judged, surely_within
-from analysis.comparison.step_values import Capture
+from commtrace.analysis.comparison.differences import Allowance, compared, judged, surely_within
+from commtrace.analysis.comparison.step_values import Capture
 
 STEP_NS = 100e6
 MEASURED, QUIET = Allowance(0.1, separate=True), Allowance(0.01)

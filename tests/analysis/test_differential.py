@@ -18,8 +18,8 @@ from reading_checks import (
     without_fast_path,
 )
 
-import analysis.formats.kineto.stream
-from analysis.errors import NotATrace
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.errors import NotATrace
 
 
 @pytest.mark.parametrize("path", OWN_FILES, ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
@@ -97,7 +97,7 @@ def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
     content = LAYOUTS[layout](document)
     path = write_bytes(tmp_path_factory.mktemp("made") / "rank0.json", content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
         wanted = oracle_tables(content)
         try:
             found = tables(path)
@@ -161,7 +161,7 @@ def test_a_communication_kernel_without_arguments(tmp_path, layout):
 
 @pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
 def test_older_and_newer_spellings_in_one_file(tmp_path, monkeypatch, chunk_bytes):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
     trace = Trace(0, 2)
     for number in range(12):
         trace.event("Kernel" if number % 3 == 1 else "kernel", f"gemm {number}", number * 1000, 500, tid=7)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from hanging_jobs import data_parallel, dumps_of
 
-from analysis.core.budget import Budget
-from analysis.errors import DamagedTrace, TraceError, UnsafePickle
-from analysis.formats.flight_recorder.entry import is_pickle
-from analysis.formats.flight_recorder.opcodes import check_primitive, primitives
-from analysis.hang.analysis import find_hang
+from commtrace.analysis.core.budget import Budget
+from commtrace.analysis.errors import DamagedTrace, TraceError, UnsafePickle
+from commtrace.analysis.formats.flight_recorder.entry import is_pickle
+from commtrace.analysis.formats.flight_recorder.opcodes import check_primitive, primitives
+from commtrace.analysis.hang.analysis import find_hang
 
 DUMP = dumps_of(data_parallel(2).run())[0]
 ADMITTED = {

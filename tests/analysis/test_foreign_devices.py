@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from builders import LAYOUTS, MS, US, Trace, write_bytes
 
-import analysis.formats.kineto.stream
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.errors import NotATrace
-from analysis.formats.kineto.joining import Joining
-from analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
-from analysis.formats.kineto.verified import verified
-from analysis.recording.options import ReadOptions
-from analysis.results.analysis import Analysis
-from analysis.results.facts import warnings
-from analysis.results.opening import load_run
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import NotATrace
+from commtrace.analysis.formats.kineto.joining import Joining
+from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
+from commtrace.analysis.formats.kineto.verified import verified
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.facts import warnings
+from commtrace.analysis.results.opening import load_run
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -99,7 +99,7 @@ def test_xpu_is_read(tmp_path, layout):
 
 @pytest.mark.parametrize("make", [of_mtia, of_xpu])
 def test_parts_and_both_readings_agree(tmp_path, monkeypatch, make):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 2_000)
     options = ReadOptions()
     path = make().write(tmp_path, "rank0.json", gz=False)
     whole, joining = read_kineto(path, options), Joining()

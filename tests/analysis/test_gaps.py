@@ -11,11 +11,11 @@ from builders import US, Trace
 from hypothesis import given
 from idle_runs import Drawn, as_tables, call, detailed, gap, only, tables
 
-from analysis.cli.app import main
-from analysis.core.schema import Row, records
-from analysis.metrics.device.gaps import gaps
-from analysis.metrics.device.idle import HOST, QUEUE, idle_tables
-from analysis.results.opening import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.device.gaps import gaps
+from commtrace.analysis.metrics.device.idle import HOST, QUEUE, idle_tables
+from commtrace.analysis.results.opening import analyse
 
 DESCRIBED = ("cause", "call", "operator", "annotation")
 

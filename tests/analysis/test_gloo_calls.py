@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, GLOO_THREAD, MAIN_THREAD, MS, US, Trace, analysed
 
-from analysis.core.schema import Row, records
-from analysis.metrics.matching.ladder import matches
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 OTHER_GLOO_THREAD = GLOO_THREAD + 1
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from reading_checks import assert_parts_join_to_the_whole, assert_three_readings_agree
 
-from analysis import Analysis, analyse
-from analysis.render import as_csv
+from commtrace import Analysis, analyse
+from commtrace.analysis.render import as_csv
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 RUNS = sorted(path.name for path in DATA.iterdir() if path.name.startswith(("gloo-", "nccl-")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import MS, US, Trace
 
-from analysis import analyse
+from commtrace import analyse
 
 STEP = 10 * MS
 KERNELS = 20

@@ -27,9 +27,9 @@ from hanging_jobs import (
     write_job,
 )  # fmt: skip
 
-from analysis.cli import app as cli
-from analysis.errors import DamagedTrace, DuplicateRank, NotATrace, NoTraces, UnknownRank, UnreadableFile
-from analysis.hang.analysis import Hang, find_hang
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.errors import DamagedTrace, DuplicateRank, NotATrace, NoTraces, UnknownRank, UnreadableFile
+from commtrace.analysis.hang.analysis import Hang, find_hang
 
 SHAPES = [(2, 2, 2), (4, 2, 1), (3, 1, 3), (1, 4, 2), (2, 4, 2), (4, 2, 2)]
 
@@ -497,9 +497,9 @@ def test_hostile_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_it_is_in_the_public_interface(hung: Path) -> None:
-    import analysis
+    import commtrace
 
-    assert analysis.find_hang(hung).found
+    assert commtrace.find_hang(hung).found
 
 
 # What is not in the dumps

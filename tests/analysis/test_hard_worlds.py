@@ -12,7 +12,7 @@ from samples import a_sample
 from simulator import Clocks, Layout, Window, World, draw_hard, score, simulate
 from simulator.programs import moe, twins
 
-from analysis import analyse
+from commtrace import analyse
 
 
 def doubts_without_reason(found) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.cli.app import main
-from analysis.core.escaping import for_shell
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.escaping import for_shell
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests/data/gloo-training"
@@ -30,7 +30,7 @@ def test_a_shell_takes_a_path_back(name, tmp_path):
 def test_the_hint_of_the_first_screen_works(name, tmp_path, monkeypatch, capsys):
     shutil.copytree(RUN, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    assert main([name], program="python -m analysis") == 0
+    assert main([name], program="commtrace") == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("More: "))
     command = line.removeprefix("More: python")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

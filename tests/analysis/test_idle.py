@@ -12,12 +12,12 @@ from builders import LAYOUTS, MS, US, Trace
 from hypothesis import assume, given
 from idle_runs import as_tables, call, detailed, gap, only, tables
 
-from analysis.cli.app import main
-from analysis.core.schema import Row, records
-from analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
-from analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
-from analysis.recording.options import ReadOptions
-from analysis.results.opening import analyse, analyse_with
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
+from commtrace.analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.results.opening import analyse, analyse_with
 
 BACKWARD = 777
 
@@ -391,7 +391,7 @@ def test_details_of_small_runs_are_read_for_the_first_screen(tmp_path, monkeypat
     assert only(analyse_with(run, wanted).idle)["sync_ns"] == 10 * US
     assert not analyse_with(run, ReadOptions()).run.details
     assert not analyse_with(run, replace(wanted, memory_gb=1.0)).run.details
-    monkeypatch.setattr("analysis.reading.pool.SMALL_BYTES", 100)
+    monkeypatch.setattr("commtrace.analysis.reading.pool.SMALL_BYTES", 100)
     assert not analyse_with(run, wanted).run.details
 
 

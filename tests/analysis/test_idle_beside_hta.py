@@ -12,7 +12,7 @@ import pytest
 from host_bound import AFTER_NS, trace
 from second_opinion import gaps_of_one_stream, idle_by_category, to_the_ns, trace_analysis
 
-from analysis import analyse
+from commtrace import analyse
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 WORLDS = {

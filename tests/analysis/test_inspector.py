@@ -12,12 +12,12 @@ from builders import MS, Collective, write_run
 from inspector_logs import BEGIN_US, Comm, Log
 from samples import with_slow
 
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.errors import AnalysisError, DamagedTrace, NotATrace
-from analysis.formats.inspector.log import InspectorLog
-from analysis.formats.registry import format_of
-from analysis.results.opening import analyse, load_run
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import AnalysisError, DamagedTrace, NotATrace
+from commtrace.analysis.formats.inspector.log import InspectorLog
+from commtrace.analysis.formats.registry import format_of
+from commtrace.analysis.results.opening import analyse, load_run
 
 VERSIONS = ("v4.0", "v4.1", "v4.2", "v4.3")
 WORLD = "0xa110"

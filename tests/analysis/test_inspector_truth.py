@@ -10,8 +10,8 @@ from samples import with_slow
 from simulator import PRESETS, Simulated, draw, simulate
 from simulator.ops import SYNCHRONISING
 
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 _TRUNCATED_NS = 2_000
 """Two durations in whole microseconds."""

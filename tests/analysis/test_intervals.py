@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.core.intervals import Spans, clip, complement, intersect, spans, subtract, total, union
+from commtrace.analysis.core.intervals import Spans, clip, complement, intersect, spans, subtract, total, union
 
 END = 24
 TIME = st.integers(0, END)

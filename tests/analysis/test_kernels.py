@@ -11,12 +11,12 @@ from builders import MS, US, Collective, Trace, analysed, traces_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.errors import NothingMeasured
-from analysis.metrics.device.launches import innermost
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse, load_run
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.metrics.device.launches import innermost
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse, load_run
 
 LAUNCH = {"blocks per SM": 0.5, "est. achieved occupancy %": 25}
 

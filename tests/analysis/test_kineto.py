@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, GLOO_THREAD, LAYOUTS, MS, US, Trace, comm_args, write_bytes
 
-import analysis.formats.kineto.stream
-from analysis.errors import AnalysisError, DamagedTrace, NotATrace
-from analysis.formats.kineto.reader import read_kineto
-from analysis.recording.options import ReadOptions
-from analysis.run.file_tables import TraceFile, trace_file
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.errors import AnalysisError, DamagedTrace, NotATrace
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.run.file_tables import TraceFile, trace_file
 
 OPTIONS = ReadOptions()
 DEVICE_CATEGORIES = {"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
@@ -68,7 +68,7 @@ def found_activities(path) -> list[tuple[Any, ...]]:
 def test_every_layout_gives_the_same_tables(tmp_path, layout, chunk_bytes, monkeypatch):
     trace = busy_trace()
     reference = tables(trace.write(tmp_path / "reference"))
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
     path = trace.write(tmp_path, layout=layout, gz=False)
     assert tables(path) == reference
     assert found_activities(path) == oracle_activities(trace.document())

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of
 
-from analysis import analyse
-from analysis.core.schema import records
-from analysis.results.analysis import Analysis
-from analysis.results.opening import load_run
+from commtrace import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import load_run
 
 
 def found_in(folder, world: int, truth: Sequence[Collective], **options) -> Analysis:

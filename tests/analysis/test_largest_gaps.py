@@ -7,8 +7,8 @@ from pathlib import Path
 from builders import MS, US, Trace
 from idle_runs import call, detailed
 
-from analysis.core.schema import Row, records
-from analysis.results.analysis import Analysis
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.results.analysis import Analysis
 
 
 def run_row(found: Analysis) -> Row:

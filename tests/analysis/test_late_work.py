@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of
 
-from analysis.core.schema import records
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 EVERY, AT = 40 * MS, 7 * MS
 BACKWARD = 777

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.metrics.latency import fitted_latency, latency_bounds
+from commtrace.analysis.metrics.latency import fitted_latency, latency_bounds
 
 TRUE_NS, NS_PER_BYTE, CALLS, RUNS = 25_000.0, 0.01, 4, 200
 

@@ -3,8 +3,8 @@
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of
 
-from analysis.core.schema import Row, records
-from analysis.results.analysis import Analysis
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.results.analysis import Analysis
 
 EVERY = 20 * MS
 

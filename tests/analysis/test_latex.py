@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, calls_table, traces_of
 
-from analysis.core.tables.lateness import RANKS
-from analysis.core.tables.sweeps import SUBTRACTION
-from analysis.render import as_latex, as_markdown
-from analysis.render.latex import latex_escaped
-from analysis.results.summary import summary
+from commtrace.analysis.core.tables.lateness import RANKS
+from commtrace.analysis.core.tables.sweeps import SUBTRACTION
+from commtrace.analysis.render import as_latex, as_markdown
+from commtrace.analysis.render.latex import latex_escaped
+from commtrace.analysis.results.summary import summary
 
 NAMES = ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "ranks", "clocks",
          "verdicts")  # fmt: skip

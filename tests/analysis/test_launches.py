@@ -9,9 +9,9 @@ from builders import US, Trace
 from idle_runs import detailed
 from nsight_exports import documents_in, export_of
 
-from analysis.cli.app import main
-from analysis.core.schema import Row, records
-from analysis.results.opening import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.results.opening import analyse
 
 
 def launched(

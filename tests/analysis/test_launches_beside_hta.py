@@ -11,7 +11,7 @@ import pytest
 from host_bound import AFTER_NS, trace
 from second_opinion import to_the_ns, trace_analysis
 
-from analysis import Analysis, analyse
+from commtrace import Analysis, analyse
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

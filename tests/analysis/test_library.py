@@ -7,11 +7,11 @@ from builders import MS, Collective, traces_of, write_run
 from pandas.testing import assert_frame_equal
 from sweep_builders import Cell, write_sweep
 
-import analysis.reading.cache
-import analysis.reading.pool
-from analysis import analyse, analyse_sweep, compare
-from analysis.cli.app import main
-from analysis.errors import DamagedTrace
+import commtrace.analysis.reading.cache
+import commtrace.analysis.reading.pool
+from commtrace import analyse, analyse_sweep, compare
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import DamagedTrace
 
 
 @pytest.fixture
@@ -29,15 +29,15 @@ def sweep(tmp_path):
 def started(monkeypatch) -> list[int]:
     """The pid of every process that was started to read, however little there is."""
     begun: list[int] = []
-    start = analysis.reading.pool.start_worker
+    start = commtrace.analysis.reading.pool.start_worker
 
     def noted(others):
         worker = start(others)
         begun.append(worker.pid)
         return worker
 
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr(analysis.reading.pool, "start_worker", noted)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "start_worker", noted)
     return begun
 
 
@@ -45,14 +45,14 @@ def started(monkeypatch) -> list[int]:
 def reads(monkeypatch) -> list[Path]:
     """Every file that is read and then kept, however small it is."""
     done: list[Path] = []
-    store = analysis.reading.cache._store
+    store = commtrace.analysis.reading.cache._store
 
     def noted(place, key, found, path):
         done.append(path)
         store(place, key, found, path)
 
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
-    monkeypatch.setattr(analysis.reading.cache, "_store", noted)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.cache, "_store", noted)
     return done
 
 
@@ -66,7 +66,7 @@ def test_as_many_processes_read_as_asked_for(run_dir, started):
 
 
 def test_else_one_per_core(run_dir, started, monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "cores", lambda: 3)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "cores", lambda: 3)
     analyse(run_dir)
     assert len(started) == 3
 
@@ -85,7 +85,7 @@ def test_what_was_read_is_kept_for_the_next_time(run_dir, tmp_path, reads, besid
     assert len(reads) == 3
     assert_frame_equal(analyse(run_dir, cache=cache).collectives, first.collectives)
     assert len(reads) == 3
-    place = run_dir / analysis.reading.cache.FOLDER if beside else tmp_path / "kept"
+    place = run_dir / commtrace.analysis.reading.cache.FOLDER if beside else tmp_path / "kept"
     assert len(list(place.iterdir())) == 3
 
 
@@ -106,7 +106,7 @@ def test_damage_is_an_error_unless_it_may_be_left_out(run_dir):
         analyse(run_dir)
     assert analyse(run_dir, keep_going=True).run.partial_ranks == [1]
     both = compare(run_dir, run_dir, keep_going=True)
-    assert [analysis.run.partial_ranks for analysis in (*both.a, *both.b)] == [[1], [1]]
+    assert [commtrace.analysis.run.partial_ranks for analysis in (*both.a, *both.b)] == [[1], [1]]
 
 
 def test_cells_of_a_sweep_are_read_so(sweep, tmp_path, reads, started):

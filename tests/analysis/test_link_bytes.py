@@ -5,9 +5,9 @@ import json
 import pytest
 from builders import MS, Collective, traces_of
 
-from analysis import analyse
-from analysis.cli.app import main
-from analysis.metrics.device.link_bytes import sent_bytes_by_step
+from commtrace import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.metrics.device.link_bytes import sent_bytes_by_step
 
 SIZE_BYTES = 8_000_000
 

@@ -6,8 +6,8 @@ from builders import MS, Collective, Trace, analysed, calls_table, traces_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.core.schema import records
-from analysis.metrics.matching.ladder import matches
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.matching.ladder import matches
 
 
 def hosts_of(calls: pd.DataFrame, host: str | None = None) -> dict[int, str | None]:

@@ -28,9 +28,9 @@ ENDLESS_MIB = 500
 PROGRAM = """
 import resource, sys
 from pathlib import Path
-from analysis.errors import TraceError
-from analysis.recording.options import ReadOptions
-from analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.errors import TraceError
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.formats.kineto.reader import read_kineto
 def peak_mib():  # ru_maxrss begins with what the parent held
     return next(int(line.split()[1]) >> 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]) << 20,) * 2)
@@ -117,7 +117,7 @@ def test_an_event_without_end(tmp_path, filling, packed):
 
 FAULTS = """
 import resource, sys
-from analysis.core.process import keep_freed_memory
+from commtrace.analysis.core.process import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 def use():

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from builders import LAYOUTS, US, Trace
 
-import analysis.formats.kineto.stream
-from analysis import analyse
-from analysis.formats.kineto.joining import Joining
-from analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
-from analysis.recording.options import ReadOptions
+import commtrace.analysis.formats.kineto.stream
+from commtrace import analyse
+from commtrace.analysis.formats.kineto.joining import Joining
+from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
+from commtrace.analysis.recording.options import ReadOptions
 
 DETAILED = ReadOptions(details=True)
 
@@ -51,7 +51,7 @@ def test_modules_are_details_and_sizes_are_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [DETAILED, ReadOptions()])
 def test_parts_join_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: ReadOptions) -> None:
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 2_000)
     path = trace(40).write(tmp_path, layout="kineto", gz=False)
     joining = Joining()
     for part in range(3):

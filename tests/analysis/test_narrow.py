@@ -12,15 +12,15 @@ from rich.cells import cell_len
 from simulator import PRESETS, simulate
 from terminals import ESCAPES, HOSTILE, on_a_terminal, widest
 
-from analysis import analyse
-from analysis.catalog import CATALOG, TableEntry, Worst
-from analysis.cli.app import command_group, commands
-from analysis.core.escaping import printable
-from analysis.core.schema import PlainTable
-from analysis.render import as_text
-from analysis.render.fitting import around, shortened_kernel
-from analysis.render.people import fact_lines
-from analysis.render.screen import Screen
+from commtrace import analyse
+from commtrace.analysis.catalog import CATALOG, TableEntry, Worst
+from commtrace.analysis.cli.app import command_group, commands
+from commtrace.analysis.core.escaping import printable
+from commtrace.analysis.core.schema import PlainTable
+from commtrace.analysis.render import as_text
+from commtrace.analysis.render.fitting import around, shortened_kernel
+from commtrace.analysis.render.people import fact_lines
+from commtrace.analysis.render.screen import Screen
 
 _CELL = {"model", "parallel", "workers", "batch_size_per_worker"}
 KEYS = {  # what tells the rows of a table apart, where the first column that stays does not

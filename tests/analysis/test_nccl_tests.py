@@ -2,8 +2,8 @@
 
 import pytest
 
-from analysis.core.nccl_tests import bus_factor, collective_name, dtype_name, item_bytes, size_elems
-from analysis.errors import UnknownCollective, UnknownDtype
+from commtrace.analysis.core.nccl_tests import bus_factor, collective_name, dtype_name, item_bytes, size_elems
+from commtrace.analysis.errors import UnknownCollective, UnknownDtype
 
 # (collective, ranks, dtype, size (B), count (elements), time (us), algbw (GB/s), busbw (GB/s)) as printed.
 PUBLISHED = [

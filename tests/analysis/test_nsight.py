@@ -23,16 +23,16 @@ from nsight_exports import (
     small,
 )  # fmt: skip
 
-from analysis import analyse
-from analysis.cli.app import main
-from analysis.errors import MixedJobs, NotATrace
-from analysis.formats.nsight.ranges import Range
-from analysis.formats.nsight.reader import read_nsight
-from analysis.formats.nsight.steps import step_marks
-from analysis.recording.options import ReadOptions
-from analysis.replay.cycles import Played, rank_programs
-from analysis.replay.edges import gpu_edges
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import MixedJobs, NotATrace
+from commtrace.analysis.formats.nsight.ranges import Range
+from commtrace.analysis.formats.nsight.reader import read_nsight
+from commtrace.analysis.formats.nsight.steps import step_marks
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.replay.cycles import Played, rank_programs
+from commtrace.analysis.replay.edges import gpu_edges
+from commtrace.analysis.results.analysis import Analysis
 
 UNTOLD = {"dtype", "process_group", "seq", "matched_by", "device_name", "count_elems"}
 """Columns that differ: NCCL says bytes and communicators, where torch says dtypes, names and sequence numbers."""

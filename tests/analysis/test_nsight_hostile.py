@@ -13,15 +13,15 @@ import pytest
 from nsight_exports import ALL_REDUCE, KERNEL, SYSTEM_NS, add, documents, export_of, payload, process, small
 from samples import with_slow
 
-import analysis.formats.nsight.database
-from analysis import analyse
-from analysis.cli.app import main
-from analysis.errors import AnalysisError, DamagedTrace, NotATrace, TooLarge, TraceError
-from analysis.formats.nsight.ranks import ranks_in
-from analysis.formats.nsight.reader import read_nsight
-from analysis.recording.checks import is_consistent
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
+import commtrace.analysis.formats.nsight.database
+from commtrace import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import AnalysisError, DamagedTrace, NotATrace, TooLarge, TraceError
+from commtrace.analysis.formats.nsight.ranks import ranks_in
+from commtrace.analysis.formats.nsight.reader import read_nsight
+from commtrace.analysis.recording.checks import is_consistent
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
@@ -216,7 +216,7 @@ def test_views_triggers_and_columns_that_compute_are_not_run(tmp_path: Path) -> 
 
 def test_pages_that_repeat_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two levels of pages that hold one page 400 times each: many rows in a small file."""
-    monkeypatch.setattr(analysis.formats.nsight.database, "_STEPS", 1_000_000)
+    monkeypatch.setattr(commtrace.analysis.formats.nsight.database, "_STEPS", 1_000_000)
     export = small([(KERNEL, n, n + 1) for n in range(400)])
     path = export.write(tmp_path / "report.sqlite")
     with sqlite3.connect(path) as connection:

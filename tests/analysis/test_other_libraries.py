@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import with_slow
 
-from analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, name_on_all_ranks
-from analysis.core.schema import Row, records
-from analysis.results.analysis import Analysis
+from commtrace.analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, name_on_all_ranks
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.results.analysis import Analysis
 
 BF16 = "__nv_bfloat16"
 FUSION = "flashinfer::trtllm_allreduce_fusion"

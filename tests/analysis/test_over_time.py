@@ -12,12 +12,12 @@ from inspector_logs import BEGIN_US, Comm, Log, write_logs
 from samples import with_slow
 from simulator import PRESETS, simulate
 
-import analysis.streaming.logs
-from analysis.cli.app import main
-from analysis.errors import DamagedTrace
-from analysis.metrics.over_time import collectives_over_time
-from analysis.results.opening import analyse
-from analysis.streaming.logs import LogsOverTime
+import commtrace.analysis.streaming.logs
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import DamagedTrace
+from commtrace.analysis.metrics.over_time import collectives_over_time
+from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.streaming.logs import LogsOverTime
 
 MINUTE_NS = 60_000_000_000
 _LOGGED = ["busbw_logged_gb_per_s", "begin", "begin_ns"]
@@ -93,9 +93,9 @@ def test_logs_in_one_pass_and_as_tables_give_the_same(tmp_path, world, version):
 def test_little_memory_does(tmp_path, monkeypatch, apart_us):
     hours(tmp_path, apart_us=apart_us)
     whole, _ = streamed(tmp_path)
-    monkeypatch.setattr(analysis.streaming.logs, "MOST_WAITING", 64)
-    monkeypatch.setattr(analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(analysis.streaming.logs, "_BLOCKS_BYTES", 8_000)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "MOST_WAITING", 64)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_BLOCKS_BYTES", 8_000)
     little, logs = streamed(tmp_path)
     assert logs.notes == []
     pd.testing.assert_frame_equal(little, whole)
@@ -110,9 +110,9 @@ def test_logs_of_very_different_length_are_read_as_others_need_them(tmp_path, mo
     text = "\n".join(more.lines("v4.0")) + "\n"
     long.write_text(text + long.read_text())  # what others wait for comes last
     whole, _ = streamed(tmp_path)
-    monkeypatch.setattr(analysis.streaming.logs, "MOST_WAITING", 400)
-    monkeypatch.setattr(analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(analysis.streaming.logs, "_BLOCKS_BYTES", 8_000)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "MOST_WAITING", 400)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_BLOCKS_BYTES", 8_000)
     little, logs = streamed(tmp_path)
     assert logs.notes == []
     pd.testing.assert_frame_equal(little, whole)
@@ -125,9 +125,9 @@ def test_what_is_given_up_is_told_and_counted_once(tmp_path, monkeypatch):
         for sn in numbers:
             log.call(Comm("0xa", rank, 2), "all_reduce", sn, 100)
         log.write(tmp_path)
-    monkeypatch.setattr(analysis.streaming.logs, "MOST_WAITING", 64)
-    monkeypatch.setattr(analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(analysis.streaming.logs, "_BLOCKS_BYTES", 4_000)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "MOST_WAITING", 64)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_BLOCKS_BYTES", 4_000)
     found, logs = streamed(tmp_path)
     assert found["calls"].sum() == 400
     assert found["split_calls"].sum() < 400

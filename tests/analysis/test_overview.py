@@ -8,9 +8,9 @@ from builders import MS, Collective, analysed, traces_of, write_run
 from rich.cells import cell_len
 from samples import with_slow
 
-from analysis import analyse
-from analysis.render.screen import Screen
-from analysis.results.overview import overview
+from commtrace import analyse
+from commtrace.analysis.render.screen import Screen
+from commtrace.analysis.results.overview import overview
 
 DATA = Path(__file__).parent.parent / "data"
 RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import analysis.reading.pool
-from analysis.catalog import CATALOG, InputKind
-from analysis.cli.app import main
-from analysis.errors import NoSuchRanks, NothingMeasured
-from analysis.recording.options import numbers_in
-from analysis.render import as_csv
-from analysis.results.opening import analyse
+import commtrace.analysis.reading.pool
+from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import NoSuchRanks, NothingMeasured
+from commtrace.analysis.recording.options import numbers_in
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.results.opening import analyse
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -42,7 +42,7 @@ def ranks_of(run: Path) -> dict[Path, int]:
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts"])
 def test_as_if_the_other_files_were_not_there(tmp_path, monkeypatch, name, spread):
     if spread:
-        monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+        monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
     some = tmp_path / name
     some.mkdir()
     for path, rank in ranks_of(DATA / name).items():

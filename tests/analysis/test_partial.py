@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of
 
-from analysis.core.schema import records
-from analysis.results.analysis import Analysis
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.analysis import Analysis
 
 EVERY = 20 * MS
 MISSING = 3

@@ -11,14 +11,14 @@ import pytest
 from builders import write_run
 from capturing import ROOT, environment
 
-from analysis.cli.app import main
-from analysis.core import disk
-from analysis.core.disk import remove_partial_files, replace_file
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core import disk
+from commtrace.analysis.core.disk import remove_partial_files, replace_file
 
 WRITER = """
 import sys
 from pathlib import Path
-from analysis.core.disk import replace_file
+from commtrace.analysis.core.disk import replace_file
 
 def parts():
     yield b"begun"

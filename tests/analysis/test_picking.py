@@ -8,10 +8,10 @@ import tracemalloc
 import pytest
 from builders import LAYOUTS, US, Trace
 
-from analysis.core.json_repairs import Habits
-from analysis.formats.kineto.events import IDLE_CALLS, ROOMS, Sorted, sorted_texts
-from analysis.formats.kineto.scan import picked
-from analysis.formats.kineto.stream import CLOSING, OPENING, SEPARATOR
+from commtrace.analysis.core.json_repairs import Habits
+from commtrace.analysis.formats.kineto.events import IDLE_CALLS, ROOMS, Sorted, sorted_texts
+from commtrace.analysis.formats.kineto.scan import picked
+from commtrace.analysis.formats.kineto.stream import CLOSING, OPENING, SEPARATOR
 
 KINETO = ("kineto", "kineto of torch 2.13")
 IDLE = {"python_function": "f", "ac2g": "ac2g", "gpu_user_annotation": "ProfilerStep#1", "overhead": "Cupti"}

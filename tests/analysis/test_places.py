@@ -20,12 +20,12 @@ from samples import with_slow
 from sweep_builders import Cell, write_json, write_sweep
 from training_builders import Trained, write_training
 
-import analysis.reading.pool
-from analysis.cli.app import main
-from analysis.core.places import filesystem
-from analysis.core.places.place import address, path_at, path_named
-from analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
-from analysis.results.opening import analyse
+import commtrace.analysis.reading.pool
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.places import filesystem
+from commtrace.analysis.core.places.place import address, path_at, path_named
+from commtrace.analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
+from commtrace.analysis.results.opening import analyse
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "nccl-straggler"
@@ -59,7 +59,7 @@ def test_tables_are_the_same(tmp_path, name, scheme):
 @pytest.mark.parametrize("scheme", ["memory", "local"])
 def test_large_files_are_fetched_block_by_block(tmp_path, monkeypatch, scheme):
     for module in ("filesystem", "streams"):
-        monkeypatch.setattr(f"analysis.core.places.{module}.BLOCK_BYTES", 5_000)
+        monkeypatch.setattr(f"commtrace.analysis.core.places.{module}.BLOCK_BYTES", 5_000)
     url = copied(DATA / RUN, f"{scheme}://{'' if scheme == 'memory' else tmp_path}/{RUN}")
     with asked(MemoryFileSystem) as seen:
         assert analyse(url).breakdown.equals(analyse(DATA / RUN).breakdown)
@@ -97,13 +97,13 @@ def test_plain_files_and_single_ones_are_read_too(tmp_path):
 
 
 def test_other_processes_read_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
     url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
     assert analyse(url, workers=2).breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
 
 
 def test_it_is_read_rank_by_rank(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
     url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
     found = analyse(url, workers=2)
     assert found.run.spread is not None
@@ -112,8 +112,8 @@ def test_it_is_read_rank_by_rank(tmp_path, monkeypatch):
 
 def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path, monkeypatch):
     for name in ("WORTH_A_PROCESS_BYTES", "WORTH_A_CACHE_BYTES"):
-        monkeypatch.setattr(analysis.reading.pool, name, 0)
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PART_BYTES", 20_000)
+        monkeypatch.setattr(commtrace.analysis.reading.pool, name, 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PART_BYTES", 20_000)
     (file,) = sorted((DATA / RUN).iterdir())[:1]
     (tmp_path / "rank0.json").write_bytes(gzip.decompress(file.read_bytes()))
     url = copied(tmp_path, f"local://{tmp_path}/there")
@@ -127,10 +127,10 @@ def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path, monkey
 
 
 def test_what_has_no_state_is_not_cached(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
     assert main(["breakdown", "--cache", str(tmp_path / "known"), run]) == 0
     assert len(list((tmp_path / "known").iterdir())) == 4
-    monkeypatch.setattr("analysis.core.places.filesystem._TIMES", ())
+    monkeypatch.setattr("commtrace.analysis.core.places.filesystem._TIMES", ())
     assert main(["breakdown", "--cache", str(tmp_path / "unknown"), run]) == 0
     assert not (tmp_path / "unknown").exists()
 
@@ -229,8 +229,8 @@ def test_a_file_that_changes_while_it_is_read_is_said(run, memory, monkeypatch, 
         return found
 
     monkeypatch.setattr(MemoryFileSystem, "cat_file", disturbed)
-    monkeypatch.setattr("analysis.core.places.remote.BEGIN_BYTES", 5_000)
-    monkeypatch.setattr("analysis.core.places.streams.BEGIN_BYTES", 5_000)
+    monkeypatch.setattr("commtrace.analysis.core.places.remote.BEGIN_BYTES", 5_000)
+    monkeypatch.setattr("commtrace.analysis.core.places.streams.BEGIN_BYTES", 5_000)
     with pytest.raises(UnreadableFile, match=f"{Path(victim).name}.*(was written to|was removed) while it was read"):
         analyse(run)
 
@@ -376,7 +376,7 @@ def test_no_traceback_names_a_secret(memory, monkeypatch, capsys, tmp_path):
     shown = "".join(traceback.format_exception(told.value))
     assert "memory://host/run" in shown
     assert SECRET not in shown
-    monkeypatch.setattr("analysis.core.places.filesystem.told_plainly", lambda _: nullcontext())
+    monkeypatch.setattr("commtrace.analysis.core.places.filesystem.told_plainly", lambda _: nullcontext())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["breakdown", "--verbose", url]) == 70
     shown = capsys.readouterr().err + "".join(path.read_text() for path in tmp_path.iterdir())
@@ -415,7 +415,7 @@ def test_names_of_this_machine_are_paths(tmp_path):
 
 
 def test_fsspec_is_not_imported_for_paths():
-    code = "import sys; from analysis.cli.app import main; main(sys.argv[1:]); print('fsspec' in sys.modules)"
+    code = "import sys; from commtrace.analysis.cli.app import main; main(sys.argv[1:]); print('fsspec' in sys.modules)"
     command = [sys.executable, "-c", code, "breakdown", str(DATA / RUN)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.cli.app import main
-from analysis.metrics.rank_plan import Layout, cheapest_of_each, rank_plans
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.metrics.rank_plan import Layout, cheapest_of_each, rank_plans
 
 SIZES = st.integers(1, 4)
 

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Shape, random_run
 
-from analysis import analyse
-from analysis.core.schema import Row, records
-from analysis.core.tables.communication import CLOCK_PROBES
-from analysis.metrics.clocks.probes import CONTRADICTION, LARGEST_DRIFT
-from analysis.metrics.clocks.table import aligned, clocks
-from analysis.metrics.matching.ladder import Evidence, matches
-from analysis.results.facts import facts
-from analysis.results.opening import load_run
+from commtrace import analyse
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.core.tables.communication import CLOCK_PROBES
+from commtrace.analysis.metrics.clocks.probes import CONTRADICTION, LARGEST_DRIFT
+from commtrace.analysis.metrics.clocks.table import aligned, clocks
+from commtrace.analysis.metrics.matching.ladder import Evidence, matches
+from commtrace.analysis.results.facts import facts
+from commtrace.analysis.results.opening import load_run
 
 S = 1_000_000_000
 

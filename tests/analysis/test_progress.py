@@ -17,8 +17,8 @@ from sweep_builders import Cell, write_sweep
 
 COMMAND = """
 import sys
-from analysis.cli import app, output
-from analysis.reading import pool
+from commtrace.analysis.cli import app, output
+from commtrace.analysis.reading import pool
 output._QUIET_S = float(sys.argv.pop(1))
 pool.WORTH_A_PROCESS_BYTES = 0
 sys.exit(app.main())

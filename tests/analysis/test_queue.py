@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto_reading import ReadTrack, tracks_of
 
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.metrics.device.queues import FULL, depth_of
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.device.queues import FULL, depth_of
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 
 def of_trace(folder: Path, *traces: Trace) -> Analysis:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from random_runs import Run, Shape, random_run
 from samples import with_slow
 
-from analysis.core.schema import records
-from analysis.metrics.clocks.table import clocks
-from analysis.metrics.matching.ladder import matches
-from analysis.metrics.waiting import collectives, participation
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.clocks.table import clocks
+from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.metrics.waiting import collectives, participation
 
 MS = 1_000_000
 # Steps that make some hundred to some thousand calls.

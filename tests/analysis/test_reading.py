@@ -9,17 +9,17 @@ import pytest
 from builders import US, Trace, write_bytes
 from samples import with_slow
 
-import analysis.reading.pool
-from analysis.errors import DamagedTrace, TraceError, UnreadableFile
-from analysis.reading.cache import Cache
-from analysis.reading.pool import Reading, cores
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
+import commtrace.analysis.reading.pool
+from commtrace.analysis.errors import DamagedTrace, TraceError, UnreadableFile
+from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.reading.pool import Reading, cores
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
 
 
 @pytest.fixture(autouse=True)
 def every_file_is_worth_a_process(monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
 
 
 def trace(rank: int, kernels: int = 5) -> Trace:
@@ -49,7 +49,7 @@ def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, worker
 
 @pytest.fixture
 def every_part_is_worth_it(monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PART_BYTES", 1)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PART_BYTES", 1)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path, every_part_is_wort
 
 
 def test_a_file_read_in_parts_is_cached_as_a_whole(tmp_path, monkeypatch, every_part_is_worth_it):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
     path, cache = trace(2, 12_000).write(tmp_path), Cache(tmp_path / "cache")
     cache.folder.mkdir()
     with Reading([path], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
@@ -199,7 +199,7 @@ def test_where_no_process_can_be_started_this_one_reads(tmp_path, monkeypatch):
         raise BlockingIOError("no more processes")
 
     paths = written(tmp_path)
-    monkeypatch.setattr(analysis.reading.pool, "start_worker", refuse)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "start_worker", refuse)
     assert read(paths, 2) == read(paths, 1)
 
 
@@ -226,7 +226,7 @@ def test_without_workers_all_is_read_here(tmp_path):
 
 
 def test_little_is_read_here(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 1 << 30)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 1 << 30)
     with Reading(written(tmp_path), ReadOptions(workers=2)) as reading:
         assert not reading.processes
         assert len(list(reading)) == 4

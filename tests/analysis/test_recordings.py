@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from recordings import as_file, content_in, odd_contents
 
-from analysis.catalog import CATALOG, InputKind
-from analysis.cli.app import main
-from analysis.core.budget import Budget
-from analysis.errors import DamagedTrace, NothingMeasured, NotPredictable, TooLarge, TraceError
-from analysis.formats.kineto.reader import read_kineto
-from analysis.formats.recordings.columns import (
+from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.budget import Budget
+from commtrace.analysis.errors import DamagedTrace, NothingMeasured, NotPredictable, TooLarge, TraceError
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.formats.recordings.columns import (
     BadColumn,
     CodedColumn,
     coded_doubles,
@@ -29,16 +29,16 @@ from analysis.formats.recordings.columns import (
     doubles_from,
     integers_from,
 )
-from analysis.formats.recordings.content import TraceSource, packed, recorded_content, trace_of
-from analysis.formats.recordings.entry import RECORDING_SUFFIX, recording_name
-from analysis.formats.recordings.reader import read_recording
-from analysis.formats.registry import format_of, name_parts
-from analysis.reading.packing import targets_of
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import RawTrace
-from analysis.recording.values import MISSING
-from analysis.render import as_csv
-from analysis.results.opening import analyse, load_run
+from commtrace.analysis.formats.recordings.content import TraceSource, packed, recorded_content, trace_of
+from commtrace.analysis.formats.recordings.entry import RECORDING_SUFFIX, recording_name
+from commtrace.analysis.formats.recordings.reader import read_recording
+from commtrace.analysis.formats.registry import format_of, name_parts
+from commtrace.analysis.reading.packing import targets_of
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.values import MISSING
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.results.opening import analyse, load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -303,7 +303,7 @@ def test_beside_its_trace_it_is_read_in_its_place(trace, monkeypatch, capsys):
     assert "beside them" in capsys.readouterr().out
     beside = trace.with_name(recording_name(trace.name))
     assert beside.is_file()
-    monkeypatch.setattr("analysis.formats.kineto.reader.read_kineto", None)  # it is not read
+    monkeypatch.setattr("commtrace.analysis.formats.kineto.reader.read_kineto", None)  # it is not read
     for where in ([trace.parent], [trace]):
         found = load_run(where)
         assert found.activities.equals(before.activities)

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, calls_table, traces_of
 
-from analysis.core.schema import Schema, records
-from analysis.core.tables.communication import BREAKDOWN, COLLECTIVES
-from analysis.core.tables.lateness import RANKS
-from analysis.core.tables.sweeps import SUBTRACTION
-from analysis.render import FORMATS, as_csv, as_json, as_markdown, as_text
-from analysis.render.screen import Screen
-from analysis.results.summary import summary
+from commtrace.analysis.core.schema import Schema, records
+from commtrace.analysis.core.tables.communication import BREAKDOWN, COLLECTIVES
+from commtrace.analysis.core.tables.lateness import RANKS
+from commtrace.analysis.core.tables.sweeps import SUBTRACTION
+from commtrace.analysis.render import FORMATS, as_csv, as_json, as_markdown, as_text
+from commtrace.analysis.render.screen import Screen
+from commtrace.analysis.results.summary import summary
 
 NASTY = 'a|b\n"c", <d>\\ \x1b[31mred\x07\x9b2J\u202e\r'
 NAMES = (

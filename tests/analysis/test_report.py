@@ -12,16 +12,16 @@ from samples import with_slow
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from analysis import analyse, analyse_sweep, analyse_training, compare
-from analysis.catalog import CATALOG
-from analysis.cli.app import main
-from analysis.errors import NothingMeasured
-from analysis.render import as_csv
-from analysis.render.people import cells
-from analysis.report.across import comparison_page, sweep_page, training_page
-from analysis.report.layout import orders_of_ranks
-from analysis.report.parts import MOST_ROWS, block
-from analysis.report.run_report import run_figures
+from commtrace import analyse, analyse_sweep, analyse_training, compare
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.render.people import cells
+from commtrace.analysis.report.across import comparison_page, sweep_page, training_page
+from commtrace.analysis.report.layout import orders_of_ranks
+from commtrace.analysis.report.parts import MOST_ROWS, block
+from commtrace.analysis.report.run_report import run_figures
 
 DATA = Path(__file__).parent.parent / "data"
 RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])

@@ -6,7 +6,7 @@ import pytest
 from browsing import found_by, looked_at, needs_browser, with_script
 from builders import MS, Collective, analysed, traces_of
 
-from analysis import analyse
+from commtrace import analyse
 
 DATA = Path(__file__).parent.parent / "data"
 pytestmark = needs_browser

@@ -10,8 +10,8 @@ from builders import MS, Collective, traces_of
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from analysis import analyse, analyse_sweep, analyse_training, compare
-from analysis.cli.app import main
+from commtrace import analyse, analyse_sweep, analyse_training, compare
+from commtrace.analysis.cli.app import main
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert repr(result) == "<Analysis of a<b>&c: 2 ranks, 2 traces; see .summary()>"
     assert not {"calls", "verdicts", "breakdown"} & set(vars(result))  # which would take its time
     assert main([str(run)]) == 0
-    printed = capsys.readouterr().out.replace("python -m analysis", "commtrace")
+    printed = capsys.readouterr().out.replace("commtrace", "commtrace")
     assert result.summary() == printed.replace(quote(str(run)), quote(run.name))
     assert main([str(run), "--all"]) == 0
     assert result.summary(everything=True) == capsys.readouterr().out

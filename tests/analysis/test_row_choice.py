@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import analyse
-from analysis.catalog import CATALOG, InputKind
-from analysis.cli.app import main
-from analysis.core.row_choice import BadChoice, Condition, RowChoice, SortBy
-from analysis.core.schema import PlainTable, Schema
+from commtrace import analyse
+from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.row_choice import BadChoice, Condition, RowChoice, SortBy
+from commtrace.analysis.core.schema import PlainTable, Schema
 
 RUN = str(Path(__file__).parents[2] / "traces/resnet18-ddp-w2")
 SCHEMA = Schema(

@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 from builders import BASE_NS, MS, Trace, traces_table, write_bytes
 
-import analysis
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.errors import AnalysisError, DamagedTrace, DuplicateRank, MixedJobs, NoTraces, TraceError, UnreadableFile
-from analysis.results.opening import load_run
+import commtrace
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import (
+    AnalysisError,
+    DamagedTrace,
+    DuplicateRank,
+    MixedJobs,
+    NoTraces,
+    TraceError,
+    UnreadableFile,
+)
+from commtrace.analysis.results.opening import load_run
 
 
 def small(rank: int | None = 0, world: int | None = 1, **more) -> Trace:
@@ -324,16 +332,16 @@ def test_a_device_that_no_header_lists(tmp_path):
 
 def test_the_package_offers_the_analysis_in_one_call(tmp_path):
     small().write(tmp_path)
-    found = analysis.analyse(str(tmp_path))
+    found = commtrace.analyse(str(tmp_path))
     assert found.breakdown["compute_ns"].tolist() == [1 * MS]
-    assert isinstance(found, analysis.Analysis)
-    assert analysis.load_run([tmp_path]).activities["start_ns"].tolist() == [BASE_NS]
-    assert issubclass(NoTraces, analysis.AnalysisError)
+    assert isinstance(found, commtrace.Analysis)
+    assert commtrace.load_run([tmp_path]).activities["start_ns"].tolist() == [BASE_NS]
+    assert issubclass(NoTraces, commtrace.AnalysisError)
 
 
 def test_what_the_package_does_not_have():
     with pytest.raises(AttributeError, match="no attribute 'magic'"):
-        _ = analysis.magic
+        _ = commtrace.magic
 
 
 def test_an_analysis_never_changes_its_run(tmp_path):
@@ -342,10 +350,10 @@ def test_an_analysis_never_changes_its_run(tmp_path):
     before = {
         name: getattr(run, name).copy() for name in ("activities", "launches", "annotations", "comm_args", "traces")
     }
-    found = analysis.Analysis(run)
+    found = commtrace.Analysis(run)
     for name in ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "ranks"):
         first = getattr(found, name)
-        assert first.equals(getattr(analysis.Analysis(run), name))
+        assert first.equals(getattr(commtrace.Analysis(run), name))
     for name, table in before.items():
         assert table.equals(getattr(run, name)), name
 
@@ -370,7 +378,7 @@ def with_long_kernels(rank: int, count: int) -> Trace:
 def test_long_times_are_added_up(tmp_path, counts):
     for rank, count in enumerate(counts):
         with_long_kernels(rank, count).kernel("gemm", 0, 5).write(tmp_path)
-    (row,) = records(analysis.analyse(tmp_path, workers=1).kernels)
+    (row,) = records(commtrace.analyse(tmp_path, workers=1).kernels)
     assert row["total_ns"] == sum(counts) * LONGEST_NS + 10
 
 

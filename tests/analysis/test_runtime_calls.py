@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from builders import LAYOUTS, Trace, write_bytes
 
-from analysis import analyse
+from commtrace import analyse
 
 DATA = Path(__file__).parent.parent / "data"
 CALLS = [

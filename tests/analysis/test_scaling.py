@@ -3,10 +3,10 @@
 import pytest
 from sweep_builders import Cell, write_sweep
 
-from analysis import analyse_sweep
-from analysis.core.schema import records
-from analysis.core.tables.sweeps import SCALING, TIMINGS
-from analysis.sweeps.scaling import scaling
+from commtrace import analyse_sweep
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.tables.sweeps import SCALING, TIMINGS
+from commtrace.analysis.sweeps.scaling import scaling
 
 
 def cell(workers=1, batch=32, epoch_ns=1000, samples=6400, parallel="ddp", steps="own", **more):

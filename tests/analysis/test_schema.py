@@ -5,9 +5,9 @@ import re
 import pandas as pd
 import pytest
 
-from analysis.core.schema import Schema, records
-from analysis.core.tables import communication as schema
-from analysis.errors import AnalysisError, SchemaError
+from commtrace.analysis.core.schema import Schema, records
+from commtrace.analysis.core.tables import communication as schema
+from commtrace.analysis.errors import AnalysisError, SchemaError
 
 SMALL = Schema(
     "small", "thing", {"rank": ("int64", "rank"), "dur_ns": ("Int64", "duration"), "name": ("string", "name")}

@@ -16,14 +16,14 @@ from rich.cells import cell_len
 from samples import with_slow
 from terminals import ESCAPES, HOSTILE, on_a_terminal, widest
 
-from analysis import Analysis, analyse
-from analysis.catalog import CATALOG, InputKind
-from analysis.core.tables.lateness import RANKS
-from analysis.core.wording import counted
-from analysis.render import as_text
-from analysis.render.fitting import Column, fitted, shortened
-from analysis.render.screen import MOST_RANKS, WORST, Screen
-from analysis.results.summary import summary
+from commtrace import Analysis, analyse
+from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.core.tables.lateness import RANKS
+from commtrace.analysis.core.wording import counted
+from commtrace.analysis.render import as_text
+from commtrace.analysis.render.fitting import Column, fitted, shortened
+from commtrace.analysis.render.screen import MOST_RANKS, WORST, Screen
+from commtrace.analysis.results.summary import summary
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reading_screens import contradictions
 
-from analysis.core.schema import records
-from analysis.render.screen import Screen
-from analysis.results.overview import overview
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.render.screen import Screen
+from commtrace.analysis.results.overview import overview
 
 RANKS = (0, 1)
 SHORT = st.integers(0, 6)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.comparison.pairing import paired
-from analysis.comparison.significance import (
+from commtrace.analysis.comparison.pairing import paired
+from commtrace.analysis.comparison.significance import (
     LEVEL,
     STEPS_NEEDED,
     between_captures,
@@ -20,7 +20,7 @@ from analysis.comparison.significance import (
     student_p_value,
     student_quantile,
 )
-from analysis.comparison.step_values import Capture
+from commtrace.analysis.comparison.step_values import Capture
 
 PAIRS = 400
 STEP_NS = 100e6

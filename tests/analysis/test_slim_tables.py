@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.core.schema import Schema, text_codes
-from analysis.results.slim_tables import Added, slim_table, whole_table
+from commtrace.analysis.core.schema import Schema, text_codes
+from commtrace.analysis.results.slim_tables import Added, slim_table, whole_table
 
 TABLE = Schema("small", "thing", {
     "rank": ("int64", "rank"),

@@ -10,19 +10,19 @@ import pytest
 from builders import LAYOUTS, US, Trace, write_bytes
 from reading_checks import OPTIONS, OWN_FILES, assert_parts_join_to_the_whole, in_parts, whole
 
-import analysis.formats.kineto.stream
-from analysis.errors import TraceError
-from analysis.formats.kineto.joining import Joining
-from analysis.formats.kineto.part_stream import Indivisible
-from analysis.formats.kineto.reader import joined_trace, read_part
-from analysis.recording.recording import RawTrace
+import commtrace.analysis.formats.kineto.stream
+from commtrace.analysis.errors import TraceError
+from commtrace.analysis.formats.kineto.joining import Joining
+from commtrace.analysis.formats.kineto.part_stream import Indivisible
+from commtrace.analysis.formats.kineto.reader import joined_trace, read_part
+from commtrace.analysis.recording.recording import RawTrace
 
 KINETO = ("kineto", "kineto of torch 2.13")
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", 600)
+    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 600)
 
 
 def made(kernels: int = 60) -> Trace:
@@ -49,7 +49,7 @@ def test_the_process_does_not_depend_on_how_a_file_is_taken_apart(tmp_path, monk
     path = write_bytes(tmp_path / "rank1.json", LAYOUTS["kineto"](document))
     pids = {in_parts(path, 5).pid}
     for chunk_bytes in (200, 600, 1 << 19):
-        monkeypatch.setattr(analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
         pids.add(whole(path).pid)
     assert pids == {len(events) - 2}, "that of the first annotation"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from builders import Collective, write_run
 
-import analysis.reading.pool
-from analysis.catalog import CATALOG, InputKind
-from analysis.cli.app import main
-from analysis.errors import DamagedTrace, NothingMeasured, TooLarge
-from analysis.reading.crew import LocalCrew
-from analysis.render import as_csv
-from analysis.results.opening import analyse
+import commtrace.analysis.reading.pool
+from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.errors import DamagedTrace, NothingMeasured, TooLarge
+from commtrace.analysis.reading.crew import LocalCrew
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.results.opening import analyse
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -29,7 +29,7 @@ TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
 @pytest.fixture
 def spread(monkeypatch) -> None:
     """Every run of several files is spread, however small it is."""
-    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
 
 
 def tables_of(run: Path, **options) -> dict[str, str]:
@@ -47,7 +47,7 @@ def tables_of(run: Path, **options) -> dict[str, str]:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_every_table_is_the_same(run, monkeypatch):
     whole = tables_of(run, workers=1)
-    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
     assert tables_of(run, workers=1) == whole
 
 
@@ -55,10 +55,10 @@ def test_whoever_makes_them_and_from_whatever_file(tmp_path, monkeypatch):
     run = DATA / "nccl-straggler"
     assert main(["pack", "--output", str(tmp_path / run.name), str(run)]) == 0
     whole = tables_of(tmp_path / run.name, workers=1)
-    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
     assert tables_of(tmp_path / run.name, workers=2) == whole
     named = tables_of(tmp_path / run.name, workers=2, comm_names=["my_.*"])
-    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 1 << 60)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 1 << 60)
     assert named == tables_of(tmp_path / run.name, workers=2, comm_names=["my_.*"])
 
 
@@ -81,7 +81,7 @@ def test_damage_costs_the_same(tmp_path, monkeypatch):
     whole = tables_of(run, keep_going=True, workers=1)
     with pytest.raises(DamagedTrace) as of_whole:
         analyse(run, workers=1)
-    monkeypatch.setattr(analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
     assert tables_of(run, keep_going=True, workers=1) == whole
     with pytest.raises(DamagedTrace) as of_spread:
         analyse(run, workers=2)

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, MS, Trace, analysed
 
-from analysis.core.steps import NO_STEP, Window, step_windows
-from analysis.results.opening import load_run
+from commtrace.analysis.core.steps import NO_STEP, Window, step_windows
+from commtrace.analysis.results.opening import load_run
 
 
 def steps_of(folder, trace: Trace) -> dict[str, int | None]:

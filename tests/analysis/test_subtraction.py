@@ -7,13 +7,13 @@ import pytest
 from builders import MS, Collective, traces_of, write_bytes
 from sweep_builders import RESNET18, Cell, edited, write_sweep
 
-from analysis import analyse, analyse_sweep
-from analysis.core.schema import records
-from analysis.core.tables.sweeps import SUBTRACTION, TIMINGS
-from analysis.errors import DamagedTrace
-from analysis.sweeps.by_hand import KNOWN_MISTAKES, Estimate, Facts
-from analysis.sweeps.cells import load_sweep
-from analysis.sweeps.subtraction import measured_table, mistakes, subtraction
+from commtrace import analyse, analyse_sweep
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.tables.sweeps import SUBTRACTION, TIMINGS
+from commtrace.analysis.errors import DamagedTrace
+from commtrace.analysis.sweeps.by_hand import KNOWN_MISTAKES, Estimate, Facts
+from commtrace.analysis.sweeps.cells import load_sweep
+from commtrace.analysis.sweeps.subtraction import measured_table, mistakes, subtraction
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 782  # of an epoch of 50,000 samples, two workers and a batch of 32 each

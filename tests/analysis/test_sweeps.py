@@ -8,10 +8,10 @@ import pytest
 from samples import with_slow
 from sweep_builders import Cell, edited, write_json, write_sweep
 
-from analysis import analyse_sweep
-from analysis.core.schema import records
-from analysis.errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
-from analysis.sweeps.cells import RankEpoch, load_sweep, whole_epoch
+from commtrace import analyse_sweep
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
+from commtrace.analysis.sweeps.cells import RankEpoch, load_sweep, whole_epoch
 
 HEADER = "model,parallel,workers,batch_size_per_rank,epoch_s"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hanging_jobs import Job, Op, Writing, data_parallel, dumps_of, three_dimensional
 
-from analysis.cli import app as cli
-from analysis.errors import DamagedTrace, NothingMeasured
-from analysis.timed_dumps.analysis import TimedDumps, timed_dumps
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.errors import DamagedTrace, NothingMeasured
+from commtrace.analysis.timed_dumps.analysis import TimedDumps, timed_dumps
 
 TRANSFER_MS = {"all_reduce": 2.0, "_all_gather_base": 1.0}
 ROWS = {"calls": 32, "collectives": 8, "participation": 32, "bandwidth": 2}

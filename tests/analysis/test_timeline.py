@@ -8,12 +8,12 @@ import pytest
 from perfetto_reading import ReadSlice, ReadTrack, tracks_of
 from samples import with_slow
 
-from analysis.core.schema import records
-from analysis.core.steps import step_windows
-from analysis.errors import NothingMeasured
-from analysis.metrics.clocks.table import aligned
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.steps import step_windows
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.metrics.clocks.table import aligned
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 DATA = Path(__file__).parent.parent / "data"
 RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])

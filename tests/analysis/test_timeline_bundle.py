@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from perfetto_reading import tracks_of
 
-from analysis.cli import serving
-from analysis.cli.app import main
-from analysis.cli.commands import timeline
-from analysis.results.opening import analyse
-from analysis.timeline.bundle import bundle, tar
+from commtrace.analysis.cli import serving
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.cli.commands import timeline
+from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.timeline.bundle import bundle, tar
 
 RUN = Path(__file__).parent.parent / "data" / "nccl-two-hosts"
 VIEWER = "https://ui.perfetto.dev"

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from perfetto_reading import tracks_of
 
-from analysis.timeline import wire
-from analysis.timeline.counters import in_runs
-from analysis.timeline.lanes import event_order, lanes, outermost
-from analysis.timeline.packets import Writer
-from analysis.timeline.slices import Counter, Fan, Group, Integers, Slices, Texts, Track, nested, on_lanes
+from commtrace.analysis.timeline import wire
+from commtrace.analysis.timeline.counters import in_runs
+from commtrace.analysis.timeline.lanes import event_order, lanes, outermost
+from commtrace.analysis.timeline.packets import Writer
+from commtrace.analysis.timeline.slices import Counter, Fan, Group, Integers, Slices, Texts, Track, nested, on_lanes
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 INT64 = st.integers(SMALLEST, LARGEST)

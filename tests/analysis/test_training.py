@@ -6,9 +6,9 @@ import pytest
 from sweep_builders import edited, write_json
 from training_builders import Trained, write_training
 
-from analysis import analyse_training
-from analysis.core.schema import records
-from analysis.errors import DamagedTraining, NothingMeasured, NoTraining, UnreadableFile
+from commtrace import analyse_training
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import DamagedTraining, NothingMeasured, NoTraining, UnreadableFile
 
 FIVE = [(2.0, 0.3), (1.5, 0.4), (1.2, 0.5), (1.0, 0.6)]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of
 
-from analysis.core.schema import Row, records
-from analysis.metrics.typical_step import STEP_PARTS
-from analysis.render.screen import Screen
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
-from analysis.results.overview import overview
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.typical_step import STEP_PARTS
+from commtrace.analysis.render.screen import Screen
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.results.overview import overview
 
 DATA = Path(__file__).parents[1] / "data"
 PERIOD = 20 * MS

@@ -8,11 +8,11 @@ from builders import MS, US, Collective, Trace, analysed, calls_table, traces_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.core.schema import Row, records
-from analysis.core.tables.communication import CLOCKS
-from analysis.metrics.clocks.table import clocks
-from analysis.metrics.matching.ladder import matches
-from analysis.metrics.waiting import collectives, participation
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.core.tables.communication import CLOCKS
+from commtrace.analysis.metrics.clocks.table import clocks
+from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.metrics.waiting import collectives, participation
 
 
 def call(rank: int, start: int, dur: int, **more) -> dict:

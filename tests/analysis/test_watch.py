@@ -16,12 +16,12 @@ import pytest
 from terminals import ESCAPES, on_a_terminal, widest
 from watched import command, name_of, rows_in, write_cycle, write_side
 
-from analysis.cli.app import main
-from analysis.core.schema import Row
-from analysis.core.tables.cycles import CYCLES
-from analysis.render.cycle_lines import cycle_header, cycle_line
-from analysis.watching.ledger import numbered
-from analysis.watching.rows import unusable_row
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import Row
+from commtrace.analysis.core.tables.cycles import CYCLES
+from commtrace.analysis.render.cycle_lines import cycle_header, cycle_line
+from commtrace.analysis.watching.ledger import numbered
+from commtrace.analysis.watching.rows import unusable_row
 
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = ("--once", "--patience", "0")
@@ -39,7 +39,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "analysis", "watch", *map(str, arguments)]
+    words = [sys.executable, "-m", "commtrace", "watch", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen(words, cwd=ROOT, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
 

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched import Heard, Watched, as_said, name_of, rows_in, touch, write_cycle, write_side
 
-from analysis import analyse_cycles
-from analysis.core import disk
-from analysis.errors import NoTraces, UnreadableFile, WatchedAlready
-from analysis.watching.done import DoneCycles, LastTrace, Writers, is_whole, joined_ranges, open_cycles
-from analysis.watching.follow import Ending
-from analysis.watching.ledger import numbered
-from analysis.watching.limits import Limit, Limits, limit_in, passed
-from analysis.watching.opening import ledger_of
-from analysis.watching.row_file import RowFile, as_line
-from analysis.watching.rows import unusable_row
+from commtrace import analyse_cycles
+from commtrace.analysis.core import disk
+from commtrace.analysis.errors import NoTraces, UnreadableFile, WatchedAlready
+from commtrace.analysis.watching.done import DoneCycles, LastTrace, Writers, is_whole, joined_ranges, open_cycles
+from commtrace.analysis.watching.follow import Ending
+from commtrace.analysis.watching.ledger import numbered
+from commtrace.analysis.watching.limits import Limit, Limits, limit_in, passed
+from commtrace.analysis.watching.opening import ledger_of
+from commtrace.analysis.watching.row_file import RowFile, as_line
+from commtrace.analysis.watching.rows import unusable_row
 
 T = 1_759_300_074_000_000_000
 """A time as torch names traces by it, in ns."""
@@ -217,9 +217,9 @@ def test_a_cycle_without_a_usable_file_has_a_row_that_says_so(tmp_path: Path) ->
 
 
 def test_recordings_count_like_traces(tmp_path: Path) -> None:
-    from analysis.reading.packing import pack
-    from analysis.reading.pool import Reading
-    from analysis.recording.options import ReadOptions
+    from commtrace.analysis.reading.packing import pack
+    from commtrace.analysis.reading.pool import Reading
+    from commtrace.analysis.recording.options import ReadOptions
 
     watched = Watched(tmp_path / "run")
     write_cycle(watched.folder, 0)

@@ -17,21 +17,21 @@ import pytest
 from builders import US, Trace
 from samples import with_slow
 
-from analysis.reading.spawn import start_worker
-from analysis.reading.worker import Answer, Failed, Found, Position, Task, frame, send
-from analysis.recording.options import ReadOptions
+from commtrace.analysis.reading.spawn import start_worker
+from commtrace.analysis.reading.worker import Answer, Failed, Found, Position, Task, frame, send
+from commtrace.analysis.recording.options import ReadOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells how many threads there are")
 BEGIN = """
 import os, signal, sys, threading
 from pathlib import Path
-import analysis.reading.pool
-from analysis.errors import TraceError
-from analysis.recording.options import ReadOptions
-from analysis.reading.pool import Reading
+import commtrace.analysis.reading.pool
+from commtrace.analysis.errors import TraceError
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.reading.pool import Reading
 
-analysis.reading.pool.WORTH_A_PROCESS_BYTES = 0
+commtrace.analysis.reading.pool.WORTH_A_PROCESS_BYTES = 0
 paths = [Path(name) for name in sys.argv[1:]]
 
 def read(workers, before=lambda reading: None):
@@ -90,15 +90,15 @@ print(found == read(1)[0], codes)
 @pytest.mark.parametrize("count", [2, 5])
 def test_answers_that_cannot_be_sent_are_found_by_the_caller(tmp_path, sent, error, count):
     code = f"""
-import analysis.reading.worker
-write, sent = analysis.reading.worker.write_frame, []
+import commtrace.analysis.reading.worker
+write, sent = commtrace.analysis.reading.worker.write_frame, []
 def fail(stream, payload):
     if threading.current_thread() is not threading.main_thread():
         sent.append(payload)
         if len(sent) > {sent}:
             raise {error}
     write(stream, payload)
-analysis.reading.worker.write_frame = fail
+commtrace.analysis.reading.worker.write_frame = fail
 print(read(2)[0] == read(1)[0])
 """
     assert run(code, (traces(tmp_path) * 2)[:count]) == "True\n"
@@ -127,9 +127,9 @@ def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
     path.write_bytes(content[: -cut if cut else len(content)])
     code = f"""
 import time
-import analysis.reading.worker
-analysis.reading.worker._TELL_EVERY_S = -1
-analysis.reading.pool.WORTH_A_PART_BYTES = {part_bytes}
+import commtrace.analysis.reading.worker
+commtrace.analysis.reading.worker._TELL_EVERY_S = -1
+commtrace.analysis.reading.pool.WORTH_A_PART_BYTES = {part_bytes}
 print(*(type(found).__name__ for found in read(2, lambda reading: time.sleep(0.7))[0]))
 """
     assert run(code, [path]) == ("DamagedTrace\n" if cut else "RawTrace\n")

@@ -17,11 +17,11 @@ from builders import US, Trace
 from msgspec.structs import replace
 from nsight_exports import KERNEL, TABLES
 
-from analysis.core.budget import Budget
-from analysis.formats.kineto.reader import read_kineto
-from analysis.formats.recordings.columns import CodedColumn
-from analysis.formats.recordings.content import MAGIC, Content, TraceSource, packed, recorded_content
-from analysis.recording.options import ReadOptions
+from commtrace.analysis.core.budget import Budget
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.formats.recordings.columns import CodedColumn
+from commtrace.analysis.formats.recordings.content import MAGIC, Content, TraceSource, packed, recorded_content
+from commtrace.analysis.recording.options import ReadOptions
 
 Maker = Callable[[Path, random.Random, int], Path]
 """A folder to write into, chance, and how many megabytes are asked for, about -> what is to be read."""

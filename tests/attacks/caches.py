@@ -21,10 +21,10 @@ import msgspec
 from attacking import called, mutated, run_attack
 from builders import MS, Collective, traces_of
 
-import analysis.reading.pool
-from analysis.formats.recordings.content import MAGIC
-from analysis.reading.cache import Cache
-from analysis.recording.options import ReadOptions
+import commtrace.analysis.reading.pool
+from commtrace.analysis.formats.recordings.content import MAGIC
+from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.recording.options import ReadOptions
 
 _OTHER_USER = 65_534
 _ODD: list[Any] = [
@@ -107,7 +107,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     truth = [Collective((k * MS, k * MS + 3000), 1 * MS, elems=250_000) for k in range(3)]
     traces = [trace.write(folder / "run") for trace in traces_of(2, truth)]
     os.environ["XDG_CACHE_HOME"] = str(folder / "home")
-    analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
+    commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
     place = Cache().place(traces[0])
     expected = called("calls", "-f", "csv", "--no-cache", folder / "run")[1]
     counts: Counter[str] = Counter()

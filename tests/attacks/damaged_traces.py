@@ -21,10 +21,10 @@ from pathlib import Path
 import msgspec
 from attacking import ROOT, run_attack
 
-from analysis.errors import AnalysisError
-from analysis.formats.kineto.reader import read_kineto
-from analysis.recording.options import ReadOptions
-from analysis.recording.recording import Extent
+from commtrace.analysis.errors import AnalysisError
+from commtrace.analysis.formats.kineto.reader import read_kineto
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.recording import Extent
 
 SHARED = ROOT.parent / "shared" / "traces"
 MOST_BYTES = 3_000_000  # larger ones take a second each

@@ -22,13 +22,13 @@ from unittest import mock
 from attacking import called, complaint, run_attack
 from builders import MS, Collective, write_run
 
-import analysis.core.disk
-import profiling.base.disk
-from analysis.reading.cache import Cache
-from analysis.recording.options import ReadOptions
-from profiling.base import run_directory as rundir
-from profiling.base.contract.comms import OutOfBounds
-from profiling.errors import RunDirError
+import commtrace.analysis.core.disk
+import commtrace.profiling.base.disk
+from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.profiling.base import run_directory as rundir
+from commtrace.profiling.base.contract.comms import OutOfBounds
+from commtrace.profiling.errors import RunDirError
 
 _ERRORS: dict[str, Callable[[], BaseException]] = {
     "full disk": lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
@@ -126,10 +126,10 @@ def _content(folder: Path) -> dict[str, bytes | None]:
 
 
 _WRITERS = {
-    output: analysis.core.disk,
-    cache: analysis.core.disk,
-    side_file: profiling.base.disk,
-    trace: profiling.base.disk,
+    output: commtrace.analysis.core.disk,
+    cache: commtrace.analysis.core.disk,
+    side_file: commtrace.profiling.base.disk,
+    trace: commtrace.profiling.base.disk,
 }
 
 

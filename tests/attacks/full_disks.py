@@ -53,7 +53,7 @@ def captured(folder: Path, kind: str, size: int, options: list[str]) -> tuple[st
 
     with disk(folder, kind, size):
         done = subprocess.run(
-            [sys.executable, "-m", "profiling", "run", "--workers", "2", "--out", str(folder / "runs"),
+            [sys.executable, "-m", "commtrace", "run", "--workers", "2", "--out", str(folder / "runs"),
              "--run-name", "mine", *options, *SCRIPT],
             cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, preexec_fn=limit, timeout=200,
         )  # fmt: skip

@@ -35,23 +35,23 @@ Target = Callable[[bytes], bool]
 
 def targets(folder: Path) -> dict[str, Target]:
     """A target for each reader, which writes its files to the folder. Imports the readers."""
-    from analysis.ceilings.files import read_ceiling
-    from analysis.errors import AnalysisError
-    from analysis.formats.flight_recorder.dump import read_dump
-    from analysis.formats.flight_recorder.timed import read_timed
-    from analysis.formats.inspector.reader import read_inspector
-    from analysis.formats.kineto.reader import read_kineto
-    from analysis.formats.nsight.ranks import ranks_in
-    from analysis.formats.nsight.reader import read_nsight
-    from analysis.formats.recordings.content import MAGIC
-    from analysis.formats.recordings.reader import read_recording
-    from analysis.recording.checks import is_consistent
-    from analysis.recording.options import ReadOptions
-    from analysis.recording.recording import RawTrace
-    from analysis.run.side_files import rank_file
-    from analysis.streaming.logs import LogsOverTime
-    from analysis.sweeps.timings_csv import csv_rows
-    from analysis.training.files import load_trainings
+    from commtrace.analysis.ceilings.files import read_ceiling
+    from commtrace.analysis.errors import AnalysisError
+    from commtrace.analysis.formats.flight_recorder.dump import read_dump
+    from commtrace.analysis.formats.flight_recorder.timed import read_timed
+    from commtrace.analysis.formats.inspector.reader import read_inspector
+    from commtrace.analysis.formats.kineto.reader import read_kineto
+    from commtrace.analysis.formats.nsight.ranks import ranks_in
+    from commtrace.analysis.formats.nsight.reader import read_nsight
+    from commtrace.analysis.formats.recordings.content import MAGIC
+    from commtrace.analysis.formats.recordings.reader import read_recording
+    from commtrace.analysis.recording.checks import is_consistent
+    from commtrace.analysis.recording.options import ReadOptions
+    from commtrace.analysis.recording.recording import RawTrace
+    from commtrace.analysis.run.side_files import rank_file
+    from commtrace.analysis.streaming.logs import LogsOverTime
+    from commtrace.analysis.sweeps.timings_csv import csv_rows
+    from commtrace.analysis.training.files import load_trainings
 
     whole, kept = (ReadOptions(details=True, memory_gb=_MEMORY_GB, keep_going=keep) for keep in (False, True))
 

@@ -22,7 +22,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 def command(run: Path, *options: str) -> list[str]:
     """An analysis of the run that prints CSV."""
-    return [sys.executable, "-m", "analysis", "breakdown", "--format", "csv", *options, str(run)]
+    return [sys.executable, "-m", "commtrace", "breakdown", "--format", "csv", *options, str(run)]
 
 
 def printed(run: Path, *options: str) -> str:

@@ -45,7 +45,7 @@ def killed(arguments: tuple[str, ...], after_s: float, patience_s: float) -> lis
     """What is wrong after a run of that command was killed, so long after its first rank began."""
     variable = mark()
     with subprocess.Popen(
-        [sys.executable, "-m", "profiling", *arguments], cwd=ROOT, env=environment() | variable,
+        [sys.executable, "-m", "commtrace", *arguments], cwd=ROOT, env=environment() | variable,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         while len(marked(variable)) < 2 and process.poll() is None:

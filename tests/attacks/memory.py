@@ -92,7 +92,7 @@ def read(path: Path, command: Sequence[str], limit_mb: int | None) -> Outcome:
     """What became of one process that reads the file."""
     limit = [] if limit_mb is None else ["--memory", str(limit_mb / 1000)]
     known = [] if command[0] == "hang" else ["--no-cache"]
-    arguments = ["-m", "analysis", *command, *known, "--workers", "1", *limit, str(path)]
+    arguments = ["-m", "commtrace", *command, *known, "--workers", "1", *limit, str(path)]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=said, preexec_fn=_limited

@@ -35,15 +35,15 @@ NAMES = (
 # As an installed program begins: the folder of the program is on the path, and not the one where it is called.
 BEGIN = f"import sys; sys.path[0] = {str(ROOT)!r}; "
 TAB = (
-    BEGIN
-    + "from analysis.tensorboard.plugin import Reports; print(len(Reports().page(__import__('pathlib').Path('run'))))"
+    BEGIN + "from commtrace.analysis.tensorboard.plugin import Reports; from pathlib import Path; "
+    "print(len(Reports().page(Path('run'))))"
 )
 WORKERS = (
-    BEGIN + "import threading, analysis.reading.pool as pool; pool.WORTH_A_PROCESS_BYTES = 0; "
+    BEGIN + "import threading, commtrace.analysis.reading.pool as pool; pool.WORTH_A_PROCESS_BYTES = 0; "
     "threading.Thread(target=threading.Event().wait, daemon=True).start(); "
-    "from analysis.cli.app import main; sys.exit(main(['breakdown', '--no-cache', '--workers', '2', 'run']))"
+    "from commtrace.analysis.cli.app import main; sys.exit(main(['breakdown', '--no-cache', '--workers', '2', 'run']))"
 )
-CAPTURE = BEGIN + "from profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+CAPTURE = BEGIN + "from commtrace.profiling.cli import main; sys.exit(main(sys.argv[1:]))"
 SMALL = ("--device", "cpu", "--out", "made", "--run-name", "x")
 TRAIN = ("train", "--workers", "2", "--batch-size", "1", "--wait", "1", "--active", "1", *SMALL)
 COMMS = ("comms", "all_reduce", "--workers", "2", "--max-bytes", "64K", *SMALL)

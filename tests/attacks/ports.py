@@ -55,7 +55,7 @@ def attacked(arguments: tuple[str, ...], proof: Path) -> list[str]:
     """What is wrong with a run of that command."""
     variable, addresses, ports = mark(), set[str](), set[int]()
     with subprocess.Popen(
-        [sys.executable, "-m", "profiling", *arguments], cwd=ROOT, env=environment() | variable,
+        [sys.executable, "-m", "commtrace", *arguments], cwd=ROOT, env=environment() | variable,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         while process.poll() is None:

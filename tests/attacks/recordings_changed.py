@@ -18,7 +18,7 @@ import msgspec
 from attacking import called, complaint, run_attack
 from bombs import small_content
 
-from analysis.formats.recordings.content import MAGIC
+from commtrace.analysis.formats.recordings.content import MAGIC
 
 _ODD: list[Any] = [
     None, True, -1, 0, 1, 7, 255, 2**28, 2**40, 2**62, 2**63 - 1, -(2**63), 2**64 - 1, 0.5, -1e300, float("nan"),

@@ -31,8 +31,8 @@ from ports import store_of
 from process_tree import mark, marked
 from torch.distributed import PrefixStore, TCPStore
 
-from profiling.ranks.process_group import Identity
-from profiling.sessions.afterwards.hand_over import Allowance, HandOver, HandOverError, Parcel
+from commtrace.profiling.ranks.process_group import Identity
+from commtrace.profiling.sessions.afterwards.hand_over import Allowance, HandOver, HandOverError, Parcel
 
 KEY, RANKS, SECONDS = "commtrace/hand_over/1", 4, 0.6
 MOST = Allowance(bytes=3_000_000, files=4)
@@ -190,7 +190,7 @@ def attacked_command(folder: Path, command: tuple[str, ...], chance: random.Rand
     ))  # fmt: skip
     variable, peaks = mark(), dict[int, int]()
     with subprocess.Popen(
-        [sys.executable, "-m", "profiling", *arguments], cwd=ROOT, env=environment() | variable,
+        [sys.executable, "-m", "commtrace", *arguments], cwd=ROOT, env=environment() | variable,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         stranger = threading.Thread(target=haunt, args=(variable, messages, peaks, lambda: process.poll() is not None))

@@ -23,8 +23,8 @@ from attacking import run_attack
 from builders import MS, Collective, write_run
 from werkzeug.test import Client
 
-from analysis.tensorboard import plugin as tab
-from analysis.tensorboard.plugin import CommtracePlugin
+from commtrace.analysis.tensorboard import plugin as tab
+from commtrace.analysis.tensorboard.plugin import CommtracePlugin
 
 AT_ONCE = 20
 FINE = (200, 404, 422, 503)

@@ -23,7 +23,7 @@ import fsspec
 from attacking import ROOT, called, complaint, run_attack
 from fsspec.implementations.memory import MemoryFileSystem
 
-import analysis.reading.pool
+import commtrace.analysis.reading.pool
 
 RUN = ROOT / "tests/data/nccl-straggler"
 # S is where the secret stands.
@@ -66,7 +66,7 @@ class Odd(Exception):
 def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]]:
     """See `attacking.Attack`."""
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
-    analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
+    commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
     shutil.copytree(RUN, folder / "run")
     contents = {file.name: file.read_bytes() for file in (folder / "run").iterdir()}
     for number in range(tries):

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from attacking import run_attack
 
-from analysis.cli import serving
+from commtrace.analysis.cli import serving
 
 OTHER_USER = 65_534
 PATIENCE_S = 20.0

@@ -21,11 +21,11 @@ from attacking import run_attack
 from builders import MS, Collective, analysed, traces_of
 from watched import Heard, as_said, touch, write_side
 
-from analysis.errors import AnalysisError
-from analysis.watching.files import RunFolder
-from analysis.watching.follow import Watch
-from analysis.watching.limits import Limits, Pace
-from analysis.watching.opening import ledger_of
+from commtrace.analysis.errors import AnalysisError
+from commtrace.analysis.watching.files import RunFolder
+from commtrace.analysis.watching.follow import Watch
+from commtrace.analysis.watching.limits import Limits, Pace
+from commtrace.analysis.watching.opening import ledger_of
 
 SETTLED = 200
 """Turns after which nothing of the watch is new any more."""

@@ -6,7 +6,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from profiling import capture
+from commtrace import capture
 
 
 def step(rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Two ranks train a small network under DDP; rank 1 is slow in every step. For `python -m profiling run`."""
+"""Two ranks train a small network under DDP; rank 1 is slow in every step. For `commtrace run`."""
 
 import time
 

@@ -50,7 +50,7 @@ def page() -> str:
     """The whole of docs/run-directory.md."""
     from contract_files import FILES, record_in
 
-    from analysis.core.contract.reader import UNDERSTOOD
+    from commtrace.analysis.core.contract.reader import UNDERSTOOD
 
     intro = _INTRO.replace("{versions}", " and ".join(f"version {number}" for number in UNDERSTOOD))
     parts: list[type] = []
@@ -88,7 +88,7 @@ def _doc(kind: type) -> str:
 def _fields(kind: type) -> list[str]:
     from contract_files import hints
 
-    from profiling.base.contract.fields import docs
+    from commtrace.profiling.base.contract.fields import docs
 
     types = hints(kind)
     lines = ["| field | type | unit | meaning | for |", "|---|---|---|---|---|"]
@@ -124,7 +124,7 @@ def _type(hint: Any) -> str:
 def _options(file: ContractFile) -> str:
     from contract_files import hints
 
-    from analysis.core.contract.run import SweptOptions, TrainedOptions
+    from commtrace.analysis.core.contract.run import SweptOptions, TrainedOptions
 
     names = dict.fromkeys([*hints(SweptOptions), *hints(TrainedOptions)])
     listed = ", ".join(f"`{name}`" for name in names)

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "screens.md"
 
 if TYPE_CHECKING:
-    from analysis import Analysis
-    from analysis.render.screen import Screen
+    from commtrace import Analysis
+    from commtrace.analysis.render.screen import Screen
 
 HEAD = """<!-- Generated. Do not edit: run `python tests/docs/screens_page.py`. -->
 
@@ -31,8 +31,8 @@ a pipe.
 
 def page() -> str:
     """The page as it should be."""
-    from analysis import analyse
-    from analysis.results.overview import overview
+    from commtrace import analyse
+    from commtrace.analysis.results.overview import overview
 
     small = analyse(ROOT / "traces/resnet18-ddp-w2", workers=1)
     many = _many_ranks()
@@ -61,7 +61,7 @@ def _many_ranks() -> Analysis:
     """A simulated run of 8 hosts with 8 GPUs each."""
     from simulator import PRESETS, simulate
 
-    from analysis import analyse
+    from commtrace import analyse
 
     with tempfile.TemporaryDirectory() as folder:
         simulate(replace(PRESETS["straggler"], hosts=8, gpus=8)).write(Path(folder))
@@ -71,13 +71,13 @@ def _many_ranks() -> Analysis:
 
 
 def _table(analysis: Analysis, name: str, width: int) -> str:
-    from analysis.render import as_text
+    from commtrace.analysis.render import as_text
 
     return as_text(name, analysis.table(name), _screen(width))
 
 
 def _screen(width: int) -> Screen:
-    from analysis.render.screen import Screen
+    from commtrace.analysis.render.screen import Screen
 
     return Screen(width=width, worst_only=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.catalog import TableEntry
+    from commtrace.analysis.catalog import TableEntry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -60,7 +60,7 @@ known: an empty field in CSV, `null` in JSON, `-` in tables for people.
 
 def page() -> str:
     """The whole of docs/tables.md."""
-    from analysis.catalog import CATALOG
+    from commtrace.analysis.catalog import CATALOG
 
     contents = "\n".join(f"- [{name}](#{name}): one row per {entry.schema.rows}" for name, entry in CATALOG.items())
     tables = "\n".join(_section(entry) for entry in CATALOG.values())
@@ -78,7 +78,7 @@ def headings() -> dict[str, str]:
 
 def index() -> str:
     """docs/metrics/README.md with the tables that each page explains."""
-    from analysis.catalog import CATALOG
+    from commtrace.analysis.catalog import CATALOG
 
     def with_tables(row: re.Match[str]) -> str:
         explained = [f"`{name}`" for name, entry in CATALOG.items() if entry.section.startswith(f"{row[2]}#")]

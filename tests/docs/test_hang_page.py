@@ -15,9 +15,9 @@ def with_output(page: str) -> str:
     """The page as it should be."""
     from dataclasses import replace
 
-    from analysis.hang.analysis import find_hang
-    from analysis.hang.report import hang_report
-    from analysis.render.screen import PAPER
+    from commtrace.analysis.hang.analysis import find_hang
+    from commtrace.analysis.hang.report import hang_report
+    from commtrace.analysis.render.screen import PAPER
 
     def shown(block: re.Match[str]) -> str:
         text = hang_report(find_hang(ROOT / block[1]), "table", replace(PAPER, width=110))

@@ -4,7 +4,7 @@ import pytest
 from given_runs import analysis_of_run
 from worked_examples import Given, assert_a_changed_number_is_noticed, assert_true, examples
 
-from analysis.comparison.analysis import Comparison
+from commtrace.analysis.comparison.analysis import Comparison
 
 EXAMPLES = examples("comparison")
 

@@ -8,10 +8,10 @@ import pytest
 from given_runs import analysis_of_run
 from worked_examples import Given, assert_a_changed_number_is_noticed, assert_true, examples
 
-from analysis.core.tables.cycles import CYCLES
-from analysis.watching.ledger import numbered
-from analysis.watching.limits import limit_in, passed
-from analysis.watching.rows import cycle_row
+from commtrace.analysis.core.tables.cycles import CYCLES
+from commtrace.analysis.watching.ledger import numbered
+from commtrace.analysis.watching.limits import limit_in, passed
+from commtrace.analysis.watching.rows import cycle_row
 
 EXAMPLES = examples("cycles")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from worked_examples import Given, assert_a_changed_number_is_noticed, assert_true, examples
 
-from analysis.hang.analysis import Hang, find_hang
+from commtrace.analysis.hang.analysis import Hang, find_hang
 
 EXAMPLES = examples("flight-recorder")
 

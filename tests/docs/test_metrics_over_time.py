@@ -11,8 +11,8 @@ import pytest
 from inspector_logs import Comm, Log
 from worked_examples import Given, assert_a_changed_number_is_noticed, assert_true, examples
 
-from analysis.results.opening import analyse
-from analysis.streaming.logs import LogsOverTime
+from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.streaming.logs import LogsOverTime
 
 EXAMPLES = examples("over-time")
 _MINUTE_NS = 60_000_000_000

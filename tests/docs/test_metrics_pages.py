@@ -10,8 +10,8 @@ import pytest
 from given_runs import analysis_of_run
 from worked_examples import FOLDER, Section, examples, parts, sections, solved
 
-from analysis.catalog import CATALOG
-from analysis.core.tables import communication as schema
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.tables import communication as schema
 
 INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.name != "README.md")

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from worked_examples import Given, assert_a_changed_number_is_noticed, assert_true, examples
 
-from analysis.core.schema import Row, records
-from analysis.core.tables import communication as schema
-from analysis.sweeps.cells import RankEpoch, whole_epoch
-from analysis.sweeps.scaling import scaling
-from analysis.sweeps.subtraction import measured_epoch, measured_table, mistakes, subtraction
-from analysis.training.trainings import training
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.core.tables import communication as schema
+from commtrace.analysis.sweeps.cells import RankEpoch, whole_epoch
+from commtrace.analysis.sweeps.scaling import scaling
+from commtrace.analysis.sweeps.subtraction import measured_epoch, measured_table, mistakes, subtraction
+from commtrace.analysis.training.trainings import training
 
 EXAMPLES = examples("scaling", "subtraction", "training")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
-from analysis.catalog import CATALOG
-from analysis.cli import app as cli
-from analysis.core.schema import Schema
+from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.core.schema import Schema
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))

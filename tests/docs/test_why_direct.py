@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from capturing import ROOT, torchrun
 
-from analysis import Analysis, analyse
-from analysis.core.schema import records
+from commtrace import Analysis, analyse
+from commtrace.analysis.core.schema import records
 
 PAGE = (ROOT / "docs" / "why-direct.md").read_text(encoding="utf-8")
 SCRIPT, OVERLAPPED = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -23,8 +23,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from analysis import analyse  # noqa: E402
-from analysis.core.schema import records  # noqa: E402
+from commtrace import analyse  # noqa: E402
+from commtrace.analysis.core.schema import records  # noqa: E402
 
 _LIMIT_S = 150.0
 _ENDS_WITHIN_S = 20.0
@@ -54,7 +54,7 @@ class Machine:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
 
     def profiling(self, *args: object) -> "subprocess.CompletedProcess[str]":
-        return self.python("-m", "profiling", *args)
+        return self.python("-m", "commtrace", *args)
 
     def place(self, name: str) -> tuple[object, ...]:
         return "--device", self.device, "--out", self.folder, "--run-name", name
@@ -187,7 +187,7 @@ def ended_by(signum: signal.Signals) -> Callable[[Machine], Seen]:
     def check(machine: Machine) -> Seen:
         name = f"ended-{signum.name}"
         options = ["--wait", 1, "--warmup", 1, "--active", 5000, "--batch-size", 4, "--workers", machine.ranks]
-        command = [sys.executable, "-m", "profiling", "train", *map(str, [*options, *machine.place(name)])]
+        command = [sys.executable, "-m", "commtrace", "train", *map(str, [*options, *machine.place(name)])]
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None

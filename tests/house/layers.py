@@ -10,7 +10,6 @@ from source import PACKAGES, ROOT, folder_of, modules
 LAYERS: dict[str, dict[str, str]] = {
     "analysis": {
         "errors": "",
-        "version": "",
         "core": "errors",
         "catalog": "core errors",
         "render": "catalog core errors",
@@ -18,7 +17,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "training": "render catalog core errors",
         "recording": "core errors",
         "formats": "recording core errors",
-        "reading": "formats recording core version errors",
+        "reading": "formats recording core errors",
         "run": "reading formats recording core errors",
         "metrics": "core errors",
         "streaming": "metrics formats recording core errors",
@@ -35,7 +34,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
             "watching exports timed_dumps hang tensorboard sweeps comparison training results report replay timeline "
-            "streaming metrics run reading formats recording ceilings render catalog core version errors"
+            "streaming metrics run reading formats recording ceilings render catalog core errors"
         ),
     },
     "profiling": {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("analysis", "profiling")
+"""The folders of the checkout that are packages within `commtrace`."""
 
 
 @cache
@@ -33,16 +34,23 @@ def imported(package: str, module: str) -> set[str]:
     """The modules of the package that one imports, also inside functions and for types only."""
     known = modules(package)
     found = set()
+    parts = folder_of(package, module).split(".") if folder_of(package, module) else []
     for node in ast.walk(known[module]):
-        if not isinstance(node, ast.ImportFrom) or not node.level:
+        if not isinstance(node, ast.ImportFrom) or not 0 < node.level <= len(parts) + 1:
             continue
-        parts = folder_of(package, module).split(".") if folder_of(package, module) else []
         begin = [*parts[: len(parts) + 1 - node.level], *(node.module or "").split(".")]
         begin = [part for part in begin if part]
         for alias in node.names:
             whole, outer = ".".join([*begin, alias.name]), ".".join(begin) or "__init__"
             found.add(whole if whole in known else outer)
     return found - {module}
+
+
+def imported_from_beside(package: str, module: str) -> set[str]:
+    """What a module imports of `commtrace` outside of its package: first names, such as `common`."""
+    level = folder_of(package, module).count(".") + 2 + bool(folder_of(package, module))
+    nodes = [node for node in ast.walk(modules(package)[module]) if isinstance(node, ast.ImportFrom)]
+    return {(node.module or "__init__").split(".")[0] for node in nodes if node.level == level}
 
 
 def imported_from_outside(package: str, module: str) -> set[str]:

@@ -14,11 +14,11 @@ from source import (
     circles,
     exported,
     imported,
+    imported_from_beside,
     imported_from_outside,
     modules,
 )  # fmt: skip
 
-TOP = {"__init__", "__main__"}
 RAW_KEYS = (
     "In msg nelems", "Out msg nelems", "In msg size", "External id", "Collective name", "Process Group Name",
     "Process Group Ranks", "Comms Id", "Input Dims", "Input type", "Concrete Inputs", "Group size", "Src Rank",
@@ -31,16 +31,15 @@ EVERY_MODULE = [(package, module) for package in PACKAGES for module in modules(
 
 def test_every_folder_has_its_layer():
     for package, layers in LAYERS.items():
-        assert {place(package, module) for module in modules(package)} - TOP == set(layers)
+        assert {place(package, module) for module in modules(package)} == set(layers)
 
 
 def test_imports_respect_the_layers():
     found = {}
     for package, module in EVERY_MODULE:
         own = place(package, module)
-        if own not in TOP:
-            allowed = {own, *LAYERS[package][own].split()}
-            found[f"{package}.{module}"] = {place(package, other) for other in imported(package, module)} - allowed
+        allowed = {own, *LAYERS[package][own].split()}
+        found[f"{package}.{module}"] = {place(package, other) for other in imported(package, module)} - allowed
     assert _offenders(found) == {}
 
 
@@ -89,9 +88,29 @@ def test_analysis_needs_no_torch():
         assert not imported_from_outside("analysis", module) & {"torch", "torchvision", "hta"}, module
 
 
-def test_nobody_imports_the_command_line_but_main():
-    importers = {m for m in modules("analysis") if place("analysis", m) != "cli" and _knows_cli(m)}
-    assert importers == {"__main__"}
+def test_the_packages_share_what_is_common_and_nothing_else():
+    found = {
+        f"{package}.{module}": imported_from_beside(package, module) - {"common"} for package, module in EVERY_MODULE
+    }
+    in_a_process_of_its_own = "profiling.sessions.afterwards.low_priority"
+    assert _offenders(found) == {in_a_process_of_its_own: ["cli"]}
+
+
+def test_what_is_common_needs_no_torch_or_pandas():
+    for path in (ROOT / "commtrace/common").rglob("*.py"):
+        names = {name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for name in _absolute(node)}
+        assert names <= {*sys.stdlib_module_names, "commtrace", "__future__"}, path.name
+
+
+def _absolute(node: ast.AST) -> set[str]:
+    """The first names of what a statement imports absolutely."""
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    return {str(node.module).split(".")[0]} if isinstance(node, ast.ImportFrom) and not node.level else set()
+
+
+def test_nobody_imports_the_command_line():
+    assert [m for m in modules("analysis") if place("analysis", m) != "cli" and _knows_cli(m)] == []
 
 
 def _knows_cli(module: str) -> bool:
@@ -151,7 +170,6 @@ def test_only_readers_and_the_command_line_touch_files():
     single = {
         "cli.output",
         "cli.serving",
-        "version",
         "core.budget",
         "core.disk",
         "core.places.filesystem",

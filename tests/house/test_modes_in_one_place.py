@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 from source import modules
 
-from analysis.core.contract import modes as contract
-from profiling.modes import MODES
+from commtrace.analysis.core.contract import modes as contract
+from commtrace.profiling.modes import MODES
 
 FOLDER = "modes"
 # `dp` there is a dimension of Megatron's layouts, beside `tp` and `pp`, and no mode of ours

@@ -1,4 +1,4 @@
-"""`python -m profiling capacity`: the search, splits over devices, real memory limits, and how it ends."""
+"""`commtrace capacity`: the search, splits over devices, real memory limits, and how it ends."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from capturing import begun, leftovers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.capacity import bench, tries
-from profiling.capacity.config import CapacityConfig, Share, share
-from profiling.capacity.search import largest_fitting
-from profiling.capacity.stage import Stage
-from profiling.capacity.tries import Try
-from profiling.cli import main
-from profiling.errors import MeasurementError, UsageError
-from profiling.machine import memory
-from profiling.workloads.stacks import StackShape, stack
+from commtrace.profiling.capacity import bench, tries
+from commtrace.profiling.capacity.config import CapacityConfig, Share, share
+from commtrace.profiling.capacity.search import largest_fitting
+from commtrace.profiling.capacity.stage import Stage
+from commtrace.profiling.capacity.tries import Try
+from commtrace.profiling.cli import main
+from commtrace.profiling.errors import MeasurementError, UsageError
+from commtrace.profiling.machine import memory
+from commtrace.profiling.workloads.stacks import StackShape, stack
 
 # A linear layer and its gradient take 79 MB, the rest little: which stacks fit is no close call.
 SIZES = {"batch_size": 2, "channels": 64, "image_size": 16}
@@ -277,7 +277,7 @@ def test_signals_do_not_fade_in_deep_stacks() -> None:
 @pytest.mark.slow
 def test_interrupted_it_leaves_valid_json_and_no_process(tmp_path) -> None:
     signum = signal.SIGTERM
-    command = ["-m", "profiling", "capacity", "--device", "cpu", "--memory-limit", "2GB", "--fixed", "0"]
+    command = ["-m", "commtrace", "capacity", "--device", "cpu", "--memory-limit", "2GB", "--fixed", "0"]
     with begun(*command, "--out", tmp_path, "--run-name", "run") as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         until = time.monotonic() + 60
@@ -336,7 +336,7 @@ def test_it_starts_its_processes_itself(monkeypatch) -> None:
 
 def test_help_has_examples(capsys) -> None:
     assert main(["capacity", "--help"]) == 0
-    assert "python -m profiling capacity --devices 2 --stack 138+62" in capsys.readouterr().out
+    assert "commtrace capacity --devices 2 --stack 138+62" in capsys.readouterr().out
 
 
 @pytest.mark.gpu

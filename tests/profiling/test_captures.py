@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling.cli import main
-from profiling.train import captures
+from commtrace.profiling.cli import main
+from commtrace.profiling.train import captures
 
 
 @pytest.fixture

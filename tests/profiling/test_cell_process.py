@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from capturing import ROOT, environment
 
-from profiling.errors import RunDirError
-from profiling.ranks import apart
-from profiling.sweep import cell as cell_process
-from profiling.sweep.cell import verdict
-from profiling.sweep.grid import Cell
+from commtrace.profiling.errors import RunDirError
+from commtrace.profiling.ranks import apart
+from commtrace.profiling.sweep import cell as cell_process
+from commtrace.profiling.sweep.cell import verdict
+from commtrace.profiling.sweep.grid import Cell
 
 NONE = Path("/nonexistent")
 NO_KILLS = (4, 4)
@@ -92,7 +92,8 @@ def wait_until(condition) -> None:
 def test_a_tethered_process_ends_when_its_parent_is_killed(tmp_path) -> None:
     ended = tmp_path / "ended"
     child = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom profiling.machine.tether import tie_to_parent\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
+        "from commtrace.profiling.machine.tether import tie_to_parent\n"
         f"signal.signal(signal.SIGTERM, lambda *_: (Path({str(ended)!r}).touch(), sys.exit()))\n"
         "tie_to_parent(os.getppid())\nprint('tied', flush=True)\ntime.sleep(60)\n"
     )
@@ -106,7 +107,7 @@ def test_a_tethered_process_ends_when_its_parent_is_killed(tmp_path) -> None:
 
 
 def test_a_parent_that_is_gone_already_ends_it_at_once() -> None:
-    code = "from profiling.machine.tether import tie_to_parent; tie_to_parent(1)"
+    code = "from commtrace.profiling.machine.tether import tie_to_parent; tie_to_parent(1)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=False)
     assert done.returncode == -signal.SIGTERM
 

@@ -2,13 +2,13 @@ import re
 
 import pytest
 
-from analysis.version import version
-from profiling.cli import main
-from profiling.modes import MODES
-from profiling.train import task as training
-from profiling.train.config import TrainConfig
-from profiling.workloads.data import DATA
-from profiling.workloads.models import MODELS
+from commtrace.common.version import version
+from commtrace.profiling.cli import main
+from commtrace.profiling.modes import MODES
+from commtrace.profiling.train import task as training
+from commtrace.profiling.train.config import TrainConfig
+from commtrace.profiling.workloads.data import DATA
+from commtrace.profiling.workloads.models import MODELS
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_version_is_that_of_the_analysis(capsys) -> None:
 
 def test_help_has_examples(capsys) -> None:
     assert main(["train", "--help"]) == 0
-    assert "torchrun --nproc-per-node 4 -m profiling train" in capsys.readouterr().out
+    assert "torchrun --nproc-per-node 4 -m commtrace train" in capsys.readouterr().out
 
 
 def test_defaults_are_the_reports(configs) -> None:
@@ -112,7 +112,7 @@ def test_what_is_exhausted_has_an_exit_code_of_its_own(options, code, message, t
     from capturing import python
 
     command = ["train", "--parallel", "single", "--device", "cpu", "--batch-size", "8", "--out", tmp_path, *options]
-    done = python("-m", "profiling", *command)
+    done = python("-m", "commtrace", *command)
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"error: {message}")
     assert "Traceback" not in done.stderr
@@ -165,7 +165,7 @@ def test_single_run_from_the_command_line(tmp_path, capsys) -> None:
     run_dir = tmp_path / "mine"
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == str(run_dir)
-    assert f"python -m analysis {run_dir}" in out
+    assert f"commtrace {run_dir}" in out
     assert f"tensorboard --logdir {tmp_path}" in out
     assert f"traces go to {run_dir}" in err
     meta = metas(run_dir)[0]

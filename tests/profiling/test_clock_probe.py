@@ -13,12 +13,12 @@ from capturing import SCRIPTS, metas, torchrun
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling import capture
-from profiling.machine import environment
-from profiling.ranks import process_group as parallel
-from profiling.ranks.process_group import Identity
-from profiling.sessions import clock_probe
-from profiling.sessions.clock_probe import ClockProbe, asked, serve
+from commtrace import capture
+from commtrace.profiling.machine import environment
+from commtrace.profiling.ranks import process_group as parallel
+from commtrace.profiling.ranks.process_group import Identity
+from commtrace.profiling.sessions import clock_probe
+from commtrace.profiling.sessions.clock_probe import ClockProbe, asked, serve
 
 MS = 1_000_000
 MEASURED = "exchange through the store"

@@ -1,4 +1,4 @@
-"""`python -m profiling comms`: real measurements with gloo, and every way they can end."""
+"""`commtrace comms`: real measurements with gloo, and every way they can end."""
 
 import json
 import os
@@ -14,19 +14,19 @@ from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, pytho
 from process_tree import family, listening
 from samples import with_slow
 
-from analysis.core import nccl_tests
-from profiling.cli import main
-from profiling.comms.bus import bus_factor
-from profiling.comms.collectives import COLLECTIVES
-from profiling.comms.config import CollectiveName, CommsConfig, DtypeName, OpName, size_bytes
-from profiling.comms.facts import comms_head
-from profiling.comms.results import CommsRow
+from commtrace.analysis.core import nccl_tests
+from commtrace.profiling.cli import main
+from commtrace.profiling.comms.bus import bus_factor
+from commtrace.profiling.comms.collectives import COLLECTIVES
+from commtrace.profiling.comms.config import CollectiveName, CommsConfig, DtypeName, OpName, size_bytes
+from commtrace.profiling.comms.facts import comms_head
+from commtrace.profiling.comms.results import CommsRow
 
 SMALL = ["--device", "cpu", "--warmup", "1", "--iters", "2"]
 
 
 def measured(out, *options: object, name: str = "run") -> "subprocess.CompletedProcess[str]":
-    return python("-m", "profiling", "comms", *options, *SMALL, "--out", out, "--run-name", name)
+    return python("-m", "commtrace", "comms", *options, *SMALL, "--out", out, "--run-name", name)
 
 
 def written(run_dir) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def test_traced_calls_are_others_than_the_timed_ones(tmp_path) -> None:
         assert [len(times) for times in result["traced_times_us"]] == [3, 3]
     assert all(meta["complete"] for meta in metas(run_dir).values())
     assert json.loads((run_dir / "run.json").read_text())["config"]["trace_iters"] == 3
-    from analysis import analyse
+    from commtrace import analyse
 
     found = analyse(run_dir, ceiling=run_dir)
     calls = found.calls[found.calls["collective"] != "barrier"]
@@ -245,7 +245,7 @@ def test_traced_calls_are_others_than_the_timed_ones(tmp_path) -> None:
 
 
 def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
-    command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "1000000"]
+    command = ["-m", "commtrace", "comms", "all_reduce", "--device", "cpu", "--iters", "1000000"]
     options = ["-b", "8", "-e", "8", "--dtype", "int8", "--out", tmp_path, "--run-name", "run"]
     with begun(*command, *options) as process:
         file = tmp_path / "run" / "comms.json"
@@ -268,7 +268,7 @@ def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_stopped_after_some_rows_they_are_kept(tmp_path) -> None:
-    command = ["-m", "profiling", "comms", "all_reduce", "--device", "cpu", "--iters", "30"]
+    command = ["-m", "commtrace", "comms", "all_reduce", "--device", "cpu", "--iters", "30"]
     options = ["-b", "8", "-e", "1G", "--out", tmp_path, "--run-name", "run"]
     with begun(*command, *options, stderr=subprocess.DEVNULL) as process:
         rows = 0
@@ -288,7 +288,7 @@ def test_stopped_after_some_rows_they_are_kept(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_has_seen_enough(tmp_path) -> None:
-    command = f"{sys.executable} -m profiling comms broadcast -e 1K {' '.join(SMALL)} --out {tmp_path} --run-name run"
+    command = f"{sys.executable} -m commtrace comms broadcast -e 1K {' '.join(SMALL)} --out {tmp_path} --run-name run"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"{command} | head -1"],
         cwd=ROOT,
@@ -421,7 +421,7 @@ def test_unknown_words_are_usage_errors(options, capsys) -> None:
 
 def test_help_has_examples(capsys) -> None:
     assert main(["comms", "--help"]) == 0
-    assert "torchrun --nproc-per-node 8 -m profiling comms" in capsys.readouterr().out
+    assert "torchrun --nproc-per-node 8 -m commtrace comms" in capsys.readouterr().out
 
 
 def test_a_taken_run_directory_is_refused_before_ranks_start(tmp_path, capsys) -> None:
@@ -439,7 +439,7 @@ def test_a_taken_run_directory_is_refused_before_ranks_start(tmp_path, capsys) -
 )
 def test_nccl(tmp_path) -> None:
     options = ["--dtype", "float32", "--dtype", "bfloat16", "-b", "1K", "-e", "1M", "--factor", "32", "--trace"]
-    done = python("-m", "profiling", "comms", *options, "--out", tmp_path, "--run-name", "run")
+    done = python("-m", "commtrace", "comms", *options, "--out", tmp_path, "--run-name", "run")
     assert done.returncode == 0, done.stderr
     found = written(tmp_path / "run")
     assert (found["backend"], found["world_size"]) == ("nccl", torch.cuda.device_count())

@@ -9,8 +9,8 @@ import pytest
 import torch
 from samples import a_sample
 
-from profiling.comms import patterns
-from profiling.comms.config import DtypeName, OpName
+from commtrace.profiling.comms import patterns
+from commtrace.profiling.comms.config import DtypeName, OpName
 
 DTYPES = [getattr(torch, name) for name in get_args(DtypeName)]
 RANKS = [1, 2, 3, 7, 16, 72]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from profiling.comms import timing
+from commtrace.profiling.comms import timing
 
 GPU = torch.device("cuda", 0)
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiling.base.keeping import Keeping
-from profiling.ranks.process_group import Identity
-from profiling.sessions.afterwards import conclusion
-from profiling.sessions.afterwards.aside import Printed
-from profiling.sessions.afterwards.conclusion import Conclusion, Patience
-from profiling.sessions.afterwards.hand_over import Allowance, Taken
+from commtrace.profiling.base.keeping import Keeping
+from commtrace.profiling.ranks.process_group import Identity
+from commtrace.profiling.sessions.afterwards import conclusion
+from commtrace.profiling.sessions.afterwards.aside import Printed
+from commtrace.profiling.sessions.afterwards.conclusion import Conclusion, Patience
+from commtrace.profiling.sessions.afterwards.hand_over import Allowance, Taken
 
 
 @pytest.fixture

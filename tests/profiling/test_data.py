@@ -7,9 +7,9 @@ import tiny_cifar10
 import torch
 from capturing import ROOT, metas, torchrun
 
-from profiling.errors import DataError, OutOfDataError
-from profiling.workloads.data import CIFAR10_MEAN, CIFAR10_STD, DataSpec, check_cifar10, cifar10, synthetic
-from profiling.workloads.torchvision_import import torchvision
+from commtrace.profiling.errors import DataError, OutOfDataError
+from commtrace.profiling.workloads.data import CIFAR10_MEAN, CIFAR10_STD, DataSpec, check_cifar10, cifar10, synthetic
+from commtrace.profiling.workloads.torchvision_import import torchvision
 
 IMAGES_PER_FILE = 8
 
@@ -104,7 +104,7 @@ def test_batch_larger_than_the_data_set_is_said(cifar10_root) -> None:
 @pytest.mark.slow
 @forks
 def test_training_on_cifar10_from_the_command_line(cifar10_root, tmp_path) -> None:
-    from profiling.cli import main
+    from commtrace.profiling.cli import main
 
     options = ["--data", "cifar10", "--data-root", str(cifar10_root), "--parallel", "single", "--device", "cpu"]
     schedule = ["--wait", "0", "--warmup", "1", "--active", "1", "--steps", "3"]

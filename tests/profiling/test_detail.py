@@ -8,12 +8,12 @@ import torch
 from capturing import metas, python, trace
 from torch.profiler import ProfilerActivity, profile
 
-from analysis.core.schema import records
-from analysis.results.opening import analyse
-from profiling import capture
-from profiling.errors import UsageError
-from profiling.sessions import session as sessions
-from profiling.sessions.step_clock import StepClock
+from commtrace import capture
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.opening import analyse
+from commtrace.profiling.errors import UsageError
+from commtrace.profiling.sessions import session as sessions
+from commtrace.profiling.sessions.step_clock import StepClock
 
 
 def captured(folder, **options: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_what_a_gpu_is_recorded_with(tmp_path, monkeypatch, options) -> None:
 def test_a_light_run_of_gloo_is_measured_but_for_sizes(tmp_path) -> None:
     """Gloo says what it moves by shapes only: sizes and roots are NA, and so is what follows from them."""
     options = ("--workers", 2, "--device", "cpu", "--batch-size", 2, "--active", 2, "--steps", 5)
-    done = python("-m", "profiling", "train", "--light", *options, "--out", tmp_path, "--run-name", "run")
+    done = python("-m", "commtrace", "train", "--light", *options, "--out", tmp_path, "--run-name", "run")
     assert done.returncode == 0, done.stderr
     found = analyse(tmp_path / "run")
     calls = records(found.calls)

@@ -2,8 +2,8 @@ import json
 
 import torch
 
-from profiling.base.contract.fields import content
-from profiling.machine import environment
+from commtrace.profiling.base.contract.fields import content
+from commtrace.profiling.machine import environment
 
 
 def test_versions_of_a_machine_without_gpu(monkeypatch) -> None:

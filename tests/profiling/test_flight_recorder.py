@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from profiling.base.flight_recorder import keep_dumps_in, record_calls
-from profiling.errors import CaptureError
-from profiling.sessions import flight_recorder
-from profiling.sessions.flight_recorder import FlightRecorder
+from commtrace.profiling.base.flight_recorder import keep_dumps_in, record_calls
+from commtrace.profiling.errors import CaptureError
+from commtrace.profiling.sessions import flight_recorder
+from commtrace.profiling.sessions.flight_recorder import FlightRecorder
 
 
 class Recorder:

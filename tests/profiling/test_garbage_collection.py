@@ -9,9 +9,9 @@ import pytest
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
-from analysis.core.markers import PYTHON_GC
-from analysis.results.opening import analyse
-from profiling import capture
+from commtrace import capture
+from commtrace.analysis.core.markers import PYTHON_GC
+from commtrace.analysis.results.opening import analyse
 
 
 def test_garbage_collection_is_found(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from capturing import metas
 
-from profiling import capture
-from profiling.machine.gpu_state import gpu_state
-from profiling.sessions import session as sessions
+from commtrace import capture
+from commtrace.profiling.machine.gpu_state import gpu_state
+from commtrace.profiling.sessions import session as sessions
 
 
 class FakeNVMLError(Exception):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiling.machine import gpus_here
-from profiling.machine.nvml import driver_facts
+from commtrace.profiling.machine import gpus_here
+from commtrace.profiling.machine.nvml import driver_facts
 
 CPU = SimpleNamespace(__version__="2.13.0+cpu", version=SimpleNamespace(cuda=None, hip=None))
 CUDA = SimpleNamespace(__version__="2.13.0+cu130", version=SimpleNamespace(cuda="13.0", hip=None))

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from profiling.errors import UsageError
-from profiling.sweep import grid
-from profiling.sweep.grid import SweepConfig
+from commtrace.profiling.errors import UsageError
+from commtrace.profiling.sweep import grid
+from commtrace.profiling.sweep.grid import SweepConfig
 
 
 def names(found) -> list[str]:
@@ -95,8 +95,8 @@ def test_file_that_is_not_there(tmp_path) -> None:
 
 def test_arguments_of_a_cell_are_those_that_train_understands(tmp_path, monkeypatch) -> None:
     """The command line that a user may repeat makes the very configuration that was checked."""
-    from profiling.cli import main
-    from profiling.train import task as training
+    from commtrace.profiling.cli import main
+    from commtrace.profiling.train import task as training
 
     seen = []
     monkeypatch.delenv("RANK", raising=False)

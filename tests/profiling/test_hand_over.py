@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from profiling.ranks.process_group import Identity
-from profiling.sessions.afterwards.hand_over import Allowance, HandOver, HandOverError, Parcel, Taken
-from profiling.sessions.afterwards.messages import Messages
+from commtrace.profiling.ranks.process_group import Identity
+from commtrace.profiling.sessions.afterwards.hand_over import Allowance, HandOver, HandOverError, Parcel, Taken
+from commtrace.profiling.sessions.afterwards.messages import Messages
 
 MB = 1_000_000
 KEY = "capture"

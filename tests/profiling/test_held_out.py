@@ -6,10 +6,10 @@ import pytest
 import tiny_cifar10
 import torch
 
-from profiling.errors import DataError
-from profiling.workloads.data import CIFAR10_MEAN, CIFAR10_STD, DataSpec, synthetic
-from profiling.workloads.held_out import TEST_BATCH, HeldOut, cifar10_test, synthetic_test
-from profiling.workloads.torchvision_import import torchvision
+from commtrace.profiling.errors import DataError
+from commtrace.profiling.workloads.data import CIFAR10_MEAN, CIFAR10_STD, DataSpec, synthetic
+from commtrace.profiling.workloads.held_out import TEST_BATCH, HeldOut, cifar10_test, synthetic_test
+from commtrace.profiling.workloads.torchvision_import import torchvision
 
 
 def spec(root: Path = Path("none"), **changes) -> DataSpec:

@@ -5,7 +5,7 @@ import time
 import pytest
 from capturing import SCRIPTS, fresh_python
 
-from profiling.base.interrupts import Interrupts
+from commtrace.profiling.base.interrupts import Interrupts
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import torch
 from capturing import metas, python, trace, traced_steps
 from samples import with_slow
 
-from profiling import capture
-from profiling.base import torch_private
-from profiling.sessions import kineto_buffers
-from profiling.sessions import session as sessions
-from profiling.sessions.gpu_reach import cut_short
+from commtrace import capture
+from commtrace.profiling.base import torch_private
+from commtrace.profiling.sessions import kineto_buffers
+from commtrace.profiling.sessions import session as sessions
+from commtrace.profiling.sessions.gpu_reach import cut_short
 
 STEP_US = 10_000.0
 LAUNCHES = 20
@@ -90,7 +90,7 @@ def test_a_trace_of_cpus_only(written) -> None:
 
 RAISES = """
 import os, torch
-from profiling.sessions.kineto_buffers import raise_limit
+from commtrace.profiling.sessions.kineto_buffers import raise_limit
 before = set(os.listdir("/tmp"))
 raise_limit()
 raise_limit()

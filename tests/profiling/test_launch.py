@@ -7,11 +7,11 @@ import sys
 
 import pytest
 from capturing import ROOT, SCRIPTS, environment
+from commtrace.profiling.base.program import tied_program
 from process_tree import mark, survivors
 
-from profiling.base.program import tied_program
-from profiling.errors import RankFailedError
-from profiling.ranks import launch
+from commtrace.profiling.errors import RankFailedError
+from commtrace.profiling.ranks import launch
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""`python -m profiling layers`: memory against formulas, models layer by layer, the swapped VGG-16, and how it ends."""
+"""`commtrace layers`: memory against formulas, models layer by layer, the swapped VGG-16, and how it ends."""
 
 import io
 import json
@@ -13,11 +13,11 @@ import pytest
 import torch
 from capturing import begun, leftovers, python
 
-from profiling.cli import main
-from profiling.layers.memory_use import memory_use, saved_bytes
-from profiling.layers.subjects import used
-from profiling.workloads.models import BLOCKS, MODELS
-from profiling.workloads.stacks import LAYERS, REPORT_BATCH_SIZE, activation_bytes
+from commtrace.profiling.cli import main
+from commtrace.profiling.layers.memory_use import memory_use, saved_bytes
+from commtrace.profiling.layers.subjects import used
+from commtrace.profiling.workloads.models import BLOCKS, MODELS
+from commtrace.profiling.workloads.stacks import LAYERS, REPORT_BATCH_SIZE, activation_bytes
 
 QUICK = ["--device", "cpu", "--warmup", "1", "--iters", "3"]
 CPU = torch.device("cpu")
@@ -204,7 +204,7 @@ def test_exhausted_memory_is_a_reason_and_the_next_layer_goes_on(tmp_path) -> No
     # 51 MB of images: Conv2d's output would be 2.2 GB. A weight of 103 MB fits.
     options = ["--layer", "conv", "--layer", "linear", "--batch-size", "340", "--memory-limit", "1500MB", *QUICK]
     scale = ["--scale", "0.5", "--iters", "1", "--warmup", "0"]
-    done = python("-m", "profiling", "layers", *options, *scale, "--out", tmp_path, "--run-name", "run")
+    done = python("-m", "commtrace", "layers", *options, *scale, "--out", tmp_path, "--run-name", "run")
     assert done.returncode == 0
     assert done.stderr.splitlines() == ["layer   1/2  conv", "layer   2/2  linear", f"{tmp_path}/run/layers.json"]
     rows = by_name(tmp_path / "run")
@@ -274,7 +274,7 @@ def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
 @pytest.mark.slow
 def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
     options = ["--model", "resnet18", "--batch-size", "8", "--iters", "1000", "--device", "cpu"]
-    with begun("-m", "profiling", "layers", *options, "--out", tmp_path, "--run-name", "run") as process:
+    with begun("-m", "commtrace", "layers", *options, "--out", tmp_path, "--run-name", "run") as process:
         until = time.monotonic() + 60
         while not (tmp_path / "run" / "layers.json").exists() and time.monotonic() < until:
             time.sleep(0.05)
@@ -314,7 +314,7 @@ def test_bad_options_are_one_line(options, message, tmp_path, capsys) -> None:
 
 def test_help_has_examples(capsys) -> None:
     assert main(["layers", "--help"]) == 0
-    assert "python -m profiling layers --model vgg16-swapped --batch-size 128" in capsys.readouterr().out
+    assert "commtrace layers --model vgg16-swapped --batch-size 128" in capsys.readouterr().out
 
 
 @pytest.mark.gpu

@@ -8,8 +8,8 @@ import pytest
 import torch
 from capturing import ROOT, fresh_python
 
-from profiling.errors import UsageError
-from profiling.machine import memory
+from commtrace.profiling.errors import UsageError
+from commtrace.profiling.machine import memory
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,8 @@ def test_what_is_no_size_is_refused(text) -> None:
 
 def in_a_limited_process(*statements: str) -> str:
     """What each statement raises beyond a limit of 300 MB, in a process of their own."""
-    code = "import mmap, torch\nfrom profiling.machine import memory\nmemory.limit(300_000_000, None)\n" + "".join(
+    code = "import mmap, torch\nfrom commtrace.profiling.machine import memory\nmemory.limit(300_000_000, None)\n"
+    code += "".join(
         f"try:\n    {statement}\nexcept BaseException as err:\n    print(memory.exhausted(err), type(err).__name__)\n"
         for statement in statements
     )
@@ -145,7 +146,7 @@ def test_the_kernels_count_of_kills(tmp_path) -> None:
 )
 def test_a_gpu_has_a_limit_of_its_own() -> None:
     code = (
-        "import torch\nfrom profiling.machine import memory\nmemory.limit(2**30, 0)\n"
+        "import torch\nfrom commtrace.profiling.machine import memory\nmemory.limit(2**30, 0)\n"
         "try:\n    torch.ones(2**29, device='cuda')\nexcept RuntimeError as err:\n    print(memory.exhausted(err))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -154,7 +155,7 @@ def test_a_gpu_has_a_limit_of_its_own() -> None:
 
 def test_who_has_run_into_a_limit_can_have_it_lifted_to_say_so() -> None:
     code = """
-from profiling.machine import memory
+from commtrace.profiling.machine import memory
 memory.limit(1, None)
 try:
     bytearray(1 << 28)

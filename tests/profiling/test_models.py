@@ -1,6 +1,6 @@
 import torch
 
-from profiling.workloads.models import cifar_resnet18, vgg16
+from commtrace.profiling.workloads.models import cifar_resnet18, vgg16
 
 
 def size(model) -> int:

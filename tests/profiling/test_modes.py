@@ -10,15 +10,15 @@ from capturing import SCRIPTS, metas, python, torchrun, trace
 from samples import with_slow
 from torch import nn
 
-from profiling.base.schedule import Schedule
-from profiling.cli import main
-from profiling.errors import UsageError
-from profiling.modes import FACTS, MODES
-from profiling.modes.pipeline import check_stages, microbatches_of
-from profiling.ranks import task as ranks
-from profiling.train import task as training
-from profiling.train.config import TrainConfig
-from profiling.workloads.models import BLOCKS, MODELS
+from commtrace.profiling.base.schedule import Schedule
+from commtrace.profiling.cli import main
+from commtrace.profiling.errors import UsageError
+from commtrace.profiling.modes import FACTS, MODES
+from commtrace.profiling.modes.pipeline import check_stages, microbatches_of
+from commtrace.profiling.ranks import task as ranks
+from commtrace.profiling.train import task as training
+from commtrace.profiling.train.config import TrainConfig
+from commtrace.profiling.workloads.models import BLOCKS, MODELS
 
 PIPELINE = ["--parallel", "pipeline", "--device", "cpu"]
 SHORT = Schedule(1, 1, 1)
@@ -193,7 +193,7 @@ def test_models_of_other_modes_have_no_facts() -> None:
     "NCCL's broadcasts among them, and the devices in the side file",
 )
 def test_data_parallel_capture(tmp_path) -> None:
-    done = python("-m", "profiling", "train", "--parallel", "dp", "--out", tmp_path, "--run-name", "run")
+    done = python("-m", "commtrace", "train", "--parallel", "dp", "--out", tmp_path, "--run-name", "run")
     assert done.returncode == 0, done.stderr
     (meta,) = metas(tmp_path / "run").values()
     count = torch.cuda.device_count()
@@ -213,7 +213,7 @@ def test_data_parallel_capture(tmp_path) -> None:
 @pytest.mark.parametrize(("mode", "kinds"), [("fsdp", {"AllGather", "ReduceScatter"}), ("pipeline", {"SendRecv"})])
 def test_nccl_capture(tmp_path, mode, kinds) -> None:
     done = python(
-        "-m", "profiling", "train", "--parallel", mode, "--workers", 2, "--out", tmp_path, "--run-name", "run"
+        "-m", "commtrace", "train", "--parallel", mode, "--workers", 2, "--out", tmp_path, "--run-name", "run"
     )
     assert done.returncode == 0, done.stderr
     for meta in metas(tmp_path / "run").values():

@@ -9,14 +9,13 @@ import pytest
 import torch
 from capturing import SCRIPTS, metas, python
 
-from analysis import analyse
-from profiling import capture
-from profiling.base.detail import Detail
-from profiling.base.schedule import Schedule
-from profiling.errors import RunDirError
-from profiling.ranks import nccl_log
-from profiling.train import loop
-from profiling.train.config import TrainConfig
+from commtrace import analyse, capture
+from commtrace.profiling.base.detail import Detail
+from commtrace.profiling.base.schedule import Schedule
+from commtrace.profiling.errors import RunDirError
+from commtrace.profiling.ranks import nccl_log
+from commtrace.profiling.train import loop
+from commtrace.profiling.train.config import TrainConfig
 
 USERS = SCRIPTS / "users"
 FILE = "NCCL_DEBUG_FILE"
@@ -131,7 +130,7 @@ def test_train_leads_it_there_before_ranks_communicate(tmp_path, monkeypatch) ->
 def test_run(tmp_path, how) -> None:
     """A script that is a stand-in for NCCL, too; one that captures nothing leaves its log in a hidden folder."""
     options = ("--nccl-debug", "info", "--out", tmp_path, "--run-name", "run")
-    done = python("-m", "profiling", "run", *options, USERS / "logs_as_nccl.py", how)
+    done = python("-m", "commtrace", "run", *options, USERS / "logs_as_nccl.py", how)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "INFO\n"
     (log,) = tmp_path.glob("*/*.nccl.log" if how == "step" else ".nccl-log-*/node.*")

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiling.base.contract.machine import Pcie, Peer
-from profiling.machine import nvml
+from commtrace.profiling.base.contract.machine import Pcie, Peer
+from commtrace.profiling.machine import nvml
 
 UUIDS = {"gpu0": "GPU-0000", "gpu1": "GPU-1111"}
 

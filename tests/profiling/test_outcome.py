@@ -5,14 +5,13 @@ import torch
 import torch.distributed as dist
 from capturing import metas
 
-from analysis import analyse
-from analysis.errors import NoTraces
-from profiling import capture
-from profiling.cli import main
-from profiling.ranks import process_group as parallel
-from profiling.ranks.process_group import Identity
-from profiling.sessions import kineto_buffers
-from profiling.sessions.outcome import TOO_SHORT, Outcome
+from commtrace import analyse, capture
+from commtrace.analysis.errors import NoTraces
+from commtrace.profiling.cli import main
+from commtrace.profiling.ranks import process_group as parallel
+from commtrace.profiling.ranks.process_group import Identity
+from commtrace.profiling.sessions import kineto_buffers
+from commtrace.profiling.sessions.outcome import TOO_SHORT, Outcome
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,7 @@ def test_success_is_one_line(tmp_path, capfd) -> None:
     out, err = capfd.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert err.startswith(f"commtrace: done: 1 rank traced in {tmp_path}/my run")
-    assert err.endswith(f"; next: python -m analysis '{tmp_path}/my run'\n")
+    assert err.endswith(f"; next: commtrace '{tmp_path}/my run'\n")
 
 
 def test_a_block_without_a_step(tmp_path, capfd) -> None:
@@ -64,7 +63,7 @@ def test_a_rank_that_took_no_part_is_named(tmp_path, monkeypatch, capfd, other, 
     monkeypatch.setattr(parallel, "identity", lambda: Identity(0, 0, 2, "host"))
     if other:
         store.add("commtrace/entries/1", 1)
-    monkeypatch.setattr("profiling.sessions.clock_probe._PATIENCE_S", 0.01)
+    monkeypatch.setattr("commtrace.profiling.sessions.clock_probe._PATIENCE_S", 0.01)
     with capture(tmp_path / "run", device="cpu") as session:
         steps(session, 5)
         if destroys:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from capturing import ROOT, environment, leftovers
 
-from profiling.sessions.afterwards import aside
-from profiling.sessions.afterwards.aside import run_aside
-from profiling.sessions.afterwards.packing import KeptFiles
+from commtrace.profiling.sessions.afterwards import aside
+from commtrace.profiling.sessions.afterwards.aside import run_aside
+from commtrace.profiling.sessions.afterwards.packing import KeptFiles
 
 SAMPLE = sorted((ROOT / "traces" / "resnet18-ddp-w2").glob("*.json.gz"))[0]
 TRACE, RECORDING = "host_0.0000.pt.trace.json.gz", "host_0.0000.pt.trace.ctrace"
@@ -132,7 +132,7 @@ def test_it_gives_way(tmp_path, monkeypatch) -> None:
 def test_a_training_that_is_killed_leaves_nothing_half_done(tmp_path) -> None:
     """Killed at many moments, from before the process starts until after the recording is there."""
     code = (
-        "import sys; from pathlib import Path; from profiling.sessions.afterwards.packing import KeptFiles\n"
+        "import sys; from pathlib import Path; from commtrace.profiling.sessions.afterwards.packing import KeptFiles\n"
         "files = KeptFiles(Path(sys.argv[1]), 'recording'); files.add(sys.argv[2]); print('begun', flush=True)\n"
         "files.finish(lambda: False, tells=False); print('done', flush=True)\n"
     )

@@ -7,12 +7,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from profiling.base import run_directory as rundir
-from profiling.errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
-from profiling.ranks import places
-from profiling.ranks import process_group as parallel
-from profiling.ranks.places import speaks_for_all
-from profiling.ranks.process_group import Identity
+from commtrace.profiling.base import run_directory as rundir
+from commtrace.profiling.errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
+from commtrace.profiling.ranks import places
+from commtrace.profiling.ranks import process_group as parallel
+from commtrace.profiling.ranks.places import speaks_for_all
+from commtrace.profiling.ranks.process_group import Identity
 
 
 def who(rank: int, world_size: int = 2) -> Identity:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from profiling.machine.power import Power, power
+from commtrace.profiling.machine.power import Power, power
 
 
 class FakeNVMLError(Exception):

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from profiling.cli import main
-from profiling.modes import MODES
-from profiling.train import loop
-from profiling.train.learning.scoring import ScoredLoss
-from profiling.train.learning.trainee import Trainee, train_step
+from commtrace.profiling.cli import main
+from commtrace.profiling.modes import MODES
+from commtrace.profiling.train import loop
+from commtrace.profiling.train.learning.scoring import ScoredLoss
+from commtrace.profiling.train.learning.trainee import Trainee, train_step
 
 CPU = torch.device("cpu")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiling.train import progress
-from profiling.train.progress import TrainReporter
+from commtrace.profiling.train import progress
+from commtrace.profiling.train.progress import TrainReporter
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from profiling.base import run_directory as rundir
-from profiling.base.contract.fields import Record
-from profiling.errors import RunDirError
+from commtrace.profiling.base import run_directory as rundir
+from commtrace.profiling.base.contract.fields import Record
+from commtrace.profiling.errors import RunDirError
 
 
 def names(folder: Path) -> list[str]:

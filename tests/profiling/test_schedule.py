@@ -1,7 +1,7 @@
 import pytest
 
-from profiling.base.schedule import Schedule, check_leading_steps, check_steps
-from profiling.errors import UsageError
+from commtrace.profiling.base.schedule import Schedule, check_leading_steps, check_steps
+from commtrace.profiling.errors import UsageError
 
 
 def test_phases_of_two_cycles_and_after() -> None:
@@ -21,7 +21,7 @@ def test_cycles_without_wait_follow_one_another() -> None:
 def test_phases_are_those_of_torch() -> None:
     import torch
 
-    from profiling.sessions.session import _ACTIONS
+    from commtrace.profiling.sessions.session import _ACTIONS
 
     ours = Schedule(wait=2, warmup=1, active=3, repeat=2)
     theirs = torch.profiler.schedule(wait=2, warmup=1, active=3, repeat=2)

@@ -7,7 +7,7 @@ import torch
 from capturing import ROOT, SCRIPTS, python
 from torch import nn
 
-from profiling.train.learning.scoring import Score, ScoredLoss, largest, total
+from commtrace.profiling.train.learning.scoring import Score, ScoredLoss, largest, total
 
 CPU = torch.device("cpu")
 OUTPUTS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])

@@ -1,4 +1,4 @@
-"""`python -m profiling run` under launchers other than torchrun, with stand-ins for those, and with real ones."""
+"""`commtrace run` under launchers other than torchrun, with stand-ins for those, and with real ones."""
 
 import functools
 import json
@@ -29,13 +29,13 @@ from capturing import (
 )
 from samples import with_slow
 
-from profiling.base.schedule import Schedule
-from profiling.script.config import RunConfig, Target
-from profiling.script.watch.patches import Patches
-from profiling.script.watch.reruns import RerunWatch
+from commtrace.profiling.base.schedule import Schedule
+from commtrace.profiling.script.config import RunConfig, Target
+from commtrace.profiling.script.watch.patches import Patches
+from commtrace.profiling.script.watch.reruns import RerunWatch
 
 USERS = SCRIPTS / "users"
-RUN = ("-m", "profiling", "run")
+RUN = ("-m", "commtrace", "run")
 
 
 def assert_both_ranks(run_dir: Path) -> None:
@@ -231,7 +231,7 @@ def test_two_nodes(tmp_path, words) -> None:
     with ExitStack() as stack:
         nodes = []
         for node in (0, 1):
-            own = ["-m", "profiling", first, "--out", tmp_path / f"node{node}", *rest]
+            own = ["-m", "commtrace", first, "--out", tmp_path / f"node{node}", *rest]
             nodes.append(stack.enter_context(begun(*torchrun, f"--node-rank={node}", *own)))
         with ThreadPoolExecutor() as pool:
             said = [err for _, err in pool.map(lambda node: node.communicate(timeout=300), nodes)]

@@ -29,7 +29,7 @@ def started(*args: object, cwd: Path = USERS, **options: str) -> "subprocess.Com
 
 def both(*args: object, **options: str) -> "tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]":
     """The same command line with Python alone, and under `run`."""
-    ours = started("-m", "profiling", "run", *args, **options)
+    ours = started("-m", "commtrace", "run", *args, **options)
     ours.stderr = ours.stderr.replace(NOTHING, "")
     return started(*args, **options), ours
 
@@ -120,12 +120,12 @@ def test_safe_path_is_respected() -> None:
     ],
 )
 def test_what_cannot_be_run_is_said_in_a_line(args, said) -> None:
-    done = started("-m", "profiling", "run", *args)
+    done = started("-m", "commtrace", "run", *args)
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (done.stdout, done.returncode) == ("", 1 if "users" in args else 2)
 
 
 def test_help_has_examples() -> None:
-    done = started("-m", "profiling", "run", "--help")
-    assert "torchrun --nproc-per-node 8 -m profiling run --run-name mine train.py" in done.stdout
+    done = started("-m", "commtrace", "run", "--help")
+    assert "torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py" in done.stdout

@@ -15,15 +15,15 @@ from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 
-from profiling.base import disk
-from profiling.base.keeping import TRACES_ONLY, Keeping
-from profiling.base.schedule import TRAILING_STEPS, Schedule
-from profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
-from profiling.script.watch import limit_watchdog
-from profiling.script.watch import model as watched_model
-from profiling.script.watch.observer import Observer
-from profiling.sessions.afterwards import aside, conclusion, packing
-from profiling.sessions.session import Session
+from commtrace.profiling.base import disk
+from commtrace.profiling.base.keeping import TRACES_ONLY, Keeping
+from commtrace.profiling.base.schedule import TRAILING_STEPS, Schedule
+from commtrace.profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
+from commtrace.profiling.script.watch import limit_watchdog
+from commtrace.profiling.script.watch import model as watched_model
+from commtrace.profiling.script.watch.observer import Observer
+from commtrace.profiling.sessions.afterwards import aside, conclusion, packing
+from commtrace.profiling.sessions.session import Session
 
 UNTIL_OVER = 20 + TRAILING_STEPS
 """Steps after which every capture here is over."""

@@ -1,4 +1,4 @@
-"""`python -m profiling run` on whole scripts: several processes, several ranks, and ends that are not good."""
+"""`commtrace run` on whole scripts: several processes, several ranks, and ends that are not good."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ from process_tree import family, listening
 from samples import with_slow
 
 USERS = SCRIPTS / "users"
-RUN = ("-m", "profiling", "run")
+RUN = ("-m", "commtrace", "run")
 
 
 def test_ranks_of_torchrun(tmp_path) -> None:

@@ -11,15 +11,15 @@ import torch
 from capturing import SCRIPTS, leftovers, metas, python, torchrun, trace, traced_steps
 from samples import with_slow
 
-from profiling import capture
-from profiling.base import run_directory as rundir
-from profiling.base import torch_private
-from profiling.errors import CaptureError, RunDirError, UsageError
-from profiling.sessions import session as sessions
-from profiling.sessions import step_clock
-from profiling.sessions.afterwards import conclusion, packing
-from profiling.sessions.afterwards.aside import Printed
-from profiling.sessions.step_clock import HostMark
+from commtrace import capture
+from commtrace.profiling.base import run_directory as rundir
+from commtrace.profiling.base import torch_private
+from commtrace.profiling.errors import CaptureError, RunDirError, UsageError
+from commtrace.profiling.sessions import session as sessions
+from commtrace.profiling.sessions import step_clock
+from commtrace.profiling.sessions.afterwards import conclusion, packing
+from commtrace.profiling.sessions.afterwards.aside import Printed
+from commtrace.profiling.sessions.step_clock import HostMark
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from profiling.sessions import step_clock
-from profiling.sessions.step_clock import Overhead, StepClock, StepTime, overhead
+from commtrace.profiling.sessions import step_clock
+from commtrace.profiling.sessions.step_clock import Overhead, StepClock, StepTime, overhead
 
 
 def steps(*times: tuple[str, int]) -> list[StepTime]:

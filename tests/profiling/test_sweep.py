@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from profiling.cli import main
-from profiling.errors import DataError, DeviceError, RunDirError, UsageError
-from profiling.sweep import bench as sweep
-from profiling.sweep import directory as sweep_dir
-from profiling.sweep.grid import Cell
-from profiling.sweep.progress import remaining, table
+from commtrace.profiling.cli import main
+from commtrace.profiling.errors import DataError, DeviceError, RunDirError, UsageError
+from commtrace.profiling.sweep import bench as sweep
+from commtrace.profiling.sweep import directory as sweep_dir
+from commtrace.profiling.sweep.grid import Cell
+from commtrace.profiling.sweep.progress import remaining, table
 
 MEMORY_SAMPLES = 100  # what fits, in these tests
 
@@ -81,8 +81,8 @@ def test_table_has_the_slowest_rank_scaled_to_the_data_set(tmp_path, capsys) -> 
     assert lines[3].split() == ["resnet18-ddp-w2-b8", "done", "4", "of", "8", "4.000", "0.200"]
     assert lines[4] == "epoch: scaled from its timed steps to the whole data set"
     assert lines[-2:] == [
-        f"  scaling:      python -m analysis scaling {tmp_path}",
-        f"  subtraction:  python -m analysis subtraction {tmp_path}",
+        f"  scaling:      commtrace scaling {tmp_path}",
+        f"  subtraction:  commtrace subtraction {tmp_path}",
     ]
 
 
@@ -129,7 +129,7 @@ def test_interrupted_and_resumed_ends_in_the_same_table(tmp_path, capsys) -> Non
     assert sweep.run_sweep(request(tmp_path / "b"), run_cell=Cells(b32="interrupt")) == 143
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1].endswith(f"to go on: python -m profiling sweep --resume {tmp_path / 'b'}")
+    assert err.splitlines()[-1].endswith(f"to go on: commtrace sweep --resume {tmp_path / 'b'}")
     assert statuses(tmp_path / "b") == {"w1-b8": "done", "w1-b32": "open", "w2-b8": "open", "w2-b32": "open"}
     rest = Cells()
     assert sweep.run_sweep(request(tmp_path / "b", resume=True), run_cell=rest) == 0
@@ -259,7 +259,7 @@ def test_command_line_goes_before_the_file(tmp_path, monkeypatch) -> None:
     (found,) = seen
     assert found.folder == Path("there/mine")
     assert found.given == {"batch_size": (2, 4), "workers": (1, 2), "seed": 0, "run_name": "mine", "out": "there"}
-    assert found.command[:4] == ["python", "-m", "profiling", "sweep"]
+    assert found.command[:4] == ["commtrace", "sweep"]
 
 
 def test_inside_torchrun_it_says_so(monkeypatch, capsys) -> None:
@@ -271,7 +271,7 @@ def test_inside_torchrun_it_says_so(monkeypatch, capsys) -> None:
 def test_help_has_examples_and_modes(capsys) -> None:
     assert main(["sweep", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "python -m profiling sweep --resume traces/grid" in out
+    assert "commtrace sweep --resume traces/grid" in out
     assert "pipeline" in out
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from capturing import ROOT
 
-from profiling.errors import RunDirError
-from profiling.sweep import directory as sweep_dir
-from profiling.sweep import grid
-from profiling.sweep.directory import SweepFile
-from profiling.sweep.grid import SweepConfig
+from commtrace.profiling.errors import RunDirError
+from commtrace.profiling.sweep import directory as sweep_dir
+from commtrace.profiling.sweep import grid
+from commtrace.profiling.sweep.directory import SweepFile
+from commtrace.profiling.sweep.grid import SweepConfig
 
 
 def content(**changes) -> SweepFile:
@@ -87,7 +87,7 @@ def test_two_at_once_are_refused(tmp_path) -> None:
 def test_processes_of_a_killed_sweep_are_waited_for(tmp_path) -> None:
     """They hold its lock. That is no second sweep, and it does not last."""
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom profiling.sweep import directory as sweep_dir\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom commtrace.profiling.sweep import directory as sweep_dir\n"
         f"with sweep_dir.locked(Path({str(tmp_path)!r}), print) as lock:\n"
         "    if os.fork():\n        os.kill(os.getpid(), 9)\n    time.sleep(1.5)\n"
     )
@@ -105,7 +105,7 @@ def test_processes_of_a_killed_sweep_are_waited_for(tmp_path) -> None:
 def test_death_between_write_and_rename_leaves_the_old_file(tmp_path) -> None:
     code = (
         "import os\nfrom dataclasses import replace\nfrom pathlib import Path\n"
-        "from profiling.sweep import directory as sweep_dir\n"
+        "from commtrace.profiling.sweep import directory as sweep_dir\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "Path.replace = lambda self, target: os.kill(os.getpid(), 9)\n"
         "with sweep_dir.locked(folder, print):\n"

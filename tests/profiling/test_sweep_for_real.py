@@ -19,7 +19,7 @@ def test_out_of_memory_by_a_real_limit(tmp_path) -> None:
         "1",
     ]
     done = python(
-        *("-m", "profiling", "sweep", *TINY, *options, "--memory-limit", "650MB"),
+        *("-m", "commtrace", "sweep", *TINY, *options, "--memory-limit", "650MB"),
         *("--out", tmp_path, "--run-name", "memory"),
     )
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def test_out_of_memory_by_a_real_limit(tmp_path) -> None:
 @pytest.mark.slow
 def test_out_of_data_is_another_thing(tmp_path) -> None:
     options = ["--workers", "2", "--batch-size", "2", "--batch-size-until-oom", "--dataset-samples", "9"]
-    done = python("-m", "profiling", "sweep", *TINY, *options, "--out", tmp_path, "--run-name", "data")
+    done = python("-m", "commtrace", "sweep", *TINY, *options, "--out", tmp_path, "--run-name", "data")
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "data") == {"resnet18-ddp-w2-b2": "done", "resnet18-ddp-w2-b8": "out_of_data"}
     assert "9 images are fewer than one batch of 8 for each of 2 ranks" in done.stdout

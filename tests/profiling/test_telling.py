@@ -8,7 +8,10 @@ import sys
 import pytest
 from capturing import ROOT, environment
 
-IMPORTS = "from profiling.sweep.progress import SweepReporter\nfrom profiling.base.console.messages import tell\n"
+IMPORTS = """
+from commtrace.profiling.sweep.progress import SweepReporter
+from commtrace.profiling.base.console.messages import tell
+"""
 
 
 def told(code: str, **streams: int) -> int:

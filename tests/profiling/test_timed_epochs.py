@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from profiling.sessions import step_clock
-from profiling.train import timed_epochs
-from profiling.train.timed_epochs import Epoch, EpochTime, timed_epoch
+from commtrace.profiling.sessions import step_clock
+from commtrace.profiling.train import timed_epochs
+from commtrace.profiling.train.timed_epochs import Epoch, EpochTime, timed_epoch
 
 CPU = torch.device("cpu")
 

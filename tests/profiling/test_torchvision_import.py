@@ -6,8 +6,8 @@ import pytest
 import torch
 from capturing import fresh_python
 
-from profiling.errors import LibraryError
-from profiling.workloads.torchvision_import import torchvision
+from commtrace.profiling.errors import LibraryError
+from commtrace.profiling.workloads.torchvision_import import torchvision
 
 NEEDS_OPERATOR = """
 import torch
@@ -69,7 +69,7 @@ def test_the_real_one_loads() -> None:
     pytest.importorskip("PIL")
     # In a process of its own: here a stand-in may have been imported before.
     code = """
-from profiling.workloads.torchvision_import import torchvision
+from commtrace.profiling.workloads.torchvision_import import torchvision
 print(torchvision("transforms").RandomCrop(32, padding=4))
 """
     done = fresh_python("-c", code)

@@ -1,4 +1,4 @@
-"""The run directory of `python -m profiling train`, from real captures with gloo."""
+"""The run directory of `commtrace train`, from real captures with gloo."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from capturing import ROOT, environment, leftovers, metas, python, trace, traced
 from contract_files import rewritten
 from process_tree import family, listening
 
-from profiling.base.contract.rank import RankFile
-from profiling.base.contract.run import RunFile
+from commtrace.profiling.base.contract.rank import RankFile
+from commtrace.profiling.base.contract.run import RunFile
 
 STEP_KEYS = {"step", "phase", "start_unix_ns", "dur_ns"}
 
@@ -30,7 +30,7 @@ def test_run_file(gloo_run) -> None:
     run = json.loads((gloo_run / "run.json").read_text())
     assert (run["schema_version"], run["run"], run["world_size"], run["backend"]) == (1, "gloo", 2, "gloo")
     assert run["model"] == {"name": "resnet18", "parameters": 11_173_962, "bytes": 44_695_848, "buffer_bytes": 38_560}
-    assert run["command"][:4] == ["python", "-m", "profiling", "train"]
+    assert run["command"][:4] == ["commtrace", "train"]
     assert run["config"]["batch_size"] == 4
     assert run["config"]["optimizer"] == {"lr": 0.02, "momentum": 0.9, "weight_decay": 5e-4, "name": "sgd"}
     assert run["versions"]["torch"] == torch.__version__
@@ -89,7 +89,7 @@ def test_traces_are_of_their_rank_and_of_the_active_steps(gloo_run) -> None:
 
 
 def start(out, *options: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "profiling", "train", "--workers", "2", "--device", "cpu", "--batch-size", "2"]
+    command = [sys.executable, "-m", "commtrace", "train", "--workers", "2", "--device", "cpu", "--batch-size", "2"]
     return subprocess.Popen(
         [*command, *options, "--out", str(out), "--run-name", "run"],
         cwd=ROOT,
@@ -149,7 +149,7 @@ def test_stopped_in_a_timed_epoch(tmp_path) -> None:
 @pytest.mark.slow
 def test_ddp_of_one(tmp_path) -> None:
     options = ["--workers", "1", "--device", "cpu", "--batch-size", "2", "--wait", "1", "--active", "1"]
-    done = python("-m", "profiling", "train", *options, "--out", tmp_path)
+    done = python("-m", "commtrace", "train", *options, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     run_dir = tmp_path / done.stdout.splitlines()[0].rpartition("/")[2]
     assert run_dir.name.startswith("resnet18-ddp-w1-")
@@ -162,7 +162,7 @@ def test_ddp_of_one(tmp_path) -> None:
     reason="needs a GPU: would capture with NCCL, and check its kernels, GPU facts, links and device step times",
 )
 def test_cuda_capture(tmp_path) -> None:
-    done = python("-m", "profiling", "train", "--batch-size", "8", "--out", tmp_path, "--run-name", "run")
+    done = python("-m", "commtrace", "train", "--batch-size", "8", "--out", tmp_path, "--run-name", "run")
     assert done.returncode == 0, done.stderr
     found = metas(tmp_path / "run")
     assert len(found) == torch.cuda.device_count()

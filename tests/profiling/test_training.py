@@ -13,13 +13,13 @@ import torch
 from capturing import ROOT, leftovers, metas, python, trace
 from torch.optim import SGD
 
-from profiling import cli
-from profiling.train import loop as train
-from profiling.train import scalars
-from profiling.train.config import OptimizerConfig
-from profiling.train.learning.optimizers import optimizer_of
-from profiling.workloads import models
-from profiling.workloads.torchvision_import import torchvision
+from commtrace.profiling import cli
+from commtrace.profiling.train import loop as train
+from commtrace.profiling.train import scalars
+from commtrace.profiling.train.config import OptimizerConfig
+from commtrace.profiling.train.learning.optimizers import optimizer_of
+from commtrace.profiling.workloads import models
+from commtrace.profiling.workloads.torchvision_import import torchvision
 
 ALONE = ["--parallel", "single", "--device", "cpu"]
 SHORT = ["--wait", "1", "--warmup", "1", "--active", "1", "--steps", "3"]

@@ -2,10 +2,10 @@ from fractions import Fraction
 
 import pytest
 
-from profiling.errors import OutOfDataError, UsageError
-from profiling.train.learning.lr_policy import linearly_scaled, warmed_up
-from profiling.train.plan import TrainingPlan, lr_policy, parse_batch_size_schedule, planned_epochs
-from profiling.workloads.data import epoch_steps
+from commtrace.profiling.errors import OutOfDataError, UsageError
+from commtrace.profiling.train.learning.lr_policy import linearly_scaled, warmed_up
+from commtrace.profiling.train.plan import TrainingPlan, lr_policy, parse_batch_size_schedule, planned_epochs
+from commtrace.profiling.workloads.data import epoch_steps
 
 
 def plan(epochs: int = 90, **changes) -> TrainingPlan:

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from beside_checkout import TRACES, needs_shared
 
-from analysis.core.schema import records
-from analysis.metrics.account import WINDOW_PARTS
-from analysis.results.opening import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.account import WINDOW_PARTS
+from commtrace.analysis.results.opening import analyse
 
 pytestmark = needs_shared
 

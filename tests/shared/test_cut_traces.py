@@ -6,10 +6,10 @@ import json
 import pytest
 from beside_checkout import FILES, needs_shared
 
-from analysis.reading.pool import Reading
-from analysis.recording.options import ReadOptions
-from analysis.run.file_tables import trace_file
-from profiling.sessions.gpu_reach import cut_short
+from commtrace.analysis.reading.pool import Reading
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.run.file_tables import trace_file
+from commtrace.profiling.sessions.gpu_reach import cut_short
 
 pytestmark = [needs_shared, pytest.mark.slow]
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from beside_checkout import TRACES, needs_shared
 
-from analysis import analyse
-from analysis.core.schema import records
+from commtrace import analyse
+from commtrace.analysis.core.schema import records
 
 pytestmark = needs_shared
 

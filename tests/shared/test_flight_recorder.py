@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from beside_checkout import SHARED
 
-from analysis.cli import app as cli
-from analysis.hang.analysis import find_hang
+from commtrace.analysis.cli import app as cli
+from commtrace.analysis.hang.analysis import find_hang
 
 JOBS = sorted(path.parent for path in (SHARED / "flight-recorder").glob("*/fault_injection.log"))
 

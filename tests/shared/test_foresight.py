@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from beside_checkout import SHARED, TRACES
 
-from analysis import analyse
-from analysis.replay.scenarios.usual import without_stragglers
+from commtrace import analyse
+from commtrace.analysis.replay.scenarios.usual import without_stragglers
 
 FORESIGHT = SHARED / "foresight"
 pytestmark = pytest.mark.skipif(not FORESIGHT.exists(), reason="no shared runs beside the checkout")

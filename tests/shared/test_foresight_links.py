@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from beside_checkout import SHARED
 
-from analysis.replay.slow_links import slow_groups
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.replay.slow_links import slow_groups
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 FORESIGHT = SHARED / "foresight"
 MOST_WIDE = 0.2

@@ -7,9 +7,9 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 from raw_traces import SEVERAL, Event, raw
 
-from analysis.core.schema import Row, records
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 pytestmark = needs_shared
 

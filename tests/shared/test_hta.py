@@ -4,7 +4,7 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 from second_opinion import trace_analysis
 
-from analysis.results.opening import analyse
+from commtrace.analysis.results.opening import analyse
 
 DLRM = TRACES / "dlrm-v100-w8"
 pytestmark = [needs_shared, pytest.mark.slow]

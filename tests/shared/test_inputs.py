@@ -8,9 +8,9 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 from builders import write_bytes
 
-from analysis.core.schema import records
-from analysis.results.analysis import Analysis
-from analysis.results.opening import load_run
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import load_run
 
 pytestmark = needs_shared
 

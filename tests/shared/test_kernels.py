@@ -11,10 +11,10 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 from samples import with_slow
 
-from analysis.core.kinds import comm_pattern
-from analysis.core.schema import records
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.core.kinds import comm_pattern
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 pytestmark = needs_shared
 

@@ -8,7 +8,7 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 from second_opinion import to_the_ns, trace_analysis
 
-from analysis import analyse
+from commtrace import analyse
 
 pytestmark = [needs_shared, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -7,8 +7,8 @@ import pytest
 from beside_checkout import SHARED
 from leave_one_out import errors
 
-from analysis import analyse
-from analysis.replay.table import MOST_ERROR_FRAC
+from commtrace import analyse
+from commtrace.analysis.replay.table import MOST_ERROR_FRAC
 
 FOLDER = SHARED / "traces"
 pytestmark = [

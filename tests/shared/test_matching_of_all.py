@@ -6,7 +6,7 @@ import pytest
 from beside_checkout import SHARED, TRACES, needs_shared
 from samples import a_sample
 
-from analysis.results.opening import analyse
+from commtrace.analysis.results.opening import analyse
 
 pytestmark = needs_shared
 
@@ -16,7 +16,7 @@ SEVERAL = [path for path in SETS if len(list(chain(path.glob("*.json"), path.glo
 
 @pytest.fixture(autouse=True)
 def without_cache(monkeypatch):
-    monkeypatch.setattr("analysis.reading.pool.WORTH_A_CACHE_BYTES", 1 << 60)
+    monkeypatch.setattr("commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES", 1 << 60)
 
 
 @pytest.mark.parametrize("path", a_sample(SEVERAL, 8), ids=lambda path: path.name)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from beside_checkout import SHARED
 
-from analysis import analyse
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.results.analysis import Analysis
 
 EXPORT = SHARED / "nsight" / "mfu_2gpu_before.sqlite"
 PROCESSES = {0: 144, 1: 145}

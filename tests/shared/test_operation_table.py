@@ -13,8 +13,8 @@ import pytest
 from beside_checkout import SHARED
 from operation_table import write_traces
 
-from analysis import analyse
-from analysis.results.analysis import Analysis
+from commtrace import analyse
+from commtrace.analysis.results.analysis import Analysis
 
 TABLES = SHARED / "simulation"
 pytestmark = pytest.mark.skipif(not TABLES.exists(), reason="no shared tables of operations beside the checkout")

@@ -4,8 +4,8 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 from raw_traces import SEVERAL, Event, raw
 
-from analysis.core.schema import records
-from analysis.results.opening import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.opening import analyse
 
 pytestmark = needs_shared
 

@@ -10,13 +10,13 @@ from beside_checkout import EXPECTED, TRACES, needs_shared
 from builders import US
 from samples import a_sample, with_slow
 
-from analysis.cli.app import main
-from analysis.core.schema import records
-from analysis.metrics.clocks.table import clocks
-from analysis.metrics.matching.ladder import Evidence, matches
-from analysis.metrics.waiting import collectives, participation
-from analysis.results.analysis import Analysis
-from analysis.results.opening import analyse
+from commtrace.analysis.cli.app import main
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.clocks.table import clocks
+from commtrace.analysis.metrics.matching.ladder import Evidence, matches
+from commtrace.analysis.metrics.waiting import collectives, participation
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
 
 pytestmark = needs_shared
 
@@ -31,7 +31,7 @@ COUNTS = ("n_compute", "n_comm", "n_memory")
 @pytest.fixture(autouse=True)
 def without_cache(monkeypatch):
     """Nothing is written beside traces of others, and each test reads them anew."""
-    monkeypatch.setattr("analysis.reading.pool.WORTH_A_CACHE_BYTES", 1 << 60)
+    monkeypatch.setattr("commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES", 1 << 60)
 
 
 def expected(name: str, traces: str) -> list[dict[str, str]]:

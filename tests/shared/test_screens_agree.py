@@ -8,10 +8,10 @@ import pytest
 from beside_checkout import SHARED
 from reading_screens import contradictions
 
-from analysis.recording.options import ReadOptions
-from analysis.render.screen import Screen
-from analysis.results.opening import analyse_with
-from analysis.results.overview import overview
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.render.screen import Screen
+from commtrace.analysis.results.opening import analyse_with
+from commtrace.analysis.results.overview import overview
 
 _QUICK = ("ddp-a100-r0of2", "dlrm-v100-w8", "tracelens-bert-h100", "ddp_checkpoint_once", "h_cpu_sync", "k_hang")
 _ROOTS = ("traces", "truth", "foresight")

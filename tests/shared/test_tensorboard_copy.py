@@ -9,7 +9,7 @@ from beside_checkout import TRACES, needs_shared
 from distributed_view import View, assert_times_of_breakdown, copied
 from tensorboards import tensorboard
 
-from analysis import analyse
+from commtrace import analyse
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,8 +9,8 @@ from beside_checkout import SHARED, TRACES
 from perfetto_reading import tracks_of
 from samples import with_slow
 
-from analysis.results.opening import analyse
-from analysis.timeline.bundle import bundle
+from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.timeline.bundle import bundle
 
 TRUTH = SHARED / "truth"
 pytestmark = pytest.mark.skipif(

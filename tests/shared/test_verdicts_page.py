@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from beside_checkout import TRACES, needs_shared
 
-from analysis import analyse
-from analysis.metrics.verdicts.of_run import first_verdict
+from commtrace import analyse
+from commtrace.analysis.metrics.verdicts.of_run import first_verdict
 
 pytestmark = needs_shared
 

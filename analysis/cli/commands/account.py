@@ -56,9 +56,9 @@ def account_command(
 
     \b
     Examples:
-      {prog} account traces/my-run
-      {prog} account --by step --format csv traces/my-run
-      {prog} account --by culprit traces/my-run
+      commtrace account traces/my-run
+      commtrace account --by step --format csv traces/my-run
+      commtrace account --by culprit traces/my-run
     """
     name = _TABLES[by]
     writing.check(name)

@@ -55,9 +55,9 @@ def bandwidth_command(
 
     \b
     Examples:
-      {prog} bandwidth traces/my-run
-      {prog} bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
-      {prog} bandwidth --by time --every 5min nccl-inspector-1234
+      commtrace bandwidth traces/my-run
+      commtrace bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
+      commtrace bandwidth --by time --every 5min nccl-inspector-1234
     """
     if by is BandwidthBy.size:
         name = "bandwidth" if ceiling is None else "bandwidth_ceiling"

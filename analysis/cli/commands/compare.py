@@ -101,10 +101,10 @@ def compare_command(
 
     \b
     Examples:
-      {prog} compare traces/before traces/after
-      {prog} compare traces/before-* --against traces/after-*
-      {prog} compare --by kernel --format csv traces/before traces/after
-      {prog} compare --fail-above 5 traces/main-* --against traces/candidate
+      commtrace compare traces/before traces/after
+      commtrace compare traces/before-* --against traces/after-*
+      commtrace compare --by kernel --format csv traces/before traces/after
+      commtrace compare --fail-above 5 traces/main-* --against traces/candidate
     """
     whole = by is None and writing.format not in (Format.csv, Format.latex)
     if whole:

@@ -33,7 +33,7 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
 
     \b
     Examples:
-      {prog} tensorboard-copy traces/my-run traces/my-run-tensorboard
+      commtrace tensorboard-copy traces/my-run traces/my-run-tensorboard
       tensorboard --logdir traces
     """
     check_new_folder(out)
@@ -69,8 +69,8 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
 
     \b
     Examples:
-      {prog} tensorboard-scalars traces/my-run
-      {prog} tensorboard-scalars traces/my-run --output logs/my-run
+      commtrace tensorboard-scalars traces/my-run
+      commtrace tensorboard-scalars traces/my-run --output logs/my-run
       tensorboard --logdir traces
     """
     if output is None and not (len(runs) == 1 and runs[0].is_dir()):
@@ -124,8 +124,8 @@ def export_command(
 
     \b
     Examples:
-      {prog} export inductor traces/my-run
-      {prog} export inductor traces/my-run --output profile.json
+      commtrace export inductor traces/my-run
+      commtrace export inductor traces/my-run --output profile.json
     """
     assert to is ExportTo.inductor
     analysis = analysis_of(runs, reading)

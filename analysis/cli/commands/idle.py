@@ -41,8 +41,8 @@ def idle_command(
 
     \b
     Examples:
-      {prog} idle traces/my-run
-      {prog} idle --by step --format csv traces/my-run
+      commtrace idle traces/my-run
+      commtrace idle --by step --format csv traces/my-run
     """
     name = "idle" if by is BreakdownBy.device else "idle_steps"
     writing.check(name)
@@ -64,9 +64,9 @@ def gaps_command(
 
     \b
     Examples:
-      {prog} gaps traces/my-run
-      {prog} gaps --top 3 --where cause=sync traces/my-run
-      {prog} gaps --where step=4 --format csv traces/my-run
+      commtrace gaps traces/my-run
+      commtrace gaps --top 3 --where cause=sync traces/my-run
+      commtrace gaps --where step=4 --format csv traces/my-run
     """
     writing.check("gaps")
     if writing.for_people and writing.choice.top is None:
@@ -91,8 +91,8 @@ def syncs_command(
 
     \b
     Examples:
-      {prog} syncs traces/my-run
-      {prog} syncs --by step --format csv traces/my-run
+      commtrace syncs traces/my-run
+      commtrace syncs --by step --format csv traces/my-run
     """
     name = "syncs" if by is SyncsBy.rank else "syncs_steps"
     writing.check(name)

@@ -226,7 +226,7 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
 
     \b
     Examples:
-      {prog} replay traces/my-run
+      commtrace replay traces/my-run
     """
     writing.check("replay_steps")
     analysis = analysis_of(runs, reading, details=True)
@@ -246,7 +246,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
 
     \b
     Examples:
-      {prog} attribution traces/my-run
+      commtrace attribution traces/my-run
     """
     writing.check("attribution")
     analysis = analysis_of(runs, reading, details=True)
@@ -279,8 +279,8 @@ def critical_path_command(
 
     \b
     Examples:
-      {prog} critical-path traces/my-run
-      {prog} critical-path --by piece --format csv traces/my-run
+      commtrace critical-path traces/my-run
+      commtrace critical-path --by piece --format csv traces/my-run
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
     writing.check(name)
@@ -315,8 +315,8 @@ def releases_command(
 
     \b
     Examples:
-      {prog} releases traces/my-run
-      {prog} releases --by call --top 20 traces/my-run
+      commtrace releases traces/my-run
+      commtrace releases --by call --top 20 traces/my-run
     """
     name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
     writing.check(name)
@@ -335,10 +335,10 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
 
     \b
     Examples:
-      {prog} predict traces/my-run
-      {prog} predict --without-straggler 5 traces/my-run
-      {prog} predict --without-straggler node03 --links between=2 traces/my-run
-      {prog} predict --ranks 64 --batch shared traces/my-run
+      commtrace predict traces/my-run
+      commtrace predict --without-straggler 5 traces/my-run
+      commtrace predict --without-straggler node03 --links between=2 traces/my-run
+      commtrace predict --ranks 64 --batch shared traces/my-run
     """
     writing.check("predictions")
     analysis = analysis_of(runs, reading, details=True)

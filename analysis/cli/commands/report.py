@@ -59,10 +59,10 @@ def report_command(
 
     \b
     Examples:
-      {prog} report traces/my-run
-      {prog} report traces/my-run --step 7 --output report.html
-      {prog} report traces/before --against traces/after
-      {prog} report traces/my-sweep
+      commtrace report traces/my-run
+      commtrace report traces/my-run --step 7 --output report.html
+      commtrace report traces/before --against traces/after
+      commtrace report traces/my-sweep
     """
     if against:
         _compared(runs, against, output, reading)

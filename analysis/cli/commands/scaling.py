@@ -22,9 +22,9 @@ def scaling_command(
 
     \b
     Examples:
-      {prog} scaling traces/my-sweep
-      {prog} scaling --format latex --output scaling.tex traces/my-sweep
-      {prog} scaling timings.csv
+      commtrace scaling traces/my-sweep
+      commtrace scaling --format latex --output scaling.tex traces/my-sweep
+      commtrace scaling timings.csv
     """
     writing.check("scaling")
     from ...sweeps.analysis import analyse_sweep

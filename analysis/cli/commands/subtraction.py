@@ -38,9 +38,9 @@ def subtraction_command(
 
     \b
     Examples:
-      {prog} subtraction traces/my-sweep
-      {prog} subtraction --mistake one-message --mistake gib timings.csv
-      {prog} subtraction --mistake all --format markdown traces/my-sweep
+      commtrace subtraction traces/my-sweep
+      commtrace subtraction --mistake one-message --mistake gib timings.csv
+      commtrace subtraction --mistake all --format markdown traces/my-sweep
     """
     names = _checked(mistake or [])
     name = "mistakes" if names else "subtraction"

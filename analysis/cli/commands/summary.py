@@ -21,7 +21,6 @@ _MOST_LETTERS = 400
 @reads_traces
 @writes_text
 def summary_command(
-    context: typer.Context,
     runs: Runs,
     ceiling: CeilingFile = None,
     *,
@@ -36,21 +35,20 @@ def summary_command(
 
     \b
     Examples:
-      {prog} traces/my-run
-      {prog} summary --all traces/my-run
-      {prog} summary --format markdown --output summary.md traces/my-run
+      commtrace traces/my-run
+      commtrace summary --all traces/my-run
+      commtrace summary --format markdown --output summary.md traces/my-run
     """
-    program = context.find_root().info_name or "commtrace"
     if len(runs) == 1 and writing.format is Format.table and (below := runs_inside(runs[0])):
         if len(below) > 1:
-            _list(below, writing, reading, program)
+            _list(below, writing, reading)
             return
         runs = below
     analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
     if writing.format is Format.table and not writing.everything:
         from ...results.overview import overview
 
-        writing.text(overview(analysis, writing.screen, program, _named(runs)))
+        writing.text(overview(analysis, writing.screen, _named(runs)))
     else:
         from ...results.summary import summary
 
@@ -58,7 +56,7 @@ def summary_command(
     finish(analysis)
 
 
-def _list(runs: list[Path], writing: Writing, reading: ReadOptions, program: str) -> None:
+def _list(runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
     """Print the first sentence of the verdict on each run, or why there is none. Raises Exit if one cannot be used."""
     from ...metrics.verdicts.of_run import first_verdict
 
@@ -72,7 +70,7 @@ def _list(runs: list[Path], writing: Writing, reading: ReadOptions, program: str
         except AnalysisError as err:
             said, failed = f"error: {err}", True
         lines.append(f"{printable(encodable(str(run)))}\n  {printable(said)}\n")
-    what = f"{counted(len(runs), 'run')}; {program} and the path of one shows that one:\n\n"
+    what = f"{counted(len(runs), 'run')}; commtrace and the path of one shows that one:\n\n"
     writing.text(what + "".join(lines))
     if failed:
         raise typer.Exit(1)

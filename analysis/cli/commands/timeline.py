@@ -57,9 +57,9 @@ def timeline_command(
 
     \b
     Examples:
-      {prog} timeline traces/my-run
-      {prog} timeline --step 3-4 --ranks 0-1 traces/my-run
-      {prog} timeline --bundle --output all.tar traces/my-run
+      commtrace timeline traces/my-run
+      commtrace timeline --step 3-4 --ranks 0-1 traces/my-run
+      commtrace timeline --bundle --output all.tar traces/my-run
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(ranks, "--ranks")
     analysis = analysis_of(runs, reading, details=True)

@@ -48,11 +48,11 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
 
     \b
     Examples:
-      {prog} pack traces/my-run
-      {prog} pack --output packed/my-run traces/my-run
-      {prog} summary packed/my-run
-      {prog} pack --no-details -o packed/my-run traces/my-run
-      {prog} pack s3://bucket/my-run -o s3://bucket/packed/my-run
+      commtrace pack traces/my-run
+      commtrace pack --output packed/my-run traces/my-run
+      commtrace summary packed/my-run
+      commtrace pack --no-details -o packed/my-run traces/my-run
+      commtrace pack s3://bucket/my-run -o s3://bucket/packed/my-run
     """
     begun = time.monotonic()
     with asking(runs):

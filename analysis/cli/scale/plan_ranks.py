@@ -35,9 +35,9 @@ def plan_ranks_command(
 
     \b
     Examples:
-      {prog} plan-ranks --tp 8 --pp 4 --dp 32
-      {prog} plan-ranks --tp 4 --cp 2 --dp 16 --order tp-cp-dp-pp
-      {prog} plan-ranks --dp 64 --gpus-per-host 4
+      commtrace plan-ranks --tp 8 --pp 4 --dp 32
+      commtrace plan-ranks --tp 4 --cp 2 --dp 16 --order tp-cp-dp-pp
+      commtrace plan-ranks --dp 64 --gpus-per-host 4
     """
     named = order.split("-")
     dimensions = INNERMOST_FIRST.split("-")

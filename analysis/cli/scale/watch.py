@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.process import made_for_good
+from ...core.process import gc_frozen
 from ...core.schema import Row
 from ...core.wording import counted
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
@@ -128,16 +128,16 @@ def watch_command(
 
     \b
     Examples:
-      {prog} watch traces/my-run
-      {prog} watch traces/my-run --output cycles.jsonl --tensorboard logs
-      {prog} watch traces/my-run --fail-above wait=10 --go-on
-      {prog} watch traces/my-run --once -f jsonl | jq .step_ns
+      commtrace watch traces/my-run
+      commtrace watch traces/my-run --output cycles.jsonl --tensorboard logs
+      commtrace watch traces/my-run --fail-above wait=10 --go-on
+      commtrace watch traces/my-run --once -f jsonl | jq .step_ns
     """
     if runs.exists() and not runs.is_dir():
         raise NoTraces(f"{runs}: is a file; expected a run directory")
     if pace.once and not runs.exists():
         raise NoTraces(f"{runs}: no such directory; expected a run directory, or no --once to wait for it")
-    with made_for_good():
+    with gc_frozen():
         from ...watching.files import RunFolder
         from ...watching.follow import Watch
         from ...watching.opening import analysis_by, ledger_of

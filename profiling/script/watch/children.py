@@ -7,8 +7,6 @@ child, watches it, and calls the original. Other processes, DataLoader's workers
 
 import importlib
 import mmap
-import operator
-import runpy
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +15,6 @@ from ...base.torch_private import SPAWN_MODULE, SPAWN_WRAPPER
 from ..config import RunConfig
 from .observer import Observer
 from .patches import Patches
-from .reviving import REVIVE, given
 
 
 def wrap_spawned(config: RunConfig, command: Sequence[str], patches: Patches) -> "SpawnWrapper | None":
@@ -60,19 +57,10 @@ class SpawnWrapper:
             observer.finish(error)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a call that needs nothing of ours on the child's `sys.path`, where a checkout is not."""
+        """Pickle as what it was made of: in the child it watches another process."""
         self._taken[0] = 1
-        return operator.itemgetter("result"), (_Found(self._given),)
-
-
-class _Found:
-    """Unpickles as the globals of revive.py, run with what it needs to know."""
-
-    def __init__(self, watched: tuple[RunConfig, list[str]]) -> None:
-        self._watched = watched
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return runpy.run_path, (REVIVE, {"GIVEN": given("script.watch.children", "revived", *self._watched)})
+        config, command = self._given
+        return revived, (config.as_json(), command)
 
 
 def revived(config: dict[str, Any], command: list[str]) -> SpawnWrapper:

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ....common.processes import calling
 from ...base.console.notices import say
 from ...ranks.places import LOCAL_PLACES, PLACES
 from ..config import RunConfig, Target
 from .patches import Patches
-from .reviving import REVIVE, given
 
 
 class RerunWatch:
@@ -52,8 +52,8 @@ class RerunWatch:
             if is_first:
                 say("the script starts other ranks itself, which --whole-run does not trace: start them with torchrun")
             return args
-        same = given("script.run", "run_again", replace(self._config, target=target), self._command)
-        return [python, *options, REVIVE, json.dumps(same)]
+        given = replace(self._config, target=target).as_json(), self._command
+        return [python, *options, *calling("profiling.script.run", "run_again", [json.dumps(one) for one in given])]
 
 
 def _is_of_other_rank(env: Any) -> bool:

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from ...base.program import ANALYSIS
+from ....common.processes import calling
 
-_PROGRAM = Path(__file__).with_name("low_priority.py")
+_LOW_PRIORITY = "profiling.sessions.afterwards.low_priority"
 _POLL_S = 0.05
 _GRACE_S = 2.0
 _TOO_LONG = "it took too long, and was ended"
@@ -55,7 +54,7 @@ def _run(
     """Its exit code; None if it was ended. Raises OSError."""
     # Python starts it by vfork: that takes no longer for a process that has much memory.
     process = subprocess.Popen(  # noqa: S603  (our own program)
-        [sys.executable, str(_PROGRAM), str(os.getpid()), ANALYSIS, *arguments],
+        [sys.executable, *calling(_LOW_PRIORITY, "analyse_tied", [str(os.getpid()), *arguments])],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=streams[0],

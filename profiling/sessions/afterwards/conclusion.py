@@ -14,7 +14,6 @@ from ...base import run_directory as rundir
 from ...base.console.notices import say
 from ...base.contract.rank import RankFile
 from ...base.keeping import Keeping
-from ...base.program import ANALYSIS
 from ...base.wording import ranks_in_words
 from ...errors import RunDirError
 from ...ranks.process_group import Identity
@@ -128,7 +127,7 @@ def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], N
             say(str(err))
     if found.why is not None:
         what = "the summary is not complete" if found.out else "the run is not analysed"
-        say(f"{what}: {found.why}; later: {ANALYSIS} {shlex.quote(str(run_dir))}")
+        say(f"{what}: {found.why}; later: commtrace {shlex.quote(str(run_dir))}")
     if not found.out:
         return
     report = run_dir / rundir.REPORT_FILE

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 
-from profiling.base.interrupts import Interrupts
+from commtrace.profiling.base.interrupts import Interrupts
 
 calls = []
 

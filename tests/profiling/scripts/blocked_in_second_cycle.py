@@ -11,10 +11,10 @@ import threading
 
 import torch
 
-from profiling import capture
-from profiling.sessions import session as sessions
-from profiling.sessions.afterwards import conclusion
-from profiling.sessions.afterwards.aside import Printed
+from commtrace import capture
+from commtrace.profiling.sessions import session as sessions
+from commtrace.profiling.sessions.afterwards import conclusion
+from commtrace.profiling.sessions.afterwards.aside import Printed
 
 mutex = ctypes.create_string_buffer(64)
 libc = ctypes.CDLL(None)

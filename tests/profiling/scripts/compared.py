@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from profiling import capture
+from commtrace import capture
 
 SLEEP_S = 0.15
 STEPS = {"wait": 6, "warmup": 1, "active": 5}

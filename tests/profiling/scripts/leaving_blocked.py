@@ -11,9 +11,9 @@ import sys
 
 import torch
 
-from profiling import capture
-from profiling.ranks import process_group
-from profiling.sessions import session as sessions
+from commtrace import capture
+from commtrace.profiling.ranks import process_group
+from commtrace.profiling.sessions import session as sessions
 
 mutex = ctypes.create_string_buffer(64)
 libc = ctypes.CDLL(None)

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from profiling.base.schedule import Schedule
-from profiling.modes import MODES
-from profiling.modes.stages import Pipeline
-from profiling.train.config import TrainConfig
-from profiling.train.learning.scoring import ScoredLoss
-from profiling.train.learning.trainee import Trainee, train_step
-from profiling.workloads.models import MODELS
+from commtrace.profiling.base.schedule import Schedule
+from commtrace.profiling.modes import MODES
+from commtrace.profiling.modes.stages import Pipeline
+from commtrace.profiling.train.config import TrainConfig
+from commtrace.profiling.train.learning.scoring import ScoredLoss
+from commtrace.profiling.train.learning.trainee import Trainee, train_step
+from commtrace.profiling.workloads.models import MODELS
 
 CPU = torch.device("cpu")
 STEPS, BATCH, MICROBATCHES = 2, 6, 3

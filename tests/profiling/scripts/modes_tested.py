@@ -9,16 +9,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from profiling.base.schedule import Schedule
-from profiling.modes import MODES
-from profiling.ranks.process_group import joined
-from profiling.train.config import OptimizerConfig, TrainConfig
-from profiling.train.learning.optimizers import optimizer_of
-from profiling.train.learning.scoring import ScoredLoss, largest, tested, total
-from profiling.train.learning.trainee import Trainee, train_step
-from profiling.workloads.data import DataSpec
-from profiling.workloads.held_out import synthetic_test
-from profiling.workloads.models import MODELS
+from commtrace.profiling.base.schedule import Schedule
+from commtrace.profiling.modes import MODES
+from commtrace.profiling.ranks.process_group import joined
+from commtrace.profiling.train.config import OptimizerConfig, TrainConfig
+from commtrace.profiling.train.learning.optimizers import optimizer_of
+from commtrace.profiling.train.learning.scoring import ScoredLoss, largest, tested, total
+from commtrace.profiling.train.learning.trainee import Trainee, train_step
+from commtrace.profiling.workloads.data import DataSpec
+from commtrace.profiling.workloads.held_out import synthetic_test
+from commtrace.profiling.workloads.models import MODELS
 
 CPU = torch.device("cpu")
 SAMPLES = 203  # on two ranks 102 and 101, and on each two batches

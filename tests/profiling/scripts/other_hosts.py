@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from profiling import capture
-from profiling.machine import environment
-from profiling.sessions import clock_probe
+from commtrace import capture
+from commtrace.profiling.machine import environment
+from commtrace.profiling.sessions import clock_probe
 
 PROBES = ("at_start", "at_end")
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from profiling import capture
+from commtrace import capture
 
 TROUBLE_STEP = 3
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from profiling import capture
+from commtrace import capture
 
 STEPS = 9
 
