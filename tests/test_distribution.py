@@ -22,7 +22,10 @@ def run(*command: str | Path, path: str = "", **options: object) -> subprocess.C
 def test_the_wheel_holds_every_folder_with_modules() -> None:
     listed = re.findall(r'^    "commtrace\.([a-z_.]+)",$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     files = [path for package in ("analysis", "profiling") for path in (ROOT / package).rglob("*.py")]
-    assert listed == sorted({".".join(path.relative_to(ROOT).parent.parts) for path in files})
+    shared = [path.relative_to(ROOT / "commtrace") for path in (ROOT / "commtrace").glob("common/**/*.py")]
+    assert listed == sorted(
+        {".".join(path.parent.parts) for path in [*shared, *(path.relative_to(ROOT) for path in files)]}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -165,7 +165,7 @@ def test_commands_that_measure_are_called_or_parsed(
         Path(word).mkdir()
     if others or not _is_here(command):
         arguments = arguments if arguments[0] in commands() else ["summary", *arguments]
-        parse(command_group(arguments[0], "commtrace", {}), arguments)
+        parse(command_group(arguments[0], {}), arguments)
     else:
         assert analysis_main(arguments) in _codes(command)
         output = re.search(r"--output (\S+)", command)

@@ -164,7 +164,7 @@ def test_cells_have_what_readers_need(resumed_sweep) -> None:
             assert all(e["dur_ns"] == e["data_ns"] + e["step_ns"] and e["step_ns"] > 0 for e in meta["epochs"])
         run = json.loads((folder / f"resnet18-ddp-w{workers}-b4" / "run.json").read_text())
         assert (run["world_size"], run["config"]["parallel"], run["config"]["model"]) == (workers, "ddp", "resnet18")
-        assert run["command"][:4] == ["commtrace", "train"], "what a user can repeat by hand"
+        assert run["command"][:2] == ["commtrace", "train"], "what a user can repeat by hand"
 
 
 @pytest.mark.slow

@@ -42,9 +42,9 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(logdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where TensorBoard listens, with the plugin as an installed package declares it."""
     installed = tmp_path_factory.mktemp("site")
-    info = installed / "commtrace_checkout-0.dist-info"
+    info = installed / "commtrace-0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commtrace-checkout\nVersion: 0\n", encoding="utf-8")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commtrace\nVersion: 0\n", encoding="utf-8")
     entry = "[tensorboard_plugins]\ncommtrace = commtrace.analysis.tensorboard.plugin:CommtracePlugin\n"
     (info / "entry_points.txt").write_text(entry, encoding="utf-8")
     path = os.pathsep.join([str(installed), str(ROOT)])

@@ -55,7 +55,7 @@ def test_its_command_takes_the_options_it_names(entry: TableEntry) -> None:
     if entry.command is None:
         return
     name, *options = shlex.split(entry.command)
-    command = command_group(name, "commtrace", {}).commands[name]
+    command = command_group(name, {}).commands[name]
     inputs = ["A"] if entry.of is InputKind.cycles else ["A", "B"]
     command.make_context(name, [*options, *inputs])  # raises where an option or its value is unknown
 

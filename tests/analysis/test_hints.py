@@ -30,11 +30,11 @@ def test_a_shell_takes_a_path_back(name, tmp_path):
 def test_the_hint_of_the_first_screen_works(name, tmp_path, monkeypatch, capsys):
     shutil.copytree(RUN, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    assert main([name], program="commtrace") == 0
+    assert main([name]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("More: "))
-    command = line.removeprefix("More: python")
+    command = line.removeprefix("More: commtrace")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    shell = f"{shlex.quote(sys.executable)}{command}"
+    shell = f"{shlex.quote(sys.executable)} -m commtrace{command}"
     done = subprocess.run(["bash", "-c", shell], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

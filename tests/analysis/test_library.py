@@ -106,7 +106,7 @@ def test_damage_is_an_error_unless_it_may_be_left_out(run_dir):
         analyse(run_dir)
     assert analyse(run_dir, keep_going=True).run.partial_ranks == [1]
     both = compare(run_dir, run_dir, keep_going=True)
-    assert [commtrace.analysis.run.partial_ranks for analysis in (*both.a, *both.b)] == [[1], [1]]
+    assert [analysis.run.partial_ranks for analysis in (*both.a, *both.b)] == [[1], [1]]
 
 
 def test_cells_of_a_sweep_are_read_so(sweep, tmp_path, reads, started):

@@ -158,7 +158,7 @@ def test_help_fits_80_columns(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    group = command_group(command or None, "commtrace", {})
+    group = command_group(command or None, {})
     group.main(args=[*([command] if command else []), "--help"], prog_name="commtrace", standalone_mode=False)
     assert widest(capsys.readouterr().out) <= 80
 

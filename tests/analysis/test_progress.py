@@ -121,14 +121,14 @@ def test_nothing_is_said_into_a_pipe(run_dir):
 def test_a_closed_stream_costs_nothing_but_itself(run_dir, tmp_path, closed):
     table = tmp_path / "table.csv"
     for options in ("", f"-f csv -o {table}"):
-        done = shell(f"{sys.executable} -m analysis breakdown {run_dir} {options} {closed}")
+        done = shell(f"{sys.executable} -m commtrace breakdown {run_dir} {options} {closed}")
         assert (done.returncode, done.stderr) == (0, "")
     assert table.read_text(encoding="utf-8").startswith("rank,")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_behind_stdout_is_an_error(run_dir):
-    done = shell(f"{sys.executable} -m analysis summary {run_dir} > /dev/full")
+    done = shell(f"{sys.executable} -m commtrace summary {run_dir} > /dev/full")
     assert done.returncode == 1
     assert done.stderr == "error: stdout: cannot be written: No space left on device\n"
 

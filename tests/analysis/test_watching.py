@@ -470,7 +470,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> list[str]:
 
     for name in OPERATIONS:
         monkeypatch.setattr(disk, name, dying(name, getattr(disk, name)))
-    monkeypatch.setattr("analysis.watching.row_file.sync", disk.sync)
+    monkeypatch.setattr("commtrace.analysis.watching.row_file.sync", disk.sync)
     return done
 
 

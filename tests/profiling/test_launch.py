@@ -7,9 +7,9 @@ import sys
 
 import pytest
 from capturing import ROOT, SCRIPTS, environment
-from commtrace.profiling.base.program import tied_program
 from process_tree import mark, survivors
 
+from commtrace.profiling.base.tied_process import tied_program
 from commtrace.profiling.errors import RankFailedError
 from commtrace.profiling.ranks import launch
 

@@ -119,12 +119,15 @@ def test_modules_and_settings_of_a_script_do_not_get_in_the_way(tmp_path, monkey
 
 
 def test_it_gives_way(tmp_path, monkeypatch) -> None:
-    """By what the system says of a process like it, which tells before it does anything else."""
-    probe = tmp_path / "low_priority.py"
-    code = Path(aside._PROGRAM).read_text(encoding="utf-8").partition("if __name__")[0]
-    told = 'give_way()\nprint(os.nice(0), Path("/proc/self/oom_score_adj").read_text(), os.environ["OMP_NUM_THREADS"])'
-    probe.write_text(f"{code}\n{told}\n")
-    monkeypatch.setattr(aside, "_PROGRAM", probe)
+    """By what the system says of a process like it, which prints that in place of the analysis."""
+    (tmp_path / "probe.py").write_text(
+        "import os; from pathlib import Path\n"
+        "from commtrace.profiling.sessions.afterwards.low_priority import give_way\n"
+        "give_way()\n"
+        'print(os.nice(0), Path("/proc/self/oom_score_adj").read_text(), os.environ["OMP_NUM_THREADS"])\n'
+    )
+    monkeypatch.setattr(aside, "calling", lambda *_: [str(tmp_path / "probe.py")])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert run_aside([]).out.split() == ["19", "1000", "1"]
 
 

@@ -167,9 +167,10 @@ def started(tmp_path, monkeypatch) -> Callable[..., Any]:
 
 
 def test_another_rank_gets_the_arguments_that_it_was_to_get(script, started) -> None:
-    python, flag, revive, given = started([sys.executable, "-u", os.fsencode(script), "--a", "1"], env=OTHER)
-    assert (python, flag, Path(revive).name) == (sys.executable, "-u", "revive.py")
-    config, command = json.loads(given)["arguments"]
+    python, *flags, code, config, command = started([sys.executable, "-u", os.fsencode(script), "--a", "1"], env=OTHER)
+    assert (python, flags) == (sys.executable, ["-u", "-c"])
+    assert "run_again" in code
+    config, command = json.loads(config), json.loads(command)
     assert config["target"] == {"name": str(script), "args": ["--a", "1"], "is_module": False}
     assert command == ["run"]
 
@@ -183,7 +184,7 @@ def test_a_script_is_found_from_the_folder_of_the_new_process(script, started) -
 
 def test_a_module_is_run_again_by_its_name(script, started, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("package.train", None))
-    config, _ = json.loads(started([sys.executable, "-m", "package.train", "--a"], env=OTHER)[-1])["arguments"]
+    config = json.loads(started([sys.executable, "-m", "package.train", "--a"], env=OTHER)[-2])
     assert config["target"] == {"name": "package.train", "args": ["--a"], "is_module": True}
     assert started([sys.executable, "-m", "package.other"], env=OTHER) == [sys.executable, "-m", "package.other"]
 

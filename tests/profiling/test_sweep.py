@@ -259,7 +259,7 @@ def test_command_line_goes_before_the_file(tmp_path, monkeypatch) -> None:
     (found,) = seen
     assert found.folder == Path("there/mine")
     assert found.given == {"batch_size": (2, 4), "workers": (1, 2), "seed": 0, "run_name": "mine", "out": "there"}
-    assert found.command[:4] == ["commtrace", "sweep"]
+    assert found.command[:2] == ["commtrace", "sweep"]
 
 
 def test_inside_torchrun_it_says_so(monkeypatch, capsys) -> None:

@@ -30,7 +30,7 @@ def test_run_file(gloo_run) -> None:
     run = json.loads((gloo_run / "run.json").read_text())
     assert (run["schema_version"], run["run"], run["world_size"], run["backend"]) == (1, "gloo", 2, "gloo")
     assert run["model"] == {"name": "resnet18", "parameters": 11_173_962, "bytes": 44_695_848, "buffer_bytes": 38_560}
-    assert run["command"][:4] == ["commtrace", "train"]
+    assert run["command"][:2] == ["commtrace", "train"]
     assert run["config"]["batch_size"] == 4
     assert run["config"]["optimizer"] == {"lr": 0.02, "momentum": 0.9, "weight_decay": 5e-4, "name": "sgd"}
     assert run["versions"]["torch"] == torch.__version__
