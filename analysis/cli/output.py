@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from ...common.disk import new_folder, write_all
 from ..catalog import CATALOG
-from ..core.disk import new_folder, replace_file, write_all
 from ..core.escaping import printable
+from ..core.places.files import replace_file
 from ..core.places.place import is_remote
 from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from ..core.schema import plain

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from .disk import plain_file
 from .json_repairs import without_numbers_that_are_none
+from .places.files import plain_file
 
 MOST_BYTES = 64 << 20
 # What they may take as objects, whatever else is read.

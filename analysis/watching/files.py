@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from ...common.disk import close, held_folder
 from ..core.contract.rank import STILL_RUNNING
-from ..core.disk import close, held_folder
 from ..core.escaping import encodable
 from ..core.small_files import small_file
 from ..formats.recordings.entry import RECORDING_SUFFIX

@@ -12,7 +12,7 @@ traces/<run>/
   flight_recorder_rank_<rank>               with --flight-recorder: what a rank issued, dumped by it or by torch
 
 Flat, because TensorBoard takes a directory for a run. A file appears under its name only once it is complete: it is
-first written to a hidden `*.tmp` file in the same directory.
+first written to a hidden `*.partial` file in the same directory.
 """
 
 import json
@@ -25,8 +25,8 @@ from typing import BinaryIO, cast
 
 from isal import igzip
 
+from ...common import disk
 from ..errors import RunDirError, UnwritableError
-from . import disk
 from .contract.fields import Record, content
 
 # Why a file is not complete, until the real reason is known.
@@ -127,7 +127,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     """Write `pieces`, one after the other, to `path`, completely or not at all. Raises RunDirError."""
-    with explained(path), disk.replacing(path) as file:
+    with explained(path), disk.replacing(path, mode=disk.permissions(path)) as file:
         for piece in pieces:
             file.write(piece)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from ...common.disk import remove_partial_files
 from ..base import run_directory as rundir
 from ..base.contract.run import SCHEMA_VERSION
 from ..base.contract.sweep import SweepRecord
@@ -85,8 +86,7 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
         _take(descriptor, folder, say)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        for leftover in folder.glob(f".{SWEEP_FILE}.*.tmp"):  # of a sweep that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        remove_partial_files(folder)  # of a sweep that was killed while it wrote
         yield descriptor
     finally:
         os.close(descriptor)

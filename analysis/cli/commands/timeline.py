@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.disk import content_of
+from ....common.disk import content_of
 from ...core.wording import counted
 from ...errors import UnreadableFile
 from ...recording.options import ReadOptions, numbers_in
