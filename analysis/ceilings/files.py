@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
+from ...common.nccl_tests import bus_factor, collective_name
 from ..core.contract.comms import COMMS_TOOL, CommsFile, Measurement
 from ..core.contract.reader import OtherVersion, check_version, typed
-from ..core.nccl_tests import bus_factor, collective_name
 from ..core.schema import Row
 from ..core.small_files import RANK_LIMIT, NotJson, json_of, small_file
 from ..core.tables.communication import CEILING

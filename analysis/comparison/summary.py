@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.contract.reader import lenient
 from ..core.contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
-from ..core.wording import counted
 from ..render import Table, as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen

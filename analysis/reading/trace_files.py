@@ -9,12 +9,12 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from ...common.wording import ranges_of
 from ..core.contract.rank import RankFile
 from ..core.contract.reader import OtherVersion, lenient, read_json
 from ..core.escaping import encodable, for_shell, printable
 from ..core.places.place import is_remote
 from ..core.small_files import NotJson
-from ..core.wording import ranges_of
 from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import RanksInFiles, TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ...common.wording import ranges_of
 from ..core.places.place import fetch_begins
-from ..core.wording import ranges_of
 from ..errors import NoSuchRanks
 from ..formats.registry import name_parts
 from ..recording.options import ReadOptions

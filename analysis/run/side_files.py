@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...common.wording import ranges_of
 from ..core.contract.rank import GpuState, RankFile
 from ..core.contract.reader import OtherVersion, lenient, read_json
 from ..core.escaping import printable
 from ..core.schema import Row
 from ..core.small_files import RANK_LIMIT, NotJson
-from ..core.wording import ranges_of
 from ..errors import UnreadableFile
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.wording import counted
+from ...common.wording import counted
 from .step_clock import Overhead
 
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"

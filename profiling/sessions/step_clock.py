@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
+from ...common.wording import counted
 from ..base.contract.rank import StepTime
 from ..base.schedule import Phase
-from ..base.wording import counted
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
 START_UP_STEPS = 2

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
+from ....common.wording import ranks_in_words
 from ...base import run_directory as rundir
 from ...base.console.notices import say
 from ...base.contract.rank import RankFile
 from ...base.keeping import Keeping
-from ...base.wording import ranks_in_words
 from ...errors import RunDirError
 from ...ranks.process_group import Identity
 from .aside import run_aside
