@@ -49,6 +49,11 @@ class Outcome:
         return counted(here, "rank") + (f" of {self.world_size:,}" if self.absent else "")
 
 
+def ended_well(error: BaseException | None) -> bool:
+    """Whether a block or script that ended with `error`, None for none, did not fail: `sys.exit()` is no failure."""
+    return error is None or (isinstance(error, SystemExit) and not error.code)
+
+
 def absence(ranks: Sequence[int]) -> str:
     """Who took no part in a capture, and what to do."""
     shown = ", ".join(map(str, ranks[:5])) + (f" and {len(ranks) - 5:,} more" if len(ranks) > 5 else "")

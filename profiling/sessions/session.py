@@ -36,7 +36,7 @@ from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord, raise_limit
-from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome
+from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
 from .side_files import Subject
 from .step_clock import StepClock, overhead
 
@@ -364,7 +364,7 @@ class Session:
 
     def _gather(self, error: BaseException | None, *, together: bool = False) -> None:
         """Have packing end, and bring recordings together on rank 0."""
-        if _ended_well(error):
+        if ended_well(error):
             self._interrupts.forget_caught()
         patience = self._patience_after(error)
         with self._not_its_fault():
@@ -380,7 +380,7 @@ class Session:
             self._conclusion.analyse(self._patience_after(error))
 
     def _patience_after(self, error: BaseException | None) -> Patience:
-        return Patience(lambda: self.interrupted_by, failed=not _ended_well(error))
+        return Patience(lambda: self.interrupted_by, failed=not ended_well(error))
 
     @contextmanager
     def _not_its_fault(self) -> Iterator[None]:
@@ -437,7 +437,7 @@ class Session:
         done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
         if self.interrupted_by is not None:
             return f"{self.interrupted_by.name} {done}"
-        if error is not None and not _ended_well(error):
+        if error is not None and not ended_well(error):
             if parallel.lost_peer(error):
                 return f"another rank ended first, and broke a collective {done}"
             message = str(error).strip().partition("\n")[0]
@@ -486,10 +486,6 @@ def _profiler_options(detail: Detail, device: torch.device) -> ProfilerOptions:
         sync_events=detail.sync_events and on_gpu,
         kineto_buffer_mb=detail.kineto_buffer_mb if on_gpu else None,
     )
-
-
-def _ended_well(error: BaseException | None) -> bool:
-    return error is None or (isinstance(error, SystemExit) and not error.code)
 
 
 def capture(
