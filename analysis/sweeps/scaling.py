@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pandas as pd
 
 from ...common.wording import counted
-from ..core.contract.modes import MODES, ONE_WORKER
+from ...contract.modes import MODES, ONE_WORKER
 from ..core.schema import Row, records
 from ..core.tables.sweeps import SCALING
 

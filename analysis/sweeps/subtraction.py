@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ...common.nccl_tests import bus_factor
-from ..core.contract.modes import MODES
+from ...contract.modes import MODES
 from ..core.schema import Row, records
 from ..core.tables.sweeps import MEASURED, MISTAKES, SUBTRACTION
 from .by_hand import KNOWN_MISTAKES, Estimate, Facts, Unknown

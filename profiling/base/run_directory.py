@@ -15,7 +15,6 @@ Flat, because TensorBoard takes a directory for a run. A file appears under its 
 first written to a hidden `*.partial` file in the same directory.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,19 +25,15 @@ from typing import BinaryIO, cast
 from isal import igzip
 
 from ...common import disk
+from ...contract.rank import META_SUFFIX
+from ...contract.record import Record, json_bytes
 from ..errors import RunDirError, UnwritableError
-from .contract.fields import Record, content
 
-# Why a file is not complete, until the real reason is known.
-UNFINISHED = "still running, or killed before it could say why"
-RUN_FILE = "run.json"
-TRAINING_FILE = "training.json"
 SUMMARY_FILE = "summary.txt"
 REPORT_FILE = "report.html"
 # TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so they must be digits.
 TRACE_SUFFIX = ".pt.trace.json.gz"
 RECORDING_SUFFIX = ".pt.trace.ctrace"
-META_SUFFIX = ".meta.json"
 NCCL_LOG_SUFFIX = ".nccl.log"
 CYCLE_DIGITS = 4
 _PROBE_BYTES = 4096
@@ -113,11 +108,6 @@ def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
 def write_json(path: Path, record: Record) -> None:
     """Write `record` to `path` as JSON, completely or not at all. Raises RunDirError."""
     write_bytes(path, json_bytes(record))
-
-
-def json_bytes(record: Record) -> bytes:
-    """What `write_json` writes."""
-    return (json.dumps(content(record), indent=1, default=str) + "\n").encode()
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -9,9 +9,7 @@ from datetime import datetime, timezone
 
 from ...common.nccl_tests import algbw_gb_per_s, bus_factor
 from ...common.wording import counted
-from ..base.contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
-
-COMMS_FILE = "comms.json"
+from ...contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
 
 _COLUMNS = (
     ("size", "(B)", 12),

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from ...common.wording import counted
-from ..base.contract.rank import StepTime
-from ..base.schedule import Phase
+from ...contract.rank import Phase, StepTime
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
 START_UP_STEPS = 2

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ...common.wording import counted
+from ...contract.rank import EpochPhase
 from ..base.console.messages import tell
 from ..base.console.notices import say
-from ..base.contract.rank import EpochPhase
 from ..base.flight_recorder import record_calls
 from ..machine import memory
 from ..ranks import nccl_log

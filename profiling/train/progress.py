@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ...common.wording import counted
+from ...contract.rank import EpochTime, Phase, StepTime
+from ...contract.training import Score
 from ..base.console.progress import Reporter
-from ..base.contract.rank import EpochTime, StepTime
-from ..base.contract.training import Score
-from ..base.schedule import Phase
 from ..sessions.step_clock import Overhead
 
 _Batch = TypeVar("_Batch")

@@ -23,8 +23,8 @@ from builders import MS, Collective, write_run
 from commtrace.analysis.reading.cache import Cache
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.common import disk
+from commtrace.contract.comms import OutOfBounds
 from commtrace.profiling.base import run_directory as rundir
-from commtrace.profiling.base.contract.comms import OutOfBounds
 from commtrace.profiling.errors import RunDirError
 
 _ERRORS: dict[str, Callable[[], BaseException]] = {

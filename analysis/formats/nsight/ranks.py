@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 
 from ....common.wording import shortened
+from ....contract.limits import RANK_LIMIT
 from ...core.budget import Budget
 from ...core.escaping import encodable
 from ...core.kinds import COMM, comm_pattern, kernel_kind
-from ...core.small_files import RANK_LIMIT
 from ...errors import MixedJobs, TraceError
 from ...recording.options import Beforehand, ReadOptions
 from ...recording.shared_files import SharedRank, rank_in_name
