@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from ...common.disk import new_folder, write_all
+from ...common.wording import counted
 from ..catalog import CATALOG
-from ..core.disk import new_folder, replace_file, write_all
 from ..core.escaping import printable
+from ..core.places.files import replace_file
 from ..core.places.place import is_remote
 from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from ..core.schema import plain
-from ..core.wording import counted
 from ..errors import UnreadableFile
 from .bundles import with_bundle
 from .terminal import has_colours, marked, takes_only_ascii, width_of_stdout

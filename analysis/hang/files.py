@@ -7,8 +7,8 @@ import stat
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
-from ..core.small_files import RANK_LIMIT
-from ..core.wording import counted
+from ...common.wording import counted
+from ...contract.limits import RANK_LIMIT
 from ..errors import AnalysisError, DuplicateRank, NoTraces, UnknownRank, UnreadableFile
 from ..formats.flight_recorder.entry import looks_like_dump
 from ..reading.trace_files import is_side_file, trace_files

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.disk import open_plain, plain_file, remove_partial_files, replace_file
+from ...common.disk import open_plain, remove_partial_files
 from ..core.escaping import encodable
+from ..core.places.files import plain_file, replace_file
 from ..core.places.place import is_remote, is_there
 from ..errors import NotATrace, TooLarge
 from ..formats.recordings.entry import recording_name

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.disk import copy_file, remove_partial_files, replace_file
+from ...common.disk import remove_partial_files
 from ..core.escaping import encodable
+from ..core.places.files import copy_file, replace_file
 from ..core.places.place import is_remote, is_there
 from ..errors import TraceError, UnreadableFile
 from ..formats.recordings.entry import recording_name

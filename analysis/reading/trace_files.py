@@ -9,12 +9,13 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ..core.contract.rank import RankFile
-from ..core.contract.reader import OtherVersion, lenient, read_json
+from ...common.wording import ranges_of
+from ...contract.rank import META_SUFFIX, RankFile
+from ...contract.reading import OtherVersion, lenient
+from ...contract.run import RUN_FILE
 from ..core.escaping import encodable, for_shell, printable
 from ..core.places.place import is_remote
-from ..core.small_files import NotJson
-from ..core.wording import ranges_of
+from ..core.small_files import NotJson, read_json
 from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import RanksInFiles, TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
@@ -76,7 +77,7 @@ def runs_inside(folder: Path) -> list[Path]:
 
 def _holds_a_run(folder: Path) -> bool:
     """Whether a folder holds traces, whether or not they can be used, or is one into which they were to come."""
-    if (folder / "run.json").exists():
+    if (folder / RUN_FILE).exists():
         return True
     try:
         return bool(_files_in(folder)[0])
@@ -188,7 +189,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
 def _refuse_untraced(folder: Path) -> None:
     """Raise NoTraces where side files say why a capture ended without a trace."""
     ranks: dict[str, list[int]] = {}
-    for path in sorted(folder.glob("*.meta.json")):
+    for path in sorted(folder.glob(f"*{META_SUFFIX}")):
         try:
             content = read_json(path)
         except (OtherVersion, OSError, NotJson):

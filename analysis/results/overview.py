@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import pandas as pd
 from rich.cells import cell_len
 
+from ...common.wording import counted, listed, ranges_of
 from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
-from ..core.wording import counted, listed, ranges_of
 from ..metrics.causes.blame import shares_of_waiting
 from ..metrics.prices import Prices
 from ..metrics.typical_step import STEP_PARTS, TypicalStep

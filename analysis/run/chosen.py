@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ...common.wording import ranges_of
+from ...contract.rank import META_SUFFIX
 from ..core.places.place import fetch_begins
-from ..core.wording import ranges_of
 from ..errors import NoSuchRanks
 from ..formats.registry import name_parts
 from ..recording.options import ReadOptions
@@ -23,7 +24,7 @@ def worth_reading(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Pat
     if not options.ranks:
         return list(paths), []
     names = {path: name_parts(path.name) for path in paths}
-    sides = {path: path.with_name(f"{name.worker}.meta.json") for path, name in names.items() if name is not None}
+    sides = {path: path.with_name(name.worker + META_SUFFIX) for path, name in names.items() if name is not None}
     fetch_begins(sides.values())
     told = {path: _told_rank(path, sides.get(path)) for path in paths}
     if None in told.values() or not set(options.ranks) <= set(told.values()):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.schema import records
 from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
@@ -250,7 +251,7 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
-    config = side_content(file_of(members[0].file.path).with_name("run.json"), lost if options.keep_going else None)
+    config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     detailed = all(file.detailed for file in read)
     return replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)

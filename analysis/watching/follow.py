@@ -8,8 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from ...common.wording import counted
 from ..core.schema import Row
-from ..core.wording import counted
 from ..errors import AnalysisError, UnreadableFile
 from .attempts import Attempts
 from .done import Cycle, Writers, is_whole, open_cycles

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..core.disk import close, held, replace_file
+from ...common.disk import close, held
+from ..core.places.files import replace_file
 from ..core.small_files import NotJson, json_file
 from ..errors import UnreadableFile, WatchedAlready
 from ..reading.cache import own_folder

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from watched import Heard, Watched, as_said, name_of, rows_in, touch, write_cycle, write_side
 
 from commtrace import analyse_cycles
-from commtrace.analysis.core import disk
 from commtrace.analysis.errors import NoTraces, UnreadableFile, WatchedAlready
 from commtrace.analysis.watching.done import DoneCycles, LastTrace, Writers, is_whole, joined_ranges, open_cycles
 from commtrace.analysis.watching.follow import Ending
@@ -26,6 +25,7 @@ from commtrace.analysis.watching.limits import Limit, Limits, limit_in, passed
 from commtrace.analysis.watching.opening import ledger_of
 from commtrace.analysis.watching.row_file import RowFile, as_line
 from commtrace.analysis.watching.rows import unusable_row
+from commtrace.common import disk
 
 T = 1_759_300_074_000_000_000
 """A time as torch names traces by it, in ns."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.wording import counted, ranges_of
+from ....common.wording import counted, ranges_of
 from ...recording.options import ReadOptions
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, reads_traces

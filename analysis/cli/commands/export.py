@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...core.wording import counted
+from ....common.wording import counted
 from ...recording.options import ReadOptions
 from ..output import check_new_folder, complain, replace_among, write_folder, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.disk import content_of
-from ...core.wording import counted
+from ....common.disk import content_of
+from ....common.wording import counted
 from ...errors import UnreadableFile
 from ...recording.options import ReadOptions, numbers_in
 from ..output import complain, write_out, write_parts

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ....common.wording import counted
 from ...core.places.place import path_named
 from ...core.process import finishing_writes
-from ...core.wording import counted
 from ...errors import NoTraces, TraceError
 from ...reading.packing import PackedTrace, copy_side_files, pack
 from ...reading.pool import Reading

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from .fields import Doc, People, Record
 from .machine import Settings, Versions
+from .record import SCHEMA_VERSION, Doc, People, Record
 
-COMMS_SCHEMA_VERSION = 1
+COMMS_FILE = "comms.json"
+COMMS_TOOL = "commtrace comms"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class CommsFile(Record):
     """Written by rank 0, and replaced as a whole after every row."""
 
     tool: Annotated[str, Doc("`commtrace comms`; distinguishes the file from one written by nccl-tests")]
-    schema_version: Annotated[int, Doc("version of this layout")] = COMMS_SCHEMA_VERSION
+    schema_version: Annotated[int, Doc("version of this layout")] = SCHEMA_VERSION
     start_time: Annotated[str, People("when the measurement began, ISO 8601", unit="UTC")]
     args: Annotated[Sequence[str], People("the command line")]
     backend: Annotated[str | None, People("backend of torch.distributed")]

@@ -1,6 +1,6 @@
-"""The file operations that all writing here uses, one by one, so that tests can make each of them fail.
+"""Files of this machine: replaced whole or not at all, locked, and opened without ever blocking.
 
-Also: replacing a file whole or not at all, and opening one without ever blocking.
+The operations that all writing uses stand alone, so that tests can make each of them fail.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
-from io import BufferedReader
 from pathlib import Path
-
-from .places.place import is_remote
 
 # Signals that end a program, and would leave half a file behind.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -36,12 +33,12 @@ _KINDS = (
 
 
 def create(path: Path, mode: int) -> int:
-    """A descriptor of a new file, to write to. Raises OSError if anything is there already, even a link."""
+    """A descriptor of a new file, to write to. Raises OSError if anything has that name, even a link."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def write(descriptor: int, data: memoryview) -> int:
-    """How many of the bytes were written. Raises OSError."""
+    """The number of bytes written. Raises OSError."""
     return os.write(descriptor, data)
 
 
@@ -61,8 +58,13 @@ def set_mode(descriptor: int, mode: int) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """In place of what is there. Raises OSError."""
+    """Rename, replacing an existing file. Raises OSError."""
     old.replace(new)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that no other user can enter. Raises OSError."""
+    path.mkdir(mode=0o700)
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -72,23 +74,44 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         left = left[write(descriptor, left) :]
 
 
-def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None, lasting: bool = True) -> None:
-    """Make `parts` the content of the file at `path`, whole or not at all. A link there is replaced, not followed.
+class Writer:
+    """Takes the bytes of a new file, as a binary file does."""
 
-    It gets the permissions `mode`; for None those of a new file. What is not `lasting` may be damaged by a power cut.
-    Raises OSError.
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of it. Raises OSError."""
+        write_all(self._descriptor, data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+
+def permissions(path: Path) -> int | None:
+    """The permissions of a file, None where there is none. Raises OSError."""
+    try:
+        return path.lstat().st_mode & 0o777
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int | None = None, lasting: bool = True) -> Iterator[Writer]:
+    """Make the bytes written in the block the content of the file at `path` when it ends without an error.
+
+    Otherwise nothing changes, and nothing is left behind. A link at `path` is replaced, not followed. The file gets the
+    permissions `mode`; for None those of a new file. One that is not `lasting` may be damaged by a power cut. Raises
+    OSError.
     """
-    if is_remote(path):
-        path.replace_content(parts)
-        return
-    with _undisturbed(), ExitStack() as until_renamed:
+    with ExitStack() as until_renamed:
         partial, descriptor = _begun(path, 0o666 if mode is None else 0o600)
         try:
             try:
                 # The file is closed before it is renamed, but its lock has to last until then.
                 until_renamed.callback(os.close, os.dup(descriptor))
-                for part in parts:
-                    write_all(descriptor, part)
+                yield Writer(descriptor)
                 if mode is not None:
                     set_mode(descriptor, mode)
                 if lasting:
@@ -102,12 +125,25 @@ def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None,
             raise
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Make the content of one file that of another, whole or not at all, with its times. Raises OSError."""
-    replace_file(target, [source.read_bytes()])
-    if not is_remote(source) and not is_remote(target):
-        with suppress(OSError):
-            shutil.copystat(source, target)
+def replace_file(path: Path, parts: Iterable[bytes], *, mode: int | None = None, lasting: bool = True) -> None:
+    """Make `parts` the content of the file at `path`, as `replacing` does. Raises OSError.
+
+    Signals that end the program wait until it is done.
+    """
+    with _undisturbed(), replacing(path, mode=mode, lasting=lasting) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path`, removed after the block with everything in it. Raises OSError."""
+    folder = path.with_name(_partial_name())
+    make_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def append(path: Path, content: bytes) -> None:
@@ -254,23 +290,6 @@ def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]
         os.close(descriptor)
         raise
     return descriptor, status
-
-
-def plain_file(path: Path, *, follow: bool = True) -> tuple[BufferedReader, os.stat_result]:
-    """The plain file at `path`, open to be read, and its status. Raises OSError, see `open_plain`."""
-    if is_remote(path):
-        return path.open("rb"), path.stat()
-    descriptor, status = open_plain(path, follow=follow)
-    return os.fdopen(descriptor, "rb"), status
-
-
-def open_state(file: BufferedReader) -> tuple[int, ...]:
-    """What changes when an open file is written to, and, if it is named by URL, when it is replaced. Raises OSError."""
-    told: Callable[[], tuple[int, ...]] | None = getattr(file.raw, "state", None)  # see core.places.streams
-    if told is not None:
-        return told()
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def content_of(path: Path, size: int) -> Iterator[bytes]:

@@ -1,18 +1,57 @@
-"""What <host>_<rank>.meta.json says about parallel modes: one field for each, null except for the model's own."""
+"""The parallel modes: their names, what timings must know of them, and what <host>_<rank>.meta.json says about each.
 
-from collections.abc import Sequence
+Of a rank's file each has one field, null except for the model's own. The analysis knows their names from here only.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from .fields import Doc, People
+from msgspec import Meta
+
 from .machine import Device
+from .record import Needed, People
+
+Mode = Literal["single", "dp", "ddp", "fsdp", "pipeline"]
+"""How a model is spread over ranks, as `--parallel` names it."""
+
+ONE_WORKER: Mode = "single"
+"""The mode of one worker; others with one worker do the same, and something besides."""
+
+
+@dataclass(frozen=True)
+class ModeFacts:
+    """What an epoch's time means under a mode."""
+
+    shares_batch: bool = False
+    """All workers work on the same batch; else each takes its own, so that N of them share an epoch."""
+    drives_workers: bool = False
+    """Its workers are the devices of one process, not ranks."""
+    reduces_whole: bool = False
+    """Gradients are reduced whole in every step, which is what bandwidth by hand assumes."""
+
+
+MODES: Mapping[str, ModeFacts] = {
+    ONE_WORKER: ModeFacts(),
+    "dp": ModeFacts(drives_workers=True, reduces_whole=True),
+    "ddp": ModeFacts(reduces_whole=True),
+    "fsdp": ModeFacts(),
+    "pipeline": ModeFacts(shares_batch=True),
+}
+"""By name, in the order of tables."""
 
 
 @dataclass(frozen=True)
 class DpFacts:
     """The devices of nn.DataParallel."""
 
-    devices: Annotated[Sequence[Device], Doc("the devices that share each batch; the analysis reads how many")]
+    devices: Annotated[
+        Sequence[Device],
+        Needed(
+            "the devices that share each batch; the analysis reads how many",
+            reads=Annotated[list[Any], Meta(min_length=1)],
+        ),
+    ]
     output_device: Annotated[int, People("CUDA ordinal of the device that gathers the outputs")]
 
 

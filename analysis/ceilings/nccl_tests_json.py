@@ -1,14 +1,12 @@
-"""comms.json, and the JSON of nccl-tests (src/util.cu, option -J), which has the same keys."""
+"""The JSON of nccl-tests (src/util.cu, option -J), whose keys comms.json has too: as far as a ceiling needs it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from .limits import Ranks
-
-COMMS_TOOL = "commtrace comms"
+from ...contract.limits import Ranks
 
 
 class Measurement(Struct, frozen=True):
@@ -19,7 +17,7 @@ class Measurement(Struct, frozen=True):
     nwrong: float | str | None = None
 
 
-class CommsResult(Struct, frozen=True):
+class MeasuredSize(Struct, frozen=True):
     """One collective at one size; nccl-tests names the program instead, as `experiment_name`."""
 
     size: Annotated[int, Meta(ge=0, le=2**62)]
@@ -43,14 +41,12 @@ class NcclOptions(Struct, frozen=True):
     devices: list[NcclDevice] | None = None
 
 
-class CommsFile(Struct, frozen=True):
-    """All of it that is read; `config` and `args` of nccl-tests only."""
+class NcclTestsFile(Struct, frozen=True):
+    """All of it that is read; `config` and `args` of nccl-tests only, the rest from `world_size` on of comms.json."""
 
-    results: list[CommsResult]
+    results: list[MeasuredSize]
     config: NcclOptions = field(default_factory=NcclOptions)
     args: list[str] = []
     world_size: Ranks | None = None
     complete: bool = True
     reason: str | None = None
-    tool: Any = None
-    schema_version: Any = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
-from ..small_files import RANK_LIMIT
+RANK_LIMIT = 1 << 20
+"""No job has more: a larger number of ranks is a mistake, or an attempt to fill the memory."""
 
 _MOST = 2**62
 
@@ -26,10 +27,7 @@ Rank = Annotated[int, Meta(ge=0, le=RANK_LIMIT)]
 """Of a job."""
 
 Ranks = Annotated[int, Meta(ge=1, le=RANK_LIMIT)]
-"""How many a job has."""
+"""The number of ranks of a job."""
 
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 """From 0 to 1."""
-
-EpochPhase = Literal["warmup", "timed"]
-"""Whether an epoch is one that counts."""

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from .fields import Doc, People
+from .limits import Count, FromZero
+from .record import Doc, Needed, People
 
 Settings: TypeAlias = Mapping[str, str]
 """Environment variables by name."""
+End = Literal["start", "end"]
+"""Of a capture."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,7 @@ class Versions:
     """Versions of everything between the script and the hardware; null for what is not installed."""
 
     python: Annotated[str, People("version of Python")]
-    torch: Annotated[str, Doc("version of torch")]
+    torch: Annotated[str | None, Doc("version of torch", always=True)]
     torchvision: Annotated[str | None, People("version of torchvision")]
     pytorch_optimizer: Annotated[str | None, People("version of pytorch_optimizer")]
     cuda: Annotated[str | None, People("version of CUDA that torch was built with")]
@@ -36,7 +39,7 @@ class Machine:
     ]
     cpu: Annotated[str | None, People("name of the CPU")]
     cores: Annotated[int | None, People("logical cores")]
-    usable_cores: Annotated[int | None, Doc("cores that this process may use")]
+    usable_cores: Annotated[Count | None, Doc("cores that this process may use")]
     threads: Annotated[int, People("threads that torch uses within an operator")]
     memory_bytes: Annotated[int | None, People("memory of the machine")]
 
@@ -45,7 +48,7 @@ class Machine:
 class Device:
     """The device of one rank."""
 
-    type: Annotated[str, Doc("`cpu` or `cuda`")]
+    type: Annotated[str | None, Doc("`cpu` or `cuda`", always=True)]
     index: Annotated[int | None, Doc("CUDA ordinal in this process; null on CPU")]
     name: Annotated[str | None, Doc("name of the GPU, or of the CPU")]
     uuid: Annotated[str | None, People("UUID of the GPU; null on CPU")]
@@ -73,12 +76,12 @@ class Numerics:
 class GpuState:
     """A GPU at one end of a capture; null for what the driver does not report."""
 
-    at: Annotated[Literal["start", "end"], Doc("which end")]
+    at: Annotated[End, Needed("which end")]
     unix_ns: Annotated[int, People("when, on the host's clock")]
-    sm_clock_mhz: Annotated[int | None, Doc("clock of its multiprocessors", unit="MHz")]
+    sm_clock_mhz: Annotated[FromZero | None, Doc("clock of its multiprocessors", unit="MHz")]
     slowed_by: Annotated[Sequence[str] | None, Doc("what held the clock down: power, temperature, ...")]
-    temperature_c: Annotated[int | None, Doc("temperature of the chip", unit="C")]
-    nvlink_sent_bytes: Annotated[int | None, Doc("what its NVLinks have sent since the driver was loaded")]
+    temperature_c: Annotated[FromZero | None, Doc("temperature of the chip", unit="C")]
+    nvlink_sent_bytes: Annotated[FromZero | None, Doc("what its NVLinks have sent since the driver was loaded")]
     nvlink_received_bytes: Annotated[int | None, People("what they have received")]
 
 

@@ -4,17 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from .fields import People, Record
 from .machine import Device, Machine, Settings, Versions
-
-SINGLE_SCHEMA_VERSION = 1
+from .record import SCHEMA_VERSION, People, Record
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementFile(Record):
     """What was asked for, and on which machine: the head of capacity.json and of layers.json."""
 
-    schema_version: Annotated[int, People("version of this layout")] = SINGLE_SCHEMA_VERSION
+    schema_version: Annotated[int, People("version of this layout")] = SCHEMA_VERSION
     tool: Annotated[str, People("the command that wrote it")]
     created_utc: Annotated[str, People("when the measurement began, ISO 8601", unit="UTC")]
     command: Annotated[Sequence[str], People("the command line")]

@@ -1,6 +1,7 @@
-"""The conventions of nccl-tests: sizes, bus factors, item sizes, and names of collectives and dtypes.
+"""The conventions of nccl-tests: sizes, bandwidths, item sizes, and names of collectives and dtypes.
 
-Source: NVIDIA/nccl-tests doc/PERFORMANCE.md and the GetBw functions of src/*.cu. 1 GB = 1e9 bytes.
+Source: NVIDIA/nccl-tests doc/PERFORMANCE.md and the GetBw functions of src/*.cu. 1 GB = 1e9 bytes, so bytes per ns are
+GB/s.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-
-from ..errors import UnknownCollective, UnknownDtype
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 POINT_TO_POINT = frozenset({"send", "recv", "send_recv", "peer_copy"})
@@ -45,8 +44,17 @@ _COLLECTIVES = {
 _DECORATION = re.compile(r"(_into)?_tensor|_base|_coalesced|_oop|_sparse|_?any_?source")
 
 
+class NoFormula(ValueError):
+    """nccl-tests has no formula for a collective, or no size for a dtype."""
+
+
+def algbw_gb_per_s(size_bytes: int, time_ns: float) -> float:
+    """Size over time, in GB/s. Source: NVIDIA/nccl-tests doc/PERFORMANCE.md, "Algorithm bandwidth"."""
+    return size_bytes / time_ns
+
+
 def bus_factor(collective: str, group_size: int) -> float:
-    """busbw / algbw of `collective` over `group_size` ranks, dimensionless. Raises UnknownCollective.
+    """busbw / algbw of `collective` over `group_size` ranks, dimensionless. Raises NoFormula.
 
     Source: NVIDIA/nccl-tests doc/PERFORMANCE.md, "Summary"; the size is the whole array, not one rank's share.
     """
@@ -56,12 +64,12 @@ def bus_factor(collective: str, group_size: int) -> float:
         return (group_size - 1) / group_size
     if collective in ROOTED or collective in POINT_TO_POINT:  # one link carries every byte once
         return 1.0
-    raise UnknownCollective(f"{collective}: nccl-tests has no bus bandwidth for it; known are all_reduce, all_gather, "
-                            "reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, recv")  # fmt: skip
+    raise NoFormula(f"{collective}: nccl-tests has no bus bandwidth for it; known are all_reduce, all_gather, "
+                    "reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, recv")  # fmt: skip
 
 
 def size_elems(collective: str, in_elems: int, out_elems: int) -> int:
-    """Elements of the size S of one rank's call. Raises UnknownCollective.
+    """Elements of the size S of one rank's call. Raises NoFormula.
 
     `in_elems` and `out_elems` are what that rank hands in and gets back. For an uneven all_to_all the size is the
     largest over all ranks; this gives one rank's contribution to that maximum.
@@ -76,7 +84,7 @@ def size_elems(collective: str, in_elems: int, out_elems: int) -> int:
         return max(in_elems, out_elems)
     if collective in ("all_reduce", "broadcast", "reduce", "barrier") or collective in POINT_TO_POINT:
         return in_elems
-    raise UnknownCollective(f"{collective}: no rule for its size")
+    raise NoFormula(f"{collective}: no rule for its size")
 
 
 def elements(shapes: Iterable[object]) -> int | None:
@@ -97,12 +105,12 @@ def elements(shapes: Iterable[object]) -> int | None:
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of one element of a dtype in torch's spelling. Raises UnknownDtype."""
+    """Bytes of one element of a dtype in torch's spelling. Raises NoFormula."""
     if dtype.startswith("float8_"):
         return 1
     if dtype in _ITEM_BYTES:
         return _ITEM_BYTES[dtype]
-    raise UnknownDtype(f"{dtype}: no such dtype; expected torch's spelling, such as float32 or bfloat16")
+    raise NoFormula(f"{dtype}: no such dtype; expected torch's spelling, such as float32 or bfloat16")
 
 
 @lru_cache(maxsize=1024)  # spellings are few, calls many

@@ -12,13 +12,13 @@ from builders import write_run
 from capturing import ROOT, environment
 
 from commtrace.analysis.cli.app import main
-from commtrace.analysis.core import disk
-from commtrace.analysis.core.disk import remove_partial_files, replace_file
+from commtrace.common import disk
+from commtrace.common.disk import remove_partial_files, replace_file
 
 WRITER = """
 import sys
 from pathlib import Path
-from commtrace.analysis.core.disk import replace_file
+from commtrace.common.disk import replace_file
 
 def parts():
     yield b"begun"
