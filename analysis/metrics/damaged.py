@@ -11,7 +11,7 @@ _RANKS = ("rank", "linked", "waited_for", "origin_rank", "blamed_rank", "to_rank
 
 
 def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool]:
-    """Whether each row rests on the damaged file of one of these ranks. Same index.
+    """Whether each row of the table rests on a damaged file of one of these ranks. Same index.
 
     A row that names no rank does if one of these takes part, or might; one that names no members, either, always does.
     """

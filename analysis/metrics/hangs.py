@@ -50,7 +50,7 @@ def _common(times: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -
 
 
 class _Usual(NamedTuple):
-    """For the calls of a group that ran: how far apart members issued one, and how long one took, at most; in ns."""
+    """How far apart ranks issued a call of a group, and how long one took, at most; in ns."""
 
     apart_ns: int
     took_ns: int
@@ -63,7 +63,7 @@ class _Usual(NamedTuple):
 
 
 def _of_group(pending: pd.DataFrame, done: pd.DataFrame, ends: pd.Series[int]) -> Iterator[tuple[int, Row]]:
-    """The first pending collective of a group, if it hangs, and when the last rank issued it."""
+    """The first pending collective of a group if it hangs, with the time at which the last rank issued it."""
     last = pending["rank"].map(done.groupby("rank")["issued_ns"].max()).fillna(-1)
     stuck = pending[pending["issued_ns"] > last].sort_values("issued_ns").drop_duplicates("rank")
     if not len(stuck):
@@ -94,7 +94,7 @@ def _of_group(pending: pd.DataFrame, done: pd.DataFrame, ends: pd.Series[int]) -
 
 
 def _same(row: Row, first: Row) -> bool:
-    """Whether it is the same collective, as far as its numbers say."""
+    """Whether two rows are the same collective, by the numbers that both have."""
     told = ("seq",) if first["seq"] is not None and row["seq"] is not None else ("step", "turn")
     return all(row[key] is None or first[key] is None or row[key] == first[key] for key in told)
 

@@ -1,4 +1,4 @@
-"""Bandwidth and waiting by time: sums over the collectives of each interval, process group, kind and size class.
+"""Bandwidth and waiting over time: sums per interval, process group, kind of collective and size class.
 
 Collectives are taken as they come, and only sums are kept. Percentiles are those of a histogram with 256 bins for every
 doubling of bandwidth, so they are right to 0.14 %. Definitions: docs/metrics/over-time.md.
@@ -52,7 +52,7 @@ class MetCollectives(NamedTuple):
 
 
 class GroupNames(NamedTuple):
-    """What a group is called, its global ranks as a text, how many, and the global rank of a number in `last`."""
+    """Name of a group, its global ranks as text, their number, and the global rank of each number in `last`."""
 
     name: str | None
     pg_ranks: str | None
@@ -62,7 +62,7 @@ class GroupNames(NamedTuple):
 
 @dataclass
 class OverTime:
-    """Sums so far, of intervals of `every_ns`."""
+    """Running sums, in intervals of `every_ns`."""
 
     every_ns: int
     _sums: list[pd.DataFrame] = field(default_factory=list)
@@ -70,7 +70,7 @@ class OverTime:
     _caused: list[pd.DataFrame] = field(default_factory=list)
 
     def add(self, met: MetCollectives) -> None:
-        """Take these collectives in."""
+        """Add these collectives to the sums."""
         if not len(met.at_ns):
             return
         columns = _columns(met, self.every_ns)
@@ -109,7 +109,7 @@ class OverTime:
 
 
 def _columns(met: MetCollectives, every_ns: int) -> pd.DataFrame:
-    """One row per collective: where it belongs, and what is summed there."""
+    """One row per collective: its interval, group, kind and size class, and the values to sum."""
     split = ~np.isnan(met.transfer_ns) & (met.transfer_ns > 0)
     sized = ~np.isnan(met.size_bytes) & (met.size_bytes > 0)
     measured = split & sized & ~np.isnan(met.busbw_factor)
@@ -155,7 +155,7 @@ def _together(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _percentiles(bins: pd.DataFrame) -> dict[tuple[Any, ...], Row]:
-    """Median and 95th percentile of bus bandwidth, by key: the middle of the bin in which they lie."""
+    """Median and 95th percentile of bus bandwidth by key, each the middle of its histogram bin."""
     found: dict[tuple[Any, ...], Row] = {}
     table = bins.reset_index().sort_values([*_KEYS, "bin"])
     for key, own in table.groupby(_KEYS, sort=False):
@@ -167,7 +167,7 @@ def _percentiles(bins: pd.DataFrame) -> dict[tuple[Any, ...], Row]:
 
 
 def _figures(own: pd.Series[Any]) -> Row:
-    """Sums are divided; ratios are never averaged, but for those that the file has."""
+    """Turn the sums of one row into figures: sums are divided; only ratios that the file has are averaged."""
 
     def ratio(above: str, below: str) -> float | None:
         return float(own[above] / own[below]) if own[below] > 0 else None
@@ -208,7 +208,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 
 def collectives_over_time(collectives: pd.DataFrame, participation: pd.DataFrame, every_ns: int) -> pd.DataFrame:
-    """The table of collectives that are known as tables."""
+    """The table over time of collectives that are known as tables."""
     over_time = OverTime(every_ns)
     if not len(collectives):
         return BANDWIDTH_TIMES.empty()

@@ -1,4 +1,4 @@
-"""Pairs of ranks: who waits because of whom, and who sends how much to whom."""
+"""Pairs of ranks: who waits because of whom, and how many bytes each sends to each other."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def traffic(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFram
 
 
 def _sends(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFrame) -> Iterator[Row]:
-    """What was sent from one rank to another: one row a send, or a receive whose sender has no trace."""
+    """Yield one row per send from one rank to another, or per receive if the sender has no trace."""
     pairs = calls[calls["collective"].isin(["send", "recv"]) & calls["root"].notna()]
     pairs = pairs.merge(matches[["call_id", "collective_id"]], on="call_id")
     transfers = collectives.set_index("collective_id")["transfer_ns"]
@@ -79,7 +79,7 @@ def _sends(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFrame
 
 
 def _shares(calls: pd.DataFrame) -> Iterator[Row]:
-    """What each call of all_to_all gives to each other rank."""
+    """Yield the bytes that each all_to_all call sends to each other rank."""
     shared = calls[(calls["collective"] == "all_to_all") & calls["pg_ranks"].notna()]
     columns = ["rank", "pg_ranks", "in_elems", "out_elems", "in_split", "size_bytes"]
     for call in records(shared[columns]):
@@ -90,7 +90,7 @@ def _shares(calls: pd.DataFrame) -> Iterator[Row]:
 
 
 def _bytes_to(call: dict[str, Any], members: int) -> list[int | None]:
-    """How much the call gives to each member: by the split that was recorded, else in equal parts."""
+    """Bytes that the call sends to each member: by the recorded split, else in equal parts."""
     unknown: list[int | None] = [None] * members
     if call["in_elems"] is None or call["size_bytes"] is None:
         return unknown

@@ -1,4 +1,4 @@
-"""What a heat map of ranks and steps shows: where waiting is, who was late, and whom others waited for."""
+"""Ranks by steps, for a heat map: waiting, lateness, and waiting that a rank caused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEVICE, _RANK = ["rank", "device", "step"], ["rank", "step"]
 def rank_steps(
     breakdown_steps: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row per rank, device and step. Lateness is that of the rank; where nothing could be compared it is NA.
+    """One row per rank, device and step. Lateness is per rank, NA where nothing could be compared.
 
     A rank with several devices has its lateness on each of their rows.
     """
@@ -35,13 +35,13 @@ def rank_steps(
 
 
 def _at(values: pd.Series[int], keys: pd.MultiIndex) -> pd.Series[int]:
-    """The value of each rank and step, 0 where there is none."""
+    """The value of each rank and step, 0 if it has none."""
     of = dict(zip(values.index, values, strict=True))
     return pd.Series([of.get(key, 0) for key in keys], dtype="Int64")
 
 
 def culprits(ranks: pd.DataFrame, hosts: pd.DataFrame) -> list[int]:
-    """The ranks for which the others wait most; all ranks of a host where no single rank stands out, but the host does.
+    """Ranks that the others wait for most; all ranks of a host if the host stands out and no single rank does.
 
     Empty if all ranks are late in turn.
     """

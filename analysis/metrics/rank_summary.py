@@ -14,7 +14,7 @@ from .causes.blame import blamed, caused, kernel_of
 def ranks(
     traces: pd.DataFrame, collectives: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame
 ) -> pd.DataFrame:
-    """Waiting and lateness of every rank that has a trace.
+    """Waiting and lateness of every rank with a trace.
 
     A rank counts as last if it was later than the others by more than the uncertainty of clocks: without skew there is
     no straggler. It is to blame for the others' waiting if its lateness began with itself.
@@ -56,7 +56,7 @@ def ranks(
 
 
 def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
-    """The table `ranks` added up by host; ranks without a host are left out."""
+    """Add up the table `ranks` by host, without ranks whose host is not known."""
     rows: list[Row] = []
     for host, own in ranks[ranks["host"].notna()].groupby("host", sort=True):
         because = _weightiest(own, "because", "caused_wait_ns")
@@ -73,14 +73,14 @@ def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _weightiest(last: pd.DataFrame, column: str, weight: str) -> str | None:
-    """The value of `column` with the largest sum of `weight`."""
+    """The value of `column` with the largest sum of `weight`; None without rows."""
     known = last[last[column].notna()]
     weights = known[weight].astype("Float64")  # with wrong clocks, sums may exceed 64 bits
     return str(weights.groupby(known[column]).sum().idxmax()) if len(known) else None
 
 
 def _wire_rates(collectives: pd.DataFrame, participation: pd.DataFrame) -> dict[int, float]:
-    """Per rank: bytes over its links, size x bus factor of every call, by the time in which at least one moved data.
+    """By rank: bytes over its links (size x bus factor, summed) per time in which any call moved data.
 
     Communicators that run at the same time share the links, so each one's bandwidth alone understates them.
     """

@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class Operator:
-    """What a c10d operator does: its gloo operation, and which arguments are input, output and root."""
+    """A c10d operator: its gloo operation, and the positions of its input, output and root among the arguments."""
 
     collective: str
     gloo: str
@@ -61,7 +61,7 @@ _WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
 
 @dataclass
 class _Issued:
-    """One c10d operator that gloo has not started yet."""
+    """A c10d operator that gloo has not started yet."""
 
     op: Operator
     start_ns: int
@@ -77,7 +77,7 @@ class _Issued:
 
 
 def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Calls of one rank from its gloo activities, in order of start, and those that were issued but did not end.
+    """The calls of one rank from its gloo activities, by start, and those that were issued but did not end.
 
     `group` is its process group, as far as it is known.
     """
@@ -140,7 +140,7 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
 
 
 def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
-    """The earliest operator that could have issued this gloo operation, which is then used up."""
+    """Remove and return the earliest operator that could have issued this gloo operation."""
     kind, shapes, start_ns = (
         annotation["name"].removeprefix(markers.GLOO_MARK),
         annotation["in_dims"],
@@ -176,7 +176,7 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
 
 
 def _of(source: _Issued) -> Row:
-    """What the operator that issued a call says about it."""
+    """Columns of a call that its issuing operator determines."""
     dtypes = {dtype_name(t) for t in source.types}
     return {
         "collective": source.op.collective,
@@ -190,7 +190,7 @@ def _of(source: _Issued) -> Row:
 
 
 def _tensors(annotation: Row, position: int | None) -> list[list[int]] | None:
-    """Shapes of the tensor or tensor list at that argument."""
+    """Shapes of the tensor or list of tensors at this argument."""
     dims = annotation["in_dims"]
     if position is None or dims is None or position >= len(dims):
         return None

@@ -23,7 +23,7 @@ _WHOLE_STEP = 0.8
 
 
 class _AllSteps(NamedTuple):
-    """The time of all steps together, [start_ns, end_ns)."""
+    """The span of all steps together, [start_ns, end_ns)."""
 
     start_ns: int
     end_ns: int
@@ -31,7 +31,7 @@ class _AllSteps(NamedTuple):
 
 
 class _Busy(NamedTuple):
-    """What the kernels of a device did in the steps of one cycle, as sums; None where no kernel says."""
+    """Sums over the kernels of a device in the steps of one cycle; None where no kernel has the value."""
 
     steps: int
     window_ns: int
@@ -60,7 +60,7 @@ def gpus(activities: pd.DataFrame, annotations: pd.DataFrame, traces: pd.DataFra
 
 
 def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps | None:
-    """From the start of the first step, or the end of the last activity from before it, to the end of the last on GPU.
+    """From the first step's start, or the end of earlier device work, to the last step's end on the GPU.
 
     The last step does not count if it seems cut off. None without steps. This is how the plugin was meant to work; but
     it does not know the category that launches have had since torch 1.13, so it ends the steps of such traces on the
@@ -90,7 +90,7 @@ def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps
 
 
 def _whole_steps(launched: list[int]) -> int:
-    """How many steps count, given how many activities each launched."""
+    """Number of steps that count, from the number of activities that each launched."""
     busy = [i for i, count in enumerate(launched) if count]
     if not busy or len(launched) == 1:
         return len(launched)
@@ -99,7 +99,7 @@ def _whole_steps(launched: list[int]) -> int:
 
 
 def _busy(on_device: pd.DataFrame, steps: _AllSteps | None) -> _Busy | None:
-    """None for a device that ran no kernel."""
+    """Sums over a device's kernels within the steps; None if it ran none."""
     kernels = on_device[~on_device["name"].map(is_copy).astype(bool)]
     if not len(kernels):
         return None
@@ -123,7 +123,7 @@ def _busy(on_device: pd.DataFrame, steps: _AllSteps | None) -> _Busy | None:
 
 
 def _efficient_ns(starts: Times, ends: Times, blocks: NDArray[np.float64], steps: _AllSteps) -> float | None:
-    """Time within the steps, weighted by the blocks per SM of all kernels running then, at most 1."""
+    """Time within the steps, weighted by the blocks per SM of all kernels running at that moment, at most 1."""
     told = ~np.isnan(blocks)
     if not told.any():
         return None

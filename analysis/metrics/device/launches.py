@@ -1,4 +1,4 @@
-"""Which CPU operator, or annotation, an activity was launched in: the innermost one around the launch, on its thread.
+"""The CPU operator or annotation in which an activity was launched: the innermost one on the launching thread.
 
 That is the operator whose External id Kineto writes on the kernel, but it is also known for traces without such ids.
 """
@@ -18,7 +18,7 @@ _NONE = -1
 def launched_in(
     activities: pd.DataFrame, launches: pd.DataFrame, cpu_operators: pd.DataFrame, annotations: pd.DataFrame
 ) -> pd.Series[str]:
-    """The operator of every activity, with the activities' index; NA without a launch, or with one outside all of them.
+    """The operator of every activity, same index; NA if its launch is unknown or outside of all operators.
 
     c10d operators, which stand among the `annotations`, count. On CPU runs an activity is its own operator.
     """
@@ -29,7 +29,7 @@ def launched_in(
 
 
 def annotated_in(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[str]:
-    """The annotation of every activity, with the activities' index: one that the user's code made.
+    """The user's annotation around the launch of every activity, same index.
 
     NA without a launch, or with one outside of all, and on CPUs.
     """
@@ -42,7 +42,7 @@ def annotated_in(activities: pd.DataFrame, launches: pd.DataFrame, annotations: 
 def _innermost_of(
     activities: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame, found: pd.Series[str]
 ) -> pd.Series[str]:
-    """`found` with the innermost range around the launch of every activity of a GPU."""
+    """Fill the series with the innermost range around the launch of each GPU activity."""
     of_file = dict(list(ranges.groupby(["rank", "cycle"])))
     launched = dict(list(launches.groupby(["rank", "cycle"])))
     for key, own in activities[activities["device"] != "cpu"].groupby(["rank", "cycle"]):
@@ -70,7 +70,7 @@ def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, operators: pd
 
 
 def innermost(starts: Ints, ends: Ints, times: Ints) -> Ints:
-    """For each time the interval [starts[i], ends[i]] that contains it and began last, -1 for none.
+    """Index of the interval [starts[i], ends[i]] around each time that began last, -1 for none.
 
     The intervals are in order of start, equal ones by decreasing length, as nested operators of a thread are.
     """
@@ -105,7 +105,7 @@ def names_around(events: pd.DataFrame, thread: Ints, times: Ints) -> pd.Series[s
 
 
 def _around(starts: Ints, ends: Ints) -> Ints:
-    """For each interval the last one before it that has not ended when it starts, -1 for none."""
+    """Index of the last earlier interval that has not ended when each interval starts, -1 for none."""
     result = np.full(len(starts), _NONE)
     open_ends: list[int] = []
     opened: list[int] = []

@@ -1,4 +1,4 @@
-"""What calls send over links by their sizes, beside what the links' own counters say."""
+"""Bytes that calls send over links, computed from their sizes, beside the counters of the links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KNOWN = SYNCHRONISING | ROOTED | POINT_TO_POINT
 
 
 def sent_bytes_by_step(calls: pd.DataFrame) -> Mapping[int, float]:
-    """Bytes that each rank sends in a traced step, over its links, if all data go round a ring; mean over the steps.
+    """Bytes that each rank sends over its links in a traced step, as in a ring; mean over the steps.
 
     Ranks of which a call has no size are left out. Source: the bus factor of nccl-tests (doc/PERFORMANCE.md) is what a
     rank's link carries of an array, as a part of it.
@@ -39,7 +39,7 @@ def _sent_bytes(row: Mapping[str, object]) -> float | None:
 
 
 def link_counters(nvlink: Mapping[int, tuple[int, int]], calls: pd.DataFrame) -> str | None:
-    """Counters and sizes in one sentence; `nvlink` has bytes and steps by rank. None where nothing was counted."""
+    """Compare counters with sizes in one sentence; `nvlink` has bytes and steps by rank. None without counters."""
     if not nvlink:
         return None
     counted = {rank: sent / steps for rank, (sent, steps) in nvlink.items()}

@@ -1,4 +1,4 @@
-"""Calls of the runtime that block or allocate, or copy to pageable memory: by which operator, how long, at what cost.
+"""Runtime calls that block, allocate, or copy to pageable memory: their operator, duration and cost.
 
 A call costs a device what of its starved time falls into it, see `idle`: while the call lasted, nothing was queued, and
 the thread that was to launch the next activity was in the call.
@@ -27,7 +27,7 @@ _KEYS = ["kind", "name", "operator", "annotation"]
 
 
 def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
-    """One row per call that blocks or allocates, or copies to pageable memory, with what `_KEYS` say and its cost."""
+    """One row per such call, with the columns of `_KEYS` and its cost."""
     on_gpu = activities[bare(activities["device"]) != "cpu"]
     devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
     for (rank, _, cycle), own in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
@@ -38,12 +38,12 @@ def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame
 
 
 def syncs(calls: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, call and operator, those that cost a rank most first."""
+    """One row per rank, call and operator, the most costly of a rank first."""
     return SYNCS.conform(_summed(calls, ["rank"]))
 
 
 def syncs_steps(calls: pd.DataFrame) -> pd.DataFrame:
-    """The same by the step in which the call began."""
+    """One row per rank, call, operator and the step in which the call began."""
     return SYNCS_STEPS.conform(_summed(calls, ["rank", "step"]))
 
 
@@ -91,14 +91,14 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
 
 
 def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
-    """The correlations of copies to pageable memory."""
+    """Correlations of copies to pageable memory."""
     copies = activities[(activities["kind"] == MEMORY) & activities["correlation"].notna()]
     chosen = copies["name"].astype("string").str.endswith(markers.TO_PAGEABLE).fillna(False)
     return copies["correlation"][chosen].to_numpy(dtype=np.int64)
 
 
 def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
-    """How long the device of these activities was starved during each call, each ns counted once."""
+    """Starved time of the device during each call, in ns, each ns counted once."""
     gaps = gaps_of(activities, host, [])[1]
     lost = np.zeros(len(start), dtype=np.int64)
     for number in np.unique(thread):

@@ -15,7 +15,7 @@ from ..clocks.frame import Floats, Ints
 
 
 class SplitDurations(NamedTuple):
-    """Of each collective: its calls, times in ns, and which call is the shortest, by how much (NaN for a single one).
+    """Calls and times in ns of each collective; its shortest call, and by how much (NaN for a single call).
 
     `wait_ns` is the sum over its calls; `at` is the row of the shortest.
     """
@@ -30,7 +30,7 @@ class SplitDurations(NamedTuple):
 
 
 def split_durations(number: Ints, dur_ns: Floats) -> SplitDurations:
-    """The collectives of these calls, in ascending order of their `number`."""
+    """Split these calls by collective, in ascending order of `number`."""
     order = np.lexsort((dur_ns, number))
     own, took = number[order], dur_ns[order]
     begins = np.flatnonzero(np.append(True, own[1:] != own[:-1])[: len(own)])

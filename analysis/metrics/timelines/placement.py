@@ -1,4 +1,4 @@
-"""Where calls lie on a timeline of collectives whose times are on the same clock.
+"""Place calls on a timeline of collectives whose times are on the same clock.
 
 Both are in the same order, though either may lack something. A call can be part of a collective if nothing contradicts
 it, if no rank leaves before all have arrived, and if it ends about when the others do. If there is only one such
@@ -27,7 +27,7 @@ _LEAST_SCALE_NS, _FAR_NS = 2_000.0, 1 << 60
 
 
 class Placement(NamedTuple):
-    """For each call its position on the timeline or -1, and whether no other one would do.
+    """Position of each call on the timeline, or -1, and whether no other position would do.
 
     It is never certain where the call was issued in another step than its collective (`other_step`), or ends much
     farther from it than nearly all others do from theirs (`far_apart`).
@@ -40,14 +40,14 @@ class Placement(NamedTuple):
 
 
 class Nearness(NamedTuple):
-    """How wrong clocks may be, and how far apart the ends of a collective may be, in ns; `_FAR_NS` for no limit."""
+    """Tolerances in ns: error of the clocks, and distance of the ends of a collective; `_FAR_NS` for no limit."""
 
     slack_ns: int
     ends_ns: int
 
 
 class _Compared(NamedTuple):
-    """What is compared, and by what."""
+    """Calls and timeline that are compared, with the rules of the comparison."""
 
     calls: Entries
     timeline: Entries
@@ -56,7 +56,7 @@ class _Compared(NamedTuple):
 
 
 def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
-    """Where the calls lie; `pins` are positions that are already known, or -1. All are in order."""
+    """Place the calls; `pins` are positions already known, or -1. Calls, timeline and pins are in order."""
     nothing = np.zeros(len(calls), dtype=bool)
     placed = Placement(pins.copy(), pins >= 0, nothing, nothing)
     if not len(timeline):
@@ -75,14 +75,14 @@ def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near
 
 
 def _other_step(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
-    """The calls that were issued in another step than others of their collective."""
+    """Calls that were issued in another step than the rest of their collective."""
     there = timeline.step[position]
     other: Flags = (position >= 0) & (pins < 0) & (calls.step >= 0) & (there >= 0) & (calls.step != there)
     return other
 
 
 def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
-    """The calls that end farther from their collective than nearly all others do from theirs."""
+    """Calls that end farther from their collective than nearly all others from theirs."""
     apart = np.where(position >= 0, np.abs(calls.end - timeline.end[position]), 0)
     told = (position >= 0) & calls.synchronising
     asked = told & (pins < 0)
@@ -96,7 +96,7 @@ def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) ->
 
 
 class _Candidates(NamedTuple):
-    """Candidate positions of each call, whether they are possible, and how far ends are apart; all (calls, width)."""
+    """Candidate positions of each call, whether each is possible, and the distance of ends; all (calls, width)."""
 
     position: Ints
     possible: Flags
@@ -126,14 +126,14 @@ def _candidates(compared: _Compared, pins: Ints) -> _Candidates:
 
 
 def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
-    """The first position that each call may have, given the order of pinned calls, and the one after the last."""
+    """First and last + 1 position that each call may take between its pinned neighbours."""
     before = np.maximum.accumulate(np.where(pins >= 0, pins, -1))
     after = np.minimum.accumulate(np.where(pins >= 0, pins, positions)[::-1])[::-1]
     return before + 1, after
 
 
 def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
-    """With the calls that have one candidate only, unless they contradict each other's order."""
+    """Place the calls that have a single candidate, unless they contradict each other's order."""
     position, certain, *_ = pinned
     single = found.possible.sum(axis=1) == 1
     only = found.position[np.arange(len(position)), found.possible.argmax(axis=1)]
@@ -150,7 +150,7 @@ def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
 
 
 class _Runs(NamedTuple):
-    """Calls [begin, end) without a position between two with one, and the positions [low, high) that are left for them.
+    """Calls [begin, end) without a position between two placed calls, and their free positions [low, high).
 
     One `fits` if it has a call for each of these, between neighbours that are certain. All of shape (runs,).
     """
@@ -162,23 +162,23 @@ class _Runs(NamedTuple):
     fits: Flags
 
     def take(self, index: Flags) -> _Runs:
-        """Those at `index`."""
+        """The runs at `index`."""
         return _Runs(self.begin[index], self.end[index], self.low[index], self.high[index], self.fits[index])
 
     def each(self, values: Ints) -> Ints:
-        """One value for each run -> one for each of its calls."""
+        """Repeat the value of each run for each of its calls."""
         return np.repeat(values, self.end - self.begin)
 
     @property
     def calls(self) -> Ints:
-        """The calls of all runs, one run after the other."""
+        """Indices of the calls of all runs, run after run."""
         sizes = self.end - self.begin
         found: Ints = np.arange(int(sizes.sum())) + self.each(self.begin - np.cumsum(sizes) + sizes)
         return found
 
 
 def _runs(placed: Placement) -> _Runs:
-    """The calls that are not placed. What becomes of one run does not matter to another."""
+    """The runs of calls that are not placed. They do not affect one another."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], placed.position < 0, [False]]).astype(np.int8)))
     begin, end = edges[::2], edges[1::2]
     position = np.concatenate([[-1], placed.position, [np.iinfo(np.int64).max]])
@@ -188,7 +188,7 @@ def _runs(placed: Placement) -> _Runs:
 
 
 def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
-    """The evidence for each candidate, in nats: records are seldom lost, and distant ends are rare; (calls, width)."""
+    """Evidence for each candidate in nats, (calls, width): lost records are rare, and so are distant ends."""
     apart = np.where(calls.synchronising[:, np.newaxis], found.apart_ns, 0)
     known = pins >= 0
     usual = np.abs(calls.end[known] - timeline.end[pins[known]])[calls.synchronising[known]]
@@ -202,7 +202,7 @@ def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) ->
 
 
 def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
-    """Whether what we show must be among theirs. Not if their window may have cut it off.
+    """Whether their windows must contain each of our calls; not if a window may have cut it off.
 
     What is not shown would have to end at the same time, but before they begin the first one, or after the last.
     """
@@ -210,7 +210,7 @@ def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
 
 
 def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
-    """Place runs that just fit between their neighbours, unless a call cannot be its own collective; which they are."""
+    """Place runs that just fit between their neighbours, unless a call cannot be its collective; return which."""
     calls, timeline, compatible, near = compared
     fitting = runs.take(runs.fits)
     row, number = fitting.calls, fitting.each(np.arange(len(fitting.begin)))
@@ -226,7 +226,7 @@ def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
 
 
 def _lay(runs: _Runs, found: _Candidates, gain: Floats, placed: Placement) -> None:
-    """Place runs between their placed neighbours, each with the largest gain."""
+    """Place runs between their placed neighbours, with the largest total gain."""
     row = runs.calls
     of_call = found.position[row]
     inside = (of_call >= runs.each(runs.low)[:, np.newaxis]) & (of_call < runs.each(runs.high)[:, np.newaxis])

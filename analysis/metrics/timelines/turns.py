@@ -1,4 +1,4 @@
-"""Sends and receives between CPUs: which receive takes which send.
+"""Pair sends and receives between CPUs: which receive takes which send.
 
 On a GPU both run until the data has moved, so their ends nearly coincide. On a CPU the end is when the program waited
 for the operation, which may be much later, so ends close to each other prove nothing. The evidence is instead:
@@ -20,7 +20,7 @@ from .entries import Entries, same_kind
 
 
 class Turn(NamedTuple):
-    """Receive i takes send i + `shift`, and whether that is certain."""
+    """Receive i takes send i + `shift`; whether this is certain."""
 
     shift: int
     certain: bool
@@ -34,7 +34,7 @@ class _Candidate(NamedTuple):
 
 
 def turn(sends: Entries, receives: Entries, compatible: Flags, slack_ns: int | None) -> Turn | None:
-    """How the receives align with the sends, both in the order of issue; None if not as one unbroken run.
+    """Align receives with sends, both in the order of issue; None unless they form one unbroken run.
 
     Times are compared only with a `slack_ns`: by how much the clocks of the two may be wrong.
     """
@@ -70,6 +70,6 @@ def _candidate(
 
 
 def _shown(own: Ints, others: Ints, paired: slice) -> int:
-    """How many calls would stay unmatched although the other side shows their step."""
+    """Number of calls that stay unmatched although the other side shows their step."""
     left = np.delete(own, paired)
     return int(np.isin(left[left >= 0], others).sum())

@@ -1,4 +1,4 @@
-"""For whom the others wait, and why: the part of the verdict that names ranks, or says that none stands out."""
+"""The part of the verdict that names the ranks others wait for, and why, or says that none stands out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs ou
 
 
 class Culprits(NamedTuple):
-    """Who is late and why: tables `ranks`, `hosts`, `lateness` and `late_work` of a run, and over how many steps.
+    """Late ranks and reasons: tables `ranks`, `hosts`, `lateness` and `late_work`, over `steps` steps.
 
     `steps` is 0 where none are marked, and None if these are one event: then all of its lateness counts, not a rate.
     """
@@ -43,7 +43,7 @@ class Culprits(NamedTuple):
     on_cpu: bool
 
     def sentence(self) -> str:
-        """`, 72% of it for rank 7, which ...`; who is to blame for how much of all waiting, and how much nobody is."""
+        """`, 72% of it for rank 7, which ...`: the share of all waiting by rank, and the share without culprit."""
         shares = self._shares()
         explained = float(shares.sum())
         if not explained:
@@ -56,7 +56,7 @@ class Culprits(NamedTuple):
         return found + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
 
     def named(self, of: str = "it") -> str:
-        """The ranks that stand out, and why they are late; empty if none does. Shares are those `of` something."""
+        """The ranks that stand out and why they are late; empty if none does. Shares are fractions `of` something."""
         shares = self._shares()
         host = self._host(shares, of)
         if host is not None:
@@ -75,7 +75,7 @@ class Culprits(NamedTuple):
         return shares_of_waiting(self.ranks, "rank")
 
     def _host(self, shares: pd.Series[float], of: str) -> str | None:
-        """A host with several late ranks, if not just one of them."""
+        """A host with several late ranks, unless a single rank explains it."""
         by_host = shares_of_waiting(self.hosts, "host")
         ranks_of = dict(zip(self.hosts["host"], self.hosts["ranks"].str.split(), strict=True))
         for host in standing_out(by_host) if len(by_host) > 1 else []:
@@ -87,7 +87,7 @@ class Culprits(NamedTuple):
         return None
 
     def who(self) -> str | None:
-        """A sentence about the rank for which the others wait most, if one stands out.
+        """A sentence about the rank that the others wait for most, if one stands out.
 
         `Rank 2 is late by 995.5 ms per step: its CPU runs Python outside of any operator, inside ...`.
         """
@@ -107,7 +107,7 @@ class Culprits(NamedTuple):
         return set(standing_out(self._shares()))
 
     def why(self, rank: int) -> str | None:
-        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if nothing tells."""
+        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if not known."""
         late = self._late(rank)
         if late is None:
             return None
@@ -115,7 +115,7 @@ class Culprits(NamedTuple):
         return self._does(late) + (f"; {doing.clause}" if doing else self._where(late))
 
     def on_cpu_later(self, rank: int) -> str:
-        """The same of a rank for which nobody seems to wait."""
+        """The clause of `why` for a rank that nobody seems to wait for."""
         doing = on_cpu(self.late_work, rank)
         return "gives its device work later than the others" + (f"; {doing.clause}" if doing else "")
 
@@ -163,7 +163,7 @@ class Culprits(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Ranks or links that differ from others that do the same: what a step would gain if they did not, in ms.
+    """Ranks or links that differ from others of their kind: what a step would gain if they did not, in ms.
 
     `late` are the ranks, empty for links. If it `may_be_less`, somebody whose trace is missing may be as late.
     """
@@ -183,7 +183,7 @@ class Fault(NamedTuple):
 
 
 def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
-    """What differs from others in a run, the costliest first. `culprits` tell what a rank does."""
+    """The faults of a run, the costliest first. `culprits` describe what a rank does."""
     faults = []
     if prices.late is not None:
         faults.append((prices.late.gain, _late_fault(prices.late, culprits)))
@@ -226,7 +226,7 @@ def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
 
 
 class _Late(NamedTuple):
-    """Why a rank is late, and by how much: per step, each time, or in one step only."""
+    """Reason and amount of a rank's lateness: per step, per occasion, or in one step only."""
 
     rank: int
     because: str

@@ -28,7 +28,7 @@ _ADVICE = {
 
 
 def advice(why: str) -> str:
-    """`some ranks do not show them: capture the same steps on all ranks`, of a kind of reason; empty if that is."""
+    """What to do about a kind of reason: `some ranks do not show them: capture the same steps on all ranks`."""
     return ": ".join(_ADVICE[why]) if why else ""
 
 
@@ -41,7 +41,7 @@ def reason(
     some_missing: bool,
     has_starts: bool = True,
 ) -> str:
-    """The kind of reason for most of the time of calls that could not be split; empty if all could be.
+    """The kind of reason why most unsplit time could not be split; empty if all calls were split.
 
     `ranks` are those that have a trace; are there others? Without starts, only durations are known.
     """
