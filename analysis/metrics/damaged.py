@@ -23,5 +23,5 @@ def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool
     members = table["pg_ranks"]
     if "complete" in table:  # only two members of a large group take part in a pair
         members = members.mask(table["complete"], table["ranks"])
-    found = {text: not damaged.isdisjoint(map(int, text.split())) for text in members.dropna().unique()}
-    return pd.Series([found.get(text, True) for text in members], index=table.index, dtype=bool)
+    rests = {text: not damaged.isdisjoint(map(int, text.split())) for text in members.dropna().unique()}
+    return pd.Series([rests.get(text, True) for text in members], index=table.index, dtype=bool)

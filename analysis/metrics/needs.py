@@ -93,8 +93,8 @@ class _Calls(NamedTuple):
 
     def of_kind(self, *kinds: str) -> Flags:
         """Which calls are of one of these kinds."""
-        found: Flags = self.kind.isin(kinds).to_numpy(dtype=bool)
-        return found
+        flags: Flags = self.kind.isin(kinds).to_numpy(dtype=bool)
+        return flags
 
     def last(self, among: Flags) -> _Needed:
         """The last arrival in each collective among the calls marked; not known if none is marked."""
@@ -132,14 +132,14 @@ class _Calls(NamedTuple):
         return _Needed(self.arrived_ns[at], self.rank[at])
 
 
-def _of_batches(found: pd.DataFrame, batch: pd.Series[int]) -> pd.DataFrame:
+def _of_batches(needed: pd.DataFrame, batch: pd.Series[int]) -> pd.DataFrame:
     """Give all parts of one kernel the last rank that any of them needs: the kernel ends when all are done."""
     parts = batch.notna()
     if not parts.any():
-        return found
-    ordered = found[parts].assign(batch=batch[parts]).sort_values("needed_ns", kind="stable", na_position="last")
+        return needed
+    ordered = needed[parts].assign(batch=batch[parts]).sort_values("needed_ns", kind="stable", na_position="last")
     last = ordered.drop_duplicates("batch", keep="last").set_index("batch")
-    result = found.copy()
+    result = needed.copy()
     for column in ("needed_ns", "waited_for"):
         of_part = batch[parts].map(last[column])
         result.loc[parts, column] = of_part.astype("Int64")

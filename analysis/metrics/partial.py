@@ -45,8 +45,8 @@ class _Traced(NamedTuple):
 
     @classmethod
     def of(cls, calls: pd.DataFrame) -> _Traced:
-        told = text_codes(calls["pg_ranks"])[1]
-        return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in told])
+        groups = text_codes(calls["pg_ranks"])[1]
+        return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in groups])
 
     def are_coupled(self, pg_ranks: object) -> bool:
         """Whether missing members of a group meet present ones in other groups, so that they arrive as late."""
@@ -59,7 +59,7 @@ class _Traced(NamedTuple):
 
 def _nobody_later(joined: pd.DataFrame, traced: _Traced) -> list[int]:
     """The collectives whose shortest call takes no longer than moving the data."""
-    found: list[int] = []
+    collectives: list[int] = []
     for _, same in joined.groupby(_KEYS, sort=False):
         per = same.groupby("collective_id").agg(
             shortest=("dur_ns", "min"),
@@ -69,16 +69,16 @@ def _nobody_later(joined: pd.DataFrame, traced: _Traced) -> list[int]:
             middle=("arrived_ns", "median"),
         )
         usual = float(per["shortest"][per["whole"]].median())
-        for pg_ranks, own in per[~per["whole"]].groupby("pg_ranks", dropna=False, sort=False):
-            shortest = own["shortest"].to_numpy(dtype=np.float64)
+        for pg_ranks, members in per[~per["whole"]].groupby("pg_ranks", dropna=False, sort=False):
+            shortest = members["shortest"].to_numpy(dtype=np.float64)
             if not np.isnan(usual):
                 near = np.abs(shortest - usual) <= usual * _SLACK_FRAC + _SLACK_NS
             elif traced.are_coupled(pg_ranks):
                 continue
             else:
-                near = _steady(shortest, (own["last"] - own["middle"]).to_numpy(dtype=np.float64))
-            found += own.index[near].tolist()
-    return found
+                near = _steady(shortest, (members["last"] - members["middle"]).to_numpy(dtype=np.float64))
+            collectives += members.index[near].tolist()
+    return collectives
 
 
 def _steady(shortest: Floats, skew: Floats) -> Flags:

@@ -62,9 +62,9 @@ class Layout:
 
     def groups(self, sort: str) -> Iterator[set[int]]:
         """All groups of a sort."""
-        own = set(sort.split("-"))
-        offsets = list(self._numbers(own))
-        yield from ({first + offset for offset in offsets} for first in self._numbers(set(self.sizes) - own))
+        within = set(sort.split("-"))
+        offsets = list(self._numbers(within))
+        yield from ({first + offset for offset in offsets} for first in self._numbers(set(self.sizes) - within))
 
     def plan(self, what: str, ranks: Iterable[int]) -> Plan:
         """The plan of tracing these ranks: what it shows."""

@@ -26,11 +26,11 @@ def rank_steps(
     caused = others.assign(step=others["kernel"].map(steps), rank=others["blamed"]).groupby(_RANK)["wait_ns"].sum()
     compared = participation[participation["late_ns"].notna()]
     known = set(zip(compared["rank"], compared["call_id"].map(steps), strict=True))
-    found = breakdown_steps.groupby(_DEVICE, as_index=False)[["window_ns", "exposed_wait_ns"]].sum(min_count=1)
-    keys = pd.MultiIndex.from_frame(found[_RANK].astype("Int64"))
+    table = breakdown_steps.groupby(_DEVICE, as_index=False)[["window_ns", "exposed_wait_ns"]].sum(min_count=1)
+    keys = pd.MultiIndex.from_frame(table[_RANK].astype("Int64"))
     seen = pd.Series([(rank, step) in known for rank, step in keys], dtype=bool)
     return RANK_STEPS.conform(
-        found.assign(late_ns=_at(largest, keys).where(seen), caused_wait_ns=_at(caused, keys).where(seen))
+        table.assign(late_ns=_at(largest, keys).where(seen), caused_wait_ns=_at(caused, keys).where(seen))
     )
 
 

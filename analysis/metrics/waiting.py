@@ -245,8 +245,8 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
 def _before_last(arrived: SeriesGroupBy[int, Any], calls: pd.Series[int]) -> pd.Series[int]:
     """The second-to-last arrival in each collective, in ns; `calls` is their number; NA for a single call."""
     # Int64 first: with a missing value int64 would become float, which does not hold ns since 1970.
-    found: Any = arrived.nth(-2).astype("Int64").set_axis(calls.index[calls > 1])
-    before: pd.Series[int] = found.reindex(calls.index)
+    second_to_last: Any = arrived.nth(-2).astype("Int64").set_axis(calls.index[calls > 1])
+    before: pd.Series[int] = second_to_last.reindex(calls.index)
     return before
 
 

@@ -59,35 +59,35 @@ def communication(
     rows: list[Row] = []
     pending: list[Row] = []
     for key in sorted({*ran, *with_args}):
-        told = Metadata(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
-        found, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), told)
-        rows += _numbered(found, len(rows))
+        metadata = Metadata(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
+        ran_here, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), metadata)
+        rows += _numbered(ran_here, len(rows))
         pending += others
     return _tables(rows, pending)
 
 
-def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> Communication:
+def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> Communication:
     """The communication calls of one rank and cycle."""
-    found, pending = _of_one_file(activities, launches, told)
-    return _tables(_numbered(found, 0), pending)
+    rows, pending = _of_one_file(activities, launches, metadata)
+    return _tables(_numbered(rows, 0), pending)
 
 
-def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> tuple[list[Row], list[Row]]:
+def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> tuple[list[Row], list[Row]]:
     if not len(activities):  # without a device, nobody knows what ran of that which was issued
         return [], []
     communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
-    own = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
-    if not own and not told.comm_args:
+    kernels = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
+    if not kernels and not metadata.comm_args:
         return [], []
-    if own and own[0]["device"] == "cpu":
-        found, others = gloo_rows(own, told.annotations, only_group(told.groups))
+    if kernels and kernels[0]["device"] == "cpu":
+        rows, others = gloo_rows(kernels, metadata.annotations, only_group(metadata.groups))
     else:
-        sources = Sources(own, launches, told.annotations, told.comm_args, told.groups)
-        found = grouped_by_stream(sources.rows(), activities)
+        sources = Sources(kernels, launches, metadata.annotations, metadata.comm_args, metadata.groups)
+        rows = grouped_by_stream(sources.rows(), activities)
         others = sources.pending()
-    marks = [(row["name"] or "", row["start_ns"], row["dur_ns"]) for row in told.annotations]
+    marks = [(row["name"] or "", row["start_ns"], row["dur_ns"]) for row in metadata.annotations]
     steps = [mark for mark in marks if mark[0].startswith(markers.PROFILER_STEP)]
-    return _in_order(found, others, told.groups, steps)
+    return _in_order(rows, others, metadata.groups, steps)
 
 
 def _tables(rows: list[Row], pending: list[Row]) -> Communication:
@@ -95,26 +95,26 @@ def _tables(rows: list[Row], pending: list[Row]) -> Communication:
 
 
 def _in_order(
-    found: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
+    rows: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
 ) -> tuple[list[Row], list[Row]]:
     """Both lists with sizes and groups filled in, numbered in the order of issue."""
     known = _Known(groups)
-    found, pending = [_finished(row, known) for row in found], [_finished(row, known) for row in pending]
-    found = _joined(found)
-    issued = [row for row in (*found, *pending) if row.get("issued_ns") is not None]
+    rows, pending = [_finished(row, known) for row in rows], [_finished(row, known) for row in pending]
+    rows = _joined(rows)
+    issued = [row for row in (*rows, *pending) if row.get("issued_ns") is not None]
     set_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
     number_calls(issued)
-    return found, pending
+    return rows, pending
 
 
 def _joined(rows: list[Row]) -> list[Row]:
     """Merge the rows of a batch that form one collective."""
-    found: list[Row] = []
+    joined: list[Row] = []
     for batch, parts in groupby(rows, key=lambda row: row.get("batch")):
         listed = list(parts)
         is_one = batch is not None and same_collective(listed)
-        found += [together(listed) | {"batch": None}] if is_one else listed
-    return found
+        joined += [together(listed) | {"batch": None}] if is_one else listed
+    return joined
 
 
 def _numbered(rows: list[Row], before: int) -> list[Row]:
@@ -130,12 +130,12 @@ _KEY = ["rank", "cycle"]
 
 
 def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list[Row]]:
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    grouped: dict[tuple[Any, ...], list[Row]] = {}
     columns = plain(table)
     of_rows = zip(*(columns.columns[key] for key in keys), strict=True)
     for key, row in zip(of_rows, columns.rows, strict=True):
-        found.setdefault(key, []).append(row)
-    return found
+        grouped.setdefault(key, []).append(row)
+    return grouped
 
 
 def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
@@ -209,9 +209,9 @@ def _only_other(rank: int, ranks: list[str]) -> int | None:
 def _size_bytes(row: Mapping[str, Any], in_bytes: int | None, out_bytes: int | None) -> int | None:
     """Size of a call in bytes, from its elements, else from the bytes of its input and output."""
     collective, dtype, in_elems, out_elems = (row.get(k) for k in ("collective", "dtype", "in_elems", "out_elems"))
-    told: int | None = row.get("size_bytes")
-    if told is not None:
-        return told
+    size_bytes: int | None = row.get("size_bytes")
+    if size_bytes is not None:
+        return size_bytes
     if collective == "barrier":
         return 0
     if collective is None:

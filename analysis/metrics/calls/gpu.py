@@ -87,12 +87,12 @@ class Sources:
 
     def rows(self) -> list[Row]:
         """The calls of each activity: one, or several that were coalesced into it."""
-        found: list[Row] = []
+        rows: list[Row] = []
         for activity, annotation in zip(self.activities, self.around, strict=True):
-            own = self._rows(activity, annotation)
-            batch = len(found) if len(own) > 1 else None
-            found += [row | {"batch": batch} for row in own]
-        return with_phases(found)
+            calls = self._rows(activity, annotation)
+            batch = len(rows) if len(calls) > 1 else None
+            rows += [row | {"batch": batch} for row in calls]
+        return with_phases(rows)
 
     def pending(self) -> list[Row]:
         """Calls that were issued but have no kernel, in no order. Call it after `rows`."""
@@ -123,9 +123,9 @@ class Sources:
         record = self._record(activity)
         if kernel is not None:
             # Only the record has the root.
-            told = _from_args(kernel) | {"metadata_from": "kernel"}
-            told = self._from_record(record) | told | {"root": record["root"]} if record is not None else told
-            return [row | _with_peer(told, annotation)]
+            known = _from_args(kernel) | {"metadata_from": "kernel"}
+            known = self._from_record(record) | known | {"root": record["root"]} if record is not None else known
+            return [row | _with_peer(known, annotation)]
         if record is not None:
             return [row | _with_peer(self._from_record(record), annotation)]
         if annotation is not None:
@@ -140,9 +140,9 @@ class Sources:
 
     def _record(self, activity: Row) -> Row | None:
         if self.ids_name_ops and activity["external_id"] is not None:
-            found = self.record.get(activity["external_id"])
-            if found is not None:
-                return found
+            record = self.record.get(activity["external_id"])
+            if record is not None:
+                return record
         launch = self.launch.get(activity["correlation"])
         if launch is None or not self.ids_name_ops:
             return None
@@ -189,11 +189,11 @@ _LAUNCH = ["correlation", "start_ns", "thread", "external_id"]
 
 def _by(key: str, rows: Iterable[Row]) -> dict[Any, Row]:
     """The first row of each known value of the key."""
-    found: dict[Any, Row] = {}
+    first: dict[Any, Row] = {}
     for row in rows:
         if row[key] is not None:
-            found.setdefault(row[key], row)
-    return found
+            first.setdefault(row[key], row)
+    return first
 
 
 def _names_operator(activity: Row) -> bool:
@@ -237,11 +237,11 @@ def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
     return find
 
 
-def _with_peer(told: Row, annotation: Row | None) -> Row:
+def _with_peer(row: Row, annotation: Row | None) -> Row:
     """Fill in the peer of a send or receive from its annotation, which torch before 2.5 needs."""
-    if told["collective"] in ("send", "recv") and told["root"] is None and told["peer"] is None and annotation:
-        return told | {"root": _peer(markers.operation(annotation["name"]))}
-    return told
+    if row["collective"] in ("send", "recv") and row["root"] is None and row["peer"] is None and annotation:
+        return row | {"root": _peer(markers.operation(annotation["name"]))}
+    return row
 
 
 def _group_size(collective: str | None, in_elems: int | None, out_elems: int | None) -> int | None:

@@ -28,7 +28,7 @@ def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[
     These are the records before it on its thread that have no annotation of their own: one that launches a kernel
     itself is annotated `nccl:<op>` before the next record.
     """
-    found: dict[int, list[Row]] = {}
+    parts: dict[int, list[Row]] = {}
     waiting: dict[int, list[Row]] = {}
     events = [(r["start_ns"], 0, r) for r in records] + [(a["start_ns"], 1, a) for a in annotations]
     for _, is_annotation, row in sorted(events, key=itemgetter(0, 1)):
@@ -36,10 +36,10 @@ def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[
         if not is_annotation:
             before.append(row)
         elif row["name"] == markers.COALESCED:
-            found[id(row)], waiting[row["thread"]] = before, []
+            parts[id(row)], waiting[row["thread"]] = before, []
         elif before:
             before.pop()
-    return found
+    return parts
 
 
 def same_collective(parts: Sequence[Row]) -> bool:

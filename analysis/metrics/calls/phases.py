@@ -24,7 +24,7 @@ def with_phases(rows: Sequence[Row]) -> list[Row]:
     With a hook a dispatch follows a dispatch. They alternate if nothing else comes between the two phases of one;
     otherwise it is not known which is which, and no collective is assigned.
     """
-    found = list(rows)
+    marked = list(rows)
     of_device: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
         if row["metadata_from"] == "name" and in_phases(row["name"]):
@@ -32,10 +32,10 @@ def with_phases(rows: Sequence[Row]) -> list[Row]:
     for places in of_device.values():
         for place, phase in zip(places, _phases([rows[place]["name"] for place in places]), strict=True):
             if phase is None:
-                found[place] = rows[place] | {"collective": None, "metadata_from": "none"}
+                marked[place] = rows[place] | {"collective": None, "metadata_from": "none"}
             elif phase:
-                found[place] = rows[place] | _NO_GROUP | {"collective": phase}
-    return found
+                marked[place] = rows[place] | _NO_GROUP | {"collective": phase}
+    return marked
 
 
 def _phases(names: Iterable[str]) -> list[str | None]:

@@ -115,7 +115,7 @@ class _Device:
 
 def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfile:
     """Profile one device without other ranks. Steps include activities that have no step."""
-    compute, comm, memory = (spans(ran.start_ns[own], ran.end_ns[own]) for own in (ran.of_kind[k] for k in KINDS))
+    compute, comm, memory = (spans(ran.start_ns[flags], ran.end_ns[flags]) for flags in (ran.of_kind[k] for k in KINDS))
     whole = _Device(compute, comm, memory)
     start_ns, end_ns = int(ran.start_ns.min()), int(ran.end_ns.max())
     counts = {f"n_{kind}": int(ran.of_kind[kind].sum()) for kind in KINDS}
@@ -137,14 +137,14 @@ def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfil
 
 def profiles(activities: pd.DataFrame) -> Iterator[DeviceProfile]:
     """Yield the profile of every device of every rank in each cycle."""
-    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
-        yield device_profile(rank, device, cycle, _ran(own))
+    for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
+        yield device_profile(rank, device, cycle, _ran(of_device))
 
 
 def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:
     """The row of a device over all its cycles."""
-    measured = [one.measures | _split_measures(one.exposed, split) for one in cycles]
-    counts = {name: sum(one.counts[name] for one in cycles) for name in cycles[0].counts}
+    measured = [profile.measures | _split_measures(profile.exposed, split) for profile in cycles]
+    counts = {name: sum(profile.counts[name] for profile in cycles) for name in cycles[0].counts}
     row = {"rank": cycles[0].rank, "device": cycles[0].device, "cycles": len(measured), **counts}
     return _with_shares(row | _summed(measured))
 
@@ -243,17 +243,17 @@ def computing_spans(activities: pd.DataFrame) -> dict[Device, Spans]:
     """When each device of these activities computed."""
     import pandas as pd
 
-    own = bare(activities["kind"]) == COMPUTE
-    return device_spans(pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False))
+    computing = bare(activities["kind"]) == COMPUTE
+    return device_spans(pd.DataFrame({column: activities[column].array[computing] for column in _TIMES}, copy=False))
 
 
 def device_spans(table: pd.DataFrame) -> dict[Device, Spans]:
     """The time that the rows of a table cover, by rank and device."""
-    found: dict[Device, Spans] = {}
+    spans_of: dict[Device, Spans] = {}
     for device, part in grouped(table, ["rank", "device"]):
         starts = part["start_ns"].to_numpy()
-        found[cast("Device", device)] = spans(starts, starts + part["dur_ns"].to_numpy())
-    return found
+        spans_of[cast("Device", device)] = spans(starts, starts + part["dur_ns"].to_numpy())
+    return spans_of
 
 
 def not_computing(activities: pd.DataFrame) -> NotComputing:
@@ -281,11 +281,11 @@ def exposed(participation: pd.DataFrame, idle: NotComputing) -> pd.DataFrame:
         begin = least["start_ns"].to_numpy()
         until = begin + least["wait_low_ns"].to_numpy(dtype=np.int64)
         low.append(pd.Series(idle(on, begin, until), index=least.index))
-    found = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
+    exposed_parts = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
     at_least = pd.concat(low).reindex(participation.index).astype("Int64") if low else participation["wait_low_ns"]
     return participation.assign(
-        exposed_wait_ns=found["exposed_wait_ns"],
-        exposed_transfer_ns=found["exposed_transfer_ns"],
+        exposed_wait_ns=exposed_parts["exposed_wait_ns"],
+        exposed_transfer_ns=exposed_parts["exposed_transfer_ns"],
         exposed_wait_low_ns=at_least,
     )
 
@@ -319,13 +319,13 @@ def _ran(part: pd.DataFrame) -> Ran:
 def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
     """Splits of calls by rank and device."""
     known = participation[participation["wait_ns"].notna()]
-    found = {}
+    splits = {}
     for (rank, device), calls in grouped(known, ["rank", "device"]):
         arrived = calls["start_ns"].to_numpy()
         moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
         done = arrived + calls["dur_ns"].to_numpy()
-        found[rank, device] = Split(spans(arrived, moving), spans(moving, done))
-    return found
+        splits[rank, device] = Split(spans(arrived, moving), spans(moving, done))
+    return splits
 
 
 def _waits(participation: pd.DataFrame) -> dict[tuple[int, str], HeldWaits]:

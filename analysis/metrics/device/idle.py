@@ -182,11 +182,11 @@ class Host:
         """Whether the thread of each time was then in a blocking call that had begun before."""
         result = np.zeros(len(times), dtype=bool)
         for number in np.unique(thread):
-            here, own = thread == number, np.flatnonzero((self.calls.thread == number) & self.calls.is_sync)
-            own = own[np.argsort(self.calls.start_ns[own], kind="stable")]
-            if len(own):
-                until = np.maximum.accumulate(self.calls.end_ns[own])
-                before = np.searchsorted(self.calls.start_ns[own], times[here], side="left") - 1
+            here, syncs = thread == number, np.flatnonzero((self.calls.thread == number) & self.calls.is_sync)
+            syncs = syncs[np.argsort(self.calls.start_ns[syncs], kind="stable")]
+            if len(syncs):
+                until = np.maximum.accumulate(self.calls.end_ns[syncs])
+                before = np.searchsorted(self.calls.start_ns[syncs], times[here], side="left") - 1
                 result[here] = (before >= 0) & (until[before] > times[here])
         return result
 
@@ -241,7 +241,7 @@ def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) 
 
 def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
     """Cut the gaps at the boundaries of steps."""
-    bounds = np.array([*(one.start_ns for one in windows), *(one.end_ns for one in windows[-1:])], dtype=np.int64)
+    bounds = np.array([*(each.start_ns for each in windows), *(each.end_ns for each in windows[-1:])], dtype=np.int64)
     inside = bounds[_is_within(bounds, gaps)]
     start = np.unique(np.concatenate((gaps.start_ns, inside)))
     of = np.searchsorted(gaps.start_ns, start, side="right") - 1
@@ -276,7 +276,7 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
     start, begun = gaps.start_ns, gaps.begun_ns
     known = gaps.is_known.astype(np.int64)
     starved = (begun - start) * known
-    found = {
+    parts = {
         "idle": gaps.end_ns - start,
         "starved": starved,
         "launching": (gaps.done_ns - begun) * known,
@@ -291,19 +291,19 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
         beside = _first_of(did, [*HOST[:3], *OF_WHICH, "operator"], start[here], begun[here])
         counted = _first_of(did, HOST[:-1], start[here], begun[here])
         for cause, times in {**beside, **counted}.items():
-            found[cause][here] = times
-        found["outside"][here] = starved[here] - sum(counted.values())
-        found["python"][here] = starved[here] - sum(beside.values())
-    return found
+            parts[cause][here] = times
+        parts["outside"][here] = starved[here] - sum(counted.values())
+        parts["python"][here] = starved[here] - sum(beside.values())
+    return parts
 
 
 def _first_of(did: dict[str, Spans], causes: Sequence[str], starts: Times, ends: Times) -> dict[str, Times]:
     """Time of each interval by cause, in ns; where several causes hold, the first one counts."""
-    result, so_far = {}, did[causes[0]]
+    result, counted = {}, did[causes[0]]
     before = np.zeros(len(starts), dtype=np.int64)
     for cause in causes:
-        so_far = union(so_far, did[cause])
-        within = covered(so_far, starts, ends)
+        counted = union(counted, did[cause])
+        within = covered(counted, starts, ends)
         result[cause], before = within - before, within
     return result
 
@@ -368,8 +368,8 @@ def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) ->
 def _by_window(values: Times, window: Ints, windows: int) -> list[int]:
     sums = np.zeros(windows + 1, dtype=np.int64)
     np.add.at(sums, window, values)  # -1, which is outside, is the last one
-    found: list[int] = sums[:windows].tolist()
-    return found
+    totals: list[int] = sums[:windows].tolist()
+    return totals
 
 
 @dataclass(frozen=True)
@@ -419,10 +419,10 @@ def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
     """Idle time of every device by cause."""
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
-    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        found = idle_of(own, *tables.host_of(rank, device, cycle))
-        cycles.setdefault((rank, device), []).append(found.whole)
-        steps += [{"rank": rank, "device": device, **step} for step in found.steps]
+    for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
+        idle_rows = idle_of(of_device, *tables.host_of(rank, device, cycle))
+        cycles.setdefault((rank, device), []).append(idle_rows.whole)
+        steps += [{"rank": rank, "device": device, **step} for step in idle_rows.steps]
     return IdleTables(
         IDLE.frame(
             {"rank": rank, "device": device, **_summed(rows)} for (rank, device), rows in sorted(cycles.items())

@@ -34,11 +34,11 @@ def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd
     # Several activities of a stream may start at the same time if a trace has only whole microseconds.
     numbered = busy.assign(nth=busy.groupby(_CALL).cumcount(), place=busy.index)
     comm = numbered[numbered["kind"] == COMM]
-    found = comm.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
-    found = found.set_index("place").reindex(busy.index)
+    splits = comm.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
+    splits = splits.set_index("place").reindex(busy.index)
     return busy.assign(
-        wait_ns=found["wait_ns"].astype("Int64"),
-        transfer_ns=found["transfer_ns"].astype("Int64"),
+        wait_ns=splits["wait_ns"].astype("Int64"),
+        transfer_ns=splits["transfer_ns"].astype("Int64"),
         hidden_ns=_hidden(busy),
     )
 
@@ -46,12 +46,12 @@ def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd
 def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
     """Time during which the device computed behind each communication activity, in ns; NA for other activities."""
     result = pd.Series(pd.NA, index=busy.index, dtype="Int64")
-    for _, own in busy.groupby(_DEVICE, sort=False):
-        starts = own["start_ns"].to_numpy()
-        ends = starts + own["dur_ns"].to_numpy()
-        comm, compute = (own["kind"] == COMM).to_numpy(), (own["kind"] == COMPUTE).to_numpy()
+    for _, of_device in busy.groupby(_DEVICE, sort=False):
+        starts = of_device["start_ns"].to_numpy()
+        ends = starts + of_device["dur_ns"].to_numpy()
+        comm, compute = (of_device["kind"] == COMM).to_numpy(), (of_device["kind"] == COMPUTE).to_numpy()
         computing = spans(starts[compute], ends[compute])
-        result[own.index[comm]] = covered(computing, starts[comm], ends[comm])
+        result[of_device.index[comm]] = covered(computing, starts[comm], ends[comm])
     return result
 
 

@@ -30,8 +30,8 @@ def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame
     """One row per such call, with the columns of `_KEYS` and its cost."""
     on_gpu = activities[bare(activities["device"]) != "cpu"]
     devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
-    for (rank, _, cycle), own in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
-        devices.setdefault((rank, cycle), []).append(own)
+    for (rank, _, cycle), of_device in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
+        devices.setdefault((rank, cycle), []).append(of_device)
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
     parts = [_of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), [])) for (rank, cycle), _ in keys]
     return pd.concat(parts, ignore_index=True) if parts else _of_none()
@@ -102,8 +102,8 @@ def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end:
     gaps = gaps_of(activities, host, [])[1]
     lost = np.zeros(len(start), dtype=np.int64)
     for number in np.unique(thread):
-        own = gaps.is_known & (gaps.thread == number) & (gaps.begun_ns > gaps.start_ns)
-        starved = Spans(gaps.start_ns[own], gaps.begun_ns[own])
+        is_starved = gaps.is_known & (gaps.thread == number) & (gaps.begun_ns > gaps.start_ns)
+        starved = Spans(gaps.start_ns[is_starved], gaps.begun_ns[is_starved])
         for which in range(len(_KINDS)):
             here = (kind == which) & (thread == number)
             # What two calls share, one within the other, belongs to the one that began first.

@@ -107,7 +107,7 @@ class Entries:
         np.minimum.at(first_end, which, self.first_end)
         until = self.until[first]
         np.maximum.at(until, which, self.until)
-        found = Entries(
+        entries = Entries(
             row=distinct,
             synchronising=self.synchronising[first],
             last_start=last_start,
@@ -117,7 +117,7 @@ class Entries:
             until=until,
             **known,
         )
-        return found.take(np.argsort(found.order, kind="stable"))
+        return entries.take(np.argsort(entries.order, kind="stable"))
 
 
 _COLUMNS = tuple(field.name for field in fields(Entries))
@@ -127,18 +127,18 @@ def _middle(values: Ints, group: Ints, count: int) -> Ints:
     """The lower median of each group."""
     order = np.lexsort((values, group))
     bounds = np.searchsorted(group[order], np.arange(count + 1))
-    found: Ints = values[order][bounds[:-1] + (np.diff(bounds) - 1) // 2]
-    return found
+    middle: Ints = values[order][bounds[:-1] + (np.diff(bounds) - 1) // 2]
+    return middle
 
 
 def same_kind_at(ours: Entries, i: Ints, theirs: Entries, j: Ints, compatible: Flags) -> Flags:
     """Whether kind, dtype, size, kernel and ids of ours[i] and theirs[j] agree or are unknown; broadcast."""
     result: Flags = compatible[ours.kind[i], theirs.kind[j]]
     for name in _MUST_AGREE:
-        one, other = getattr(ours, name), getattr(theirs, name)
-        if not (one == UNKNOWN).all() and not (other == UNKNOWN).all():
-            one, other = one[i], other[j]
-            result = result & ((one == other) | (one == UNKNOWN) | (other == UNKNOWN))
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        if not (mine == UNKNOWN).all() and not (other == UNKNOWN).all():
+            mine, other = mine[i], other[j]
+            result = result & ((mine == other) | (mine == UNKNOWN) | (other == UNKNOWN))
     return result
 
 
@@ -146,8 +146,8 @@ def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
     """Whether kind, dtype, size, kernel and ids agree or are unknown, element by element."""
     result: Flags = compatible[ours.kind, theirs.kind]
     for name in _MUST_AGREE:
-        one, other = getattr(ours, name), getattr(theirs, name)
-        result = result & ((one == other) | (one == UNKNOWN) | (other == UNKNOWN))
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        result = result & ((mine == other) | (mine == UNKNOWN) | (other == UNKNOWN))
     return result
 
 

@@ -93,12 +93,12 @@ def offset(
         tried += [t for t in close if all(abs(t - known) > _CLOSE_NS for known in tried)]
     if expected is not None:
         tried = [t for t in tried if abs(t - expected[0]) <= expected[1] + COINCIDE_NS] or tried
-    found = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
-    if not found:
+    offsets = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
+    if not offsets:
         return None
-    lost_nats = _lost_nats(found)
-    best = max(found, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
-    distinct = [o for o in found if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
+    lost_nats = _lost_nats(offsets)
+    best = max(offsets, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
+    distinct = [o for o in offsets if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
     enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5 and best.missed <= _MOST_MISSED
     unique = enough and not any(_rivals(o, best, lost_nats) for o in distinct)
     return best._replace(unique=unique)
@@ -124,15 +124,15 @@ def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
 _KINDS = ("kind", "dtype", "size", "name")
 
 
-def _lost_nats(found: Iterable[Offset]) -> float:
+def _lost_nats(offsets: Iterable[Offset]) -> float:
     """Penalty for a call without a partner, in nats: small if many calls have none at any offset."""
-    paired = max(2 * o.coinciding / (2 * o.coinciding + o.unmatched) for o in found)
+    paired = max(2 * o.coinciding / (2 * o.coinciding + o.unmatched) for o in offsets)
     return float(np.clip(-np.log(max(1 - paired, 1e-9)), 0.0, _MOST_LOST_NATS))
 
 
-def _evidence(found: Offset, lost_nats: float) -> float:
+def _evidence(fitted: Offset, lost_nats: float) -> float:
     """How much better than chance the offset is, in nats: tight coincidences minus calls that lack a partner."""
-    return found.coinciding * math.log(2 * COINCIDE_NS / found.spread_ns) - lost_nats * found.unmatched
+    return fitted.coinciding * math.log(2 * COINCIDE_NS / fitted.spread_ns) - lost_nats * fitted.unmatched
 
 
 def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:

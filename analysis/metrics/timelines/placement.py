@@ -84,12 +84,12 @@ def _other_step(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -
 def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
     """Calls that end farther from their collective than nearly all others from theirs."""
     apart = np.where(position >= 0, np.abs(calls.end - timeline.end[position]), 0)
-    told = (position >= 0) & calls.synchronising
-    asked = told & (pins < 0)
-    if told.sum() < _LEAST_TOLD:
+    comparable = (position >= 0) & calls.synchronising
+    asked = comparable & (pins < 0)
+    if comparable.sum() < _LEAST_TOLD:
         asked &= (calls.kind == PAIR) & (apart > 2 * _PAIR_ENDS_NS)
         return asked
-    usual = max(float(np.quantile(apart[told], 0.9)), _USUAL_NS)
+    usual = max(float(np.quantile(apart[comparable], 0.9)), _USUAL_NS)
     # A message may be buffered until it is received; then only its order says where it belongs.
     far: Flags = asked & (apart > 2 * np.where(calls.kind == PAIR, min(usual, _PAIR_ENDS_NS), usual))
     return far
@@ -132,11 +132,11 @@ def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
     return before + 1, after
 
 
-def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
+def _without_choice(candidates: _Candidates, pinned: Placement) -> Placement:
     """Place the calls that have a single candidate, unless they contradict each other's order."""
     position, certain, *_ = pinned
-    single = found.possible.sum(axis=1) == 1
-    only = found.position[np.arange(len(position)), found.possible.argmax(axis=1)]
+    single = candidates.possible.sum(axis=1) == 1
+    only = candidates.position[np.arange(len(position)), candidates.possible.argmax(axis=1)]
     placed = np.where(single, only, position)
     known = np.flatnonzero(placed >= 0)
     # Each one after all before it, and before all after it.
@@ -173,8 +173,8 @@ class _Runs(NamedTuple):
     def calls(self) -> Ints:
         """Indices of the calls of all runs, run after run."""
         sizes = self.end - self.begin
-        found: Ints = np.arange(int(sizes.sum())) + self.each(self.begin - np.cumsum(sizes) + sizes)
-        return found
+        calls: Ints = np.arange(int(sizes.sum())) + self.each(self.begin - np.cumsum(sizes) + sizes)
+        return calls
 
 
 def _runs(placed: Placement) -> _Runs:
@@ -187,17 +187,17 @@ def _runs(placed: Placement) -> _Runs:
     return _Runs(begin, end, low, high, certain[begin] & certain[end + 1] & (high - low == end - begin))
 
 
-def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
+def _gains(candidates: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
     """Evidence for each candidate in nats, (calls, width): lost records are rare, and so are distant ends."""
-    apart = np.where(calls.synchronising[:, np.newaxis], found.apart_ns, 0)
+    apart = np.where(calls.synchronising[:, np.newaxis], candidates.apart_ns, 0)
     known = pins >= 0
     usual = np.abs(calls.end[known] - timeline.end[pins[known]])[calls.synchronising[known]]
     if len(usual) < _LEAST_TOLD:
-        usual = np.where(found.possible, apart, _FAR_NS).min(axis=1, initial=_FAR_NS)
+        usual = np.where(candidates.possible, apart, _FAR_NS).min(axis=1, initial=_FAR_NS)
     scale_ns = max(float(np.median(usual)) if len(usual) else 0.0, _LEAST_SCALE_NS)
     lost = np.where(_shown(calls, timeline, scale_ns), _LOST, _CUT)[:, np.newaxis]
-    lost = lost + np.where(_shown(timeline, calls, scale_ns), _LOST, _CUT)[found.position]
-    gain: Floats = np.where(found.possible, lost - np.log1p((apart / scale_ns) ** 2), -np.inf)
+    lost = lost + np.where(_shown(timeline, calls, scale_ns), _LOST, _CUT)[candidates.position]
+    gain: Floats = np.where(candidates.possible, lost - np.log1p((apart / scale_ns) ** 2), -np.inf)
     return gain
 
 
@@ -225,16 +225,16 @@ def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
     return filled
 
 
-def _lay(runs: _Runs, found: _Candidates, gain: Floats, placed: Placement) -> None:
+def _lay(runs: _Runs, candidates: _Candidates, gain: Floats, placed: Placement) -> None:
     """Place runs between their placed neighbours, with the largest total gain."""
     row = runs.calls
-    of_call = found.position[row]
+    of_call = candidates.position[row]
     inside = (of_call >= runs.each(runs.low)[:, np.newaxis]) & (of_call < runs.each(runs.high)[:, np.newaxis])
     gain, sizes = np.where(inside, gain[row], -np.inf), runs.end - runs.begin
     first, alone = np.cumsum(sizes) - sizes, sizes == 1
     parts = [(first[alone], lay_alone(of_call[first[alone]], gain[first[alone]]))]
     for begin, size in zip(first[~alone].tolist(), sizes[~alone].tolist(), strict=True):
-        own = np.arange(begin, begin + size)
-        parts.append((own, lay_in_order(of_call[own], gain[own])))
-    for own, laid in parts:
-        placed.position[row[own]], placed.certain[row[own]] = laid.position, laid.margin >= _SURE
+        members = np.arange(begin, begin + size)
+        parts.append((members, lay_in_order(of_call[members], gain[members])))
+    for members, laid in parts:
+        placed.position[row[members]], placed.certain[row[members]] = laid.position, laid.margin >= _SURE

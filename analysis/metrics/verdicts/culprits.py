@@ -48,12 +48,12 @@ class Culprits(NamedTuple):
         explained = float(shares.sum())
         if not explained:
             return " for other ranks, none of them late by more than clocks are uncertain"
-        found = self.named()
-        if not found and explained >= _SPREAD_FROM:
-            found = f": jitter, all are late in turn, no rank for more than {shares.max():.0%} of it"
-        found = found or ", and no rank stands out"
+        clause = self.named()
+        if not clause and explained >= _SPREAD_FROM:
+            clause = f": jitter, all are late in turn, no rank for more than {shares.max():.0%} of it"
+        clause = clause or ", and no rank stands out"
         rest = 1 - explained
-        return found + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
+        return clause + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
 
     def named(self, of: str = "it") -> str:
         """The ranks that stand out and why they are late; empty if none does. Shares are fractions `of` something."""
@@ -80,9 +80,9 @@ class Culprits(NamedTuple):
         ranks_of = dict(zip(self.hosts["host"], self.hosts["ranks"].str.split(), strict=True))
         for host in standing_out(by_host) if len(by_host) > 1 else []:
             ranks = [int(r) for r in ranks_of[host]]
-            own = shares.reindex(ranks).fillna(0)
-            if len(ranks) > 1 and not standing_out(own / max(own.sum(), 1e-12)):
-                why = self._why(int(own.idxmax()), "whose ranks", several=True)
+            shares_of_host = shares.reindex(ranks).fillna(0)
+            if len(ranks) > 1 and not standing_out(shares_of_host / max(shares_of_host.sum(), 1e-12)):
+                why = self._why(int(shares_of_host.idxmax()), "whose ranks", several=True)
                 return f"{by_host[host]:.0%} of {of} for host {host} ({len(ranks)} ranks, all of them late){why}"
         return None
 
@@ -129,14 +129,16 @@ class Culprits(NamedTuple):
         return f"{', ' + who if who else ', which'} {self._does(late, several=several)}{where}"
 
     def _late(self, rank: int) -> _Late | None:
-        own = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
-        own = own[own["because"].notna()].astype({"caused_wait_ns": "Float64", "new_ns": "Float64"})  # sums may be long
-        if not len(own):
+        rows = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
+        rows = rows[rows["because"].notna()].astype(
+            {"caused_wait_ns": "Float64", "new_ns": "Float64"}
+        )  # sums may be long
+        if not len(rows):
             return None
-        by_reason = own.groupby("because")["caused_wait_ns"].sum()
+        by_reason = rows.groupby("because")["caused_wait_ns"].sum()
         because = str(by_reason.idxmax())
-        own = own[own["because"] == because]
-        new = own.groupby(own["collective_id"].map(self.groups))["new_ns"]
+        rows = rows[rows["because"] == because]
+        new = rows.groupby(rows["collective_id"].map(self.groups))["new_ns"]
         if because == "start":  # there is one first step
             return _Late(rank, because, float(new.max().max()) / 1e6, "")
         if self.steps is None:
@@ -192,8 +194,8 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
         why = f"the same takes {slow.slower_frac:.0%} longer over them than over others like them"
         who = f"{slow.label[0].upper()}{slow.label[1:]}"
         faults.append((slow.gain, Fault(slow.gain.ns / 1e6, "link-bound", who, why, frozenset(), several=True)))
-    found = [fault._replace(may_be_less=gain.low_ns <= 0) for gain, fault in faults]
-    return sorted(found, key=lambda fault: -fault.ms)
+    faults_of_run = [fault._replace(may_be_less=gain.low_ns <= 0) for gain, fault in faults]
+    return sorted(faults_of_run, key=lambda fault: -fault.ms)
 
 
 def _late_fault(late: LateRanks, culprits: Culprits) -> Fault:

@@ -51,35 +51,35 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         return None
     best: Doing | None = None
     for kind in (WORK, IN_CALL, IN_OPERATOR, RANGE):
-        own = extra[(extra["kind"] == kind) & (extra["frac"] > 0)]
-        if not len(own):
+        rows = extra[(extra["kind"] == kind) & (extra["frac"] > 0)]
+        if not len(rows):
             continue
-        near = own[own["frac"] >= _AS_GOOD * own["frac"].max()]
+        near = rows[rows["frac"] >= _AS_GOOD * rows["frac"].max()]
         row = near.sort_values(["frac", "took_ns"], kind="stable").iloc[0]
         what, operator, around = (None if pd.isna(row[key]) else str(row[key]) for key in ("what", "operator", "range"))
         frac = min(float(row["frac"]), 1.0)
-        one = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
+        doing = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
         if frac >= _MOST_OF_IT:
-            return one
+            return doing
         if best is None or frac > best.frac:
-            best = one
+            best = doing
     return best if best is not None and best.frac >= _WORTH_SAYING else None
 
 
 def on_device(late_work: pd.DataFrame, rank: int) -> str | None:
     """The kernel that took most of the extra time on a device; None if none took more than half."""
     extra = _extra(late_work, rank, ALL_COMPUTE)
-    own = None if extra is None else extra[extra["kind"] == BY_KERNEL].sort_values("frac", kind="stable")
-    if own is None or not len(own) or own["frac"].iloc[-1] < _MOST_OF_IT:
+    by_kernel = None if extra is None else extra[extra["kind"] == BY_KERNEL].sort_values("frac", kind="stable")
+    if by_kernel is None or not len(by_kernel) or by_kernel["frac"].iloc[-1] < _MOST_OF_IT:
         return None
-    return str(own["what"].iloc[-1])
+    return str(by_kernel["what"].iloc[-1])
 
 
 def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> int | None:
     """The single step in which a rank lost nearly all its time, out of several; None if it lost time in more."""
     of = {"cpu": ALL_CPU, "data": ALL_CPU, "compute": ALL_COMPUTE}.get(because)
-    own = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == of)]
-    extra = own.groupby("step")["extra_ns"].sum().clip(lower=0)
+    totals = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == of)]
+    extra = totals.groupby("step")["extra_ns"].sum().clip(lower=0)
     if steps < _LEAST_STEPS or not len(extra) or extra.max() < _AS_GOOD * extra.sum():
         return None
     return int(extra.idxmax())
@@ -87,9 +87,9 @@ def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> i
 
 def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
     """Extra time by activity over all steps together, with its share of all extra time."""
-    own = late_work[late_work["rank"] == rank]
+    of_rank = late_work[late_work["rank"] == rank]
     keys = ["kind", "what", "operator", "range"]
-    added = own.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()
+    added = of_rank.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()
     whole = added.loc[(added["kind"] == TOTAL) & (added["what"] == of), "extra_ns"].sum()
     return added.assign(frac=added["extra_ns"] / whole) if whole > 0 else None
 

@@ -172,14 +172,14 @@ def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int],
             continue
         there = syncs_steps[syncs_steps["step"].isin(set(usual) - after)]
         rank = here.groupby("rank")["lost_ns"].sum().idxmax()
-        own, before = (table[table["rank"] == rank].groupby("name") for table in (here, there))
+        in_steps, before = (table[table["rank"] == rank].groupby("name") for table in (here, there))
         usually = before["lost_ns"].sum() / max(there["step"].nunique(), 1) * here["step"].nunique()
-        more = own["lost_ns"].sum() - usually.reindex(list(own.groups)).fillna(0)
+        more = in_steps["lost_ns"].sum() - usually.reindex(list(in_steps.groups)).fillna(0)
         largest = more.sort_values(ascending=False).head(_MOST_CALLS)
         names = largest.index[largest >= _MENTIONED * idle_ns].tolist()
         if not names:
             continue
-        taken = own[["calls", "total_ns"]].sum().loc[names]
+        taken = in_steps[["calls", "total_ns"]].sum().loc[names]
         calls = listed([f"{int(count):,} {name}" for name, count in taken["calls"].items()])
         named = f"{calls} take {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
         if largest[names].sum() >= idle_ns / 2:

@@ -65,18 +65,20 @@ def verdicts(measured: Measured) -> pd.DataFrame:
     if not len(calls) and not len(measured.hangs) and measured.typical is None:
         return VERDICTS.empty()
     rows: list[tuple[int, Row]] = []
-    for keys, own in calls.groupby(_KEYS, dropna=False):
-        row = _measured(dict(zip(_KEYS, keys, strict=True)), own)
+    for keys, calls_of_size in calls.groupby(_KEYS, dropna=False):
+        row = _measured(dict(zip(_KEYS, keys, strict=True)), calls_of_size)
         why = (
-            "" if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT else advice(_reason(own, measured))
+            ""
+            if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT
+            else advice(_reason(calls_of_size, measured))
         )
         if measured.has_starts:
             row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
         else:
             row |= _NOTHING_EXPOSED
             latency_us = partial(_latency_us, row, measured.fits)
-            row["verdict"], row["because"] = of_durations(row, own, why, latency_us)
-        rows.append((row["exposed_ns"] or 0 if measured.has_starts else int(own["dur_ns"].sum()), row))
+            row["verdict"], row["because"] = of_durations(row, calls_of_size, why, latency_us)
+        rows.append((row["exposed_ns"] or 0 if measured.has_starts else int(calls_of_size["dur_ns"].sum()), row))
     run = _measured({"collective": "run"}, calls)
     if not measured.has_starts:
         run |= _NOTHING_EXPOSED
