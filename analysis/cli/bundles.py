@@ -1,4 +1,4 @@
-"""Options that many commands share, declared once and handed over together."""
+"""Groups of options that many commands share, declared once and passed as one argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 
 def with_bundle(command: Callable[..., None], name: str, make: Callable[..., Any]) -> Callable[..., None]:
-    """The command with the options that `make` takes; what it makes of them is the command's argument `name`."""
+    """Add the options of `make` to a command; the command gets its result as the argument `name`."""
     shared = list(inspect.signature(make, eval_str=True).parameters.values())
 
     def with_options(**given: Any) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AccountBy(str, Enum):
-    """What a row of the account is."""
+    """What a row of the account stands for."""
 
     part = "part"
     device = "device"

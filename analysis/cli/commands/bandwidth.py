@@ -1,4 +1,4 @@
-"""Bandwidth, alone or against a ceiling, or by time."""
+"""`commtrace bandwidth`: bandwidth alone, against a ceiling, or over time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TABLE = "bandwidth_times"
 
 
 class BandwidthBy(str, Enum):
-    """What a row of the bandwidth is."""
+    """What a row stands for."""
 
     size = "size"
     time = "time"

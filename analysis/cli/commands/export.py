@@ -1,4 +1,4 @@
-"""The commands that write for other tools: for TensorBoard a copy of a run, and scalars; for torch's compiler."""
+"""Commands that write for other tools: TensorBoard (a copy of a run, or scalars) and torch's compiler."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
 
 
 class ExportTo(str, Enum):
-    """Who takes what is exported."""
+    """The tool to export to."""
 
     inductor = "inductor"
 

@@ -1,4 +1,4 @@
-"""The command that writes a timeline."""
+"""`commtrace timeline`: write a timeline for Perfetto."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def timeline_command(
 
 
 def _numbers(text: str | None, option: str) -> list[int] | None:
-    """`0-2,5` as [0, 1, 2, 5], None for None. Raises BadParameter."""
+    """Parse `0-2,5` as [0, 1, 2, 5]; None for None. Raises BadParameter."""
     if text is None:
         return None
     try:
@@ -88,7 +88,7 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
 
 
 def _told(timeline: Timeline) -> str:
-    """What was written, in a sentence."""
+    """A sentence on what was written."""
     size = sum(map(len, timeline.parts)) / 1e6
     lanes = f"; {timeline.moved:,} overlap others on their line, and stand on lanes of their own"
     slices = f"{counted(timeline.slices, 'slice')}, {size:,.1f} MB{lanes if timeline.moved else ''}"
@@ -96,7 +96,7 @@ def _told(timeline: Timeline) -> str:
 
 
 def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) -> Iterator[bytes]:
-    """The traces of some ranks, or of all, as they are, with their timeline, as a TAR. Raises UnreadableFile."""
+    """Yield a TAR with the traces of these ranks, or all, unchanged, and their timeline. Raises UnreadableFile."""
     from ...timeline.bundle import MANIFEST, TIMELINE, bundle, tar
 
     run = analysis.run
@@ -114,7 +114,7 @@ def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) ->
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:
-    """The first bytes of a file, this many. Raises UnreadableFile."""
+    """Yield the first `size` bytes of a file. Raises UnreadableFile."""
     try:
         yield from content_of(path, size)
     except OSError as err:
@@ -122,7 +122,7 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
 
 
 def _show(file: Path) -> None:
-    """Hand the file to the viewer."""
+    """Open the file in the viewer."""
     from ..serving import serve_once, server_of
 
     server = server_of(file)

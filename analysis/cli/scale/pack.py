@@ -1,4 +1,4 @@
-"""The command that makes recordings."""
+"""`commtrace pack`: write recordings."""
 
 from __future__ import annotations
 

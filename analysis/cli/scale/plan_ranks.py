@@ -89,7 +89,7 @@ def _not_seen(layout: Layout, plan: Plan) -> str:
 
 
 def _condition(ranks: tuple[int, ...]) -> str:
-    """Python that tells whether a process is one of the ranks."""
+    """A Python condition that is true on these ranks."""
     steps = {second - first for first, second in pairwise(ranks)}
     if len(steps) <= 1:
         step = f", {steps.pop()}" if steps - {1} else ""
@@ -107,6 +107,6 @@ def _ranges(ranks: tuple[int, ...]) -> str:
 
 
 def _runs(ranks: tuple[int, ...]) -> list[tuple[int, int]]:
-    """First and last of each run of successive numbers."""
+    """First and last number of each run of successive numbers."""
     breaks = [place for place, (before, after) in enumerate(pairwise(ranks), 1) if after != before + 1]
     return [(ranks[first], ranks[last - 1]) for first, last in pairwise([0, *breaks, len(ranks)])]

@@ -1,4 +1,4 @@
-"""A log of NCCL Inspector, read block by block: columns of numbers, whatever its size.
+"""Read a log of NCCL Inspector block by block, as columns of numbers, in constant memory.
 
 Nothing that grows with the log is kept: only the communicators it names, and counts.
 """
@@ -22,7 +22,7 @@ _LONGEST_LINE_BYTES = 2 << 20
 
 @dataclass
 class InspectorLog:
-    """One file. `blocks` reads it once; the rest is known when that is done, and grows until then."""
+    """One log. `blocks` reads it once; the other fields grow until it is finished."""
 
     path: Path
     block_bytes: int = LOG_BLOCK_BYTES
@@ -46,7 +46,7 @@ class InspectorLog:
     _left: int = 0
 
     def blocks(self, progress: Progress | None = None) -> Iterator[LogBlock]:
-        """What it holds, so much text at a time; `progress` is called with the bytes of the file read so far.
+        """Yield the log block by block; `progress` is called with the bytes read so far.
 
         Lines that cannot be read are left out and counted. A last line that was cut is no damage: its process still
         writes, or was killed. Raises UnreadableFile, and NotATrace for packings that are not read.
@@ -64,7 +64,7 @@ class InspectorLog:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror}") from err
 
     def _texts(self, source: Source) -> Iterator[bytes]:
-        """Whole lines; the last one may lack its end."""
+        """Yield whole lines; the last one may be incomplete."""
         rest = b""
         while True:
             try:
@@ -137,7 +137,7 @@ class InspectorLog:
         return self._columns(written)
 
     def _begin(self, header: LineHeader, metadata: LineMetadata, stats: DumpStats | None) -> None:
-        """From here on lines belong to this communicator: as many as the marker says, or this one."""
+        """Set the communicator of the next lines: as many as the marker says, or one."""
         key = (header.id, header.rank, header.n_ranks, metadata.hostname, metadata.pid)
         number = self._codes.get(key)
         if number is None:

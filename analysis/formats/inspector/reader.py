@@ -1,4 +1,4 @@
-"""A log of NCCL Inspector as a recording: calls and how long they took, and nothing else.
+"""Read a log of NCCL Inspector as a recording: calls and their durations, and nothing else.
 
 It does not say when a call began, only when its line was written. Calls of a communicator run one after the other, so
 each is placed as late as it can have run; from there on only their order is used.
@@ -32,7 +32,7 @@ FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
 
 
 def read_inspector(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
-    """What one log holds. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
+    """Read one log. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
     log, blocks, budget = InspectorLog(path), [], options.budget()
     counted_already = texts_bytes = 0
     for block in log.blocks(progress):
@@ -49,7 +49,7 @@ def read_inspector(path: Path, options: ReadOptions, progress: Progress | None =
 
 
 def check_log(log: InspectorLog) -> None:
-    """Raises NotATrace if it holds no call that can be read."""
+    """Raise NotATrace if the log has no readable call."""
     if log.records:
         return
     told = ", ".join(log.versions) or "no version"
@@ -61,12 +61,12 @@ def check_log(log: InspectorLog) -> None:
 
 
 def damage_in(log: InspectorLog) -> str:
-    """What of the log cannot be read."""
+    """Describe the unreadable parts of the log."""
     return f"{counted(log.broken_lines, 'line')} cannot be read, {log.first_broken}"
 
 
 def notes_of(logs: Sequence[InspectorLog]) -> Iterator[str]:
-    """What a reader of their figures must know, once for all of them."""
+    """Yield notes on the figures of these logs, once for all."""
     strange = {version for log in logs for version in log.versions if version not in KNOWN_VERSIONS}
     if strange:
         who = _names([log for log in logs if strange & set(log.versions)])
@@ -88,13 +88,13 @@ _LOST = (
 
 
 def _names(logs: Sequence[InspectorLog]) -> str:
-    """`node0-pid12.log`, `3 logs (node0-pid12.log, ...)`."""
+    """`node0-pid12.log`, or `3 logs (node0-pid12.log, ...)`."""
     first = encodable(logs[0].path.name)
     return first if len(logs) == 1 else f"{len(logs):,} logs ({first}, ...)"
 
 
 def _once(calls: LogBlock, communicators: list[Communicator]) -> LogBlock:
-    """Without calls that the log repeats."""
+    """Drop calls that the log repeats."""
     first_like: dict[tuple[str, int], int] = {}  # another process may have written of the same rank
     places = [first_like.setdefault((one.id, one.rank), number) for number, one in enumerate(communicators)]
     own = np.array(places, dtype=np.int64)
@@ -143,7 +143,7 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
 
 
 def _latest_ends(ended: NDArray[np.float64], dur: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The latest that each of successive calls can have ended: when it was written, or the next one began."""
+    """Latest possible end of each successive call: its time of writing, or the start of the next call."""
     if not len(ended):
         return ended
     took = np.cumsum(dur)
@@ -152,7 +152,7 @@ def _latest_ends(ended: NDArray[np.float64], dur: NDArray[np.float64]) -> NDArra
 
 
 def _devices(communicators: list[Communicator]) -> NDArray[np.int64]:
-    """A number for the GPU of each entry: 0, unless one file holds several ranks of a communicator."""
+    """Number of the GPU of each entry: 0 unless the file holds several ranks of a communicator."""
     ranks: dict[str, set[int]] = {}
     for one in communicators:
         ranks.setdefault(one.id, set()).add(one.rank)
@@ -161,7 +161,7 @@ def _devices(communicators: list[Communicator]) -> NDArray[np.int64]:
 
 
 def _row(communicators: list[Communicator], values: tuple[Any, ...]) -> CommRow:
-    """What is known of one call, as arguments of its kernel."""
+    """One call as arguments of its kernel."""
     correlation, number, kind, sn, size_bytes, _, _, by_gpu, _, peer = values
     own, collective = communicators[number], RECORDED_KINDS[kind]
     row: dict[str, Any] = {

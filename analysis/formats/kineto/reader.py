@@ -1,4 +1,4 @@
-"""A Kineto trace file -> columns of numbers, names once each: small, quick to send to another process, and to keep.
+"""Read a Kineto trace into columns of numbers with each name once: small, quick to send and to keep.
 
 Only the modules of this folder know raw trace keys. Several processes can read a part of a large file each
 (`read_part`), and one joins the parts.
@@ -89,7 +89,7 @@ def read_kineto(
     options: ReadOptions,
     progress: Progress | None = None,
 ) -> RawTrace:
-    """What one trace file holds. `progress` is called with the position in the file in bytes.
+    """Read one trace file. `progress` is called with the position in the file, in bytes.
 
     Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if the data and its tables would take more memory than the
     options allow.
@@ -111,7 +111,7 @@ def read_part(
     parts: int,
     progress: Progress | None = None,
 ) -> Part:
-    """What one of `parts` parts of a file holds, counted from 0. After any error the file is to be read as a whole.
+    """Read one of `parts` parts of a file, counted from 0. After any error, read the file as a whole.
 
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
     """
@@ -123,7 +123,7 @@ def read_part(
 
 
 def joined_trace(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
-    """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
+    """Join all parts to the result of `read_kineto`. Raises Indivisible, NotATrace, DamagedTrace."""
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
@@ -175,7 +175,7 @@ def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
 
 
 def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
-    """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
+    """Add a batch; if it has a malformed event, only the events before it. Raises DamagedTrace."""
     try:
         every_call = reading.options.details
         reading.add(sorted_texts(batch.texts, every_call=every_call) if batch.picked is None else batch.picked)
@@ -196,7 +196,7 @@ def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
 
 @dataclass
 class _Reading:
-    """The columns so far.
+    """The columns read so far.
 
     With all operators, without, or (None) with them unless the header lists a GPU. `events` were good so far, where
     they are counted, and `good_bytes` of the file with them.
@@ -237,7 +237,7 @@ class _Reading:
 
     @property
     def needed_bytes(self) -> int:
-        """How much memory everything read so far takes at most, with the tables made from it."""
+        """Upper bound of the memory of everything read so far and the tables made from it."""
         return self._lists_bytes + tables_bytes(
             activities=len(self.activities["ts"]),
             launches=len(self.launches["ts"]),
@@ -252,13 +252,13 @@ class _Reading:
         )
 
     def picker(self, around: Surrounding) -> Pick[Sorted]:
-        """What to pick from the events of a document that begins like this."""
+        """A function that picks the wanted events, for a document with this beginning."""
         if self.with_operators is None:
             self.with_operators = not header_so_far(around).device_names
         return partial(picked, with_operators=self.with_operators, every_call=self.options.details)
 
     def add(self, texts: Sorted) -> None:
-        """Add a whole batch, or nothing of it. Raises MalformedEvent."""
+        """Add a whole batch or nothing. Raises MalformedEvent."""
         activities = _ACTIVITIES.all(texts.activities)
         calls = _RUNTIME_CALLS.all(texts.launches) if self.options.details else []
         launches: Sequence[Launch] = [call for call in calls if not is_idle(call.cat, call.name)]
@@ -322,7 +322,7 @@ class _Reading:
         self._extend_operators(self.modules, modules)
 
     def _count_from_zero(self, timed: Sequence[tuple[Sequence[Timed], list[bytes]]]) -> None:
-        """Let events, given with their texts, count from a zero near them, if doubles of their times are not exact."""
+        """Count times from a zero near these events, if doubles of their times are not exact."""
         if not self.zero_us:
             absolute = [] if self._has_no_zero else [each for each in timed if is_absolute(each[0])]
             if not any(have_decimals(events, texts) for events, texts in absolute):
@@ -340,7 +340,7 @@ class _Reading:
                 event.ts = time
 
     def _move_zero(self, zero_us: int) -> None:
-        """Let everything read so far count from another zero."""
+        """Count everything read so far from another zero."""
         later_us, self.zero_us = zero_us - self.zero_us, zero_us
         for columns in (self.activities, self.launches, self.runtime, self.operators, self.memory, self.modules):
             columns["ts"] = array("d", [ts - later_us for ts in columns["ts"]])
@@ -349,7 +349,7 @@ class _Reading:
         self.window_end = None if self.window_end is None else self.window_end - later_us
 
     def result(self) -> Events:
-        """Everything read, which is then handed over: nothing is left here."""
+        """Hand over everything read; nothing is left here."""
         return Events(
             pids=self.pids,
             names=self.names,
@@ -462,12 +462,12 @@ class _Reading:
 
 
 def _last_letters(names: dict[str, int], count: int) -> int:
-    """The letters of so many names that came last."""
+    """Number of letters of the last `count` names."""
     return sum(map(len, islice(reversed(names), count)))
 
 
 def _of_private_devices(calls: Sequence[RuntimeCall]) -> dict[str, Unread]:
-    """Calls of the runtime of a device that only its maker's extension of torch knows, or what the device did."""
+    """Calls of runtimes that only a maker's extension of torch knows, by device."""
     found: dict[str, Unread] = {}
     for call in calls:
         if call.cat in PRIVATE_DEVICES:
@@ -480,17 +480,17 @@ def _arrays(sort: str) -> dict[str, array[Any]]:
 
 
 def _bytes(columns: dict[str, array[Any]]) -> Columns:
-    """The columns as bytes. They are used up: keeping both would take twice the memory."""
+    """The columns as bytes; they are used up, as both forms would take twice the memory."""
     return {name: columns.pop(name).tobytes() for name in list(columns)}
 
 
 def _integers(values: list[Any]) -> list[int]:
-    """Integers with MISSING for the nulls of JSON, of which there are hardly ever any."""
+    """Integers, with MISSING for the rare nulls of JSON."""
     return [MISSING if v is None else v for v in values] if None in values else values
 
 
 def _sizes(values: list[Any]) -> list[int]:
-    """Sizes in bytes, MISSING for whatever is none; of a kernel nothing is expected."""
+    """Sizes in bytes, MISSING for anything else; kernels have none."""
     return [value if type(value) is int and 0 <= value < 2**63 else MISSING for value in values]
 
 
@@ -512,12 +512,12 @@ def _durations(events: list[Activity] | list[CpuEvent] | list[RuntimeCall]) -> l
 
 
 def _numbers(values: list[Any]) -> list[int]:
-    """Thread, stream and device ids, which are integers except in Kineto's own bookkeeping rows."""
+    """Ids of threads, streams and devices: integers except in Kineto's own bookkeeping rows."""
     return [integer_id(v) for v in values] if str in map(type, values) else values
 
 
 def _numbers_known(values: list[Any]) -> array[float]:
-    """Doubles, NaN for whatever is not a number, or does not fit."""
+    """Doubles, NaN for anything that is no number or does not fit."""
     try:
         return array("d", values)
     except (TypeError, OverflowError):

@@ -1,4 +1,4 @@
-"""A second reading of a trace file, by another parser, of every value of every event: slow, for cases of doubt."""
+"""Read a trace file a second time with another parser, and compare every value: slow, for cases of doubt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NS = Decimal("0.001")  # in us
 
 
 def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None = None) -> RawTrace:
-    """What was read from a file, after decoding every event again by Python's own parser and comparing.
+    """Decode every event again with Python's parser, compare, and return what was read.
 
     What can be read only once, such as a pipe, and what is damaged, is returned as it is. Raises UnreadableFile, and
     DamagedTrace for an event with a duplicate key, and where the two readings differ.
@@ -46,7 +46,7 @@ def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None
 
 
 class _Second:
-    """What the fast reading keeps as columns, as the slow one finds it: times of activities, number of launches."""
+    """The second reading of the columns to compare: times of activities, number of launches."""
 
     def __init__(self, zero_us: int) -> None:
         self._zero_us = zero_us

@@ -1,4 +1,4 @@
-"""What ran on the devices: kernels, copies, fills, and CUDA graphs that were traced as a whole."""
+"""Activities of devices: kernels, copies, fills, and CUDA graphs that were traced as a whole."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5:
 
 @dataclass
 class Names:
-    """Distinct names of activities, with what activities of that name do."""
+    """Distinct names of activities with their kind."""
 
     pattern: re.Pattern[str]
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
 
     def add(self, name: str, kind: str) -> int:
-        """The number of a further name."""
+        """Add a name and return its number."""
         self.names.append(name)
         self.kinds.append(kind)
         return len(self.names) - 1
@@ -48,8 +48,9 @@ class Names:
 
 @dataclass(frozen=True)
 class DeviceColumns:
-    """Activities as columns, times in ns as in the export; `blocks` are the blocks of a kernel, `size` the bytes
-    of a copy or fill, MISSING for the rest.
+    """Activities as columns, times in ns as in the export.
+
+    `blocks` are the blocks of a kernel, `size` the bytes of a copy or fill, MISSING for the rest.
 
     `peer_copies` are correlations and sizes of copies between GPUs. `notes` say what is not told apart.
     """
@@ -61,13 +62,13 @@ class DeviceColumns:
 
     @property
     def is_comm(self) -> np.typing.NDArray[np.bool_]:
-        """Which of them communicate."""
+        """Whether each activity communicates."""
         of_name = np.array([kind == COMM for kind in self.names.kinds], dtype=bool)
         return of_name[self.columns["name"]] if len(of_name) else np.zeros(len(self.columns["name"]), dtype=bool)
 
 
 def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColumns:
-    """What the devices of a process did, by start. Raises DamagedTrace, TooLarge."""
+    """Activities of a process's devices, by start. Raises DamagedTrace, TooLarge."""
     names = Names(pattern)
     copies, peer_copies = _copies(tables, names)
     graphs = _graphs(tables, names)
@@ -145,7 +146,7 @@ def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
 
 
 def _graphs(tables: ExportTables, names: Names) -> dict[str, Int64s]:
-    """Launches of CUDA graphs that were traced as a whole: of their kernels nothing is known."""
+    """Launches of CUDA graphs that were traced as a whole, whose kernels are not known."""
     found = tables.columns(GRAPH_TABLE, _PLACE, ("correlationId",), owner="globalPid")
     count = len(found["start"])
     return _placed(found, np.full(count, names.add("CUDA graph", COMPUTE) if count else 0))

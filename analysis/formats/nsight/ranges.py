@@ -1,4 +1,4 @@
-"""NVTX ranges of CPUs: what NCCL was called for, what torch says of it, and operators."""
+"""NVTX ranges of CPUs: calls of NCCL, names from torch, and operators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RANGE_BYTES, _OPERATOR_BYTES, _CHECKED_EVERY = 1_300, 150, 5_000
 
 
 class Range(NamedTuple):
-    """A range of a thread, in ns as in the export; `payload` as it is stored, and the domain that it is of."""
+    """A range of a thread, in ns as in the export, with its stored `payload` and its domain."""
 
     name: str
     process: int
@@ -48,12 +48,12 @@ class Range(NamedTuple):
 
     @property
     def is_nccl(self) -> bool:
-        """Whether NCCL marked one of its functions."""
+        """Whether it is an NCCL function."""
         return _NCCL.fullmatch(self.name) is not None
 
 
 def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
-    """The ranges of a process whose names are LIKE one of these, by start.
+    """Ranges of a process whose names are LIKE one of these, by start.
 
     Ranges that never ended, or without a name, are left out. Raises DamagedTrace, TooLarge.
     """
@@ -70,14 +70,14 @@ def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
 
 
 class OperatorColumns(NamedTuple):
-    """OperatorColumns as columns; times in ns as in the export. `names` are counted into by the column `name`."""
+    """Operators as columns; times in ns as in the export. The column `name` indexes `names`."""
 
     columns: dict[str, Int64s]
     names: list[str]
 
 
 def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorColumns:
-    """What a CPU did, as torch and users mark it: all ranges but those of steps and communication.
+    """Operators and user ranges of a CPU: all ranges but steps and communication.
 
     There may be millions, so they are read into columns. Raises DamagedTrace, TooLarge.
     """
@@ -104,7 +104,7 @@ def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorCol
 
 
 def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Ranges with a name and possible times, which come first."""
+    """Yield ranges with a name and possible times, which are the first columns."""
     expressions = _expressions(tables, columns)
     for rows in tables.rows(RANGE_TABLE, expressions, _condition(tables, names), _source(tables)):
         for row in rows:
@@ -115,7 +115,7 @@ def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) ->
 
 
 def _name(text: str) -> str:
-    """The name of a range, without what torch adds to it."""
+    """The name of a range, without torch's additions."""
     added = _OF_TORCH.search(text)
     return text[: min(_LONGEST_NAME, len(text) if added is None else added.start())]
 
@@ -130,7 +130,7 @@ def _is_joined(tables: ExportTables) -> bool:
 
 
 def _text(tables: ExportTables) -> str:
-    """The expression for the name of a range, which older exports have in one place only."""
+    """The SQL expression for the name of a range, which older exports have in one place only."""
     if not _is_joined(tables):
         return 'n."text"' if tables.database.has(RANGE_TABLE, "text") else "NULL"
     return _TEXT if tables.database.has(RANGE_TABLE, "text") else 's."value"'

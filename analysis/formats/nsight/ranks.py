@@ -1,4 +1,4 @@
-"""Which ranks there are in exports, given all of a run: an export holds every process of its session.
+"""Assign ranks to the processes in all exports of a run; an export has every process of its session.
 
 NCCL's own payloads tell ranks, if some communicator is that of all processes. Otherwise, where each file holds one
 process, variables of its launcher do, or else names of files. Otherwise ranks are counted: files in the order that
@@ -40,7 +40,7 @@ _MOST_PROCESSES = 1024
 
 @dataclass(frozen=True)
 class Process:
-    """A process that used GPUs: the lowest of them, as the machine counts them, and the communicators it joined."""
+    """A process that used GPUs: the lowest of them by the machine's numbers, and its communicators."""
 
     pid: int
     gpu: int
@@ -50,7 +50,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Export:
-    """The processes of an export that may be ranks, by their GPUs where these differ; `others` are left out.
+    """Processes of an export that may be ranks, by their GPUs where these differ; `others` are left out.
 
     `epoch` is unix time in ns at which the clock of its host was 0, `rank` that of the process that began the session,
     as far as it says so.
@@ -66,7 +66,7 @@ class Export:
 
 
 def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
-    """The ranks in the exports of a run.
+    """Find the ranks in the exports of a run.
 
     Exports that cannot be read, or hold one rank that their name tells, stay as they are. Raises MixedJobs.
     """
@@ -96,13 +96,13 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
 
 
 def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | None) -> list[Path]:
-    """The ranks in an export; itself if it has none."""
+    """The path of each rank in an export; the export itself if it has none."""
     own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
     return [one.in_file(export.path) for one in own] or [export.path]
 
 
 def _export(path: Path) -> Export:
-    """What is known of an export; one that cannot be read has no processes, and its reader says why."""
+    """Look at an export; an unreadable one has no processes, and its reader will say why."""
     try:
         with Database(path, Budget(_LIMIT_BYTES)) as database:
             found = list(islice(_processes(database), _MOST_PROCESSES + 1))
@@ -121,7 +121,7 @@ def _export(path: Path) -> Export:
 
 
 def _processes(database: Database) -> Iterator[Process]:
-    """The processes of an export that used GPUs."""
+    """Yield the processes of an export that used GPUs."""
     tables = ExportTables(database, ReadOptions(), None)
     named = database.first_with(KERNEL_TABLE, NAME_COLUMNS)
     kernels = database.distinct(KERNEL_TABLE, ["globalPid", "deviceId", *([named] if named else [])])
@@ -149,7 +149,7 @@ def _are_single(exports: Sequence[Export]) -> bool:
 
 
 def _launchers_tell(exports: Sequence[Export]) -> bool:
-    """Whether each session was begun by a process of another rank, all of them possible."""
+    """Whether each session was started by a process of a different, possible rank."""
     ranks = [export.rank for export in exports if export.rank is not None]
     sizes = [export.world_size for export in exports if export.world_size is not None]
     return len(set(ranks)) == len(exports) and max(ranks, default=0) < min(sizes, default=RANK_LIMIT)
@@ -160,20 +160,20 @@ def _names_tell(exports: Sequence[Export]) -> bool:
 
 
 def _in_order(exports: Sequence[Export]) -> list[Export]:
-    """By the ranks of those who began them, if these differ, else by their names."""
+    """Sort by the ranks of the starting processes if these differ, else by name."""
     if _launchers_tell(exports):
         return sorted(exports, key=lambda export: export.rank or 0)
     return sorted(exports, key=_by_name)
 
 
 def _by_name(export: Export) -> list[tuple[int, str]]:
-    """A key by which `node2` comes before `node10`."""
+    """A sort key that puts `node2` before `node10`."""
     parts = re.split(r"([0-9]+)", export.path.name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _check_one_run(exports: Sequence[Export]) -> None:
-    """Raise MixedJobs if the files were not captured at the same time: nothing else tells them from those of a run."""
+    """Raise MixedJobs if the files were not captured at the same time, as nothing else tells runs apart."""
     spans = {export.path: span for export in exports if (span := _span(export)) is not None}
     if len(exports) < 2 or len(spans) < 2:
         return
@@ -187,7 +187,7 @@ def _check_one_run(exports: Sequence[Export]) -> None:
 
 
 def _span(export: Export) -> tuple[int, int] | None:
-    """When the first kernel of an export began and the last one ended, as unix time; None if that is not known."""
+    """Start of an export's first kernel and end of its last one, as unix time; None if not known."""
     with suppress(TraceError), Database(export.path, Budget(_LIMIT_BYTES)) as database:
         begin, end = database.ends_of(KERNEL_TABLE, "start", "end")
         if begin is not None and end is not None and export.epoch is not None:

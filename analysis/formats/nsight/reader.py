@@ -1,4 +1,4 @@
-"""An export of Nsight Systems -> what every reader gives: one process of it, which is one rank."""
+"""Read one process of an export of Nsight Systems, which is one rank."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TABLES = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE, CALL_TABLE, RANGE_
 
 
 def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
-    """What one process of an export did. A file of several is read by the paths that `ranks_in` makes of it.
+    """Read one process of an export. For files with several, use the paths from `ranks_in`.
 
     Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if the data and its tables would take more memory than the
     options allow.
@@ -75,7 +75,7 @@ def processes(database: Database) -> set[int]:
 
 
 def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: SharedRank | None) -> RawTrace:
-    """All that one process did."""
+    """Everything that one process did."""
     work = device_columns(tables, options.pattern)
     if not len(work.columns["start"]) and tables.damage is None:
         raise NotATrace(f"{file}: shows nothing that a GPU did; capture with --trace=cuda,nvtx")
@@ -105,7 +105,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
 
 @dataclass(frozen=True)
 class _Told:
-    """What the CPU's ranges tell: annotations, operators, arguments of collectives, and communicators."""
+    """Data from the CPU's ranges: annotations, operators, arguments of collectives, and communicators."""
 
     marks: list[Range]
     operators: OperatorColumns
@@ -132,7 +132,7 @@ def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: 
 
 
 def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLaunch]:
-    """Where the kernels that communicate were launched: the first call of each correlation."""
+    """Launches of communication kernels: the first call of each correlation."""
     wanted = among(calls.columns["correlation"], np.unique(work.columns["correlation"][work.is_comm]))
     columns = (calls.columns[name][wanted].tolist() for name in ("correlation", "thread", "start"))
     first: dict[int, KernelLaunch] = {}
@@ -143,7 +143,7 @@ def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLau
 
 
 def _why_no_sizes(tables: ExportTables, ranges: Sequence[Range], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Why sizes of collectives are not known, if none are."""
+    """Yield the reason why no collective has a size, if none has."""
     if any(row["in_bytes"] is not None or row["out_bytes"] is not None for row in rows):
         return
     if not any(one.is_nccl for one in ranges):
@@ -170,7 +170,7 @@ def _header(tables: ExportTables, groups: tuple[ProcessGroup, ...], base_ns: int
 def _groups(
     joined: Sequence[Membership], shared: SharedRank | None, found: dict[int, tuple[int, ...]]
 ) -> tuple[ProcessGroup, ...]:
-    """The communicators of the process all of whose global ranks are known: those `found`, and that of all ranks."""
+    """Communicators whose global ranks are all known: those `found`, and that of all ranks."""
     if shared is None or shared.world_size is None or not joined:
         return ()
     found = {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size} | found
@@ -213,7 +213,7 @@ def _launches(calls: CallColumns, correlations: Int64s, first: int) -> Columns:
 
 
 def _details(tables: ExportTables, calls: CallColumns, operators: OperatorColumns, first: int) -> dict[str, Any]:
-    """All calls, operators and waits of streams, with the names of the former."""
+    """All calls, operators and stream waits, with the names of the calls."""
     waits = tables.near(stream_wait_columns(tables, calls), first)
     ran = tables.near(operators.columns, first)
     called = calls.columns
@@ -257,5 +257,5 @@ def _peer_copy(copy: tuple[int, int]) -> dict[str, Any]:
 
 
 def _us(ns: Int64s) -> np.typing.NDArray[np.float64]:
-    """Times as a recording has them: exact, as they are below 2^53 ns."""
+    """Times in us as in a recording: exact below 2^53 ns."""
     return ns / 1000

@@ -1,4 +1,4 @@
-"""Which NVTX ranges are training steps.
+"""Find the NVTX ranges that are training steps.
 
 Nothing in an export says so. Steps are ranges `ProfilerStep#N`; otherwise ranges whose name is one of the words below,
 with a number or without, that follow each other on one thread which launches something. Of several such words the one
@@ -25,7 +25,7 @@ _LEAST = 2
 
 
 def step_marks(ranges: Sequence[Range], launching: Collection[int]) -> tuple[list[Range], list[str]]:
-    """The steps as ranges `ProfilerStep#N`, by start, and a note on what was taken for one, if that is not plain.
+    """The steps as ranges `ProfilerStep#N`, by start, and a note on the choice if it is not obvious.
 
     `launching` are the threads that launched something; none if that is not known.
     """

@@ -1,4 +1,4 @@
-"""Which call made which stream wait, and for which recorded event.
+"""Find which call made a stream wait, and for which recorded event.
 
 CUPTI gives every cudaEventRecord a number, and each wait has that of the event it waits for (`eventSyncId`: CUPTI,
 CUpti_ActivitySynchronization2). Reports rarely have the records themselves (CUDA_EVENT), but in their order they have
@@ -24,7 +24,7 @@ _USUAL = 0.5
 
 
 def stream_wait_columns(tables: ExportTables, calls: CallColumns) -> dict[str, Int64s]:
-    """The waits of a process by start: columns of the recording, and `start` in ns as in the export.
+    """Waits of a process by start: columns of the recording, and `start` in ns as in the export.
 
     Raises DamagedTrace, TooLarge.
     """
@@ -48,7 +48,7 @@ def stream_wait_columns(tables: ExportTables, calls: CallColumns) -> dict[str, I
 
 
 def _devices(tables: ExportTables, waits: dict[str, Int64s]) -> Int64s:
-    """The device of each wait: that of the kernels of its context, since what waits say themselves is often 0."""
+    """Device of each wait: that of its context's kernels, as waits themselves often say 0."""
     columns = ["globalPid", "contextId", "deviceId"]
     of_context = {
         context: device
@@ -60,7 +60,7 @@ def _devices(tables: ExportTables, waits: dict[str, Int64s]) -> Int64s:
 
 
 def _recorded(tables: ExportTables, waits: dict[str, Int64s], calls: CallColumns) -> tuple[Int64s, Int64s]:
-    """Of each wait, the correlation of the call that recorded its event, and the stream on which; MISSING: unknown."""
+    """For each wait, the correlation and stream of the call that recorded its event, MISSING if unknown."""
     others = ("correlationId", "streamId", "eventId", "eventSyncId")
     records = tables.columns(_RECORDS, ("eventId",), others, owner="globalPid")
     known: dict[tuple[int, int], tuple[int, int]] = {}
@@ -76,7 +76,7 @@ def _recorded(tables: ExportTables, waits: dict[str, Int64s], calls: CallColumns
 
 
 def _counted(waits: dict[str, Int64s], calls: CallColumns) -> Int64s:
-    """The same by counting calls: the number of a record is how many came before it, and as much more for all."""
+    """Find these calls by counting: the number of a record is its place in order, plus a constant."""
     numbers = [place for place, name in enumerate(calls.names) if name.startswith(_RECORDING)]
     records = np.flatnonzero(np.isin(calls.columns["name"], numbers))
     unknown = np.full(len(waits["start"]), MISSING)

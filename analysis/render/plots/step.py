@@ -1,4 +1,4 @@
-"""One step over all ranks, on one clock: compute, transfer, waiting, and the arrivals that others waited for."""
+"""One step over all ranks on one clock: compute, transfer, wait, and the arrivals others waited for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Times = NDArray[np.int64]
 
 
 class StepTables(NamedTuple):
-    """What ran, who took part in what, and how the clocks of ranks differ: tables of a run as pandas DataFrames."""
+    """The tables of a run that the figure needs: activities, participation and clocks."""
 
     activities: Any
     calls: Any
@@ -34,7 +34,7 @@ class StepTables(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A device in the step, times on the common clock in ns since its begin; arrays of calls are (calls,)."""
+    """A device in the step; times are ns since its begin on the common clock; arrays of calls are (calls,)."""
 
     rank: int
     name: str
@@ -47,7 +47,7 @@ class _Row(NamedTuple):
 
 
 def one_step(tables: StepTables, step: int) -> Figure:
-    """The step on every rank; it must be one in which something ran."""
+    """Draw the step on every rank. Something must have run in it."""
     begin, span, rows = _rows(tables, step)
     per_tick = max(span / _TICKS, 1.0)
     most = max(min(_MOST_SPANS // len(rows), _MOST_OF_RANK), 60)
@@ -82,7 +82,7 @@ def one_step(tables: StepTables, step: int) -> Figure:
 
 
 def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
-    """When the step begins on the common clock, how long it lasts, and its devices."""
+    """Begin of the step on the common clock, its length, and its devices."""
     own = tables.activities[(tables.activities["step"] == step).fillna(False).astype(bool)]
     of_call = tables.calls.set_index("call_id")["step"]
     taking = tables.participation[(tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)]
@@ -128,7 +128,7 @@ def _since(row: _Row, begin: int) -> _Row:
 
 
 def _coarser(found: Spans, most: int) -> Spans:
-    """At most so many spans: the shortest gaps are closed."""
+    """Merge spans over the shortest gaps until at most `most` are left."""
     if len(found.starts) <= most:
         return found
     gaps = found.starts[1:] - found.ends[:-1]
@@ -137,7 +137,7 @@ def _coarser(found: Spans, most: int) -> Spans:
 
 
 def _longest_calls(rows: list[_Row]) -> tuple[list[_Row], int]:
-    """The rows with the longest calls of all, as many as a page can hold, and how many are left out."""
+    """Keep the longest calls of all rows, as many as a page can hold, and count the others."""
     lengths = np.concatenate([row.ends - row.starts for row in rows])
     most = min(_MOST_CALLS, _MOST_CALLS_OF_RANK * len(rows))
     if len(lengths) <= most:
@@ -153,7 +153,7 @@ def _longest_calls(rows: list[_Row]) -> tuple[list[_Row], int]:
 def _zoomable(
     drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], place: tuple[float, float, StepTables]
 ) -> None:
-    """The part that can be stretched along x, in a coordinate system of its own: ticks of time, and pixels."""
+    """Draw the part that can be stretched along x, in its own coordinate system: ticks of time by pixels."""
     (wide, per_tick), (left, tall, tables) = size, place
     ticks = int(max(row.ends.max(initial=1) for row in rows) / per_tick)
     ticks = max(ticks, int(max((row.compute.ends.max(initial=1) for row in rows), default=1) / per_tick), 1)
@@ -182,7 +182,7 @@ def _zoomable(
 
 
 def _lines(starts: _Times, ends: _Times, y: float, per_tick: float) -> str:
-    """A level line for each interval."""
+    """Path commands of a horizontal line for each interval."""
     begin = (starts / per_tick).astype(np.int64).tolist()
     long = np.maximum(((ends - starts) / per_tick).astype(np.int64), 1).tolist()
     height = pixels(y)
@@ -190,7 +190,7 @@ def _lines(starts: _Times, ends: _Times, y: float, per_tick: float) -> str:
 
 
 def _join(drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], tables: StepTables) -> None:
-    """A line across its ranks where the last one arrives at a collective: for those with most waiting."""
+    """Draw a line across the ranks of a collective at its last arrival, for those with most waiting."""
     tall, per_tick = size
     arrived: dict[int, list[tuple[int, int, int]]] = {}
     for number, row in enumerate(rows):
@@ -213,14 +213,14 @@ def _join(drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], tab
 
 
 def _taking_part(tables: StepTables, step: int) -> Any:
-    """The rows of `participation` of the step."""
+    """The rows of `participation` in the step."""
     of_call = tables.calls.set_index("call_id")["step"]
     own = (tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)
     return tables.participation[own].reset_index(drop=True)
 
 
 def _data(rows: Sequence[_Row], tables: StepTables, begin: int, per_tick: float) -> str:
-    """What a page says of the call under the pointer, as JSON; times in ticks, starts each after the one before."""
+    """JSON about the call under the pointer; times are ticks, each start relative to the one before."""
     ids = sorted({int(which) for row in rows for which in row.ids})
     numbers = {which: number for number, which in enumerate(ids)}
     known = tables.collectives[tables.collectives["collective_id"].isin(ids)]

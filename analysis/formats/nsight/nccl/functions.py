@@ -1,4 +1,4 @@
-"""Arguments of NCCL's kernels, from the ranges of NCCL's functions around their launches.
+"""Arguments of NCCL kernels, from the ranges of NCCL functions around their launches.
 
 A function launches its kernel itself, unless it is called between ncclGroupStart and ncclGroupEnd: then the last
 ncclGroupEnd does, and one kernel may be worth many functions. torch makes an all_to_all of sends and receives in a
@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 53
 
 
 class KernelLaunch(NamedTuple):
-    """Where a kernel of NCCL was launched."""
+    """The launch of an NCCL kernel."""
 
     correlation: int
     thread: int
@@ -40,7 +40,7 @@ class KernelLaunch(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A call of one of NCCL's functions that communicate."""
+    """A call of an NCCL function that communicates."""
 
     op: str
     at: int
@@ -49,7 +49,7 @@ class Function(NamedTuple):
 
 @dataclass
 class LaunchedTogether:
-    """Functions that are launched together, in a span of time of one thread; not `whole` if some may be missing.
+    """Functions launched together, within a span of one thread; not `whole` if some may be missing.
 
     They are `counted` if the number of ranks was asked for just before, as torch does for an all_to_all.
     """
@@ -64,7 +64,7 @@ class LaunchedTogether:
 
 @dataclass(frozen=True)
 class FunctionsTold:
-    """Rows of arguments, and ranges `nccl:coalesced` that must stand around launches of several calls."""
+    """Rows of arguments, and ranges `nccl:coalesced` to put around launches of several calls."""
 
     rows: list[dict[str, Any]]
     coalesced: list[Range]
@@ -73,7 +73,7 @@ class FunctionsTold:
 def told_by_nccl(
     ranges: Sequence[Range], schemas: Schemas, launches: Iterable[KernelLaunch], group_sizes: Mapping[int, int]
 ) -> FunctionsTold:
-    """What the ranges of one process say about the kernels launched in them; times in ns as in the export."""
+    """Arguments of the kernels of one process, from the ranges around their launches; times in ns as exported."""
     by_thread: dict[int, list[Range]] = {}
     for one in ranges:
         by_thread.setdefault(one.thread, []).append(one)
@@ -93,7 +93,7 @@ _S = TypeVar("_S", Range, LaunchedTogether)
 
 
 def _enclosing(spans: Iterable[_S]) -> Callable[[int, int, int], _S | None]:
-    """A function (thread, start, end) -> the innermost of these spans around that, or None. They are in order."""
+    """Make a function (thread, start, end) -> the innermost of these ordered spans around that, or None."""
     threads: dict[int, tuple[list[int], list[_S]]] = {}
     for one in spans:
         starts, own = threads.setdefault(one.thread, ([], []))
@@ -109,7 +109,7 @@ def _enclosing(spans: Iterable[_S]) -> Callable[[int, int, int], _S | None]:
 
 
 def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedTogether]:
-    """What each function, or each group of them, launches, in order; `ranges` are those of one thread."""
+    """Yield the functions that each launch starts, in order; `ranges` are those of one thread."""
     depth, within, counted, before = 0, -1, False, ""
     open_: list[Function] | None = None
     for one in ranges:
@@ -168,7 +168,7 @@ def _row(launch: KernelLaunch, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(function: Function, group_sizes: Mapping[int, int]) -> dict[str, Any]:
-    """The arguments of one function, as rows of arguments name them."""
+    """The arguments of one function, as a row of arguments."""
     op, payload = function.op, function.payload
     size = None if payload.comm is None else group_sizes.get(payload.comm)
     shared = None if payload.bytes is None or size is None else _possible(payload.bytes * size)
@@ -189,12 +189,12 @@ def _possible(size: int) -> int | None:
 
 
 def group_name(comm: int) -> str:
-    """The name of a communicator, as NCCL's log has it."""
+    """The name of a communicator as in NCCL's log."""
     return f"0x{comm:x}"
 
 
 def _exchange_all(batch: LaunchedTogether, group_sizes: Mapping[int, int]) -> bool:
-    """Whether each rank of one communicator is sent to, and received from, once: an all_to_all.
+    """Whether the batch sends to and receives from each rank once: an all_to_all.
 
     If its size is not known, because it was joined before the capture began, torch must have asked for it.
     """
@@ -209,7 +209,7 @@ def _exchange_all(batch: LaunchedTogether, group_sizes: Mapping[int, int]) -> bo
 
 
 def _together(parts: Sequence[dict[str, Any]], op: str | None) -> dict[str, Any]:
-    """One call that consists of these: what is sent is given, what is received is got."""
+    """Merge these into one call: sends become its input, receives its output."""
     result = dict(parts[0]) | {"op": op, "root": None}
     for key, other in (("in_bytes", "recv"), ("out_bytes", "send")):
         values = [part[key] for part in parts if part["op"] != other]
